@@ -86,6 +86,12 @@ class Degrees:
         """The number of ranks, one GPU each."""
         return self.tp * self.pp * self.dp
 
+    @property
+    def name(self) -> str:
+        """For example ``tp2-pp16-dp1``, with ``-ep8`` where experts are spread."""
+        name = f"tp{self.tp}-pp{self.pp}-dp{self.dp}"
+        return name if self.ep == 1 else f"{name}-ep{self.ep}"
+
 
 @dataclass(frozen=True)
 class Training:
@@ -108,6 +114,17 @@ class Training:
     def micro_batches(self, dp: int) -> int:
         """Micro-batches that one replica accumulates in a step."""
         return self.global_batch_size // (self.micro_batch_size * dp)
+
+    @property
+    def name(self) -> str:
+        """For example ``mb1-gb128-bf16-zero1-recompute``."""
+        name = (
+            f"mb{self.micro_batch_size}-gb{self.global_batch_size}-{self.precision}"
+            f"-zero{self.zero_stage}"
+        )
+        if self.recomputation == "full":
+            name += "-recompute"
+        return f"{name}-overlap" if self.overlap else name
 
 
 @dataclass(frozen=True)
@@ -171,7 +188,7 @@ class Cell:
     @property
     def parallelism(self) -> str:
         """The short name of the layout, as in ``tp2-pp16-dp1``."""
-        return self.id.split("/")[2].split("_")[0]
+        return self.degrees.name
 
     @property
     def ranks_per_node(self) -> int:
@@ -393,6 +410,35 @@ _IDENTITY = (
     ("gpus", int, "", "GPUs (ranks)"),
 )
 
+#: what tells one cell from another, in every table
+IDENTITY = _columns(*_IDENTITY)
+
+
+def identity(cell: Cell) -> dict[str, Any]:
+    """The IDENTITY columns of a cell."""
+    degrees, training = cell.degrees, cell.training
+    return {
+        "cell": cell.id,
+        "platform": cell.hardware.platform,
+        "model": cell.model.name,
+        "parallelism": degrees.name,
+        "options": training.name,
+        "tp": degrees.tp,
+        "pp": degrees.pp,
+        "dp": degrees.dp,
+        "ep": degrees.ep,
+        "zero_stage": training.zero_stage,
+        "micro_batch_size": training.micro_batch_size,
+        "global_batch_size": training.global_batch_size,
+        "sequence_length": cell.model.sequence_length,
+        "precision": training.precision,
+        "recomputation": training.recomputation,
+        "overlap": training.overlap,
+        "nodes": cell.nodes,
+        "gpus": degrees.world_size,
+    }
+
+
 #: plan.parquet: one row a cell that the sweep asks for, infeasible ones included
 PLAN = _columns(
     *_IDENTITY,
@@ -474,6 +520,27 @@ GPUS = _columns(
     ("throttle_power_share", float, "", "share of time at the software power cap"),
     ("throttle_thermal_share", float, "", "share of time in thermal slowdown"),
     ("throttle_brake_share", float, "", "share of time in power-brake slowdown"),
+    ("throttle_source", str, "", "counters (exact) or events (sampled); null where neither is"),
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+)
+
+#: cells.parquet: one row a cell of the plan, infeasible ones included
+CELLS = (
+    *_columns(
+        *_IDENTITY,
+        ("gpu_name", str, "", "as the driver calls it, in the completed runs"),
+        ("simulated", bool, "", "whether GPU readings of any run were simulated"),
+        ("repeats", int, "", "runs that the plan asks for"),
+        ("completed", int, "", "runs that completed"),
+        ("outcome", str, "", "completed where any run did, else how most of its runs ended"),
+        ("outcomes", str, "", 'every outcome and its count, as in "completed 2, timeout 1"'),
+        ("cause", str, "", "one sentence on the outcome; why not, where infeasible"),
+    ),
+    *(
+        Column(name + suffix, float, unit, f"{what} over completed runs: {description}")
+        for name, unit, description in ((m.name, m.unit, m.description) for m in MEASURES)
+        for suffix, what in (("", "median"), ("_low", "lowest"), ("_high", "highest"))
+    ),
 )
 
 
@@ -539,6 +606,11 @@ class RunPaths:
         return self.directory / "attempts"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that waits for the run."""
+        return self.directory / ".lock"
+
+    @property
     def telemetry_stop(self) -> Path:
         """Its existence asks every sampler to end."""
         return self.telemetry / "stop"
@@ -567,6 +639,10 @@ class RunPaths:
     def telemetry_ready(self, node: str) -> Path:
         """Its existence says that the node's first samples are on disk."""
         return self.telemetry / f"{node}.ready"
+
+    def telemetry_lock(self, node: str) -> Path:
+        """Held by the node's sampler while it lives; says which process that is."""
+        return self.telemetry / f"{node}.lock"
 
     def sampled_nodes(self) -> list[str]:
         """Names of the nodes whose sampler started, sorted."""

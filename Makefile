@@ -1,0 +1,76 @@
+# Everything that people and CI call. `make help` lists it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PLATFORM ?= h200
+# Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
+CLUSTER := $(PYTHON) tests/slurm/cluster.py
+
+.DEFAULT_GOAL := help
+.PHONY: help environment demo plan profiles test lint format benchmarks slurm-cluster slurm-cluster-stop clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
+
+# ------------------------------------------------------------------------------ the environment
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "triptych needs Python 3.11 or newer; set PYTHON, as in make PYTHON=python3.12 demo" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.installed: envs/local.txt envs/analysis.txt envs/training.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement envs/local.txt
+	@touch $@
+
+$(VENV)/.installed-tests: envs/test.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --requirement envs/test.txt
+	@touch $@
+
+environment: $(VENV)/.installed ## install pinned versions into .venv
+
+# ------------------------------------------------------------------------------ the workflow
+
+demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
+	@$(BIN)/snakemake --profile profiles/local results/sweeps/demo/report.html
+	@echo "results/sweeps/demo/report.html"
+
+plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
+	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) --output results/plans/$(PLATFORM)/plan.parquet
+
+profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
+	@$(PYTHON) profiles/register.py
+
+# ------------------------------------------------------------------------------ development
+
+test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
+	@sh tests/slurm/install.sh || true
+	@$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/mypy
+	@$(BIN)/snakefmt --quiet --check Snakefile rules
+	@$(BIN)/shellcheck tests/slurm/install.sh .ci/run tests/launch/golden/*.sh
+	@$(BIN)/snakemake --lint --config platform=local
+
+format: $(VENV)/.installed-tests ## rewrite in the project's style
+	@$(BIN)/ruff check --quiet --fix .
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/snakefmt --quiet Snakefile rules
+
+benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
+	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+slurm-cluster: ## start a throwaway Slurm of five nodes on this machine
+	@sh tests/slurm/install.sh
+	@$(CLUSTER) start
+
+slurm-cluster-stop: ## remove it without a trace
+	@$(CLUSTER) stop
+
+clean: ## remove the environment and caches, but no results
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,29 @@
+"""Triptych: power, performance and thermals of distributed training, measured cell by cell."""
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: "config/config.yaml"
+
+
+include: "rules/study.smk"
+include: "rules/plan.smk"
+include: "rules/run.smk"
+include: "rules/analyse.smk"
+include: "rules/report.smk"
+
+
+localrules:
+    all,
+    plan,
+    tokenize,
+    render,
+    run,
+
+
+rule all:
+    input:
+        [f"{RESULTS}/sweeps/{sweep}/report.html" for sweep in CHOSEN_SWEEPS],
+    default_target: True

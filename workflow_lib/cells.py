@@ -1,0 +1,359 @@
+"""From sweeps to cells: expands a sweep's matrix and says of each cell whether it can run, and why
+not, with the arithmetic.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workflow_lib import formulas, memory, records
+from workflow_lib.config import (
+    Block,
+    Exclusion,
+    Platform,
+    Protocol,
+    Study,
+    SweepSpec,
+    TrainingAxes,
+    lookup,
+    values,
+)
+from workflow_lib.records import Cell, Degrees, Training
+from workflow_lib.training import capabilities
+
+#: a cell is refused where its estimate exceeds the GPU's memory by more than this share: within it
+#: the estimate cannot tell, and a run that ends as out_of_memory is a result
+MEMORY_UNCERTAINTY = 0.1
+#: start-up, from the job's first line to the first step: imports, communicators, building the model
+STARTUP_S = 120.0
+#: a job asks for this many times its estimated duration, and for at least LEAST_TIME_LIMIT_MIN
+TIME_LIMIT_MARGIN = 2.0
+LEAST_TIME_LIMIT_MIN = 15
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a cell will cost; null where the platform's peak is not known."""
+
+    memory: memory.MemoryEstimate
+    step_time_s: float | None
+    run_time_s: float | None
+    time_limit_min: int
+
+    def gpu_hours(self, cell: Cell, repeats: int) -> float | None:
+        """Over all repeats of the cell."""
+        if self.run_time_s is None:
+            return None
+        return repeats * self.run_time_s * cell.degrees.world_size / 3600
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell with its estimate, or with the reason why it cannot run."""
+
+    cell: Cell
+    repeats: int
+    estimate: Estimate | None
+    #: null where it can run
+    reason: str | None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the cell can run."""
+        return self.reason is None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep on one platform: what one directory under results/sweeps shows.
+
+    A sweep over several platforms is one of these for each, called ``<sweep>-<platform>``.
+    """
+
+    name: str
+    #: the name of the sweep's file
+    spec: str
+    description: str
+    platform: str
+    cells: tuple[PlannedCell, ...]
+
+
+def expand_study(study: Study) -> dict[str, Sweep]:
+    """Every sweep of the study on every platform it is for, by name."""
+    sweeps = {}
+    for name, spec in study.sweeps.items():
+        for platform in spec.platforms:
+            view = name if len(spec.platforms) == 1 else f"{name}-{platform}"
+            sweeps[view] = Sweep(
+                name=view,
+                spec=name,
+                description=spec.description,
+                platform=platform,
+                cells=tuple(_expand(study, spec, platform)),
+            )
+    return sweeps
+
+
+def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[PlannedCell]:
+    seen = set()
+    for block in spec.matrix:
+        if block.platforms is not None and platform_name not in values(block.platforms):
+            continue
+        for point in _points(block, spec.training):
+            if any(_excluded(point, platform_name, exclusion) for exclusion in spec.exclude):
+                continue
+            planned = _plan(study, spec, platform_name, point)
+            if planned.cell.id not in seen:
+                seen.add(planned.cell.id)
+                yield planned
+
+
+def _points(block: Block, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
+    """The product of a block's axes, as one dictionary a point."""
+    axes = {"model": values(block.models), "gpus": values(block.gpus)}
+    axes |= {degree: values(getattr(block, degree)) for degree in ("tp", "pp", "dp", "ep")}
+    for option in TrainingAxes.model_fields:
+        own = getattr(block, option)
+        axes[option] = values(getattr(inherited, option) if own is None else own)
+    for point in itertools.product(*axes.values()):
+        yield dict(zip(axes, point, strict=True))
+
+
+def _excluded(point: Mapping[str, Any], platform: str, exclusion: Exclusion) -> bool:
+    actual = {**point, "platform": platform}
+    wanted = {key: axis for key, axis in exclusion if axis is not None}
+    return all(actual[key] in values(axis) for key, axis in wanted.items())
+
+
+def _plan(
+    study: Study, spec: SweepSpec, platform_name: str, point: Mapping[str, Any]
+) -> PlannedCell:
+    platform = lookup("platform", platform_name, study.platforms)
+    gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
+    degrees = _degrees(point, gpus)
+    options = {option: point[option] for option in TrainingAxes.model_fields}
+    training = Training(
+        **options,
+        warmup_steps=spec.protocol.warmup_steps,
+        measured_steps=spec.protocol.measured_steps,
+    )
+    cell = _cell(study, spec, platform_name, point["model"], degrees, training, gpus)
+    reason = infeasibility(cell, platform, gpus)
+    if reason is None:
+        cost = estimate(cell, platform)
+        reason = _does_not_fit(cell, platform, cost)
+        return PlannedCell(cell, spec.repeats, cost, reason)
+    return PlannedCell(cell, spec.repeats, None, reason)
+
+
+def _degrees(point: Mapping[str, Any], gpus: int) -> Degrees:
+    """Resolve "rest". Where the others do not divide the GPUs it is 1, and infeasibility() says so."""
+    given = {key: point[key] for key in ("tp", "pp", "dp", "ep")}
+    for rest, other in (("pp", "dp"), ("dp", "pp")):
+        if given[rest] == "rest":
+            given[rest] = max(gpus // (given["tp"] * given[other]), 1)
+    return Degrees(**given)
+
+
+def _cell(
+    study: Study,
+    spec: SweepSpec,
+    platform_name: str,
+    model_name: str,
+    degrees: Degrees,
+    training: Training,
+    gpus: int,
+) -> Cell:
+    platform = study.platforms[platform_name]
+    data = study.data[spec.data]
+    draft = Cell(
+        id="",
+        model=study.models[model_name].record(model_name),
+        degrees=degrees,
+        training=training,
+        data=records.Data(name=spec.data, kind=data.kind),
+        hardware=_hardware(platform_name, platform),
+        telemetry=_telemetry(platform, spec.protocol),
+        nodes=-(-gpus // platform.gpus_per_node),
+        software=_software(platform),
+    )
+    digest = _digest(draft, data.model_dump(mode="json"))
+    name = f"{degrees.name}_{training.name}_{digest}"
+    return dataclasses.replace(draft, id=f"{platform_name}/{model_name}/{name}")
+
+
+def _hardware(name: str, platform: Platform) -> records.Hardware:
+    def scaled(value: float | None, factor: float) -> float | None:
+        return None if value is None else value * factor
+
+    gigabytes = platform.gpu_memory_gb
+    return records.Hardware(
+        platform=name,
+        gpu=platform.gpu,
+        gpus_per_node=platform.gpus_per_node,
+        gpus_per_package=platform.gpus_per_package,
+        gpu_memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
+        peak_bf16_flops_per_s=scaled(platform.peak_bf16_tflops, 1e12),
+        peak_fp32_flops_per_s=scaled(platform.peak_fp32_tflops, 1e12),
+        power_limit_w=platform.power_limit_w,
+        airflow=platform.airflow,
+    )
+
+
+def _telemetry(platform: Platform, protocol: Protocol) -> records.Telemetry:
+    return records.Telemetry(
+        source=platform.telemetry,
+        sample_rate_hz=protocol.sample_rate_hz,
+        idle_baseline_s=protocol.idle_baseline_s,
+    )
+
+
+def _software(platform: Platform) -> dict[str, str]:
+    """What the job's environment is made of, as far as it bears on what is measured."""
+    software = {f"environment.{name}": value for name, value in platform.environment.items()}
+    software |= {f"module.{i}": module for i, module in enumerate(platform.modules)}
+    if platform.container is not None:
+        software["container"] = f"{platform.container.runtime}:{platform.container.image}"
+    return dict(sorted(software.items()))
+
+
+def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits of what makes the cell that cell and no other.
+
+    Figures that only the analysis uses (peaks, power limits, the air stream) stay out: to correct one
+    must not train anything again.
+    """
+    plain = dataclasses.asdict(cell)
+    hardware = plain.pop("hardware")
+    for key in ("platform", "gpu", "gpus_per_node"):
+        plain[f"hardware.{key}"] = hardware[key]
+    plain["data"] = {"name": cell.data.name, **data}
+    plain["data"].pop("description")
+    text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+# ------------------------------------------------------------------------------------- feasibility
+
+
+def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
+    """Why the cell cannot run on ``gpus`` GPUs of the platform, memory apart; None where it can."""
+    return next(_obstacles(cell, platform, gpus), None)
+
+
+def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
+    model, degrees, training = cell.model, cell.degrees, cell.training
+    tp, pp, dp, ep = degrees.tp, degrees.pp, degrees.dp, degrees.ep
+    if degrees.world_size != gpus:
+        yield f"tp × pp × dp = {tp} × {pp} × {dp} = {degrees.world_size}, but there are {gpus} GPUs"
+    available = platform.nodes * platform.gpus_per_node
+    if gpus > available:
+        yield (
+            f"{gpus} GPUs, but {cell.hardware.platform} has {platform.nodes} nodes × "
+            f"{platform.gpus_per_node} = {available}"
+        )
+    if gpus % cell.nodes:
+        yield f"{gpus} GPUs do not spread evenly over {cell.nodes} nodes"
+    if tp > platform.gpus_per_node:
+        yield f"tp {tp} reaches beyond a node of {platform.gpus_per_node} GPUs"
+    elif cell.ranks_per_node % tp:
+        yield f"tp {tp} does not divide the {cell.ranks_per_node} GPUs used on each node"
+    if model.layers % pp:
+        yield f"{model.layers} layers do not divide into {pp} stages: {model.layers} / {pp} = {model.layers / pp:.4g}"
+    for what, count in (
+        ("attention heads", model.attention_heads),
+        ("key-value heads", model.kv_heads),
+        ("feed-forward columns", model.ffn_hidden_size),
+        ("vocabulary entries", model.padded_vocabulary_size),
+    ):
+        if count % tp:
+            yield f"{count} {what} do not divide over tp {tp}"
+    if ep > 1 and not model.experts:
+        yield f"ep {ep}, but {model.name} has no experts"
+    elif model.experts and model.experts % ep:
+        yield f"{model.experts} experts do not divide over ep {ep}"
+    if dp % ep:
+        yield f"ep {ep} does not divide dp {dp}: experts are spread over replicas"
+    per_pass = dp * training.micro_batch_size
+    if training.global_batch_size % per_pass:
+        yield (
+            f"global batch {training.global_batch_size} is no multiple of dp × micro-batch = "
+            f"{dp} × {training.micro_batch_size} = {per_pass}"
+        )
+    refusal = capabilities.refusal(degrees, training, model)
+    if refusal is not None:
+        yield refusal
+
+
+def estimate(cell: Cell, platform: Platform) -> Estimate:
+    """Estimate memory, time and GPU-hours of a cell that infeasibility() found nothing against."""
+    step_time_s = _step_time_s(cell, platform)
+    run_time_s = None
+    wanted_min = platform.time_limit_max_min
+    if step_time_s is not None:
+        steps = cell.training.warmup_steps + cell.training.measured_steps
+        run_time_s = STARTUP_S + cell.telemetry.idle_baseline_s + steps * step_time_s
+        wanted_min = max(-(-int(TIME_LIMIT_MARGIN * run_time_s) // 60), LEAST_TIME_LIMIT_MIN)
+    return Estimate(
+        memory=memory.estimate(cell.model, cell.degrees, cell.training),
+        step_time_s=step_time_s,
+        run_time_s=run_time_s,
+        time_limit_min=wanted_min,
+    )
+
+
+def _step_time_s(cell: Cell, platform: Platform) -> float | None:
+    """Model FLOPs, and a third more with full recomputation, at the platform's expected MFU,
+    stretched by the 1F1B bubble (p − 1) / m (arXiv 2104.04473, section 2.2).
+    """
+    training = cell.training
+    hardware = cell.hardware
+    peak = (
+        hardware.peak_bf16_flops_per_s
+        if training.precision == "bf16"
+        else hardware.peak_fp32_flops_per_s
+    )
+    if peak is None:
+        return None
+    tokens = training.global_batch_size * cell.model.sequence_length
+    flops = formulas.flops_per_token(cell.model).causal * tokens
+    if training.recomputation == "full":
+        flops *= 4 / 3
+    bubble = (cell.degrees.pp - 1) / training.micro_batches(cell.degrees.dp)
+    rate = cell.degrees.world_size * peak * platform.expected_mfu
+    return flops / rate * (1 + bubble)
+
+
+def _does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
+    capacity = cell.hardware.gpu_memory_bytes
+    if capacity is not None and cost.memory.total > capacity * (1 + MEMORY_UNCERTAINTY):
+        return (
+            f"needs about {cost.memory.total / 1e9:.0f} GB on a GPU of {capacity / 1e9:.0f} GB: "
+            f"{cost.memory.arithmetic()}"
+        )
+    if cost.time_limit_min > platform.time_limit_max_min:
+        return (
+            f"needs about {cost.time_limit_min} min, but the partition's time_limit_max_min is "
+            f"{platform.time_limit_max_min}"
+        )
+    return None
+
+
+def merge(sweeps: Iterable[Sweep]) -> dict[str, tuple[PlannedCell, tuple[str, ...]]]:
+    """Every cell of the sweeps once, by id, with the names of the sweeps that ask for it.
+
+    Where two sweeps want different numbers of repeats, the cell gets the larger.
+    """
+    merged: dict[str, tuple[PlannedCell, tuple[str, ...]]] = {}
+    for sweep in sweeps:
+        for planned in sweep.cells:
+            known, names = merged.get(planned.cell.id, (planned, ()))
+            best = max(known, planned, key=lambda each: each.repeats)
+            merged[planned.cell.id] = (best, (*names, sweep.name))
+    return merged

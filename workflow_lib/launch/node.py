@@ -1,0 +1,200 @@
+"""What a job script does in Python: ``begin``, ``wait-for-telemetry`` and ``end``.
+
+It runs on the job's first node, perhaps in a site's container, so it needs only the standard
+library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import workflow_lib
+from workflow_lib import records
+from workflow_lib.launch import attempts
+from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
+
+#: how long every sampler may take to say that it is ready
+TELEMETRY_TIMEOUT_S = 120.0
+
+_PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy")
+#: variables that say how a run was set up; values of all others stay out, as they may be secrets
+_VARIABLES = re.compile(
+    r"(SLURM_JOB_(ID|PARTITION|NODELIST|NUM_NODES|ACCOUNT|QOS)|SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES"
+    r"|ROCR_VISIBLE_DEVICES|OMP_NUM_THREADS|NCCL_[A-Z_]+|RCCL_[A-Z_]+|TORCH_[A-Z_]+)"
+)
+
+
+def job_id() -> str:
+    """The scheduler's id of the job that this process is part of."""
+    return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or "by-hand"
+
+
+def begin(paths: RunPaths, script: Path) -> None:
+    """Claim the run directory for this job and record the environment.
+
+    Evidence of an earlier attempt is moved to ``attempts/`` first. A job that was submitted by hand
+    writes its own ``job.json``; the workflow's was written by whoever submitted it.
+    """
+    own = job_id()
+    known = records.read_record(paths.job, JobRecord) if paths.job.exists() else None
+    if attempts.has_evidence(paths) or (known is not None and known.job_id != own):
+        attempts.set_aside(paths)
+    scheduler = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
+    if not paths.job.exists():
+        records.write_json(
+            paths.job,
+            JobRecord(
+                scheduler=scheduler,  # type: ignore[arg-type]  # one of the two literals
+                job_id=own,
+                submitted_unix_s=time.time(),
+                submitted_by="the job itself",
+            ),
+        )
+    for directory in (paths.logs, paths.steps, paths.telemetry):
+        directory.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    records.write_json(paths.environment, environment() | {"script_sha256": digest})
+
+
+def environment() -> dict[str, Any]:
+    """Versions and settings that bear on what is measured. What cannot be told is null."""
+    packages = {}
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "recorded_unix_s": time.time(),
+        "job_id": job_id(),
+        "node": records.node_name(),
+        "triptych": workflow_lib.__version__,
+        "commit": _first_line("git", "rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_first_line("git", "status", "--porcelain", "-uno")),
+        "python": platform.python_version(),
+        "packages": packages,
+        "kernel": platform.release(),
+        "operating_system": _operating_system(),
+        "cpu_model": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "nvidia_driver": _first_line(
+            "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
+        ),
+        "environment_variables": {
+            name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)
+        },
+    }
+
+
+def _first_line(*command: str) -> str | None:
+    """The first line that a command prints, or null where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip().partition("\n")[0] or None
+
+
+def _operating_system() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), None)
+
+
+def wait_for_telemetry(paths: RunPaths, process: int) -> None:
+    """Wait until the sampler of every node has its first samples on disk.
+
+    Raises SystemExit with a message when the samplers' step ends, or takes too long.
+    """
+    cell = records.read_record(paths.cell, Cell)
+    deadline = time.monotonic() + TELEMETRY_TIMEOUT_S
+    while (ready := len(list(paths.telemetry.glob("*.ready")))) < cell.nodes:
+        if not _is_alive(process):
+            raise SystemExit(f"telemetry ended before it was ready; see {paths.logs}/telemetry.log")
+        if time.monotonic() > deadline:
+            raise SystemExit(
+                f"telemetry is ready on {ready} of {cell.nodes} nodes after "
+                f"{TELEMETRY_TIMEOUT_S:.0f} s; see {paths.logs}/telemetry.log"
+            )
+        time.sleep(0.05)
+
+
+def _is_alive(process: int) -> bool:
+    """Whether a child of the script still runs; one that ended but was not waited for does not."""
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def end(paths: RunPaths, stage: str, training_exit: str, telemetry_exit: str) -> None:
+    """Write ``ended.json``. An empty exit code means that the step never started."""
+    started = None
+    if paths.environment.exists():
+        started = records.read_json(paths.environment)
+    now = time.time()
+    ranks = [records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")]
+    nodes = {rank.node for rank in ranks} or {records.node_name()}
+    records.write_json(
+        paths.ended,
+        EndedRecord(
+            job_id=job_id(),
+            nodes=tuple(sorted(nodes)),
+            started_unix_s=started["recorded_unix_s"] if started else now,
+            ended_unix_s=now,
+            training_exit_code=int(training_exit) if training_exit else None,
+            telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
+            failed_stage=None if stage == "done" else stage,
+            script_sha256=started["script_sha256"] if started else "",
+        ),
+    )
+
+
+def main() -> None:
+    """The command line that job scripts use."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.launch.node", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    begin_command = commands.add_parser("begin")
+    begin_command.add_argument("--script", type=Path, required=True)
+    wait_command = commands.add_parser("wait-for-telemetry")
+    wait_command.add_argument("--process", type=int, required=True)
+    end_command = commands.add_parser("end")
+    for name in ("--stage", "--training-exit", "--telemetry-exit"):
+        end_command.add_argument(name, required=True)
+    for command in (begin_command, wait_command, end_command):
+        command.add_argument("run_directory", type=Path)
+    arguments = parser.parse_args()
+    paths = RunPaths(arguments.run_directory)
+    if arguments.command == "begin":
+        begin(paths, arguments.script)
+    elif arguments.command == "wait-for-telemetry":
+        wait_for_telemetry(paths, arguments.process)
+    else:
+        end(paths, arguments.stage, arguments.training_exit, arguments.telemetry_exit)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (OSError, records.RecordError) as error:
+        sys.exit(f"triptych: {error}")

@@ -1,0 +1,139 @@
+"""Submits a rendered script to Slurm or to this machine, through submitit's job handles.
+
+submitit pickles functions for its own jobs; none is pickled here. What is submitted is the script
+that lies in the run directory, and its result is read from the files that it leaves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Protocol
+
+import submitit
+
+from workflow_lib import records
+from workflow_lib.records import Cell, RunPaths
+
+#: what sbatch says, and which key of the platform's file mends it
+_REFUSALS = (
+    (r"invalid partition", "partition", "`sinfo -o %P` lists the partitions"),
+    (r"account", "account", "`sacctmgr show assoc user=$USER format=account` lists yours"),
+    (r"qos", "qos", "`sacctmgr show assoc user=$USER format=qos` lists yours"),
+    (r"reservation", "reservation", "`scontrol show reservation` lists them"),
+    (r"feature|constraint", "constraint", "`sinfo -o %f` lists the nodes' features"),
+    (r"gres|gpu", "gpu_type or gpu_request", "`sinfo -o %G` lists the nodes' GPUs"),
+    (r"node configuration|nodes", "nodes", "`sinfo` lists what the partition has"),
+    (r"time limit", "time_limit_max_min", "`sinfo -o '%P %l'` lists the limits"),
+)
+
+
+class SubmissionError(RuntimeError):
+    """A job could not be submitted. The message says why and what to change."""
+
+
+class Scheduler(Protocol):
+    """What the waiting process asks of Slurm or of this machine."""
+
+    def submit(self, paths: RunPaths, cell: Cell) -> str:
+        """Submit the run's script; returns the job's id. Raises SubmissionError."""
+
+    def state(self, job_id: str) -> str | None:
+        """The scheduler's word for the job's state; None where it cannot tell now."""
+
+    def is_over(self, state: str | None) -> bool:
+        """Whether a job in that state has ended for good."""
+
+
+class Slurm:
+    """Slurm, asked through ``sbatch`` and submitit's ``sacct`` watcher."""
+
+    _OVER = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")
+    _OVER += ("CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+
+    def submit(self, paths: RunPaths, cell: Cell) -> str:
+        """Give ``job.sh`` to sbatch."""
+        if shutil.which("sbatch") is None:
+            raise SubmissionError(
+                "sbatch is not on the path: run this on a login node of the cluster, or load its "
+                "Slurm module first; `--profile local` runs on this machine"
+            )
+        log = str(paths.logs / "slurm-%j.log").replace("%", "%%").replace("%%j.log", "%j.log")
+        done = subprocess.run(
+            ["sbatch", "--parsable", f"--output={log}", str(paths.script)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise SubmissionError(_explain(done.stderr.strip(), cell.hardware.platform))
+        return done.stdout.strip().partition(";")[0]
+
+    def state(self, job_id: str) -> str | None:
+        """Ask sacct for the job's state."""
+        job: submitit.SlurmJob[None] = submitit.SlurmJob(folder=Path(os.devnull), job_id=job_id)
+        state = job.watcher.get_state(job_id, mode="force")
+        return None if state == "UNKNOWN" else state
+
+    def is_over(self, state: str | None) -> bool:
+        """A requeued job is not over: it waits for its next start."""
+        return state is not None and state.split()[0].rstrip("+") in self._OVER
+
+
+def _explain(refusal: str, platform: str) -> str:
+    for pattern, key, remedy in _REFUSALS:
+        if re.search(pattern, refusal, re.IGNORECASE):
+            return (
+                f"Slurm refused the job: {refusal}. Set {key} in the configuration's "
+                f"platforms/{platform}.yaml; {remedy}"
+            )
+    return f"Slurm refused the job: {refusal}"
+
+
+class Local:
+    """This machine, through submitit's local controller, which outlives the process that waits."""
+
+    def submit(self, paths: RunPaths, cell: Cell) -> str:
+        """Start ``job.sh`` under a controller that ends it at the time limit."""
+        executor = submitit.LocalExecutor(folder=paths.logs)
+        executor.update_parameters(timeout_min=_local_limit_min(), stderr_to_stdout=True)
+        # submitit hides all GPUs unless told how many; let the job see what this process may see.
+        default = ",".join(str(index) for index in range(cell.ranks_per_node))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
+        command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", "bash", str(paths.script)]
+        return str(executor._submit_command(shlex.join(command)).job_id)
+
+    def state(self, job_id: str) -> str | None:
+        """RUNNING while the controller's process is there, else FINISHED."""
+        if not job_id.isdigit():  # started by hand: nothing but its files tells of it
+            return None
+        try:
+            stat = Path(f"/proc/{job_id}/stat").read_text(encoding="utf-8")
+            command = Path(f"/proc/{job_id}/cmdline").read_bytes()
+        except FileNotFoundError:
+            return "FINISHED"
+        runs = b"submitit" in command and stat.rpartition(")")[2].split()[0] != "Z"
+        return "RUNNING" if runs else "FINISHED"
+
+    def is_over(self, state: str | None) -> bool:
+        """A process that is gone does not come back."""
+        return state == "FINISHED"
+
+
+def _local_limit_min() -> int:
+    """An hour: the local platform is for small cells."""
+    return 60
+
+
+def choose(name: str) -> Scheduler:
+    """The scheduler that a platform's file names: ``slurm`` or ``local``."""
+    return Slurm() if name == "slurm" else Local()
+
+
+def read_job(paths: RunPaths) -> records.JobRecord | None:
+    """The job that was submitted for the run, if any."""
+    return records.read_record(paths.job, records.JobRecord) if paths.job.exists() else None

@@ -1,0 +1,138 @@
+"""Takes one run from its script to its outcome: attaches to its job where there is one, submits it
+where there is none, waits, and writes how it ended.
+
+This process waits for as long as the job queues and runs, so it imports little.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.launch import attempts, outcome, schedulers, seal
+from workflow_lib.launch.schedulers import Scheduler, SubmissionError
+from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths
+
+#: how often the run directory is looked at, and how often the scheduler is asked
+LOOK_EVERY_S = 0.5
+ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "30"))
+#: how long after a job's end its last word may take to be seen over a shared file system
+FILE_SYSTEM_LAG_S = 10.0
+#: how often a run is tried again at once where the cluster, not the run, is at fault
+RETRIES = 2
+_RETRIED = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
+
+
+def run(directory: Path, scheduler_name: str) -> OutcomeRecord:
+    """See the run in ``directory`` to its end and return how it ended.
+
+    Writes ``outcome.json`` where that is a result, else ``failure.json``.
+
+    Raises SubmissionError where the job cannot be submitted, and RecordError where the files of the
+    run contradict themselves.
+    """
+    paths = RunPaths(directory)
+    scheduler = schedulers.choose(scheduler_name)
+    with _alone(paths):
+        for remaining in range(RETRIES, -1, -1):
+            ended = _attempt(paths, scheduler, scheduler_name)
+            if ended.outcome not in _RETRIED or not remaining:
+                return ended
+            _say(f"{ended.outcome}: {ended.cause}; trying again")
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _alone(paths: RunPaths) -> Iterator[None]:
+    """Hold the run's lock: two invocations at once must not submit it twice."""
+    with paths.lock.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SubmissionError(
+                f"another process already waits for {paths.directory}; let it finish, or end it"
+            ) from None
+        yield
+
+
+def _attempt(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> OutcomeRecord:
+    if paths.failure.exists():
+        attempts.set_aside(paths)
+    job = schedulers.read_job(paths)
+    if job is None and not paths.ended.exists():
+        job = _submit(paths, scheduler, scheduler_name)
+    elif job is not None:
+        _say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
+    state = _wait(paths, scheduler, job)
+    ended = outcome.classify(paths, state)
+    records.write_json(paths.outcome if ended.outcome.is_result else paths.failure, ended)
+    return ended
+
+
+def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> JobRecord:
+    if not seal.is_intact(paths.script.read_text(encoding="utf-8")):
+        raise SubmissionError(
+            f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
+            "it is for. Delete it to have it rendered anew, or submit it by hand: the workflow then "
+            "takes its result and marks it as edited"
+        )
+    cell = records.read_record(paths.cell, Cell)
+    job = JobRecord(
+        scheduler="slurm" if scheduler_name == "slurm" else "local",
+        job_id=scheduler.submit(paths, cell),
+        submitted_unix_s=time.time(),
+        submitted_by=f"{getpass.getuser()} (process {os.getpid()})",
+    )
+    records.write_json(paths.job, job)
+    _say(f"submitted job {job.job_id} for {cell.id}")
+    return job
+
+
+def _wait(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str | None:
+    """Wait until the job has left its last word, or is gone without one. Returns its last state."""
+    state: str | None = None
+    shown = ""
+    next_question = time.monotonic() + min(ASK_EVERY_S, 2.0)
+    while not paths.ended.exists():
+        if job is not None and time.monotonic() >= next_question:
+            state = scheduler.state(job.job_id)
+            if scheduler.is_over(state):
+                _wait_for_last_word(paths)
+                return state
+            next_question = time.monotonic() + ASK_EVERY_S
+        progress = _progress(paths, state)
+        if progress != shown:
+            _say(progress)
+            shown = progress
+        time.sleep(LOOK_EVERY_S)
+    return scheduler.state(job.job_id) if job is not None else None
+
+
+def _wait_for_last_word(paths: RunPaths) -> None:
+    deadline = time.monotonic() + FILE_SYSTEM_LAG_S
+    while not paths.ended.exists() and time.monotonic() < deadline:
+        time.sleep(LOOK_EVERY_S)
+
+
+def _progress(paths: RunPaths, state: str | None) -> str:
+    """Where the run is, in a few words."""
+    if (steps := paths.rank_steps(0)).exists():
+        done = steps.read_bytes().count(b"\n") - 1
+        return f"training: {max(done, 0)} steps done"
+    if any(paths.telemetry.glob("*.ready")):
+        return "telemetry is ready; idle baseline, then training starts"
+    if paths.environment.exists():
+        return "the job has started"
+    return "waiting for the job to start" + (f" ({state})" if state else "")
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"triptych: {message}\n")
+    sys.stderr.flush()

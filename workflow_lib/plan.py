@@ -1,0 +1,121 @@
+"""The plan: what a platform's sweeps would run, at what cost, and what cannot run and why.
+
+``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` narrows it to one sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from tabulate import tabulate
+
+from workflow_lib import cells, config, records
+from workflow_lib.analysis import tables
+from workflow_lib.cells import PlannedCell, Sweep
+
+
+def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
+    """One row a cell with the columns of records.PLAN; a cell of two sweeps appears once."""
+    rows = [_row(planned, names) for planned, names in cells.merge(sweeps).values()]
+    return tables.table(rows, records.PLAN)
+
+
+def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
+    cell, cost = planned.cell, planned.estimate
+    return {
+        **records.identity(cell),
+        "sweeps": ",".join(sweeps),
+        "repeats": planned.repeats,
+        "memory_per_gpu_bytes": cost.memory.total if cost else None,
+        "step_time_s": cost.step_time_s if cost else None,
+        "gpu_hours": cost.gpu_hours(cell, planned.repeats) if cost and planned.feasible else None,
+        "time_limit_min": cost.time_limit_min if cost else None,
+        "feasible": planned.feasible,
+        "reason": planned.reason,
+    }
+
+
+def describe(plan: pl.DataFrame) -> str:
+    """The plan as text: a line a cell, the infeasible ones with their reason, and the totals."""
+    feasible = plan.filter(pl.col("feasible"))
+    infeasible = plan.filter(~pl.col("feasible"))
+    headers = ["cell", "nodes", "GPUs", "GB/GPU", "s/step", "runs", "GPU-hours"]
+    lines = [
+        [
+            _short(row),
+            row["nodes"],
+            row["gpus"],
+            _number(row["memory_per_gpu_bytes"], 1e-9, 1),
+            _number(row["step_time_s"], 1, 2),
+            row["repeats"],
+            _number(row["gpu_hours"], 1, 1),
+        ]
+        for row in feasible.iter_rows(named=True)
+    ]
+    alignment = ("left", *["right"] * 6) if lines else None
+    parts = [tabulate(lines, headers, disable_numparse=True, colalign=alignment)]
+    if len(infeasible):
+        reasons = [[_short(row), row["reason"]] for row in infeasible.iter_rows(named=True)]
+        parts.append(tabulate(reasons, ["cannot run", "because"], disable_numparse=True))
+    hours = feasible["gpu_hours"]
+    total = "unknown (the platform's peak rate is not known)"
+    if not hours.is_null().any():
+        total = f"{hours.sum():.0f}"
+    parts.append(
+        f"{len(plan)} cells: {len(feasible)} can run, in {feasible['repeats'].sum()} runs; "
+        f"{len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
+        "Memory, times and GPU-hours are estimates from the configuration, not measurements."
+    )
+    return "\n\n".join(parts)
+
+
+def _short(row: dict[str, Any]) -> str:
+    """The cell's name without its platform and digest."""
+    return f"{row['model']} {row['parallelism']} {row['options']}"
+
+
+def _number(value: float | None, scale: float, digits: int) -> str:
+    return "–" if value is None else f"{value * scale:.{digits}f}"
+
+
+def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
+    """The sweeps of a platform, or one of them. Raises ConfigError for a name that is not there."""
+    if sweep is not None:
+        return [config.lookup("sweep", sweep, sweeps)]
+    platforms = {each.platform: each for each in sweeps.values()}
+    config.lookup("platform with a sweep", platform or "", platforms)
+    return [each for each in sweeps.values() if each.platform == platform]
+
+
+def main() -> int:
+    """Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.plan", description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path("config"))
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--platform", help="plan every sweep of this platform")
+    what.add_argument("--sweep", help="plan this sweep, for example parallelism-h200")
+    parser.add_argument("--output", type=Path, help="also write the plan to this Parquet file")
+    parser.add_argument("--quiet", action="store_true", help="print nothing")
+    arguments = parser.parse_args()
+    try:
+        sweeps = cells.expand_study(config.load_study(arguments.config))
+        plan = table(choose(sweeps, arguments.platform, arguments.sweep))
+        if arguments.output:
+            tables.write_table(plan, arguments.output)
+    except (config.ConfigError, OSError) as error:
+        print(f"triptych: {error}", file=sys.stderr)
+        return 1
+    if not arguments.quiet:
+        print(describe(plan))
+        if arguments.output:
+            print(f"\nWritten to {arguments.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
