@@ -330,10 +330,13 @@ def values(axis: Any) -> tuple[Any, ...]:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: the nearest valid one, else all of them."""
+    """A remedy for a wrong name: the nearest valid one, else some of them."""
     known = sorted(valid)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"valid: {', '.join(known) or 'none'}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    return f"valid: {', '.join(known[:20]) or 'none'}{more}"
 
 
 def lookup(kind: str, name: str, known: Mapping[str, Scalar]) -> Scalar:

@@ -164,7 +164,7 @@ def end(paths: RunPaths, stage: str, training_exit: str, telemetry_exit: str) ->
             ended_unix_s=now,
             training_exit_code=int(training_exit) if training_exit else None,
             telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
-            failed_stage=None if stage == "done" else stage,
+            failed_stage=None if stage == "complete" else stage,
             script_sha256=started["script_sha256"] if started else "",
         ),
     )

@@ -1,0 +1,169 @@
+"""The formulas: pure functions on samples, step times and scalars.
+
+Readings lie at irregular times. Between two of them a quantity is taken to be a straight line,
+also where the edge of the measured window cuts between them::
+
+    reading      o-----------o-----------o-----------o
+                        /////|///////////|///
+    window              |<----- start … end ---->|
+
+so that the sum over the cut-out segments is the trapezoid rule with interpolated edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+# NVML clocks-event-reasons bits (nvml.h, nvmlClocksEventReason*).
+POWER_CAP = 0x4
+HARDWARE_SLOWDOWN = 0x8
+SOFTWARE_THERMAL = 0x20
+HARDWARE_THERMAL = 0x40
+POWER_BRAKE = 0x80
+
+
+@dataclass(frozen=True)
+class Window:
+    """A span of wall-clock time, in seconds since the epoch."""
+
+    start_unix_s: float
+    end_unix_s: float
+
+    @property
+    def duration_s(self) -> float:
+        """Its length in seconds."""
+        return self.end_unix_s - self.start_unix_s
+
+
+def over_window(samples: pl.LazyFrame, value: pl.Expr, window: Window) -> pl.LazyFrame:
+    """What a quantity does within a window, one row for each GPU that has a reading of it.
+
+    ``samples`` has ``gpu`` and ``unix_time_s`` (s), in the order of time; ``value`` may be null in
+    some. Columns of the answer, ``u`` being the value's unit:
+
+    - ``gpu``
+    - ``integral`` (u·s): the trapezoid rule, Σ (b − a)·v((a + b)/2) over the segments cut to the
+      window, v being the straight line between two readings
+    - ``increase`` (u): v(end) − v(start), for cumulative counters
+    - ``readings``, ``peak`` (u): how many lie within the window, and the highest of them
+    - ``first_unix_s``, ``last_unix_s``: where the readings begin and end, inside the window or not
+    - ``longest_gap_s``: the longest time between two readings that the window has a part of
+    - ``falls``: whether the quantity ever decreases there
+    """
+    start, end = window.start_unix_s, window.end_unix_s
+    time, reading = pl.col("unix_time_s"), pl.col("value")
+    next_time, next_reading = time.shift(-1), reading.shift(-1)
+    left = pl.max_horizontal(time, pl.lit(start))
+    right = pl.min_horizontal(next_time, pl.lit(end))
+    inside = next_time.is_not_null() & (right > left)
+    slope = (next_reading - reading) / (next_time - time)
+    middle = reading + slope * ((left + right) / 2 - time)
+    return (
+        samples.select("gpu", "unix_time_s", value=value.cast(pl.Float64))
+        .filter(reading.is_not_null())
+        .group_by("gpu")
+        .agg(
+            integral=((right - left) * middle).filter(inside).sum(),
+            increase=((right - left) * slope).filter(inside).sum(),
+            readings=time.is_between(start, end).sum(),
+            peak=reading.filter(time.is_between(start, end)).max(),
+            first_unix_s=time.first(),
+            last_unix_s=time.last(),
+            longest_gap_s=(next_time - time).filter(inside).max(),
+            falls=(slope < 0).filter(inside).any(),
+        )
+    )
+
+
+def power_capped() -> pl.Expr:
+    """1 where a sample's event bits say that the software power cap held the clock down, else 0."""
+    return _any_bit(POWER_CAP)
+
+
+def thermally_slowed() -> pl.Expr:
+    """1 where a sample's event bits say thermal slowdown, by software or hardware, else 0."""
+    return _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL)
+
+
+def power_braked() -> pl.Expr:
+    """1 where a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
+
+    That is the power-brake bit, or the hardware-slowdown bit without the hardware-thermal one:
+    NVML sets the slowdown bit for heat, for an external brake and for its own fast power
+    protection, so that what is not heat is power.
+    """
+    slowed_by_power = _any_bit(HARDWARE_SLOWDOWN) & ~_any_bit(HARDWARE_THERMAL)
+    return _any_bit(POWER_BRAKE) | slowed_by_power
+
+
+def _any_bit(mask: int) -> pl.Expr:
+    return (pl.col("event_reasons") & mask) != 0
+
+
+def step_times(steps: pl.DataFrame) -> list[float]:
+    """Seconds of each measured step: from its first rank's start to its last rank's end.
+
+    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. A step so
+    defined includes waiting for the slowest rank, and skew between the clocks of nodes.
+    """
+    return (
+        steps.group_by("step")
+        .agg(duration=pl.col("ended_unix_s").max() - pl.col("started_unix_s").min())
+        .sort("step")["duration"]
+        .to_list()
+    )
+
+
+def median(values: Iterable[float]) -> float:
+    """The median; of an even number of values the mean of the two in the middle."""
+    return quantile(sorted(values), 0.5)
+
+
+def interquartile_range(values: Iterable[float]) -> float:
+    """Upper less lower quartile, both interpolated linearly between ranks (Hyndman and Fan's
+    definition 7, The American Statistician 50(4), 1996)."""
+    ordered = sorted(values)
+    return quantile(ordered, 0.75) - quantile(ordered, 0.25)
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The quantile of sorted, non-empty values, by the same definition."""
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def model_flops_utilisation(
+    tokens_per_s_per_gpu: float, flops_per_token: float, peak_flops_per_s: float
+) -> float:
+    """MFU: the model FLOPs that a GPU needs for what it trained in a second, over its peak.
+
+    As arXiv 2204.02311, section 4.1, defines it; what counts as a model FLOP is said by
+    :class:`workflow_lib.formulas.FlopsPerToken`. Recomputation is no model FLOP.
+    """
+    return tokens_per_s_per_gpu * flops_per_token / peak_flops_per_s
+
+
+def energy_delay_product_js(energy_j: float, steps: int, step_time_s: float) -> float:
+    """Energy of a mean step times the time of a step, in J·s (Gonzalez and Horowitz, IEEE Journal
+    of Solid-State Circuits 31(9), 1996)."""
+    return energy_j / steps * step_time_s
+
+
+def samples_per_s_per_mj(samples_per_s: float, energy_j: float, steps: int) -> float:
+    """The study's efficiency (arXiv 2509.10371): sequences a second over the megajoules of a step.
+
+    The study measured one step, so its energy is that of a step; taking a mean step here makes the
+    figure independent of how many were measured. The energy already holds the step's time, so that
+    time counts twice: half the speed at the same power is a quarter of the efficiency.
+    """
+    return samples_per_s / (energy_j / steps / 1e6)
+
+
+def spread(values: Sequence[float]) -> float:
+    """Highest less lowest."""
+    return max(values) - min(values)

@@ -1,0 +1,106 @@
+"""What the ranks wrote: where they ran, the window that they measured, and its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from workflow_lib.analysis.metrics import Window
+from workflow_lib.analysis.samples import read_rows
+from workflow_lib.records import STEPS, Cell, RankRecord, RecordError, RunPaths, read_record
+
+_REQUIRED = tuple(
+    column.name
+    for column in STEPS
+    if column.name not in ("loss", "memory_allocated_bytes", "memory_peak_bytes")
+)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a completed run, over all ranks."""
+
+    ranks: tuple[RankRecord, ...]
+    #: every row of every rank, warm-up included, with ``rank`` and ``dp_rank`` beside
+    #: :data:`~workflow_lib.records.STEPS`
+    rows: pl.DataFrame
+    #: from the start of the first rank to begin the first measured step to the end of the last
+    #: rank to end the last one
+    window: Window
+    #: of the measured steps, over all replicas
+    tokens: int
+
+    @property
+    def measured(self) -> pl.DataFrame:
+        """The rows of measured steps."""
+        return self.rows.filter(pl.col("phase") == "measured")
+
+
+def read_steps(paths: RunPaths, cell: Cell) -> Steps:
+    """Read what the ranks of a completed run wrote, and check that it is whole.
+
+    Raises FileNotFoundError where a rank's file is missing, and RecordError where a file is
+    damaged, a step is missing, or the ranks' tokens are not those that the cell asks for.
+    """
+    ranks, frames = [], []
+    for number in range(cell.degrees.world_size):
+        rank = read_record(paths.rank(number), RankRecord)
+        frame = read_rows(paths.rank_steps(number), STEPS, _REQUIRED)
+        _check_measured(paths, cell, number, frame)
+        ranks.append(rank)
+        frames.append(
+            frame.with_columns(
+                rank=pl.lit(number, pl.Int64), dp_rank=pl.lit(rank.dp_rank, pl.Int64)
+            )
+        )
+    rows = pl.concat(frames)
+    measured = rows.filter(pl.col("phase") == "measured")
+    _check_tokens(paths, cell, measured)
+    start, end = measured.select(pl.col("started_unix_s").min(), pl.col("ended_unix_s").max()).row(
+        0
+    )
+    if not end > start:
+        raise RecordError(f"{paths.steps}: the measured steps end at {end}, before they begin")
+    training = cell.training
+    tokens = training.global_batch_size * cell.model.sequence_length * training.measured_steps
+    return Steps(tuple(ranks), rows, Window(start, end), tokens)
+
+
+def _check_measured(paths: RunPaths, cell: Cell, rank: int, frame: pl.DataFrame) -> None:
+    first, count = cell.training.warmup_steps, cell.training.measured_steps
+    expected = list(range(first, first + count))
+    found = frame.filter(pl.col("phase") == "measured")["step"].to_list()
+    if found != expected:
+        raise RecordError(
+            f"{paths.rank_steps(rank)}: the measured steps are {_span(found)}, "
+            f"expected {_span(expected)}; the run did not complete as its outcome says"
+        )
+
+
+def _span(steps: list[int]) -> str:
+    return f"{steps[0]} to {steps[-1]} ({len(steps)})" if steps else "none"
+
+
+def _check_tokens(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
+    """Every rank of a replica trains on the same tokens, and the replicas together on the batch."""
+    replicas = measured.group_by("step", "dp_rank").agg(
+        lowest=pl.col("tokens").min(), highest=pl.col("tokens").max()
+    )
+    torn = replicas.filter(pl.col("lowest") != pl.col("highest")).sort("step", "dp_rank")
+    if torn.height:
+        step, replica, lowest, highest = torn.row(0)
+        raise RecordError(
+            f"{paths.steps}: in step {step} the ranks of replica {replica} count {lowest} to "
+            f"{highest} tokens, expected one number"
+        )
+    expected = cell.training.global_batch_size * cell.model.sequence_length
+    totals = replicas.group_by("step").agg(tokens=pl.col("lowest").sum()).sort("step")
+    wrong = totals.filter(pl.col("tokens") != expected)
+    if wrong.height:
+        step, tokens = wrong.row(0)
+        raise RecordError(
+            f"{paths.steps}: in step {step} the ranks trained on {tokens} tokens, expected "
+            f"{expected} (global_batch_size {cell.training.global_batch_size} × "
+            f"sequence_length {cell.model.sequence_length})"
+        )

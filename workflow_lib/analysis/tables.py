@@ -1,0 +1,75 @@
+"""Tables whose schema is a tuple of :class:`~workflow_lib.records.Column`, and their files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from workflow_lib.records import Column, RecordError
+
+_TYPES: Mapping[type, Any] = {
+    float: pl.Float64,
+    int: pl.Int64,
+    str: pl.String,
+    bool: pl.Boolean,
+}
+
+
+def schema(columns: Iterable[Column]) -> dict[str, Any]:
+    """The polars type of each column, in order."""
+    return {column.name: _TYPES[column.type] for column in columns}
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:
+    """Rows as a frame of exactly ``columns``; what a row lacks is null.
+
+    Raises RecordError where a row has a key that is no column, or a value of another type.
+    """
+    names = {column.name for column in columns}
+    for row in rows:
+        if unknown := sorted(row.keys() - names):
+            raise RecordError(f"a row has {unknown[0]!r}, which is no column of its table")
+    whole = [{column.name: row.get(column.name) for column in columns} for row in rows]
+    try:
+        return pl.DataFrame(whole, schema=schema(columns), orient="row", strict=True)
+    except (TypeError, pl.exceptions.PolarsError) as error:
+        raise RecordError(f"a row does not fit its table: {error}") from None
+
+
+def write_table(frame: pl.DataFrame, path: Path) -> None:
+    """Write a parquet file, whole or not at all; the same frame gives the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        frame.write_parquet(temporary, compression="zstd", compression_level=3, statistics=False)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
+    """Read a parquet file that holds exactly ``columns``.
+
+    Raises FileNotFoundError, or RecordError where it is not parquet, or holds other columns.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
+    try:
+        frame = pl.read_parquet(path)
+    except pl.exceptions.PolarsError as error:
+        raise RecordError(f"{path}: not readable as parquet: {error}") from None
+    expected = schema(columns)
+    if dict(frame.schema) == expected:
+        return frame
+    for name in (*expected, *frame.columns):
+        found = frame.schema.get(name)
+        if found != expected.get(name):
+            raise RecordError(
+                f"{path}: column {name!r} is {found}, expected {expected.get(name)}; "
+                "it was written by another version: make it anew"
+            )
+    return frame.select(expected)

@@ -1,0 +1,1 @@
+"""Figures and one page from the tables of a sweep."""

@@ -1,0 +1,183 @@
+"""The study's figure 4 for one model: temperature, power, clock, efficiency, throughput by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed, in_order, in_words, labels
+
+
+@dataclass(frozen=True)
+class _Series:
+    measure: str
+    legend: str
+    marker: str
+    colour: str
+
+
+@dataclass(frozen=True)
+class _Panel:
+    label: str
+    series: tuple[_Series, ...]
+    from_zero: bool
+
+
+def _mean(measure: str) -> _Series:
+    return _Series(measure, "mean or rate", "o", style.BLUE)
+
+
+def _peak(measure: str) -> _Series:
+    return _Series(measure, "peak reading", "^", style.VERMILLION)
+
+
+_PANELS = (
+    _Panel("Temperature\n(°C)", (_mean("temperature_mean_c"), _peak("temperature_peak_c")), False),
+    _Panel("Power\n(W per GPU)", (_mean("power_per_gpu_mean_w"), _peak("power_peak_w")), False),
+    _Panel("SM clock\n(MHz)", (_mean("sm_clock_mean_mhz"),), False),
+    _Panel("Efficiency\n(tokens/J)", (_mean("tokens_per_j"),), True),
+    _Panel("Throughput\n(tokens/s)", (_mean("tokens_per_s"),), True),
+)
+
+
+#: letters of an outcome that fit on one line, as high as a panel
+_LONGEST_LINE = 14
+
+
+def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
+    """Draw one model's cells, over all platforms, within :func:`style.styled`.
+
+    ``cells`` and ``runs`` are rows of CELLS and RUNS, of this model alone. A filled marker is the
+    median over completed runs with their range, a small dot each of several runs. A cell that did
+    not complete is a hatched band that says why; a missing measure says "no data".
+    """
+    ordered = in_order(cells)
+    width = max(style.COLUMN_IN, 0.75 + 0.17 * len(ordered))
+    figure = Figure(figsize=(width, 6.1))
+    axes = figure.subplots(len(_PANELS), 1, sharex=True)
+    for panel, of_panel in zip(_PANELS, axes, strict=True):
+        _draw_panel(of_panel, panel, ordered, runs)
+    for place, cell in enumerate(ordered):
+        if not completed(cell):
+            text = in_words(cell["outcome"])
+            if len(text) > _LONGEST_LINE:
+                text = text.replace(" ", "\n")
+            style.blank(axes[0], place - 0.5, place + 0.5, text)
+            for of_panel in axes[1:]:
+                style.blank(of_panel, place - 0.5, place + 0.5)
+    _divide_platforms(axes, ordered)
+    ticks = [
+        f"{label} ({cell['completed']}/{cell['repeats']})"
+        if completed(cell) and cell["completed"] < cell["repeats"]
+        else label
+        for cell, label in zip(ordered, labels(ordered), strict=True)
+    ]
+    axes[-1].set_xticks(range(len(ordered)), ticks, rotation=90)
+    axes[-1].set_xlim(-0.5, len(ordered) - 0.5)
+    figure.align_ylabels(axes)
+    handles, names = axes[0].get_legend_handles_labels()
+    if handles:
+        axes[0].legend(
+            handles,
+            names,
+            loc="lower right",
+            bbox_to_anchor=(1.0, 1.12 if _platforms(ordered) > 1 else 1.0),
+            ncols=3,
+            frameon=False,
+            borderpad=0,
+            columnspacing=1,
+            handletextpad=0.3,
+        )
+    style.title(figure, model, any(cell["simulated"] for cell in ordered))
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: _Panel, cells: Sequence[Row], runs: Sequence[Row]) -> None:
+    axes.set_ylabel(panel.label)
+    axes.grid(axis="y", linewidth=0.4, color="#dddddd")
+    axes.margins(y=0.15)
+    drawn = False
+    for series in panel.series:
+        have = [
+            (place, cell)
+            for place, cell in enumerate(cells)
+            if completed(cell) and cell[series.measure] is not None
+        ]
+        if not have:
+            continue
+        drawn = True
+        shift = 0.0 if len(panel.series) == 1 else 0.12 * (1 if series.marker == "^" else -1)
+        low, middle, high = (
+            [cell[series.measure + end] for _, cell in have] for end in ("_low", "", "_high")
+        )
+        axes.errorbar(
+            [place + shift for place, _ in have],
+            middle,
+            yerr=[
+                [m - b for m, b in zip(middle, low, strict=True)],
+                [t - m for t, m in zip(high, middle, strict=True)],
+            ],
+            fmt=series.marker,
+            color=series.colour,
+            markersize=3.6,
+            elinewidth=0.9,
+            capsize=1.5,
+            label=series.legend,
+        )
+        _draw_runs(axes, series, have, runs, shift)
+    for place, cell in enumerate(cells):
+        if completed(cell) and all(cell[series.measure] is None for series in panel.series):
+            style.blank(axes, place - 0.5, place + 0.5, "no data")
+    if not drawn:
+        axes.set_yticks([])
+    elif panel.from_zero:
+        axes.set_ylim(bottom=0)
+
+
+def _draw_runs(
+    axes: Axes,
+    series: _Series,
+    have: Sequence[tuple[int, Row]],
+    runs: Sequence[Row],
+    shift: float,
+) -> None:
+    """A small dot for each run, where a cell has several."""
+    places = {cell["cell"]: place for place, cell in have if cell["completed"] > 1}
+    points = [
+        (places[run["cell"]] + shift + 0.2, run[series.measure])
+        for run in runs
+        if run["cell"] in places and run[series.measure] is not None
+    ]
+    if points:
+        axes.plot(*zip(*points, strict=True), ".", color=style.GREY, markersize=1.8)
+
+
+def _platforms(cells: Sequence[Row]) -> int:
+    return len({cell["platform"] for cell in cells})
+
+
+def _divide_platforms(axes: Sequence[Axes], cells: Sequence[Row]) -> None:
+    """Where there are several platforms, name each above its cells and draw lines between."""
+    if _platforms(cells) == 1:
+        return
+    begin = 0
+    for place in range(1, len(cells) + 1):
+        if place < len(cells) and cells[place]["platform"] == cells[begin]["platform"]:
+            continue
+        axes[0].annotate(
+            cells[begin]["platform"],
+            ((begin + place - 1) / 2, 1.02),
+            xycoords=axes[0].get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=6.5,
+            fontweight="bold",
+        )
+        if place < len(cells):
+            for of_panel in axes:
+                of_panel.axvline(place - 0.5, color="black", linewidth=0.6)
+        begin = place

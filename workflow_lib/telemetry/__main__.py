@@ -1,0 +1,47 @@
+"""``python -m workflow_lib.telemetry CELL_JSON``: sample this node until told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.telemetry.choice import open_source
+from workflow_lib.telemetry.host import Host
+from workflow_lib.telemetry.sampler import Sampler
+from workflow_lib.telemetry.source import TelemetryError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Sample this node; the run's directory is the one that holds the cell. Returns the exit code.
+
+    It ends when ``telemetry/stop`` exists, on SIGTERM or SIGINT, or when its parent has died.
+    """
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.telemetry", description=__doc__)
+    parser.add_argument("cell", type=Path, metavar="CELL_JSON", help="the run's cell.json")
+    path: Path = parser.parse_args(arguments).cell
+    node = records.node_name()
+    try:
+        cell = records.read_record(path, records.Cell)
+        source = open_source(cell, node)
+        try:
+            Sampler(records.RunPaths(path.parent), node, cell, source, Host()).run()
+        finally:
+            source.close()
+    except FileNotFoundError as error:
+        return _refuse(node, f"{error.filename} does not exist; give the path of a run's cell.json")
+    except (records.RecordError, TelemetryError) as error:
+        return _refuse(node, str(error))
+    except OSError as error:
+        return _refuse(node, f"{error.filename or path.parent}: {error.strerror or error}")
+    return 0
+
+
+def _refuse(node: str, message: str) -> int:
+    print(f"telemetry on {node}: {message}", file=sys.stderr, flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""Chooses the source of a node's GPU readings, and checks that it is the hardware meant."""
+
+from __future__ import annotations
+
+from workflow_lib.records import Cell
+from workflow_lib.telemetry.amd import AmdSource
+from workflow_lib.telemetry.nvidia import NvidiaSource
+from workflow_lib.telemetry.simulated import SimulatedSource
+from workflow_lib.telemetry.source import Source, TelemetryError
+
+
+def open_source(cell: Cell, node: str) -> Source:
+    """Open the source that the cell asks for; the caller closes it.
+
+    "auto" takes NVIDIA's or AMD's GPUs where there are enough of them for the node's ranks, and
+    simulated ones elsewhere. Raises TelemetryError where the GPUs are too few or not the cell's.
+    """
+    asked = cell.telemetry.source
+    source = _first_that_opens(cell, node) if asked == "auto" else _open(asked, cell, node)
+    try:
+        _check(source, cell)
+    except TelemetryError:
+        source.close()
+        raise
+    return source
+
+
+def _open(name: str, cell: Cell, node: str) -> Source:
+    if name == "nvidia":
+        return NvidiaSource(cell.telemetry.sample_rate_hz)
+    if name == "amd":
+        return AmdSource(cell.hardware.gpus_per_package)
+    return SimulatedSource(cell, node)
+
+
+def _first_that_opens(cell: Cell, node: str) -> Source:
+    for name in ("nvidia", "amd"):
+        try:
+            source = _open(name, cell, node)
+        except TelemetryError:
+            # "auto" means just this: a vendor that is not here is no error.
+            continue
+        if len(source.gpus) >= cell.ranks_per_node:
+            return source
+        source.close()
+    return _open("simulated", cell, node)
+
+
+def _check(source: Source, cell: Cell) -> None:
+    if len(source.gpus) < cell.ranks_per_node:
+        raise TelemetryError(
+            f"{source.name} shows {len(source.gpus)} GPUs, but {cell.ranks_per_node} ranks run on "
+            "this node, one GPU each; give the telemetry step the same GPUs as training"
+        )
+    wanted = cell.hardware.gpu
+    if wanted is None or source.name == "simulated":
+        return
+    for gpu, entry in enumerate(source.gpus):
+        if wanted not in str(entry["name"]):
+            raise TelemetryError(
+                f"GPU {gpu} is {str(entry['name'])!r}, but platform {cell.hardware.platform!r} "
+                f"has {wanted!r}; run on the right partition, or correct the platform"
+            )

@@ -1,0 +1,97 @@
+"""The sampler's files: rows that reach the operating system in whole lines, and the lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from workflow_lib.records import Column
+from workflow_lib.telemetry.source import TelemetryError, Value
+
+
+class SampleFile:
+    """A CSV file that is written in chunks of whole lines.
+
+    Rows wait in memory until ``flush``, so a killed sampler loses what came since then, and leaves
+    at most one torn line, the last.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[Column]) -> None:
+        """Create the file with its header. Raises TelemetryError where it exists."""
+        self._path = path
+        self._names = [column.name for column in columns]
+        self._pending: list[str] = [",".join(self._names)]
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            raise TelemetryError(
+                f"{path} is there already, from an earlier attempt; move that attempt's files "
+                f"away (to attempts/) before the run is started again"
+            ) from None
+
+    def add(self, values: Mapping[str, Value]) -> None:
+        """Add a row; a column that has no value becomes an empty field."""
+        self._pending.append(",".join([_field(values.get(name)) for name in self._names]))
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system. Raises TelemetryError where it refuses."""
+        if not self._pending:
+            return
+        chunk = memoryview(("\n".join(self._pending) + "\n").encode("ascii"))
+        self._pending.clear()
+        while chunk:
+            try:
+                chunk = chunk[os.write(self._descriptor, chunk) :]
+            except OSError as error:
+                raise TelemetryError(
+                    f"cannot write {self._path}: {error.strerror}; free space or quota there, and "
+                    "run the cell again"
+                ) from None
+
+    def close(self) -> None:
+        """Flush and close."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._descriptor)
+
+
+def _field(value: Value) -> str:
+    if value is None:
+        return ""
+    # Microseconds of the wall clock and millijoules of a large counter need 16 digits, which
+    # rounding keeps and a fixed number of digits would not.
+    return str(value) if isinstance(value, int) else repr(round(value, 6))
+
+
+class NodeLock:
+    """Held while one sampler works on one node of one run."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lock. Raises TelemetryError, naming its holder, where another process has it."""
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._descriptor, 200).decode("utf-8", "replace").strip()
+            os.close(self._descriptor)
+            raise TelemetryError(
+                f"another sampler works here already: {holder or 'unknown'} holds {path}; "
+                "one is enough, or end that one first"
+            ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            # Some parallel file systems are mounted without locks. A second sampler then still
+            # fails, at the first file that it cannot create.
+            print(f"telemetry: {path}: no file locks here ({error.strerror})", file=sys.stderr)
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"process {os.getpid()}\n".encode("ascii"), 0)
+
+    def release(self) -> None:
+        """Let go; the file stays, to be locked again."""
+        os.close(self._descriptor)

@@ -1,0 +1,193 @@
+"""Simulated GPUs, for machines without any. Everything they say is marked as simulated.
+
+A first-order model of each GPU, driven by how busy the node's CPUs really are, so that training on
+the CPU shows in it::
+
+    CPU load ──low-pass──▶ power asked for ──cap──▶ power ──low-pass──▶ temperature
+                                            │         └──trapezoid──▶ energy counter
+                                            └▶ clock, event bit 0x4, throttle counter
+
+The thermal constants are those of a recording of 8×H200 at their 700 W cap: idle at 79 W and 35 °C;
+under load 59 °C in the front of the air stream and 65.5 °C in its rear.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workflow_lib.records import Cell
+from workflow_lib.telemetry.host import CpuUtilisation
+from workflow_lib.telemetry.source import Value
+
+#: where the platform states no power limit; no real GPU is meant
+_POWER_LIMIT_W = 300.0
+#: the share of the limit drawn when idle (79 of 700 W), and asked for at full load: above 1, so
+#: that a busy GPU sits on its cap, as the recorded ones did
+_IDLE_SHARE = 0.113
+_FULL_LOAD_SHARE = 1.12
+_POWER_TIME_CONSTANT_S = 1.0
+_TEMPERATURE_TIME_CONSTANT_S = 12.0
+_AIR_C = 32.0
+#: how far a GPU at its power limit heats above the air, by where it sits: 59 and 65.5 °C
+_RISE_AT_LIMIT_C = {"front": 27.0, "unknown": 27.0, "rear": 33.5}
+#: the second die of a package runs hotter (5–10 °C have been reported on MI250)
+_SECOND_DIE_RISE_C = 6.0
+_MEMORY_RISE_C = 8.0
+_SM_CLOCK_MHZ = 1980.0
+_IDLE_CLOCK_MHZ = 345.0
+_MEMORY_CLOCK_MHZ = 3201.0
+#: the busy share under which a GPU clocks down
+_IDLE_BELOW = 0.05
+_EVENT_IDLE = 0x1
+_EVENT_POWER_CAP = 0x4
+_GIB = 2**30
+
+
+@dataclass
+class _Die:
+    """The state of one GPU: a die, which may share a package with others."""
+
+    #: parts differ: what this one draws, relative to the mean
+    draw: float
+    rise_at_limit_c: float
+    asked_w: float
+    temperature_c: float
+
+
+@dataclass
+class _Package:
+    """The power sensor that a package's dies share."""
+
+    power_w: float
+    energy_j: float
+    capped_s: float
+    capped: bool = False
+    updated_unix_s: float | None = None
+
+
+class SimulatedSource:
+    """As many GPUs as ranks run on the node. The same seed and loads give the same readings.
+
+    ``load`` gives the busy share of the node, 0 to 1, since its last call (None: as before).
+    """
+
+    name = "simulated"
+
+    def __init__(
+        self, cell: Cell, node: str, load: Callable[[], float | None] | None = None
+    ) -> None:
+        hardware = cell.hardware
+        count = cell.ranks_per_node
+        self._dies_per_package = hardware.gpus_per_package
+        self._limit_w = hardware.power_limit_w or _POWER_LIMIT_W
+        #: what one die may add to its package
+        self._share_w = self._limit_w / self._dies_per_package
+        self._memory_bytes = hardware.gpu_memory_bytes or 16 * _GIB
+        self._load = load or CpuUtilisation().share
+        self._busy = 0.0
+        airflow = (*hardware.airflow, *("unknown",) * count)
+        dice = random.Random(f"{cell.training.seed}/{node}")
+        self._dies = [
+            self._idle_die(1 + dice.uniform(-0.02, 0.02), airflow[gpu], gpu) for gpu in range(count)
+        ]
+        self._packages = [
+            _Package(power_w=0.0, energy_j=dice.uniform(1e6, 2e6), capped_s=dice.uniform(0, 100))
+            for _ in range(math.ceil(count / self._dies_per_package))
+        ]
+        for number, package in enumerate(self._packages):
+            self._settle(package, self._members(number))
+        self.gpus = [
+            {
+                "name": f"simulated {hardware.gpu or 'GPU'}",
+                "uuid": f"simulated-{node}-{gpu}",
+                "serial": None,
+                "power_limit_w": self._limit_w if self._reports_power(gpu) else None,
+                "driver_version": None,
+                "index": gpu,
+                "package": gpu // self._dies_per_package,
+                "reports_power": self._reports_power(gpu),
+            }
+            for gpu in range(count)
+        ]
+        self.missing: dict[str, str] = {}
+        self.errors: Counter[str] = Counter()
+
+    def read(self, gpu: int, unix_time_s: float, slow: bool) -> dict[str, Value]:
+        """Read a GPU; see Source. A package moves on when its first die is read."""
+        if gpu == 0 and (load := self._load()) is not None:
+            self._busy = load
+        number = gpu // self._dies_per_package
+        die, package, members = self._dies[gpu], self._packages[number], self._members(number)
+        if self._reports_power(gpu):
+            self._advance(package, members, unix_time_s)
+        # Dynamic power goes with frequency times the square of a voltage that follows it.
+        granted = package.power_w / sum(member.asked_w for member in members)
+        slowdown = granted ** (1 / 3) if package.capped else 1.0
+        idle = self._busy < _IDLE_BELOW and not package.capped
+        values: dict[str, Value] = {
+            "temperature_c": round(die.temperature_c, 1),
+            "sm_clock_mhz": _IDLE_CLOCK_MHZ if idle else round(_SM_CLOCK_MHZ * slowdown),
+            "memory_clock_mhz": _MEMORY_CLOCK_MHZ,
+            "utilisation_percent": round(100 * self._busy),
+            "event_reasons": _EVENT_POWER_CAP if package.capped else (_EVENT_IDLE if idle else 0),
+            "throttle_power_cap_s": package.capped_s,
+            "throttle_sw_thermal_s": 0.0,
+            "throttle_hw_thermal_s": 0.0,
+            "throttle_power_brake_s": 0.0,
+        }
+        if self._reports_power(gpu):
+            values["power_w"] = package.power_w
+        if slow:
+            values["memory_temperature_c"] = round(die.temperature_c + _MEMORY_RISE_C, 1)
+            values["memory_used_bytes"] = int(self._memory_bytes * (0.02 + 0.6 * self._busy))
+            if self._reports_power(gpu):
+                values["energy_j"] = package.energy_j
+        return values
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _reports_power(self, gpu: int) -> bool:
+        return gpu % self._dies_per_package == 0
+
+    def _idle_die(self, draw: float, airflow: str, gpu: int) -> _Die:
+        rise = _RISE_AT_LIMIT_C.get(airflow, _RISE_AT_LIMIT_C["unknown"])
+        if not self._reports_power(gpu):
+            rise += _SECOND_DIE_RISE_C
+        asked_w = _IDLE_SHARE * self._share_w * draw
+        return _Die(draw, rise, asked_w, _AIR_C + rise * asked_w / self._share_w)
+
+    def _members(self, number: int) -> list[_Die]:
+        first = number * self._dies_per_package
+        return self._dies[first : first + self._dies_per_package]
+
+    def _settle(self, package: _Package, members: list[_Die]) -> None:
+        asked_w = sum(die.asked_w for die in members)
+        package.capped = asked_w > self._limit_w
+        # In milliwatts, as it is reported: the counter integrates exactly what was shown.
+        package.power_w = round(min(asked_w, self._limit_w), 3)
+
+    def _advance(self, package: _Package, members: list[_Die], unix_time_s: float) -> None:
+        before = package.updated_unix_s
+        package.updated_unix_s = unix_time_s
+        if before is None or unix_time_s <= before:
+            return
+        elapsed_s = unix_time_s - before
+        power_gain = 1 - math.exp(-elapsed_s / _POWER_TIME_CONSTANT_S)
+        heat_gain = 1 - math.exp(-elapsed_s / _TEMPERATURE_TIME_CONSTANT_S)
+        share = _IDLE_SHARE + (_FULL_LOAD_SHARE - _IDLE_SHARE) * self._busy
+        for die in members:
+            die.asked_w += (share * self._share_w * die.draw - die.asked_w) * power_gain
+        power_before_w = package.power_w
+        self._settle(package, members)
+        package.energy_j += (power_before_w + package.power_w) / 2 * elapsed_s
+        if package.capped:
+            package.capped_s += elapsed_s
+        granted = package.power_w / sum(die.asked_w for die in members)
+        for die in members:
+            rise_c = die.rise_at_limit_c * granted * die.asked_w / self._share_w
+            die.temperature_c += (_AIR_C + rise_c - die.temperature_c) * heat_gain

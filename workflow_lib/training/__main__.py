@@ -1,0 +1,143 @@
+"""Train one cell: one process a rank.
+
+    python -m workflow_lib.training CELL_JSON [--tokens TOKENS_JSON]
+
+under ``srun`` or ``torch.distributed.run``. Everything is written beside CELL_JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow_lib.records import (
+    Cell,
+    RankRecord,
+    RecordError,
+    RunPaths,
+    node_name,
+    read_record,
+)
+from workflow_lib.training import launch as launching
+from workflow_lib.training.capabilities import refusal
+
+#: a rank that waits this long for another one gives up
+COMMUNICATION_TIMEOUT = datetime.timedelta(seconds=120)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train a cell. Returns the exit code: 0, or 1 after an error, which is on disk by then."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow_lib.training", description="Train one cell on this rank."
+    )
+    parser.add_argument("cell", type=Path, help="cell.json of the run; its directory is the run's")
+    parser.add_argument("--tokens", type=Path, help="tokens.json, where the cell trains on text")
+    options = parser.parse_args(arguments)
+    try:
+        cell = read_record(options.cell, Cell)
+    except (RecordError, FileNotFoundError) as error:
+        # Without a cell this may not even be a run's directory: leave nothing in it.
+        print(f"training: {error}", file=sys.stderr)
+        return 1
+    paths = RunPaths(options.cell.resolve().parent)
+    progress = Progress()
+    try:
+        _run(cell, options.tokens, paths, progress)
+    except Exception as error:
+        # Whatever it is has to be on disk before this process goes.
+        _report(paths, progress, error)
+        return 1
+    return 0
+
+
+@dataclass
+class Progress:
+    """Where this process is, for the record of an error."""
+
+    rank: int = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+    phase: str = "setup"
+
+    def enter(self, phase: str) -> None:
+        """A phase begins."""
+        self.phase = phase
+
+
+def _limit_threads(ranks: int) -> None:
+    """Share the cores among the ranks, before any library starts its threads."""
+    share = max(1, len(os.sched_getaffinity(0)) // ranks)
+    os.environ.setdefault("OMP_NUM_THREADS", str(share))
+
+
+def _report(paths: RunPaths, progress: Progress, error: Exception) -> None:
+    from workflow_lib.training.failures import write_error
+
+    record = write_error(paths, progress.rank, progress.phase, error)
+    print(
+        f"rank {record.rank}: {record.outcome.value} in {record.phase}: {record.message} "
+        f"(see {paths.rank_error(record.rank)})",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -> None:
+    started = time.time()
+    if reason := refusal(cell.degrees, cell.training, cell.model):
+        raise ValueError(reason)
+    launch = launching.detect()
+    progress.rank = launch.rank
+    launching.check(launch, cell.degrees)
+    _limit_threads(launch.local_world_size)
+
+    # Only now, so that a mistake in the call costs no seconds of imports.
+    import torch.distributed as dist
+
+    from workflow_lib.training import device as devices
+    from workflow_lib.training import mesh as meshes
+    from workflow_lib.training.data import open_source
+    from workflow_lib.training.engines.deepspeed import DeepSpeedEngine
+    from workflow_lib.training.loop import train
+
+    device = devices.choose(launch, cell.hardware, cell.telemetry)
+    source = open_source(cell, tokens)
+    os.environ["LOCAL_RANK"] = str(launch.local_rank)  # DeepSpeed reads it
+    dist.init_process_group(
+        device.backend,
+        init_method=f"tcp://{launch.master_address}:{launch.master_port}",
+        rank=launch.rank,
+        world_size=launch.world_size,
+        timeout=COMMUNICATION_TIMEOUT,
+    )
+    mesh = meshes.create(cell.degrees, device.torch)
+    progress.enter("build")
+    engine = DeepSpeedEngine(cell, mesh)
+    record = RankRecord(
+        rank=mesh.rank,
+        node=node_name(),
+        gpu=device.gpu,
+        device_name=device.name,
+        tp_rank=mesh.place.tp,
+        pp_rank=mesh.place.pp,
+        dp_rank=mesh.place.dp,
+        ep_rank=mesh.place.ep,
+        parameters=engine.parameters,
+        pid=os.getpid(),
+        started_unix_s=started,
+    )
+    train(cell, mesh, device, engine, source, paths, record, progress.enter)
+    progress.enter("end")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A lost peer can keep a communication thread, and with it the interpreter's exit, for ever.
+    os._exit(code)

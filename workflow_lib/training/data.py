@@ -1,0 +1,122 @@
+"""The tokens that a step trains on: the same for every layout of a cell.
+
+A step's global batch is drawn from the seed and the step's number; each replica takes its slice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workflow_lib.records import Cell, read_json
+from workflow_lib.training.mesh import Mesh
+
+
+class DataError(ValueError):
+    """The tokens cannot be trained on."""
+
+
+class Source(Protocol):
+    """Something that yields sequences."""
+
+    def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
+        """Sequence ``index`` of a step's global batch: ``length`` ids."""
+        ...
+
+
+@dataclass(frozen=True)
+class SyntheticTokens:
+    """Ids drawn uniformly from the vocabulary: there is nothing in them to learn."""
+
+    vocabulary_size: int
+
+    def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
+        generator = np.random.default_rng((seed, step, index))
+        return generator.integers(self.vocabulary_size, size=length, dtype=np.int64)
+
+
+class TokenFile:
+    """A memory-mapped file of tokens, as ``workflow_lib.training.tokenize`` writes it."""
+
+    def __init__(self, description: Path, vocabulary_size: int, length: int) -> None:
+        """Open the file that ``description`` (a tokens.json) describes.
+
+        Raises DataError where it is missing, damaged, too short for one sequence of ``length`` ids,
+        or made with a larger vocabulary than the model's.
+        """
+        try:
+            plain = read_json(description)
+            dtype, tokens = np.dtype(plain["dtype"]), int(plain["tokens"])
+            vocabulary = int(plain["vocabulary_size"])
+        except FileNotFoundError:
+            raise DataError(
+                f"{description}: no such file; make it with python -m workflow_lib.training.tokenize"
+            ) from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{description}: not a description of tokens ({error}); tokenize again"
+            ) from None
+        self.path = description.with_name("tokens.bin")
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size != tokens * dtype.itemsize:
+            raise DataError(
+                f"{self.path}: has {size} bytes, but {description.name} promises "
+                f"{tokens * dtype.itemsize}; tokenize again"
+            )
+        if vocabulary > vocabulary_size:
+            raise DataError(
+                f"{self.path}: its tokenizer has {vocabulary} ids, the model only "
+                f"{vocabulary_size}; use a tokenizer or a model that fits"
+            )
+        if tokens < length:
+            raise DataError(
+                f"{self.path}: {tokens} tokens are too few for one sequence, which takes {length}"
+            )
+        self._vocabulary_size = vocabulary_size
+        self._tokens = np.memmap(self.path, dtype=dtype, mode="r", shape=(tokens,))
+
+    def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
+        generator = np.random.default_rng((seed, step, index))
+        start = int(generator.integers(len(self._tokens) - length + 1))
+        ids = self._tokens[start : start + length].astype(np.int64)
+        if ids.max() >= self._vocabulary_size:
+            raise DataError(
+                f"{self.path}: holds the id {ids.max()}, the model only knows ids below "
+                f"{self._vocabulary_size}; tokenize again"
+            )
+        return ids
+
+
+def open_source(cell: Cell, description: Path | None) -> Source:
+    """Open what the cell trains on. Raises DataError, as TokenFile does."""
+    if cell.data.kind == "synthetic":
+        return SyntheticTokens(cell.model.vocabulary_size)
+    if description is None:
+        raise DataError(
+            f"the cell trains on the text {cell.data.name!r}: give its tokens.json with --tokens"
+        )
+    return TokenFile(description, cell.model.vocabulary_size, cell.model.sequence_length + 1)
+
+
+def step_batches(source: Source, cell: Cell, mesh: Mesh, step: int) -> list[tuple[Tensor, Tensor]]:
+    """The micro-batches of this rank's replica in a step: ids and the ids that follow them.
+
+    Each is a pair of [micro-batch size, sequence length] on the mesh's device.
+    """
+    training, length = cell.training, cell.model.sequence_length
+    count = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
+    first = mesh.place.dp * count
+    rows = [
+        source.sequence(training.seed, step, index, length + 1)
+        for index in range(first, first + count)
+    ]
+    ids = torch.from_numpy(np.stack(rows)).to(mesh.device)
+    size = training.micro_batch_size
+    return [
+        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in ids.split(size)
+    ]

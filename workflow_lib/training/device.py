@@ -1,0 +1,77 @@
+"""The device of a rank: its GPU, or the CPU where the cell's platform has none."""
+
+from __future__ import annotations
+
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from workflow_lib.records import Hardware, Telemetry
+from workflow_lib.training.launch import Launch
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a rank computes, and how it talks to the others."""
+
+    torch: torch.device
+    name: str
+    #: index of the GPU within its node; None on a CPU
+    gpu: int | None
+    backend: str
+
+    def synchronise(self) -> None:
+        """Wait until the device has done all that it was given."""
+        if self.torch.type == "cuda":
+            torch.cuda.synchronize(self.torch)
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """Allocated memory now and at its highest; the process's resident memory on a CPU."""
+        if self.torch.type == "cuda":
+            return (
+                torch.cuda.memory_allocated(self.torch),
+                torch.cuda.max_memory_allocated(self.torch),
+            )
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        now = pages * resource.getpagesize()
+        # Linux counts ru_maxrss in KiB, and updates it a little late.
+        return now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+
+
+def choose(launch: Launch, hardware: Hardware, telemetry: Telemetry) -> Device:
+    """Take the rank's GPU where there are enough of them, else the CPU.
+
+    Raises ValueError where the platform has GPUs and this node does not show them, or shows others:
+    a run that was meant for a GPU never falls back to the CPU.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < launch.local_world_size:
+        if hardware.gpu is not None and telemetry.source != "simulated":
+            raise ValueError(
+                f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but this node shows "
+                f"{count} to its {launch.local_world_size} ranks: check the driver and the job's "
+                "GPU request (every rank must see all GPUs of its node)"
+            )
+        threads = max(1, len(os.sched_getaffinity(0)) // launch.local_world_size)
+        torch.set_num_threads(threads)
+        return Device(torch.device("cpu"), "CPU", None, "gloo")
+    device = torch.device("cuda", launch.local_rank)
+    torch.cuda.set_device(device)
+    name = torch.cuda.get_device_name(device)
+    if hardware.gpu is not None and hardware.gpu not in name:
+        raise ValueError(
+            f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but this one is "
+            f"{name!r}: choose the right partition, or correct the platform's file"
+        )
+    return Device(device, name, _index_in_node(launch.local_rank), "nccl")
+
+
+def _index_in_node(visible_index: int) -> int:
+    """The index by which telemetry knows a GPU, given its index among the visible ones."""
+    visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v.strip()]
+    if visible_index < len(visible) and visible[visible_index].strip().isdigit():
+        return int(visible[visible_index])
+    return visible_index

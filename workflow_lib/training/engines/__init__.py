@@ -1,0 +1,1 @@
+"""The libraries that step a model, each behind the same few calls."""

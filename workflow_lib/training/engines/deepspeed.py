@@ -1,0 +1,267 @@
+"""DeepSpeed as the engine: ZeRO-0 to 3 without stages, its 1F1B pipeline with ZeRO-0 and 1.
+
+What it cannot run is listed in ``workflow_lib.training.capabilities``, which the planner reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from workflow_lib.records import Cell, Training
+from workflow_lib.training.clipping import MAXIMUM_GRADIENT_NORM, clip_gradients
+from workflow_lib.training.mesh import Mesh
+from workflow_lib.training.model import Decoder, Loss, Part, held_parameters, parts
+from workflow_lib.training.weights import Weights, expert_group_name
+
+Batch = tuple[Tensor, Tensor]
+
+
+class SkippedUpdate(ArithmeticError):
+    """The engine found a gradient that is not finite and left the weights as they were."""
+
+
+def import_deepspeed(device: torch.device) -> Any:
+    """Import DeepSpeed so that it neither guesses the device nor compiles anything on a CPU."""
+    if device.type == "cpu":
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    # DeepSpeed still calls collectives by names that torch has renamed.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    if device.type == "cpu":
+        # On a CPU it would build a shared-memory collective with g++ (a minute, and a crash where
+        # there is no compiler); gloo does the same work. The name deepspeed.comm.torch is shadowed
+        # by torch itself, hence sys.modules.
+        sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+    return deepspeed
+
+
+class DeepSpeedEngine:
+    """A cell's model on this rank, and what steps it."""
+
+    def __init__(self, cell: Cell, mesh: Mesh) -> None:
+        """Build and place the model. The default process group must exist already."""
+        deepspeed = import_deepspeed(mesh.device)
+        deepspeed.init_distributed(
+            dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False
+        )
+        self._mesh = mesh
+        self._micro_batches = cell.training.micro_batches(mesh.degrees.dp)
+        dtype = torch.bfloat16 if cell.training.precision == "bf16" else torch.float32
+        weights = Weights(mesh, cell.training.seed, dtype)
+        sequence = parts(cell.model, weights, cell.training.recomputation == "full")
+        with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
+            if mesh.degrees.pp > 1:
+                module = _pipeline(sequence, mesh)
+                mpu = module.mpu()
+            else:
+                mpu = _ModelParallelUnit(mesh)
+                module = _whole(sequence, mesh, cell.training, mpu, dtype)
+            self.parameters = held_parameters(module)
+            settings = _settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
+            settings["zero_optimization"].update(_buckets(self.parameters))
+            self._spread_experts(module)
+            optimizer = torch.optim.AdamW(
+                _parameter_groups(module),
+                lr=cell.training.learning_rate,
+                fused=mesh.device.type == "cuda",
+            )
+            self._engine = deepspeed.initialize(
+                model=module,
+                optimizer=optimizer,
+                config=settings,
+                mpu=None if mesh.degrees.pp > 1 else mpu,
+                dist_init_required=False,
+            )[0]
+        self._plain_norm: Tensor | None = None
+
+        def clip() -> None:
+            self._plain_norm = clip_gradients(module, mesh)
+
+        # With a plain fp32 optimiser DeepSpeed counts the gradients of the first stage only.
+        self._engine.clip_fp32_gradients = clip
+
+    def train_step(self, batches: Sequence[Batch]) -> float:
+        """Do one optimiser step over this replica's micro-batches.
+
+        Returns the loss of the global batch in nats, on every rank. Raises SkippedUpdate where a
+        gradient was not finite although the loss was.
+        """
+        if self._mesh.degrees.pp > 1:
+            loss = self._engine.train_batch(iter(batches))
+        else:
+            loss = self._accumulate(batches)
+        value = float(loss)
+        if self._engine.skipped_steps and math.isfinite(value):
+            step = self._engine.global_steps - 1
+            raise SkippedUpdate(f"the gradient of step {step} is not finite (its loss is {value})")
+        return value
+
+    def _accumulate(self, batches: Sequence[Batch]) -> Tensor:
+        total = torch.zeros((), device=self._mesh.device)
+        for tokens, targets in batches:
+            loss = self._engine(tokens, targets)
+            self._engine.backward(loss)
+            self._engine.step()
+            total += loss.detach().float()
+        total /= self._micro_batches * self._mesh.degrees.dp
+        dist.all_reduce(total, group=self._mesh.dp_group)
+        return total
+
+    def gradient_norm(self) -> float:
+        """The norm of the whole model's gradient in the last step, before it was clipped."""
+        if self._plain_norm is not None:
+            return float(self._plain_norm)
+        return float(self._engine.get_global_grad_norm())
+
+    def _spread_experts(self, module: nn.Module) -> None:
+        """Tell DeepSpeed which ranks share experts, and that the model has some."""
+        from deepspeed.moe.layer import MoE
+        from deepspeed.utils import groups
+
+        mesh = self._mesh
+        groups.expert_tensor_parallel_world_size = mesh.degrees.tp
+        if mesh.expert_group is None or mesh.expert_dp_group is None:
+            return
+        name = expert_group_name(mesh)
+        for registry, ranks, group in (
+            (groups._EXPERT_PARALLEL_GROUP, groups._EXPERT_PARALLEL_GROUP_RANKS, mesh.expert_group),
+            (
+                groups._EXPERT_DATA_PARALLEL_GROUP,
+                groups._EXPERT_DATA_PARALLEL_GROUP_RANKS,
+                mesh.expert_dp_group,
+            ),
+        ):
+            registry[name] = group
+            ranks[name] = dist.get_process_group_ranks(group)
+
+        class Marker(MoE):  # type: ignore[misc]
+            """Has no weights: DeepSpeed looks for its own layer to know that experts exist."""
+
+            def __init__(self) -> None:
+                nn.Module.__init__(self)
+                self.num_experts = 0
+
+            def set_deepspeed_parallelism(self, *_: object) -> None:
+                """Do nothing: the groups are there already."""
+
+        module.add_module("expert_marker", Marker())
+
+
+class _ModelParallelUnit:
+    """What DeepSpeed asks about tensor parallelism where there are no stages."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def get_model_parallel_rank(self) -> int:
+        return self._mesh.place.tp
+
+    def get_model_parallel_world_size(self) -> int:
+        return self._mesh.degrees.tp
+
+    def get_model_parallel_group(self) -> dist.ProcessGroup | None:
+        return self._mesh.tp_group
+
+    get_tensor_model_parallel_rank = get_model_parallel_rank
+    get_tensor_model_parallel_world_size = get_model_parallel_world_size
+    get_tensor_model_parallel_group = get_model_parallel_group
+
+    def get_data_parallel_rank(self) -> int:
+        return self._mesh.place.dp
+
+    def get_data_parallel_world_size(self) -> int:
+        return self._mesh.degrees.dp
+
+    def get_data_parallel_group(self) -> dist.ProcessGroup | None:
+        return self._mesh.dp_group
+
+    def get_pipeline_model_parallel_world_size(self) -> int:
+        return 1
+
+
+def _whole(
+    sequence: list[Part], mesh: Mesh, training: Training, mpu: object, dtype: torch.dtype
+) -> nn.Module:
+    """Build the whole model; with ZeRO-3, each weight is cut as soon as it has been drawn."""
+    if training.zero_stage < 3:
+        return Decoder(sequence, mesh.tp_group)
+    import deepspeed
+
+    with deepspeed.zero.Init(data_parallel_group=mesh.dp_group, mpu=mpu, dtype=dtype):
+        return Decoder(sequence, mesh.tp_group)
+
+
+def _pipeline(sequence: list[Part], mesh: Mesh) -> Any:
+    """Build this rank's stage: transformer layers in equal parts, the ends with their neighbours."""
+    from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+    from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
+
+    specifications = [
+        TiedLayerSpec(part.tied, part.kind, *part.arguments)
+        if part.tied
+        else LayerSpec(part.kind, *part.arguments)
+        for part in sequence
+    ]
+    degrees = mesh.degrees
+    return PipelineModule(
+        specifications,
+        topology=PipeModelDataParallelTopology(
+            num_pp=degrees.pp, num_mp=degrees.tp, num_dp=degrees.dp
+        ),
+        loss_fn=Loss(mesh.tp_group),
+        partition_method="type:TransformerLayer",
+    )
+
+
+def _parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
+    """Group the parameters as DeepSpeed wants it: the spread experts apart from the rest."""
+    dense, experts = [], []
+    for parameter in module.parameters():
+        (dense if getattr(parameter, "allreduce", True) else experts).append(parameter)
+    groups: list[dict[str, Any]] = [{"params": dense, "name": "dense"}] if dense else []
+    if experts:
+        groups.append({"params": experts, "name": experts[0].group_name, "moe": True})
+    return groups
+
+
+def _settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
+    """DeepSpeed's configuration of a cell."""
+    bf16 = training.precision == "bf16"
+    # In bf16, ZeRO-0 is another optimiser path, which sums micro-batches in bf16. ZeRO-1 over one
+    # replica cuts nothing and is what the cell means; over several it would not be ZeRO-0, so
+    # capabilities.py refuses that.
+    stage = 1 if bf16 and training.zero_stage == 0 else training.zero_stage
+    return {
+        "train_micro_batch_size_per_gpu": training.micro_batch_size,
+        "gradient_accumulation_steps": training.micro_batches(dp),
+        "gradient_clipping": MAXIMUM_GRADIENT_NORM,
+        "steps_per_print": None,
+        "bf16": {"enabled": bf16},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        "zero_optimization": {
+            "stage": stage,
+            "overlap_comm": training.overlap,
+            # Norms stay whole, matrices are cut: ten vectors, as Hugging Face's integration has it.
+            "stage3_param_persistence_threshold": 10 * hidden_size,
+        },
+    }
+
+
+def _buckets(parameters: int) -> dict[str, int]:
+    """Bucket sizes in elements: DeepSpeed's own, but never more than the rank holds."""
+    size = min(500_000_000, parameters)
+    return {"reduce_bucket_size": size, "allgather_bucket_size": size}

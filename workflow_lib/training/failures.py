@@ -1,0 +1,55 @@
+"""What an exception means for the run, and its record on disk."""
+
+from __future__ import annotations
+
+import time
+import traceback
+
+import torch
+import torch.distributed as dist
+
+from workflow_lib.records import ErrorRecord, Outcome, RunPaths, node_name, write_json
+
+
+class NonfiniteLoss(ArithmeticError):
+    """The loss of a step is NaN or infinite."""
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Say which outcome of the run an exception stands for."""
+    message = str(error).lower()
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return Outcome.OUT_OF_MEMORY
+    # The CPU allocator and some CUDA libraries raise a plain RuntimeError.
+    if "out of memory" in message or "can't allocate memory" in message:
+        return Outcome.OUT_OF_MEMORY
+    if isinstance(error, ArithmeticError):
+        return Outcome.NONFINITE_LOSS
+    if isinstance(error, (dist.DistError, RuntimeError)) and (
+        "timed out" in message or "timeout" in message
+    ):
+        return Outcome.COMMUNICATION_TIMEOUT
+    return Outcome.ERROR
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's first line, with its type where the message alone says little."""
+    lines = str(error).strip().splitlines()
+    if isinstance(error, (ValueError, OSError, ArithmeticError)) and lines:
+        return lines[0]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def write_error(paths: RunPaths, rank: int, phase: str, error: BaseException) -> ErrorRecord:
+    """Write ``errors/rank<n>.json`` and return what it says."""
+    record = ErrorRecord(
+        rank=rank,
+        node=node_name(),
+        unix_time_s=time.time(),
+        phase=phase,
+        outcome=outcome_of(error),
+        message=one_line(error),
+        traceback="".join(traceback.format_exception(error)),
+    )
+    write_json(paths.rank_error(rank), record)
+    return record

@@ -1,0 +1,76 @@
+"""Which rank this process is: as Slurm, torch.distributed.run, or nobody says."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from workflow_lib.records import Degrees
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A process's number among the ranks, and where the first rank listens."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    #: ranks on this node
+    local_world_size: int
+    master_address: str
+    master_port: int
+
+
+def detect() -> Launch:
+    """Read the environment; a process that nobody launched is the only rank.
+
+    ``MASTER_ADDR`` and ``MASTER_PORT`` win over what Slurm's job would give: its first node, and a
+    port that follows from the job's id, so that two jobs on one host do not meet.
+
+    Raises ValueError where a launcher set some variables but not all.
+    """
+    environment = os.environ
+    if "RANK" in environment:
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+        if absent := [name for name in names if name not in environment]:
+            raise ValueError(
+                f"RANK is set, but {absent[0]} is not: start with srun or torch.distributed.run, "
+                "which set them all"
+            )
+        world_size = int(environment["WORLD_SIZE"])
+        return Launch(
+            rank=int(environment["RANK"]),
+            world_size=world_size,
+            local_rank=int(environment["LOCAL_RANK"]),
+            local_world_size=int(environment.get("LOCAL_WORLD_SIZE", world_size)),
+            master_address=environment["MASTER_ADDR"],
+            master_port=int(environment["MASTER_PORT"]),
+        )
+    if "SLURM_PROCID" in environment and "SLURM_JOB_ID" in environment:
+        return _from_slurm()
+    return Launch(0, 1, 0, 1, "127.0.0.1", int(environment.get("MASTER_PORT", "0")))
+
+
+def _from_slurm() -> Launch:
+    # submitit tells its clusters apart by this variable; the job exports it, a hand-run srun may not.
+    os.environ.setdefault("SUBMITIT_EXECUTOR", "slurm")
+    from submitit.helpers import TorchDistributedEnvironment
+
+    found = TorchDistributedEnvironment()
+    return Launch(
+        rank=found.rank,
+        world_size=found.world_size,
+        local_rank=found.local_rank,
+        local_world_size=found.local_world_size,
+        master_address=os.environ.get("MASTER_ADDR", found.master_addr),
+        master_port=found.master_port,
+    )
+
+
+def check(launch: Launch, degrees: Degrees) -> None:
+    """Raise ValueError where the number of ranks is not the cell's."""
+    if launch.world_size != degrees.world_size:
+        raise ValueError(
+            f"{launch.world_size} ranks were started, but the cell's tp {degrees.tp} × "
+            f"pp {degrees.pp} × dp {degrees.dp} needs {degrees.world_size}: start that many"
+        )

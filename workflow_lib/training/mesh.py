@@ -1,0 +1,122 @@
+"""Which rank holds which part of the model, and the process groups that follow from it.
+
+Tensor parallelism varies fastest and pipeline parallelism slowest, as in Megatron, so that the
+ranks of one tensor-parallel group are neighbours (on one node) and the stages are far apart::
+
+    rank = (pp_rank · dp + dp_rank) · tp + tp_rank
+
+Experts are spread over ``ep`` neighbouring data-parallel replicas: ``ep_rank = dp_rank mod ep``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from workflow_lib.records import Degrees
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """A rank's place along each axis."""
+
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+
+
+def coordinates(rank: int, degrees: Degrees) -> Coordinates:
+    """Say where a rank sits. Raises ValueError for a rank outside of the layout."""
+    if not 0 <= rank < degrees.world_size:
+        raise ValueError(f"rank {rank} is outside of a layout of {degrees.world_size} ranks")
+    dp_rank = rank // degrees.tp % degrees.dp
+    return Coordinates(
+        tp=rank % degrees.tp,
+        pp=rank // (degrees.tp * degrees.dp),
+        dp=dp_rank,
+        ep=dp_rank % degrees.ep,
+    )
+
+
+def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
+    """List the groups of ranks that differ in the ``varying`` coordinates only, ranks ascending.
+
+    The axes are ``tp``, ``pp``, ``dp``, and within ``dp`` also ``ep`` (the replicas that share one
+    set of experts) and ``expert_dp`` (the replicas that hold copies of the same experts).
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(degrees.world_size):
+        place = coordinates(rank, degrees)
+        fixed = {
+            "tp": (place.tp,),
+            "pp": (place.pp,),
+            "dp": (place.dp,),
+            "ep": (place.ep,),
+            "expert_dp": (place.dp // degrees.ep,),
+        }
+        if "ep" in varying or "expert_dp" in varying:
+            del fixed["dp"]
+        else:
+            del fixed["ep"], fixed["expert_dp"]
+        key = tuple(value for axis, at in fixed.items() if axis not in varying for value in at)
+        groups.setdefault(key, []).append(rank)
+    return list(groups.values())
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """A rank's place and its process groups; every group is None in a single process."""
+
+    degrees: Degrees
+    rank: int
+    place: Coordinates
+    device: torch.device
+    tp_group: dist.ProcessGroup | None = None
+    dp_group: dist.ProcessGroup | None = None
+    #: the ranks of one replica: all stages and tensor-parallel ranks
+    replica_group: dist.ProcessGroup | None = None
+    expert_group: dist.ProcessGroup | None = None
+    expert_dp_group: dist.ProcessGroup | None = None
+
+
+def single_process(device: torch.device) -> Mesh:
+    """The mesh of one process that needs no process groups."""
+    return Mesh(Degrees(), 0, coordinates(0, Degrees()), device)
+
+
+def create(degrees: Degrees, device: torch.device) -> Mesh:
+    """Create the process groups. Every rank of the default group must call this.
+
+    Raises ValueError where the number of ranks is not what the degrees ask for.
+    """
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    if world_size != degrees.world_size:
+        raise ValueError(
+            f"{world_size} ranks were started, but tp {degrees.tp} × pp {degrees.pp} × "
+            f"dp {degrees.dp} needs {degrees.world_size}"
+        )
+
+    def group(*varying: str) -> dist.ProcessGroup:
+        mine = None
+        # Creating a group is collective: every rank creates all of them, in the same order.
+        for members in group_members(degrees, *varying):
+            created = dist.new_group(members)
+            if rank in members:
+                mine = created
+        assert mine is not None
+        return mine
+
+    return Mesh(
+        degrees,
+        rank,
+        coordinates(rank, degrees),
+        device,
+        tp_group=group("tp"),
+        dp_group=group("dp"),
+        replica_group=group("tp", "pp"),
+        expert_group=group("ep") if degrees.ep > 1 else None,
+        expert_dp_group=group("expert_dp") if degrees.ep > 1 else None,
+    )
