@@ -1,0 +1,1 @@
+"""Tests against a real, throwaway Slurm cluster on one machine."""
