@@ -39,6 +39,8 @@ rule collect:
     params:
         results=RESULTS,
         directory=subpath(output[0], parent=True),
+    group:
+        "report"
     shell:
         "{PYTHON} -m workflow_lib.analysis collect --plan {input.plan:q}"
         " --results {params.results:q} --output {params.directory:q}"

@@ -12,6 +12,8 @@ rule figures:
         directory(f"{RESULTS}/sweeps/{{sweep}}/figures"),
     params:
         directory=subpath(input.runs, parent=True),
+    group:
+        "report"
     shell:
         "{PYTHON} -m workflow_lib.report figures --tables {params.directory:q} --output {output:q}"
 
@@ -26,6 +28,25 @@ rule page:
     params:
         results=RESULTS,
         directory=subpath(output[0], parent=True),
+    group:
+        "report"
     shell:
         "{PYTHON} -m workflow_lib.report page --sweep {wildcards.sweep:q}"
         " --results {params.results:q} --directory {params.directory:q}"
+
+
+def report_what_there_is():
+    """After a failure: show the sweeps with what has been measured, and with what failed."""
+    for name, sweep in SWEEPS.items():
+        directory = results.sweep_directory(Path(RESULTS), name)
+        if sweep.platform != config["platform"] or not (directory / "plan.parquet").exists():
+            continue
+        shell(
+            "{PYTHON} -m workflow_lib.analysis collect --plan {directory:q}/plan.parquet"
+            " --results {RESULTS:q} --output {directory:q}"
+            " && {PYTHON} -m workflow_lib.report figures --tables {directory:q}"
+            " --output {directory:q}/figures"
+            " && {PYTHON} -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
+            " --directory {directory:q}"
+            " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"
+        )

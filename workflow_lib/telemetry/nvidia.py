@@ -3,8 +3,9 @@
 What a call costs was measured on H200: power (a 1 s average on Hopper), temperature, clocks,
 utilisation and event reasons 1–2 µs each, so they are read at every tick; the energy counter 3.7 ms
 and the memory temperature up to 2 ms, so they are read about once a second, for one GPU at a time.
-The cumulative throttle times cost 1 µs to 1 ms and are read at every tick where that takes little
-of it. Nothing here blocks: no PCIe throughput (21 ms a direction), no process list, no fans.
+The cumulative throttle times cost 1 µs to 2 ms and are read at every tick where that takes little
+of it, else with the others. Nothing here blocks: no PCIe throughput (21 ms a direction), no process
+list, no fans.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _FIELD_MEMORY_TEMPERATURE = 82
 _FIELD_POWER_CAP = 74
 #: Ids of the cumulative SW thermal, HW thermal and power-brake slowdown. NVIDIA has moved them:
 #: the bindings of drivers 575 to 580.65 have them at 251–253, where those of 570 and of 580.82 on
-#: have power smoothing. The driver counts, not the binding, so both are tried on it.
+#: have power smoothing (an H100 with driver 580.159 answers 269–271 and declines 251–253). The
+#: driver counts, not the binding, so both are tried on it.
 _EARLY_SLOWDOWN_FIELDS = (251, 252, 253)
 _LATE_SLOWDOWN_FIELDS = (269, 270, 271)
 _LATE_SINCE_DRIVER = (580, 82)

@@ -14,15 +14,15 @@ are skipped, never made up for, so that the load of the node cannot pile up tick
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import time
+from pathlib import Path
 from types import FrameType
 
 from workflow_lib import records
 from workflow_lib.telemetry.files import NodeLock, SampleFile
 from workflow_lib.telemetry.host import Host
-from workflow_lib.telemetry.source import Source
+from workflow_lib.telemetry.source import Source, TelemetryError
 
 #: at most this long do rows wait in memory, and does a request to stop go unseen
 _SECOND_S = 1.0
@@ -148,7 +148,6 @@ class Sampler:
         )
 
     def _write_end(self) -> None:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
         records.write_json(
             self._paths.telemetry_end(self._node),
             records.TelemetryEnd(
@@ -157,7 +156,20 @@ class Sampler:
                 samples=self._samples,
                 late_samples=self._late_samples,
                 errors=dict(self._source.errors + self._host.errors),
-                cpu_time_s=usage.ru_utime + usage.ru_stime,
-                peak_memory_bytes=usage.ru_maxrss * 1024,  # Linux counts in KiB
+                cpu_time_s=time.process_time(),
+                peak_memory_bytes=_peak_memory_bytes(),
             ),
         )
+
+
+def _peak_memory_bytes() -> int:
+    """This process's largest resident set.
+
+    Not getrusage's, which on Linux also counts what the process was before it became Python: a copy
+    of whoever started it.
+    """
+    with Path("/proc/self/status").open(encoding="ascii", errors="replace") as stream:
+        for line in stream:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    raise TelemetryError("/proc/self/status has no VmHWM line; this needs Linux")

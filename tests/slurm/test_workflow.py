@@ -1,0 +1,187 @@
+"""The three Slurm profiles, end to end on a real Slurm, and what happens when a site says no."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tests.slurm import study
+from workflow_lib.records import RunPaths
+
+SNAKEMAKE = Path(sys.executable).parent / "snakemake"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A study's configuration and results beside a running cluster, as a user would have them."""
+
+    config: Path
+    results: Path
+    environment: Mapping[str, str]
+
+    def snakemake(self, profile: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``snakemake --profile <profile>`` in the repository, profiles registered."""
+        return subprocess.run(
+            [
+                str(SNAKEMAKE),
+                "--profile",
+                profile,
+                *arguments,
+                "--nolock",
+                "--config",
+                f"config_directory={self.config}",
+                f"results_directory={self.results}",
+                "sweeps=[tiny]",
+            ],
+            cwd=study.ROOT,
+            env=dict(self.environment),
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+
+    def runs(self, platform: str) -> list[RunPaths]:
+        """The runs of a platform, by directory."""
+        return [RunPaths(path) for path in sorted((self.results / "cells" / platform).glob("*/*/run*"))]
+
+
+@pytest.fixture
+def site(slurm_cluster: Any, tmp_path: Path) -> Site:
+    environment = dict(slurm_cluster.environment) | {
+        "XDG_CONFIG_HOME": str(tmp_path / "xdg"),
+        "TRIPTYCH_ASK_SCHEDULER_EVERY_S": "2",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    subprocess.run(
+        [sys.executable, "profiles/register.py"], cwd=study.ROOT, env=environment, check=True
+    )
+    return Site(study.write(tmp_path / "config"), tmp_path / "results", environment)
+
+
+def requested(script: Path) -> dict[str, str]:
+    """The ``#SBATCH`` lines of a script."""
+    lines = re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script.read_text(), flags=re.MULTILINE)
+    return {name: value for name, value in lines}
+
+
+def allocated(cluster: Any, job_id: str) -> dict[str, str]:
+    """What sacct says of a job."""
+    fields = "State,Partition,Account,AllocTRES,NNodes,NodeList,TimelimitRaw,Constraints"
+    answer = cluster.run("sacct", "-X", "-n", "-P", "-j", job_id, f"--format={fields}").stdout.strip()
+    return dict(zip(fields.split(","), answer.split("|"), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("platform", "nodes", "gpus"), [("h200", 2, 2), ("h100", 2, 2), ("mi250", 1, 2)])
+def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, nodes, gpus):
+    done = site.snakemake(f"slurm_{platform}")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    runs = site.runs(platform)
+    assert len(runs) == (2 if platform == "h200" else 1)
+    for run in runs:
+        outcome = json.loads(run.outcome.read_text())
+        assert outcome["outcome"] == "completed", outcome
+        assert len(outcome["nodes"]) == nodes
+        # Telemetry of every node, and steps of every rank.
+        assert run.sampled_nodes() == sorted(outcome["nodes"])
+        assert len(list(run.steps.glob("rank*.csv"))) == gpus
+
+        request, allocation = requested(run.script), allocated(slurm_cluster, outcome["job_id"])
+        assert allocation["State"] == "COMPLETED"
+        assert request["partition"] == allocation["Partition"] == platform
+        assert request["account"] == allocation["Account"] == "research"
+        assert request["constraint"] == allocation["Constraints"] == platform
+        assert int(request["nodes"]) == int(allocation["NNodes"]) == nodes
+        assert int(request["time"]) == int(allocation["TimelimitRaw"])
+        resources = dict(each.split("=") for each in allocation["AllocTRES"].split(","))
+        assert resources["gres/gpu"] == str(gpus)
+        assert resources["cpu"] == str(gpus)
+        assert resources["mem"] == f"{4 * nodes}G"
+
+    view = site.results / "sweeps" / f"tiny-{platform}"
+    table = pl.read_parquet(view / "runs.parquet")
+    assert table["outcome"].unique().to_list() == ["completed"]
+    assert table["simulated"].all()
+    assert table["tokens_per_s"].min() > 0
+    assert pl.read_parquet(view / "gpus.parquet")["node"].n_unique() == nodes
+    page = (view / "report.html").read_text()
+    assert "simulated" in page.lower()
+
+    again = site.snakemake(f"slurm_{platform}", "--dry-run")
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+
+@pytest.mark.slow
+def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cluster):
+    rendered = site.snakemake("slurm_mi250", "--until", "render")
+    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    (run,) = site.runs("mi250")
+    slurm_cluster.run("sbatch", "--wait", "--output", os.devnull, str(run.script), timeout=120)
+    job_id = json.loads(run.job.read_text())["job_id"]
+
+    done = site.snakemake("slurm_mi250", "--until", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    outcome = json.loads(run.outcome.read_text())
+    assert (outcome["outcome"], outcome["job_id"]) == ("completed", job_id)
+    assert not run.attempts.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"partition": "h300"}, "partition"), ({"account": "nobody"}, "account"), ({"qos": "gold"}, "qos")],
+)
+def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_path, changes, key):
+    shutil.rmtree(site.config)
+    study.write(site.config, **changes)
+    done = site.snakemake("slurm_mi250")
+    assert done.returncode != 0
+    output = done.stdout + done.stderr
+    assert "Slurm refused the job" in output
+    assert f"Set {key} in the configuration's platforms/mi250.yaml" in output
+    assert "Traceback" not in output
+    (run,) = site.runs("mi250")
+    assert run.cell.exists()
+    assert run.script.exists()
+    assert not run.job.exists()
+
+
+def test_without_sbatch_the_message_says_where_to_run(site):
+    path = os.pathsep.join(
+        directory
+        for directory in site.environment["PATH"].split(os.pathsep)
+        if not (Path(directory) / "sbatch").exists()
+    )
+    tools = site.config.parent / "bin"
+    tools.mkdir()
+    for tool in ("env", "bash", "sh", "dirname"):
+        found = shutil.which(tool)
+        assert found is not None
+        (tools / tool).symlink_to(found)
+    without = Site(site.config, site.results, dict(site.environment) | {"PATH": f"{path}:{tools}"})
+    rendered = site.snakemake("slurm_mi250", "--until", "render")
+    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    (run,) = site.runs("mi250")
+    done = subprocess.run(
+        [sys.executable, "-m", "workflow_lib.launch", "run", str(run.directory), "--scheduler", "slurm"],
+        cwd=study.ROOT,
+        env=dict(without.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "sbatch is not on the path" in done.stderr
+    assert "Traceback" not in done.stderr

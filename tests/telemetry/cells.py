@@ -1,0 +1,96 @@
+"""A small cell for telemetry to watch, and the sampler as a process of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from workflow_lib import records
+
+REPOSITORY = Path(__file__).parents[2]
+NODE = "node01"
+
+
+def make_cell(
+    *,
+    ranks: int = 2,
+    nodes: int = 1,
+    source: records.TelemetrySource = "simulated",
+    rate_hz: float = 20.0,
+    warmup_steps: int = 1,
+    measured_steps: int = 2,
+    **hardware: Any,
+) -> records.Cell:
+    """A cell of a tiny model on ``ranks`` GPUs; ``hardware`` replaces fields of its hardware."""
+    return records.Cell(
+        id="lab/tiny/tp1-pp1-dp2_base_0000",
+        model=records.Model("tiny", "llama", 2, 64, 128, 4, 4, 32, 256),
+        degrees=records.Degrees(dp=ranks),
+        training=records.Training(
+            zero_stage=0,
+            micro_batch_size=1,
+            global_batch_size=ranks,
+            precision="fp32",
+            recomputation="none",
+            overlap=False,
+            warmup_steps=warmup_steps,
+            measured_steps=measured_steps,
+            learning_rate=1e-3,
+            seed=7,
+        ),
+        data=records.Data("noise", "synthetic"),
+        hardware=dataclasses.replace(
+            records.Hardware(
+                platform="lab",
+                gpu="H200",
+                gpus_per_node=ranks,
+                gpus_per_package=1,
+                gpu_memory_bytes=141 * 10**9,
+                peak_bf16_flops_per_s=None,
+                peak_fp32_flops_per_s=None,
+                power_limit_w=700.0,
+                airflow=("front", "rear") * 4,
+            ),
+            **hardware,
+        ),
+        telemetry=records.Telemetry(source, rate_hz, 0.0),
+        nodes=nodes,
+        software={},
+    )
+
+
+def start_sampler(directory: Path, cell: records.Cell, **environment: str) -> subprocess.Popen[str]:
+    """Write the cell and start its sampler; ``environment`` is added to this process's own."""
+    paths = records.RunPaths(directory)
+    records.write_json(paths.cell, cell)
+    return subprocess.Popen(
+        [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],
+        cwd=REPOSITORY,
+        env={**os.environ, "SLURMD_NODENAME": NODE, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str], timeout_s: float = 20.0) -> None:
+    """Wait until ``path`` exists; fails where the process ends or the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.02)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """A CSV file's whole lines; fails where any but the last is torn."""
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    names = lines[0].split(",")
+    rows = [line.split(",") for line in lines[1:]]
+    assert all(len(row) == len(names) for row in rows)
+    return [dict(zip(names, row, strict=True)) for row in rows]

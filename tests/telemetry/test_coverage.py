@@ -1,0 +1,319 @@
+"""When telemetry counts as covering a run: each way in which it can fall short, by hand.
+
+The run that ``write_run`` writes: two ranks on node01, measured from 100 to 103 s; telemetry at
+10 Hz from 98 to 105 s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.telemetry.cells import NODE, make_cell
+from workflow_lib import records
+from workflow_lib.telemetry.coverage import invalid_reason
+
+CELL = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3)
+Sample = dict[str, Any]
+
+
+def sample(time_s: float, gpu: int, **values: Any) -> Sample:
+    """A GPU sample at 500 W, as the sampler would write it."""
+    return {"unix_time_s": time_s, "gpu": gpu, "power_w": 500.0, **values}
+
+
+def samples(start_s: float = 98.0, end_s: float = 105.0, gpus: int = 2) -> list[Sample]:
+    """10 Hz of samples, with energy counters that run on."""
+    ticks = round((end_s - start_s) * 10) + 1
+    return [
+        sample(round(start_s + tick / 10, 3), gpu, energy_j=1e6 + 50.0 * tick)
+        for tick in range(ticks)
+        for gpu in range(gpus)
+    ]
+
+
+def csv(columns: tuple[records.Column, ...], rows: list[dict[str, Any]]) -> str:
+    """Rows as the writers write them."""
+    names = [column.name for column in columns]
+    lines = [",".join(names)]
+    lines += [",".join("" if row.get(n) is None else str(row[n]) for n in names) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def write_steps(paths: records.RunPaths, rank: int, offset_s: float = 0.0, steps: int = 4) -> None:
+    """A warm-up step from 99 s and measured ones from 100 s, a second each."""
+    rows = [
+        {
+            "step": step,
+            "phase": "warmup" if step == 0 else "measured",
+            "started_unix_s": 99.0 + step + offset_s,
+            "ended_unix_s": 100.0 + step + offset_s,
+            "tokens": 64,
+            "memory_allocated_bytes": 1,
+            "memory_peak_bytes": 1,
+        }
+        for step in range(steps)
+    ]
+    paths.steps.mkdir(parents=True, exist_ok=True)
+    paths.rank_steps(rank).write_text(csv(records.STEPS, rows), encoding="utf-8")
+
+
+def write_rank(paths: records.RunPaths, rank: int, node: str = NODE, gpu: int | None = 0) -> None:
+    """A rank's record and steps."""
+    record = records.RankRecord(rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
+    records.write_json(paths.rank(rank), record)
+    write_steps(paths, rank)
+
+
+def write_telemetry(
+    paths: records.RunPaths,
+    rows: list[Sample],
+    node: str = NODE,
+    name: str = "NVIDIA H200",
+    gpus: int = 2,
+    **changes: Any,
+) -> None:
+    """A node's telemetry."""
+    start = records.TelemetryStart(
+        node=node,
+        source="nvidia",
+        simulated=False,
+        started_unix_s=98.0,
+        sample_rate_hz=10.0,
+        gpus=tuple({"name": name} for _ in range(gpus)),
+        missing={},
+    )
+    records.write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
+    paths.gpu_samples(node).write_text(csv(records.GPU_SAMPLES, rows), encoding="utf-8")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> records.RunPaths:
+    """A run that is covered."""
+    paths = records.RunPaths(tmp_path)
+    for rank in range(2):
+        write_rank(paths, rank, gpu=rank)
+    write_telemetry(paths, samples())
+    return paths
+
+
+def reason(paths: records.RunPaths, cell: records.Cell = CELL) -> str:
+    """Why the run is invalid, which it must be: one sentence."""
+    found = invalid_reason(paths, cell)
+    assert found is not None
+    assert found.endswith(".")
+    assert "\n" not in found
+    return found
+
+
+def test_a_covered_run_has_no_reason(paths: records.RunPaths) -> None:
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_samples_that_just_reach_the_edges_cover(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(100.0, 103.0))
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_telemetry_that_begins_late(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(100.4))
+    assert "the first power sample is 0.4 s after the start" in reason(paths)
+
+
+def test_telemetry_that_ends_early(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(98.0, 102.5))
+    assert "last power sample of GPU 0 is 0.5 s before the end" in reason(paths)
+
+
+def test_the_window_reaches_to_the_slowest_rank(paths: records.RunPaths) -> None:
+    write_steps(paths, 1, offset_s=2.5)
+    assert "GPU 0 is 0.5 s before the end" in reason(paths)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "covered"),
+    [
+        (101.0, 102.0, True),  # 1.0 s is allowed at 10 Hz
+        (101.0, 102.2, False),
+        (99.5, 100.7, False),  # over the start of the window
+        (102.5, 103.6, False),  # over its end
+        (98.2, 99.8, True),  # before it
+        (103.1, 104.9, True),  # after it
+    ],
+)
+def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: bool) -> None:
+    rows = [r for r in samples() if not (r["gpu"] == 1 and first_s < r["unix_time_s"] < last_s)]
+    write_telemetry(paths, rows)
+    if covered:
+        assert invalid_reason(paths, CELL) is None
+    else:
+        assert f"GPU 1: no power sample for {last_s - first_s:.1f} s" in reason(paths)
+
+
+def test_at_low_rates_five_periods_are_allowed(paths: records.RunPaths) -> None:
+    rows = [r for r in samples() if r["unix_time_s"] in (98.0, 100.4, 102.9, 105.0)]
+    write_telemetry(paths, rows, sample_rate_hz=2.0)
+    assert invalid_reason(paths, CELL) is None
+    write_telemetry(paths, rows, sample_rate_hz=2.1)
+    assert "no power sample for 2.4 s" in reason(paths)
+
+
+def test_empty_power_is_a_gap(paths: records.RunPaths) -> None:
+    rows = samples()
+    for row in rows:
+        if row["gpu"] == 0 and 100.5 < row["unix_time_s"] < 102.0:
+            row["power_w"] = None
+    write_telemetry(paths, rows)
+    assert "GPU 0: no power sample for 1.5 s" in reason(paths)
+
+
+def test_a_gpu_without_any_power(paths: records.RunPaths) -> None:
+    write_telemetry(paths, [r | {"power_w": None} if r["gpu"] else r for r in samples()])
+    assert "GPU 1 has no power sample" in reason(paths)
+
+
+def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPaths) -> None:
+    cell = make_cell(
+        source="nvidia", rate_hz=10.0, measured_steps=3, gpus_per_package=2, gpu="H200"
+    )
+    rows = [r | {"power_w": None, "energy_j": None} if r["gpu"] else r for r in samples()]
+    write_telemetry(paths, rows)
+    assert invalid_reason(paths, cell) is None
+    assert "GPU 1 has no power sample" in reason(paths)
+
+
+def test_a_node_without_telemetry(paths: records.RunPaths) -> None:
+    paths.telemetry_start(NODE).unlink()
+    assert reason(paths).startswith("Node node01 has no telemetry")
+
+
+def test_every_node_where_ranks_ran_must_be_covered(paths: records.RunPaths) -> None:
+    cell = make_cell(ranks=2, nodes=2, source="nvidia", rate_hz=10.0, measured_steps=3)
+    write_rank(paths, 1, node="node02")
+    assert reason(paths, cell).startswith("Node node02 has no telemetry")
+    write_telemetry(paths, samples(98.0, 101.0), node="node02")
+    assert "node02.csv: the last power sample of GPU 0 is 2.0 s" in reason(paths, cell)
+    write_telemetry(paths, samples(), node="node02")
+    assert invalid_reason(paths, cell) is None
+
+
+def test_ranks_on_other_nodes_than_planned(paths: records.RunPaths) -> None:
+    write_rank(paths, 1, node="node02")
+    assert "ran on 2 nodes (node01, node02), not on 1" in reason(paths)
+
+
+def test_fewer_gpus_than_ranks(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(gpus=1), gpus=1)
+    assert "1 GPUs were sampled, 2 were used" in reason(paths)
+
+
+def test_a_rank_on_a_gpu_that_was_not_sampled(paths: records.RunPaths) -> None:
+    write_rank(paths, 1, gpu=5)
+    assert "GPU 5 trained, but only 2 were sampled" in reason(paths)
+
+
+def test_another_gpu_than_the_platforms(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(), name="NVIDIA H100 80GB HBM3")
+    assert "GPU 0 is 'NVIDIA H100 80GB HBM3', not 'H200'" in reason(paths)
+
+
+def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
+    cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
+    write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
+    assert invalid_reason(paths, cell) is None
+
+
+def test_simulated_telemetry_in_place_of_the_real_one(paths: records.RunPaths) -> None:
+    write_telemetry(paths, samples(), source="simulated", simulated=True)
+    assert "came from 'simulated', not from 'nvidia'" in reason(paths)
+
+
+def test_a_rank_without_all_its_steps(paths: records.RunPaths) -> None:
+    write_steps(paths, 1, steps=3)
+    assert "rank1.csv holds 2 of 3 measured steps" in reason(paths)
+
+
+def test_a_rank_without_any_record(paths: records.RunPaths) -> None:
+    paths.rank(1).unlink()
+    assert "rank1.json is missing" in reason(paths)
+
+
+def test_a_step_that_is_skipped(paths: records.RunPaths) -> None:
+    path = paths.rank_steps(0)
+    path.write_text(path.read_text().replace("\n2,measured", "\n7,measured"), encoding="utf-8")
+    assert "rank0.csv, line 4: step 7, expected 2" in reason(paths)
+
+
+def test_a_step_clock_that_goes_backwards(paths: records.RunPaths) -> None:
+    path = paths.rank_steps(0)
+    path.write_text(path.read_text().replace("measured,101.0", "measured,99.5"), encoding="utf-8")
+    assert "rank0.csv, line 4: the clock went backwards" in reason(paths)
+
+
+def test_a_sample_clock_that_goes_backwards(paths: records.RunPaths) -> None:
+    rows = samples()
+    rows[41]["unix_time_s"] = 99.0
+    write_telemetry(paths, rows)
+    assert "node01.csv, line 43: GPU 1: the clock went backwards" in reason(paths)
+
+
+def test_an_energy_counter_that_runs_backwards(paths: records.RunPaths) -> None:
+    rows = samples()
+    rows[40]["energy_j"] = 12.0
+    write_telemetry(paths, rows)
+    assert "node01.csv, line 42: GPU 0: the energy counter ran backwards" in reason(paths)
+
+
+def edit(change: Callable[[str], str]) -> Callable[[records.RunPaths], None]:
+    """An edit of the sample file's text."""
+
+    def apply(paths: records.RunPaths) -> None:
+        path = paths.gpu_samples(NODE)
+        path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+    return apply
+
+
+def test_a_torn_last_line_is_no_corruption(paths: records.RunPaths) -> None:
+    edit(lambda text: text + "105.1,0,50")(paths)
+    assert invalid_reason(paths, CELL) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.replace("100.0,1,500.0", "100.0,1,5xx", 1), "line 43: power_w is '5xx'"),
+        (lambda t: t.replace("100.0,1,500.0", "100.0,1,nan", 1), "line 43: power_w is 'nan'"),
+        (lambda t: t.replace("100.0,1,500.0", "100.0,1", 1), "line 43: 15 fields, expected 16"),
+        (lambda t: t.replace("100.0,1,", "100.0,9,", 1), "line 43: there is no GPU 9"),
+        (lambda t: t.replace("100.0,1,", ",1,", 1), "line 43: the sample has no time"),
+        (lambda t: t.replace("power_w", "watts", 1), "line 1: not the expected column names"),
+        (lambda t: "", "node01.csv is empty"),
+    ],
+)
+def test_corruption_is_named_by_file_and_line(
+    paths: records.RunPaths, change: Callable[[str], str], message: str
+) -> None:
+    edit(change)(paths)
+    assert message in reason(paths)
+
+
+def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
+    paths.telemetry_start(NODE).write_text("{", encoding="utf-8")
+    assert "node01.json: not readable as JSON" in reason(paths)
+
+
+def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPaths) -> None:
+    # A tenth of an hour's rows are written; memory must not grow with them at all.
+    write_telemetry(paths, samples(98.0, 98.0 + 360, gpus=8), gpus=8)
+    tracemalloc.start()
+    assert invalid_reason(paths, CELL) is None
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert paths.gpu_samples(NODE).stat().st_size > 1_000_000
+    assert peak_bytes < 1_000_000
