@@ -34,7 +34,7 @@ environment: $(VENV)/.installed ## install pinned versions into .venv
 # ------------------------------------------------------------------------------ the workflow
 
 demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
-	@$(BIN)/snakemake --profile profiles/local results/sweeps/demo/report.html
+	@$(BIN)/snakemake --profile profiles/local
 	@echo "results/sweeps/demo/report.html"
 
 plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run

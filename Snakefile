@@ -26,4 +26,10 @@ localrules:
 rule all:
     input:
         [f"{RESULTS}/sweeps/{sweep}/report.html" for sweep in CHOSEN_SWEEPS],
+        # Named here too, so that a run whose outcome was deleted is made again.
+        [run_file(run, "outcome.json") for sweep in CHOSEN_SWEEPS for run in runs_of(sweep)],
     default_target: True
+
+
+onerror:
+    report_what_there_is()

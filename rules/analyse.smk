@@ -19,12 +19,7 @@ rule reduce:
 
 def summaries(wildcards):
     """The summary of every run that a sweep asks for."""
-    return [
-        f"{results.run_directory(Path(RESULTS), planned.cell.id, run)}/summary.json"
-        for planned in SWEEPS[wildcards.sweep].cells
-        if planned.feasible
-        for run in range(1, planned.repeats + 1)
-    ]
+    return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep)]
 
 
 rule collect:

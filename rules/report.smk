@@ -36,7 +36,11 @@ rule page:
 
 
 def report_what_there_is():
-    """After a failure: show the sweeps with what has been measured, and with what failed."""
+    """After a failure: show the sweeps with what has been measured, and with what failed.
+
+    The tables are dated back, so that the next invocation knows them to be unfinished: Snakemake
+    takes a table that is younger than those of its inputs that exist for finished.
+    """
     for name, sweep in SWEEPS.items():
         directory = results.sweep_directory(Path(RESULTS), name)
         if sweep.platform != config["platform"] or not (directory / "plan.parquet").exists():
@@ -48,5 +52,7 @@ def report_what_there_is():
             " --output {directory:q}/figures"
             " && {PYTHON} -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
             " --directory {directory:q}"
+            " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
+            " {directory:q}/gpus.parquet"
             " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"
         )

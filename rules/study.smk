@@ -41,6 +41,21 @@ CHOSEN_SWEEPS = [
 ]
 
 
+def runs_of(sweep):
+    """Every run that a sweep asks for, as (cell, run)."""
+    return [
+        (planned.cell.id, run)
+        for planned in SWEEPS[sweep].cells
+        if planned.feasible
+        for run in range(1, planned.repeats + 1)
+    ]
+
+
+def run_file(run, name):
+    """A file of one run."""
+    return f"{results.run_directory(Path(RESULTS), *run)}/{name}"
+
+
 def source_files(*packages):
     """The modules and templates of a package: what depends on them is made anew when they change."""
     root = Path(workflow.basedir, "workflow_lib")

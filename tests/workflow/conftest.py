@@ -1,0 +1,134 @@
+"""A checkout of its own for each test, so that code and configuration can be edited."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from workflow_lib.records import RunPaths
+
+SNAKEMAKE = Path(sys.executable).parent / "snakemake"
+PARTS = ("Snakefile", "rules", "profiles", "config", "workflow_lib")
+
+SWEEP: dict[str, Any] = {
+    "description": "Tiny cells for the tests",
+    "platforms": ["local"],
+    "repeats": 1,
+    "data": "synthetic",
+    "protocol": {
+        "warmup_steps": 1,
+        "measured_steps": 4,
+        "idle_baseline_s": 0,
+        "sample_rate_hz": 20,
+    },
+    "training": {
+        "zero_stage": 1,
+        "micro_batch_size": 2,
+        "global_batch_size": 8,
+        "precision": "fp32",
+        "recomputation": "none",
+        "overlap": False,
+        "learning_rate": 1.0e-3,
+        "seed": 1,
+    },
+    "matrix": [{"models": ["gpt3-tiny", "llama3-tiny"], "gpus": 1, "dp": 1}],
+}
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A copy of the project with one sweep, ``tiny``."""
+
+    directory: Path
+
+    def write_sweep(self, **changes: Any) -> None:
+        """Write the sweep, with some of its keys changed."""
+        path = self.directory / "config" / "sweeps" / "tiny.yaml"
+        path.write_text(yaml.safe_dump(SWEEP | changes), encoding="utf-8")
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        """Replace text in a file, which must contain it."""
+        path = self.directory / name
+        text = path.read_text(encoding="utf-8")
+        assert old in text, f"{name} does not hold {old!r}"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``snakemake --profile profiles/local`` for the sweep's report."""
+        return subprocess.run(
+            [
+                str(SNAKEMAKE),
+                "--profile",
+                "profiles/local",
+                *(arguments or ("results/sweeps/tiny/report.html",)),
+            ],
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+
+    def planned_jobs(self) -> set[tuple[str, str]]:
+        """The jobs that the next invocation would run: (rule, its cell or empty)."""
+        done = self.snakemake("results/sweeps/tiny/report.html", "--dry-run")
+        assert done.returncode == 0, done.stdout + done.stderr
+        jobs, rule = set(), ""
+        for line in (done.stdout + done.stderr).splitlines():
+            words = line.split()
+            if words and words[0] in ("rule", "localrule") and line.endswith(":"):
+                rule = words[1].rstrip(":")
+                jobs.add((rule, ""))
+            elif words and words[0] == "wildcards:" and "cell=" in line:
+                jobs.discard((rule, ""))
+                cell = line.partition("cell=")[2].partition(",")[0]
+                jobs.add((rule, cell.split("/")[1]))
+        return jobs
+
+    def runs(self) -> dict[str, RunPaths]:
+        """The first run of each cell, by model."""
+        found = (self.directory / "results" / "cells" / "local").glob("*/*/run1")
+        return {path.parent.parent.name: RunPaths(path) for path in found}
+
+
+def copy(target: Path) -> Checkout:
+    """Copy the project's running parts."""
+    target.mkdir()
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target / part)
+    platform = target / "config" / "platforms" / "local.yaml"
+    text = platform.read_text(encoding="utf-8")
+    platform.write_text(
+        text.replace("python: .venv/bin/python", f"python: {sys.executable}"), encoding="utf-8"
+    )
+    checkout = Checkout(target)
+    checkout.write_sweep()
+    return checkout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Iterator[Checkout]:
+    """A fresh checkout without results."""
+    return copy(tmp_path / "a checkout")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout whose sweep has run to its report; tests must leave it as they found it."""
+    checkout = copy(tmp_path_factory.mktemp("finished") / "it's a $(checkout)")
+    done = checkout.snakemake()
+    assert done.returncode == 0, done.stdout + done.stderr
+    return checkout

@@ -1,0 +1,112 @@
+"""Bad input gives one message that names the file or flag and the remedy, and loses nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def message_of(done: subprocess.CompletedProcess[str]) -> str:
+    """What a failed command said; it must have failed, and not with a traceback."""
+    output = done.stdout + done.stderr
+    assert done.returncode != 0, output
+    assert "Traceback" not in output
+    return output
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("config/sweeps/tiny.yaml", "- gpt3-tiny", "- gpt-tiny", "config/sweeps/tiny.yaml: matrix.0.models: no model is called 'gpt-tiny'; did you mean 'gpt3-tiny'?"),
+        ("config/sweeps/tiny.yaml", "repeats:", "repeat:", "config/sweeps/tiny.yaml: repeat: unknown key; did you mean 'repeats'?"),
+        ("config/sweeps/tiny.yaml", "micro_batch_size: 2", "micro_batch_size: 0", "config/sweeps/tiny.yaml: training.micro_batch_size: Input should be greater than 0, not 0"),
+        ("config/sweeps/tiny.yaml", "dp: 1", "dp: 3", "config/sweeps/tiny.yaml: none of its 2 cells can run on local; "),
+        ("config/sweeps/tiny.yaml", "dp: 1", "dp: 3", "tp × pp × dp = 1 × 1 × 3 = 3, but there are 1 GPUs"),
+        ("config/sweeps/tiny.yaml", "global_batch_size: 8", "global_batch_size: 7", "global batch 7 is no multiple of dp × micro-batch = 1 × 2 = 2"),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "snakemake"])
+def test_a_wrong_configuration_is_refused_before_anything_runs(checkout, command, name, old, new, expected):
+    checkout.edit(name, old, new)
+    if command == "plan":
+        done = subprocess.run(
+            [sys.executable, "-m", "workflow_lib.plan", "--platform", "local"],
+            cwd=checkout.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    else:
+        done = checkout.snakemake()
+    assert expected in message_of(done)
+    assert not (checkout.directory / "results" / "cells").exists()
+
+
+def test_no_platform_names_the_flag(checkout):
+    done = subprocess.run(
+        [str(sys.executable), "-m", "snakemake", "--cores", "1"],
+        cwd=checkout.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "use a profile, as in `snakemake --profile local`, or `--config platform=NAME`" in message_of(done)
+
+
+def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
+    done = checkout.snakemake("--config", "sweeps=[tinny]")
+    assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
+
+
+def test_an_unwritable_results_directory_is_named(checkout):
+    done = checkout.snakemake("--config", "results_directory=/proc/results", "sweeps=[tiny]")
+    assert "/proc/results" in message_of(done)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"", "corpus.txt"), (b"caf\xe9 au lait", "corpus.txt"), (None, "corpus.txt")],
+    ids=["empty", "not UTF-8", "missing"],
+)
+def test_a_bad_corpus_is_named_before_anything_trains(checkout, content, expected):
+    corpus = checkout.directory / "corpus.txt"
+    if content is not None:
+        corpus.write_bytes(content)
+    data = checkout.directory / "config" / "data" / "mine.yaml"
+    data.write_text(
+        "description: mine\nkind: text\ntokenizer: bytes\nsources: [corpus.txt]\n", encoding="utf-8"
+    )
+    checkout.write_sweep(data="mine")
+    assert expected in message_of(checkout.snakemake())
+    assert not any(run.job.exists() for run in checkout.runs().values())
+    assert not (checkout.directory / "results" / "data" / "mine" / "tokens.json").exists()
+
+
+def test_a_script_edited_by_hand_is_noticed_and_not_submitted(checkout):
+    assert checkout.snakemake("results/sweeps/tiny/report.html", "--until", "render").returncode == 0
+    script = checkout.runs()["gpt3-tiny"].script
+    script.write_text(script.read_text() + "# one more line\n")
+    message = message_of(checkout.snakemake())
+    assert f"{script.relative_to(checkout.directory)} was edited after it was rendered" in message
+    assert not checkout.runs()["gpt3-tiny"].job.exists()
+    # The other cell ran all the same.
+    assert checkout.runs()["llama3-tiny"].outcome.exists()
+
+
+def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
+    checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
+    done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = checkout.runs().values()
+    (samples,) = [path for path in run.telemetry.glob("*.csv") if not path.stem.endswith("-host")]
+    lines = samples.read_text().splitlines(keepends=True)
+    lines[20] = "not,a,number\n"
+    samples.write_text("".join(lines))
+    message = message_of(checkout.snakemake())
+    assert samples.name in message
+    assert "21" in message
+    assert samples.read_text() == "".join(lines)

@@ -1,0 +1,106 @@
+"""The whole workflow on one machine: what it leaves, and what makes it run again."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+import polars as pl
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def edited(checkout, name, old, new):
+    """An edit that is taken back."""
+    checkout.edit(name, old, new)
+    try:
+        yield
+    finally:
+        checkout.edit(name, new, old)
+
+
+def test_a_sweep_ends_in_tables_figures_and_a_report(finished):
+    view = finished.directory / "results" / "sweeps" / "tiny"
+    assert (view / "report.html").stat().st_size > 10_000
+    assert list((view / "figures").glob("*.svg"))
+    assert list((view / "figures").glob("*.pdf"))
+    runs = pl.read_parquet(view / "runs.parquet")
+    assert sorted(runs["model"]) == ["gpt3-tiny", "llama3-tiny"]
+    assert runs["outcome"].to_list() == ["completed", "completed"]
+    assert runs["tokens_per_s"].min() > 0
+    assert runs["mfu_6n"].null_count() == 2
+
+
+def test_a_path_full_of_shell_characters_is_only_a_path(finished):
+    assert "$(" in str(finished.directory)
+    assert {path.name for path in finished.directory.parent.iterdir()} == {finished.directory.name}
+
+
+def test_nothing_is_done_twice(finished):
+    assert finished.planned_jobs() == set()
+
+
+def test_a_comment_in_the_training_code_does_nothing(finished):
+    first = '"""'
+    with edited(finished, "workflow_lib/training/loop.py", first, f"# a comment\n{first}"):
+        assert finished.planned_jobs() == set()
+
+
+@pytest.mark.parametrize("module", ["workflow_lib/analysis/metrics.py", "workflow_lib/analysis/reduce.py"])
+def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module):
+    with edited(finished, module, '"""', '# a comment\n"""'):
+        rules = {rule for rule, _ in finished.planned_jobs()}
+    assert {"reduce", "collect", "figures", "page"} <= rules
+    assert not rules & {"run", "render", "tokenize"}
+
+
+def test_editing_the_report_draws_again_and_reduces_nothing(finished):
+    with edited(finished, "workflow_lib/report/page.py", '"""', '# a comment\n"""'):
+        rules = {rule for rule, _ in finished.planned_jobs()}
+    assert {"figures", "page"} <= rules
+    assert not rules & {"run", "render", "reduce"}
+
+
+def test_editing_a_cell_trains_exactly_that_cell(finished):
+    with edited(finished, "config/models/gpt3-tiny.yaml", "ffn_hidden_size: 512", "ffn_hidden_size: 256"):
+        jobs = finished.planned_jobs()
+    assert {job for job in jobs if job[0] in ("render", "run", "reduce")} == {
+        ("render", "gpt3-tiny"),
+        ("run", "gpt3-tiny"),
+        ("reduce", "gpt3-tiny"),
+    }
+
+
+def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
+    with edited(finished, "config/models/gpt3-tiny.yaml", "description:", "# a comment\ndescription:"):
+        rules = {rule for rule, _ in finished.planned_jobs()}
+    assert not rules & {"run", "render"}
+
+
+def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    hopeless = {"models": "llama3-tiny", "gpus": 1, "dp": 1, "learning_rate": 1.0e30}
+    checkout.write_sweep(matrix=[block, hopeless])
+    done = checkout.snakemake()
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "nonfinite_loss" in output
+
+    runs = checkout.runs()
+    failure = json.loads(runs["llama3-tiny"].failure.read_text())
+    assert failure["outcome"] == "nonfinite_loss"
+    assert not runs["llama3-tiny"].outcome.exists()
+    # What was measured before is there, and the report shows the other cell and the reason.
+    assert runs["llama3-tiny"].rank_steps(0).exists()
+    view = checkout.directory / "results" / "sweeps" / "tiny"
+    cells = pl.read_parquet(view / "cells.parquet")
+    assert dict(zip(cells["model"], cells["outcome"], strict=True)) == {
+        "gpt3-tiny": "completed",
+        "llama3-tiny": "nonfinite_loss",
+    }
+    assert "nonfinite" in (view / "report.html").read_text()
+
+    jobs = checkout.planned_jobs()
+    assert {job for job in jobs if job[0] == "run"} == {("run", "llama3-tiny")}
