@@ -53,14 +53,14 @@ lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
-	@$(BIN)/snakefmt --quiet --check Snakefile rules
+	@$(BIN)/snakefmt --check Snakefile rules
 	@$(BIN)/shellcheck tests/slurm/install.sh .ci/run tests/launch/golden/*.sh
 	@$(BIN)/snakemake --lint --config platform=local
 
 format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
-	@$(BIN)/snakefmt --quiet Snakefile rules
+	@$(BIN)/snakefmt Snakefile rules
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done

@@ -24,11 +24,15 @@ localrules:
 
 
 rule all:
+    default_target: True
     input:
         [f"{RESULTS}/sweeps/{sweep}/report.html" for sweep in CHOSEN_SWEEPS],
         # Named here too, so that a run whose outcome was deleted is made again.
-        [run_file(run, "outcome.json") for sweep in CHOSEN_SWEEPS for run in runs_of(sweep)],
-    default_target: True
+        [
+            run_file(run, "outcome.json")
+            for sweep in CHOSEN_SWEEPS
+            for run in runs_of(sweep)
+        ],
 
 
 onerror:

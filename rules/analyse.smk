@@ -1,41 +1,43 @@
 # From raw files to tables.
-ANALYSIS_SOURCES = source_files("analysis", "records.py", "formulas.py")
 
 
 rule reduce:
     input:
         outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
-        sources=ANALYSIS_SOURCES,
+        sources=source_files("analysis", "records", "formulas.py"),
     output:
         f"{RESULTS}/cells/{{cell}}/run{{run}}/summary.json",
-    params:
-        directory=subpath(output[0], parent=True),
+    log:
+        f"{RESULTS}/logs/reduce/{{cell}}/run{{run}}.log",
     group:
         "reduce"
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        directory=subpath(output[0], parent=True),
     shell:
-        "{PYTHON} -m workflow_lib.analysis reduce {params.directory:q}"
-
-
-def summaries(wildcards):
-    """The summary of every run that a sweep asks for."""
-    return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep)]
+        "python -m workflow_lib.analysis reduce {params.directory:q} 2>&1 | tee {log:q}"
 
 
 rule collect:
     input:
         summaries,
         plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
-        sources=ANALYSIS_SOURCES,
+        sources=source_files("analysis", "records", "formulas.py"),
     output:
         runs=f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
         cells=f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
         gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
-    params:
-        results=RESULTS,
-        directory=subpath(output[0], parent=True),
+    log:
+        f"{RESULTS}/logs/collect/{{sweep}}.log",
     group:
         "report"
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        results=subpath(output.runs, ancestor=3),
+        directory=subpath(output.runs, parent=True),
     shell:
-        "{PYTHON} -m workflow_lib.analysis collect --plan {input.plan:q}"
-        " --results {params.results:q} --output {params.directory:q}"
+        "python -m workflow_lib.analysis collect --plan {input.plan:q}"
+        " --results {params.results:q} --output {params.directory:q} 2>&1 | tee {log:q}"

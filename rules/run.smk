@@ -2,54 +2,39 @@
 # never trains anything again; an edited cell has another directory, so that exactly it is trained.
 
 
-def token_limit(wildcards):
-    """The option that bounds the corpus, where its configuration does."""
-    limit = STUDY.data[wildcards.data].maximum_tokens
-    return f"--maximum-tokens {limit}" if limit else ""
-
-
 rule tokenize:
     output:
         f"{RESULTS}/data/{{data}}/tokens.json",
+    log:
+        f"{RESULTS}/logs/tokenize/{{data}}.log",
+    conda:
+        "../envs/workflow.yaml"
     params:
-        data=lambda wildcards: STUDY.data[wildcards.data],
+        tokenizer=lambda wildcards: STUDY.data[wildcards.data].tokenizer,
+        sources=lambda wildcards: list(STUDY.data[wildcards.data].sources),
         limit=token_limit,
         directory=subpath(output[0], parent=True),
     shell:
-        "{PYTHON} -m workflow_lib.training.tokenize --output {params.directory:q}"
-        " --tokenizer {params.data.tokenizer:q} {params.limit} {params.data.sources:q}"
+        "python -m workflow_lib.training.tokenize --output {params.directory:q}"
+        " --tokenizer {params.tokenizer:q} {params.limit} -- {params.sources:q} 2>&1 | tee {log:q}"
 
 
 rule render:
     output:
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
         script=f"{RESULTS}/cells/{{cell}}/run{{run}}/job.sh",
+    log:
+        f"{RESULTS}/logs/render/{{cell}}/run{{run}}.log",
+    conda:
+        "../envs/workflow.yaml"
     params:
         config=CONFIG,
-        results=RESULTS,
+        results=subpath(output.cell, ancestor=6),
         root=workflow.basedir,
     shell:
-        "{PYTHON} -m workflow_lib.launch render --config {params.config:q}"
+        "python -m workflow_lib.launch render --config {params.config:q}"
         " --results {params.results:q} --root {params.root:q}"
-        " --cell {wildcards.cell:q} --run {wildcards.run}"
-
-
-def run_inputs(wildcards):
-    """The script and the tokens; neither's age matters once the run is done."""
-    planned = CELLS[wildcards.cell]
-    tokens = results.tokens(Path(RESULTS), planned.cell.data)
-    script = f"{RESULTS}/cells/{wildcards.cell}/run{wildcards.run}/job.sh"
-    return [ancient(script), *([ancient(str(tokens))] if tokens else [])]
-
-
-def scheduler(wildcards):
-    """slurm or local, as the cell's platform has it."""
-    return STUDY.platforms[CELLS[wildcards.cell].cell.hardware.platform].scheduler
-
-
-def run_threads(wildcards):
-    """A run on this machine has it to itself: an analysis beside it would be measured too."""
-    return workflow.cores if scheduler(wildcards) == "local" else 1
+        " --cell {wildcards.cell:q} --run {wildcards.run} 2>&1 | tee {log:q}"
 
 
 rule run:
@@ -57,11 +42,16 @@ rule run:
         run_inputs,
     output:
         f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
-    params:
-        scheduler=scheduler,
-        directory=subpath(output[0], parent=True),
+    log:
+        f"{RESULTS}/logs/run/{{cell}}/run{{run}}.log",
+    conda:
+        "../envs/workflow.yaml"
     threads: run_threads
     resources:
         runs_in_flight=1,
+    params:
+        scheduler=scheduler,
+        directory=subpath(output[0], parent=True),
     shell:
-        "{PYTHON} -m workflow_lib.launch run {params.directory:q} --scheduler {params.scheduler}"
+        "python -m workflow_lib.launch run {params.directory:q} --scheduler {params.scheduler}"
+        " 2>&1 | tee {log:q}"

@@ -1,44 +1,57 @@
-# The study, read once: what the rules know of sweeps, cells and paths.
+# The study, read once: what the rules know of sweeps, cells, runs and paths.
 import shlex
 import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, workflow.basedir)
 
-from workflow_lib import cells, config as study_config, results
+from workflow_lib import cells, results
+from workflow_lib.study import ConfigError, load_study, lookup
 
 CONFIG = config["config_directory"]
 RESULTS = config["results_directory"]
-# Commands run in the environment that Snakemake runs in, and find the package next to the Snakefile.
-PYTHON = f"PYTHONPATH={shlex.quote(workflow.basedir)} {shlex.quote(sys.executable)}"
+
+# Commands say `python` and find the package next to the Snakefile. Unless Snakemake makes the
+# environment, it is the one that Snakemake itself runs in.
+search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}"
+if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
+    search += f" PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+shell.prefix(f"{search}; ")
 
 
-def load_study():
-    """The study's configuration, its sweeps, and the name of the platform that was chosen."""
+def study_of_platform():
+    """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
-        study = study_config.load_study(Path(CONFIG))
+        study = load_study(Path(CONFIG))
         if "platform" not in config:
-            raise study_config.ConfigError(
+            raise ConfigError(
                 "no platform is chosen: use a profile, as in `snakemake --profile local`, or "
                 f"`--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
-        study_config.lookup("platform", config["platform"], study.platforms)
+        lookup("platform", config["platform"], study.platforms)
         for sweep in config["sweeps"]:
-            study_config.lookup("sweep", sweep, study.sweeps)
-    except study_config.ConfigError as error:
+            lookup("sweep", sweep, study.sweeps)
+    except ConfigError as error:
         raise WorkflowError(str(error)) from None
     return study, cells.expand_study(study)
 
 
-STUDY, SWEEPS = load_study()
+STUDY, SWEEPS = study_of_platform()
 CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
 CHOSEN_SWEEPS = [
     name
     for name, sweep in SWEEPS.items()
     if sweep.platform == config["platform"] and sweep.spec in config["sweeps"]
 ]
+
+
+wildcard_constraints:
+    sweep=r"[A-Za-z0-9.-]+",
+    cell=r"[^/]+/[^/]+/[^/]+",
+    run=r"[0-9]+",
 
 
 def runs_of(sweep):
@@ -56,18 +69,85 @@ def run_file(run, name):
     return f"{results.run_directory(Path(RESULTS), *run)}/{name}"
 
 
+def cell_of(wildcards):
+    """The cell that a job is for; one that cannot run is refused with the reason."""
+    try:
+        planned = lookup("cell", wildcards.cell, CELLS)
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
+    if not planned.feasible:
+        raise WorkflowError(f"{wildcards.cell} cannot run: {planned.reason}")
+    return planned.cell
+
+
+def run_inputs(wildcards):
+    """The script and the tokens. Neither's age matters: an edited cell has another directory."""
+    tokens = results.tokens(Path(RESULTS), cell_of(wildcards).data)
+    script = run_file((wildcards.cell, wildcards.run), "job.sh")
+    return [ancient(script), *([ancient(str(tokens))] if tokens else [])]
+
+
+def scheduler(wildcards):
+    """slurm or local, as the cell's platform has it."""
+    return STUDY.platforms[cell_of(wildcards).hardware.platform].scheduler
+
+
+def run_threads(wildcards):
+    """A run on this machine has it to itself: an analysis beside it would be measured too."""
+    return workflow.cores if scheduler(wildcards) == "local" else 1
+
+
+def token_limit(wildcards):
+    """The option that bounds the corpus, where its configuration does."""
+    limit = STUDY.data[wildcards.data].maximum_tokens
+    return f"--maximum-tokens {limit}" if limit else ""
+
+
+def summaries(wildcards):
+    """The summary of every run that a sweep asks for."""
+    return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep)]
+
+
 def source_files(*packages):
     """The modules and templates of a package: what depends on them is made anew when they change."""
     root = Path(workflow.basedir, "workflow_lib")
-    return [
-        str(path)
-        for package in packages
-        for path in sorted((root / package).rglob("*"))
-        if path.suffix in (".py", ".j2", ".mplstyle")
+    named = [root / package for package in packages]
+    found = [
+        path
+        for each in named
+        for path in ([each] if each.is_file() else each.rglob("*"))
     ]
+    return sorted(
+        str(path) for path in found if path.suffix in (".py", ".j2", ".mplstyle")
+    )
 
 
-wildcard_constraints:
-    sweep=r"[A-Za-z0-9.-]+",
-    cell=r"[^/]+/[^/]+/[^/]+",
-    run=r"[0-9]+",
+def configuration_files(wildcards):
+    """Every file of the configuration."""
+    return sorted(str(path) for path in Path(CONFIG).rglob("*.yaml"))
+
+
+def report_what_there_is():
+    """After a failure: show the sweeps with what has been measured, and with what failed.
+
+    The tables are dated back, so that the next invocation knows them to be unfinished: Snakemake
+    takes a table that is younger than those of its inputs that exist for finished.
+    """
+    for name, sweep in SWEEPS.items():
+        directory = results.sweep_directory(Path(RESULTS), name)
+        if (
+            sweep.platform != config["platform"]
+            or not (directory / "plan.parquet").exists()
+        ):
+            continue
+        shell(
+            "python -m workflow_lib.analysis collect --plan {directory:q}/plan.parquet"
+            " --results {RESULTS:q} --output {directory:q}"
+            " && python -m workflow_lib.report figures --tables {directory:q}"
+            " --output {directory:q}/figures"
+            " && python -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
+            " --directory {directory:q}"
+            " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
+            " {directory:q}/gpus.parquet"
+            " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"
+        )

@@ -2,20 +2,26 @@
 
 import pytest
 
-from workflow_lib import config, formulas
-from workflow_lib.config import ConfigError
+from workflow_lib import formulas
+from workflow_lib.study import ConfigError, load_study
 
 
 def refusal(directory) -> str:
     with pytest.raises(ConfigError) as caught:
-        config.load_study(directory)
+        load_study(directory)
     return str(caught.value)
 
 
 def test_the_shipped_study_loads(study_directory):
-    study = config.load_study(study_directory)
+    study = load_study(study_directory)
     assert {"h200", "h100", "mi250", "local"} <= study.platforms.keys()
-    assert {"parallelism", "optimisation", "microbatch", "mi250-counterpart", "demo"} <= study.sweeps.keys()
+    assert {
+        "parallelism",
+        "optimisation",
+        "microbatch",
+        "mi250-counterpart",
+        "demo",
+    } <= study.sweeps.keys()
 
 
 def test_no_sweep_is_longer_than_a_page(study_directory):
@@ -24,7 +30,7 @@ def test_no_sweep_is_longer_than_a_page(study_directory):
 
 
 def test_the_study_models_carry_their_published_totals(study_directory):
-    models = config.load_study(study_directory).models
+    models = load_study(study_directory).models
     for name in ("gpt3-175b", "llama3-70b", "llama3-8b", "mixtral-8x7b", "mixtral-8x22b"):
         published = models[name].published
         assert published is not None, name
@@ -33,18 +39,20 @@ def test_the_study_models_carry_their_published_totals(study_directory):
 
 
 def test_tiny_models_exist_of_every_family(study_directory):
-    models = config.load_study(study_directory).models
+    models = load_study(study_directory).models
     tiny = {models[name].family for name in models if name.endswith("-tiny")}
     assert tiny == {"gpt", "llama", "mixtral"}
 
 
 def test_the_30b_variants_are_their_models_with_fewer_layers(study_directory):
-    models = config.load_study(study_directory).models
+    models = load_study(study_directory).models
     for small, large in (("gpt3-30b", "gpt3-175b"), ("llama3-30b", "llama3-70b")):
         ours = models[small].model_dump(exclude={"layers", "description", "published"})
         theirs = models[large].model_dump(exclude={"layers", "description", "published"})
         assert ours == theirs
-        assert formulas.parameters(models[small].record(small)).total == pytest.approx(30e9, rel=0.03)
+        assert formulas.parameters(models[small].record(small)).total == pytest.approx(
+            30e9, rel=0.03
+        )
 
 
 def test_a_misspelt_key_is_refused_with_the_nearest_one(study_directory, edit):
@@ -60,7 +68,11 @@ def test_a_misspelt_key_inside_a_block_is_refused_with_the_nearest_one(study_dir
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_one(study_directory, edit):
-    path = edit("sweeps/parallelism.yaml", "models: mixtral-8x22b, ep: 8, dp: 8, tp: 8", "models: mixtral-8x22, ep: 8, dp: 8, tp: 8")
+    path = edit(
+        "sweeps/parallelism.yaml",
+        "models: mixtral-8x22b, ep: 8, dp: 8, tp: 8",
+        "models: mixtral-8x22, ep: 8, dp: 8, tp: 8",
+    )
     message = refusal(study_directory)
     assert str(path) in message
     assert "no model is called 'mixtral-8x22'; did you mean 'mixtral-8x22b'?" in message
@@ -73,27 +85,99 @@ def test_an_unknown_platform_is_refused(study_directory, edit):
 
 def test_unknown_data_are_refused(study_directory, edit):
     edit("sweeps/demo.yaml", "data: python-sources", "data: python-source")
-    assert "no data is called 'python-source'; did you mean 'python-sources'?" in refusal(study_directory)
+    assert "no data is called 'python-source'; did you mean 'python-sources'?" in refusal(
+        study_directory
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "expected"),
     [
-        ("sweeps/demo.yaml", "micro_batch_size: 2", "micro_batch_size: 0", "training.micro_batch_size: Input should be greater than 0, not 0"),
-        ("sweeps/demo.yaml", "micro_batch_size: 2", "micro_batch_size: [1, -2]", "training.micro_batch_size.1: Input should be greater than 0, not -2"),
-        ("sweeps/demo.yaml", "micro_batch_size: 2", "micro_batch_size: two", "training.micro_batch_size: Input should be a valid integer, not 'two'"),
-        ("sweeps/demo.yaml", "precision: fp32", "precision: fp16", "Input should be 'bf16' or 'fp32', not 'fp16'"),
-        ("sweeps/demo.yaml", "sample_rate_hz: 10", "sample_rate_hz: 1000", "protocol.sample_rate_hz: Input should be less than or equal to 50"),
-        ("sweeps/demo.yaml", "  overlap: false\n", "", "overlap is given neither in training nor in block 1 of matrix"),
-        ("sweeps/parallelism.yaml", "dp: 1, tp: [1, 2, 4, 8], pp: rest", "dp: rest, tp: 1, pp: rest", "only one of pp and dp can be rest"),
-        ("models/llama3-8b.yaml", "kv_heads: 8", "kv_heads: 7", "attention_heads 32 must be a multiple of kv_heads 7"),
+        (
+            "sweeps/demo.yaml",
+            "micro_batch_size: 2",
+            "micro_batch_size: 0",
+            "training.micro_batch_size: Input should be greater than 0, not 0",
+        ),
+        (
+            "sweeps/demo.yaml",
+            "micro_batch_size: 2",
+            "micro_batch_size: [1, -2]",
+            "training.micro_batch_size.1: Input should be greater than 0, not -2",
+        ),
+        (
+            "sweeps/demo.yaml",
+            "micro_batch_size: 2",
+            "micro_batch_size: two",
+            "training.micro_batch_size: Input should be a valid integer, not 'two'",
+        ),
+        (
+            "sweeps/demo.yaml",
+            "precision: fp32",
+            "precision: fp16",
+            "Input should be 'bf16' or 'fp32', not 'fp16'",
+        ),
+        (
+            "sweeps/demo.yaml",
+            "sample_rate_hz: 10",
+            "sample_rate_hz: 1000",
+            "protocol.sample_rate_hz: Input should be less than or equal to 50",
+        ),
+        (
+            "sweeps/demo.yaml",
+            "  overlap: false\n",
+            "",
+            "overlap is given neither in training nor in block 1 of matrix",
+        ),
+        (
+            "sweeps/parallelism.yaml",
+            "dp: 1, tp: [1, 2, 4, 8], pp: rest",
+            "dp: rest, tp: 1, pp: rest",
+            "only one of pp and dp can be rest",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "kv_heads: 8",
+            "kv_heads: 7",
+            "attention_heads 32 must be a multiple of kv_heads 7",
+        ),
         ("models/llama3-8b.yaml", "layers: 32", "layers: 31", "they must agree within 0.1 %"),
-        ("models/mixtral-tiny.yaml", "experts_per_token: 2", "experts_per_token: 5", "experts_per_token must lie between 1 and experts (4), not 5"),
-        ("platforms/h200.yaml", "airflow: [unknown, ", "airflow: [", "airflow has 7 entries, expected one for each of 8 GPUs"),
-        ("platforms/h200.yaml", "partition: h200", "partition: null", "a platform with scheduler slurm needs a partition"),
-        ("platforms/h200.yaml", "account: null", "account: 'a b; rm -rf $HOME'", "account: String should match pattern"),
-        ("platforms/h200.yaml", "modules: []", 'modules: ["cuda\\n--account=other"]', "modules.0: String should match pattern"),
-        ("data/python-sources.yaml", "sources: [python-standard-library]", "sources: []", "need a tokenizer and at least one source"),
+        (
+            "models/mixtral-tiny.yaml",
+            "experts_per_token: 2",
+            "experts_per_token: 5",
+            "experts_per_token must lie between 1 and experts (4), not 5",
+        ),
+        (
+            "platforms/h200.yaml",
+            "airflow: [unknown, ",
+            "airflow: [",
+            "airflow has 7 entries, expected one for each of 8 GPUs",
+        ),
+        (
+            "platforms/h200.yaml",
+            "partition: h200",
+            "partition: null",
+            "a platform with scheduler slurm needs a partition",
+        ),
+        (
+            "platforms/h200.yaml",
+            "account: null",
+            "account: 'a b; rm -rf $HOME'",
+            "account: String should match pattern",
+        ),
+        (
+            "platforms/h200.yaml",
+            "modules: []",
+            'modules: ["cuda\\n--account=other"]',
+            "modules.0: String should match pattern",
+        ),
+        (
+            "data/python-sources.yaml",
+            "sources: [python-standard-library]",
+            "sources: []",
+            "need a tokenizer and at least one source",
+        ),
     ],
 )
 def test_an_impossible_value_is_refused_with_file_key_and_expectation(
@@ -108,7 +192,10 @@ def test_an_impossible_value_is_refused_with_file_key_and_expectation(
 def test_each_mistake_is_reported_once(study_directory, edit):
     edit("sweeps/demo.yaml", "micro_batch_size: 2", "micro_batch_size: [0, x]")
     lines = refusal(study_directory).splitlines()
-    assert [line.split(": ")[1] for line in lines] == ["training.micro_batch_size.0", "training.micro_batch_size.1"]
+    assert [line.split(": ")[1] for line in lines] == [
+        "training.micro_batch_size.0",
+        "training.micro_batch_size.1",
+    ]
 
 
 def test_a_file_whose_name_could_not_be_a_directory_is_refused(study_directory):

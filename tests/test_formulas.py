@@ -31,15 +31,15 @@ def test_a_gpt_of_one_layer_is_counted_by_hand():
 
 def test_only_the_chosen_experts_are_active():
     model = Model("moe", "mixtral", 1, 4, 8, 2, 2, 8, 10, 1, 4, 2)
-    # Attention 4·16 = 64, router 4·4 = 16, two norms 8; one expert 3·4·8 = 96; embedding and head 40
-    # each, the final norm 4.
+    # Attention 4·16 = 64, router 4·4 = 16, two norms 8; one expert 3·4·8 = 96; embedding and head
+    # 40 each, the final norm 4.
     assert formulas.parameters(model).total == 64 + 16 + 8 + 4 * 96 + 80 + 4
     assert formulas.parameters(model).active == 64 + 16 + 8 + 2 * 96 + 80 + 4
 
 
 def test_one_rate_has_the_three_published_utilisations():
     # NVIDIA/dgxc-benchmarking v25.04.02: 10 682 tokens/s/GPU of Llama 3.1 8B on 8×H100 at sequence
-    # 8192 is 62.5 % as NVIDIA counts; the same rate is 52.0 % by 6·N and 55.6 % with causal attention.
+    # 8192 is 62.5 % as NVIDIA counts; it is 52.0 % by 6·N and 55.6 % with causal attention.
     flops = formulas.flops_per_token(LLAMA3_8B)
     percents = [
         100 * each * 10682 / 989.4e12 for each in (flops.six_n, flops.causal, flops.full_attention)
@@ -48,8 +48,8 @@ def test_one_rate_has_the_three_published_utilisations():
 
 
 def test_gpt_flops_follow_megatrons_published_formula():
-    # arXiv 2104.04473, section 5.1: F = 96·B·s·l·h²·(1 + s/6h + V/16lh) with recomputation, so three
-    # quarters of it without.
+    # arXiv 2104.04473, section 5.1: F = 96·B·s·l·h²·(1 + s/6h + V/16lh) with recomputation, so
+    # three quarters of it without.
     layers, hidden, batch, sequence, vocabulary = 96, 12288, 1536, 2048, 51200
     correction = 1 + sequence / (6 * hidden) + vocabulary / (16 * layers * hidden)
     theirs = 72 * batch * sequence * layers * hidden**2 * correction

@@ -18,13 +18,12 @@ from workflow_lib.config import (
     Exclusion,
     Platform,
     Protocol,
-    Study,
     SweepSpec,
     TrainingAxes,
-    lookup,
     values,
 )
 from workflow_lib.records import Cell, Degrees, Training
+from workflow_lib.study import Study, lookup
 from workflow_lib.training import capabilities
 
 #: a cell is refused where its estimate exceeds the GPU's memory by more than this share: within it
@@ -153,7 +152,7 @@ def _plan(
 
 
 def _degrees(point: Mapping[str, Any], gpus: int) -> Degrees:
-    """Resolve "rest". Where the others do not divide the GPUs it is 1, and infeasibility() says so."""
+    """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so."""
     given = {key: point[key] for key in ("tp", "pp", "dp", "ep")}
     for rest, other in (("pp", "dp"), ("dp", "pp")):
         if given[rest] == "rest":
@@ -226,8 +225,8 @@ def _software(platform: Platform) -> dict[str, str]:
 def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits of what makes the cell that cell and no other.
 
-    Figures that only the analysis uses (peaks, power limits, the air stream) stay out: to correct one
-    must not train anything again.
+    Figures that only the analysis uses (peaks, power limits, the air stream) stay out: to correct
+    one must not train anything again.
     """
     plain = dataclasses.asdict(cell)
     hardware = plain.pop("hardware")
@@ -265,7 +264,8 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     elif cell.ranks_per_node % tp:
         yield f"tp {tp} does not divide the {cell.ranks_per_node} GPUs used on each node"
     if model.layers % pp:
-        yield f"{model.layers} layers do not divide into {pp} stages: {model.layers} / {pp} = {model.layers / pp:.4g}"
+        share = f"{model.layers} / {pp} = {model.layers / pp:.4g}"
+        yield f"{model.layers} layers do not divide into {pp} stages: {share}"
     for what, count in (
         ("attention heads", model.attention_heads),
         ("key-value heads", model.kv_heads),

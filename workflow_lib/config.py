@@ -1,25 +1,17 @@
-"""The files under ``config/``: typed, frozen, and refused where they say something impossible.
+"""What the files under ``config/`` may hold: typed, frozen, and refused where it is impossible.
 
-``load_study`` reads them all. Every mistake in them is a ConfigError that names the file, the key,
-what was expected and, where a name is wrong, the nearest valid one.
+study.load_study reads them. ``docs/reference/configuration.md`` is made from the docstrings here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import re
-from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from workflow_lib import formulas, records
-
-#: what a file's name, and so a directory under results/, may look like
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+from workflow_lib import records
 
 #: a word that Slurm takes in an #SBATCH line, where nothing can be quoted reliably
 SchedulerWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$")]
@@ -32,40 +24,52 @@ PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 
 
-class ConfigError(ValueError):
-    """A configuration file is wrong. The message says which, where and what to write instead."""
-
-
 class Strict(BaseModel):
     """Unknown keys are refused, nothing changes after loading, and "8" is not 8."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
+    )
 
 
 class Published(Strict):
     """A figure to check a definition against, and where it was published."""
 
-    #: all parameters of the model, embeddings included
     parameters: PositiveFloat
+    """All parameters of the model, embeddings included."""
     source: Text
+    """Where the figure was published."""
 
 
 class ModelSpec(Strict):
     """``config/models/<name>.yaml``: a decoder's dimensions; see records.Model."""
 
     description: Text
+    """One line on the model, with its source."""
     family: Literal["gpt", "llama", "mixtral"]
+    """GPT-3 style, Llama-3 style, or Llama-3 style with experts."""
     layers: PositiveInt
+    """Decoder layers."""
     hidden_size: PositiveInt
+    """Width of the residual stream."""
     ffn_hidden_size: PositiveInt
+    """Width of the feed-forward part, or of one expert."""
     attention_heads: PositiveInt
+    """Query heads."""
     kv_heads: PositiveInt
+    """Key and value heads; as many as attention_heads without grouped-query attention."""
     sequence_length: PositiveInt
+    """Tokens per sequence."""
     vocabulary_size: PositiveInt
+    """Tokens of the tokenizer."""
     vocabulary_multiple: PositiveInt = 1
+    """The vocabulary is padded to a multiple of this before training."""
     experts: Annotated[int, Field(ge=0)] = 0
+    """Experts per layer; 0 in a dense model."""
     experts_per_token: Annotated[int, Field(ge=0)] = 0
+    """Experts that see a token; 0 in a dense model."""
     published: Published | None = None
+    """A published total, which the dimensions must reproduce within 0.1 %."""
 
     @model_validator(mode="after")
     def _shapes_agree(self) -> ModelSpec:
@@ -98,64 +102,88 @@ class Container(Strict):
     """The image that a job's processes run in."""
 
     runtime: Literal["apptainer", "pyxis"]
+    """What starts it."""
     image: Text
-    #: directories of the host that the container sees under the same path
+    """Path or address of the image."""
     mounts: tuple[Text, ...] = Field(default=(), strict=False)
+    """Directories of the host that the container sees under the same path, besides the checkout."""
 
 
 class Network(Strict):
     """What joins the nodes."""
 
     kind: Literal["infiniband", "ethernet", "none"]
+    """The fabric between nodes."""
     adapters_per_node: Annotated[int, Field(ge=0)]
+    """Network adapters in a node."""
     gbit_per_s_per_adapter: Annotated[float, Field(ge=0)]
+    """Rate of one adapter, Gb/s."""
 
 
 class Platform(Strict):
     """``config/platforms/<name>.yaml``: a partition of a cluster, or one machine."""
 
     description: Text
+    """One line on the machine."""
     scheduler: Literal["slurm", "local"]
+    """How jobs start: through Slurm, or on this machine."""
 
-    # How a job asks for nodes.
     partition: SchedulerWord | None = None
+    """Slurm partition; required with Slurm."""
     account: SchedulerWord | None = None
+    """Slurm account, where the site asks for one."""
     qos: SchedulerWord | None = None
+    """Slurm quality of service."""
     constraint: SchedulerConstraint | None = None
+    """Slurm features that the nodes must have."""
     reservation: SchedulerWord | None = None
-    #: how GPUs are asked for: --gpus-per-node=<type>:<n>, or --gres=gpu:<type>:<n>
+    """Slurm reservation."""
     gpu_request: Literal["gpus-per-node", "gres"] = "gpus-per-node"
-    #: the type as the site's Slurm names it; null asks for a number alone
+    """How GPUs are asked for: --gpus-per-node=<type>:<n>, or --gres=gpu:<type>:<n>."""
     gpu_type: SchedulerWord | None = None
+    """The type as the site's Slurm names it; null asks for a number alone."""
     exclusive: bool = True
+    """Ask for whole nodes, so that nobody else's load is measured."""
     cpus_per_gpu: PositiveInt
+    """CPUs for each rank."""
     memory_per_node_gb: PositiveInt
-    #: the longest run that the partition takes, in minutes
+    """Host memory of a node; asked for where the node is not exclusive."""
     time_limit_max_min: PositiveInt
+    """The longest run that the partition takes, in minutes."""
 
-    # What the nodes are.
     nodes: PositiveInt
+    """Nodes of the platform that a cell may use."""
     gpus_per_node: PositiveInt
+    """GPUs in a node; on MI250, dies."""
     gpus_per_package: PositiveInt = 1
-    #: must occur in the GPU name that the driver reports; null where any will do
+    """GPUs that share one package and its power sensor: 2 on MI250."""
     gpu: Text | None
+    """Must occur in the GPU name that the driver reports; null where any will do."""
     gpu_memory_gb: PositiveFloat | None
+    """Memory of one GPU, 10⁹ bytes; null where not known beforehand."""
     peak_bf16_tflops: PositiveFloat | None
+    """Dense bf16 peak of one GPU, TFLOP/s; null gives no MFU, never a guessed one."""
     peak_fp32_tflops: PositiveFloat | None
+    """Dense fp32 peak of one GPU, TFLOP/s."""
     power_limit_w: PositiveFloat | None
+    """Power limit of one package, W."""
     network: Network
-    #: for each GPU of a node, where it sits in the air stream
+    """What joins the nodes."""
     airflow: tuple[Literal["front", "rear", "unknown"], ...] = Field(strict=False)
+    """For each GPU of a node, by index, where it sits in the air stream."""
     telemetry: records.TelemetrySource
+    """Whose sensors are read; auto takes real ones where there are any, else a simulation."""
 
-    # What its jobs run in.
     python: Text
+    """The interpreter of jobs: a path in the checkout, an absolute path, or a name on the path."""
     modules: tuple[Text, ...] = Field(default=(), strict=False)
+    """Environment modules to load."""
     container: Container | None = None
+    """The image that processes run in."""
     environment: Mapping[VariableName, str] = {}
-
-    #: what share of the peak the planner expects training to reach; only for its estimates
+    """Environment variables to set. They are part of the cell: changing one trains anew."""
     expected_mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """The share of the peak that the planner expects training to reach; only for its estimates."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Platform:
@@ -188,12 +216,15 @@ class DataSpec(Strict):
     """``config/data/<name>.yaml``: the tokens to train on."""
 
     description: Text
+    """One line on the data."""
     kind: Literal["text", "synthetic"]
-    #: "bytes", or the path of a Hugging Face tokenizer.json
+    """Tokenized text files, or random tokens from the cell's seed."""
     tokenizer: Text | None = None
-    #: text files, globs, or "python-standard-library": the sources that Python carries
+    """bytes, or the path of a Hugging Face tokenizer.json."""
     sources: tuple[Text, ...] = Field(default=(), strict=False)
+    """Text files in UTF-8, globs, or python-standard-library: the sources that Python carries."""
     maximum_tokens: PositiveInt | None = None
+    """Stop after this many tokens."""
 
     @model_validator(mode="after")
     def _agrees(self) -> DataSpec:
@@ -205,10 +236,15 @@ class DataSpec(Strict):
 
 
 Scalar = TypeVar("Scalar")
-Axis = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
+Axis: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
 StrictPositive = Annotated[int, Field(gt=0, strict=True)]
 ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
+
+
+def values(axis: Any) -> tuple[Any, ...]:
+    """The values of an axis: those of a list, or the one that stands alone."""
+    return tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
 
 
 class TrainingAxes(Strict):
@@ -218,28 +254,40 @@ class TrainingAxes(Strict):
     """
 
     zero_stage: Axis[ZeroStage] | None = None
+    """ZeRO stage, 0 to 3."""
     micro_batch_size: Axis[StrictPositive] | None = None
+    """Sequences that a replica sends through the model at once."""
     global_batch_size: Axis[StrictPositive] | None = None
+    """Sequences per optimiser step, over all replicas."""
     precision: Axis[records.Precision] | None = None
+    """bf16 (mixed, with fp32 master weights) or fp32."""
     recomputation: Axis[records.Recomputation] | None = None
+    """full recomputes every layer's activations in the backward pass."""
     overlap: Axis[StrictBool] | None = None
+    """Overlap gradient reduction and parameter gathering with compute."""
     learning_rate: Axis[PositiveFloat] | None = None
+    """Of AdamW."""
     seed: Axis[Annotated[int, Field(ge=0, strict=True)]] | None = None
+    """Of the initial weights and the order of the data."""
 
 
 class Block(TrainingAxes):
     """One block of a sweep's matrix: the product of its axes, for each platform and model."""
 
-    #: those of the sweep's platforms that the block is for; all unless given
     platforms: Axis[str] | None = None
+    """Those of the sweep's platforms that the block is for; all unless given."""
     models: Axis[str]
-    #: GPUs to run on; all of the platform's unless given
+    """Names of models."""
     gpus: Axis[StrictPositive] | None = None
+    """GPUs to run on; all of the platform's unless given."""
     tp: Axis[StrictPositive] = 1
-    #: "rest" is what the other degrees leave of the GPUs
+    """Tensor-parallel degree."""
     pp: Axis[StrictPositive] | Literal["rest"] = 1
+    """Pipeline-parallel degree; rest is what the other degrees leave of the GPUs."""
     dp: Axis[StrictPositive] | Literal["rest"] = "rest"
+    """Data-parallel degree; rest is what the other degrees leave of the GPUs."""
     ep: Axis[StrictPositive] = 1
+    """Expert-parallel degree: experts are spread over ep of the dp replicas."""
 
     @model_validator(mode="after")
     def _one_rest(self) -> Block:
@@ -252,34 +300,51 @@ class Exclusion(TrainingAxes):
     """Leaves out every cell that has all of these values; a list means any of its values."""
 
     platform: Axis[str] | None = None
+    """Name of a platform."""
     model: Axis[str] | None = None
+    """Name of a model."""
     tp: Axis[StrictPositive] | None = None
+    """Tensor-parallel degree."""
     pp: Axis[StrictPositive] | None = None
+    """Pipeline-parallel degree, rest resolved."""
     dp: Axis[StrictPositive] | None = None
+    """Data-parallel degree, rest resolved."""
     ep: Axis[StrictPositive] | None = None
+    """Expert-parallel degree."""
 
 
 class Protocol(Strict):
     """How each run of a sweep is measured."""
 
     warmup_steps: Annotated[int, Field(ge=1)]
+    """Steps before measuring starts."""
     measured_steps: PositiveInt
+    """Steps measured."""
     idle_baseline_s: Annotated[float, Field(ge=0)]
+    """Seconds of idling, watched, before training starts."""
     sample_rate_hz: Annotated[float, Field(ge=1, le=50)]
+    """Rate of GPU samples."""
 
 
 class SweepSpec(Strict):
     """``config/sweeps/<name>.yaml``: a matrix of cells with rules."""
 
     description: Text
+    """One line on what the sweep is for."""
     platforms: tuple[str, ...] = Field(min_length=1, strict=False)
+    """Names of platforms; a sweep over several makes one view for each."""
     repeats: PositiveInt
+    """Runs of each cell."""
     data: str
+    """Name of the data."""
     protocol: Protocol
-    #: what every block inherits
+    """How each run is measured."""
     training: TrainingAxes
+    """Training options that every block inherits."""
     matrix: tuple[Block, ...] = Field(min_length=1, strict=False)
+    """The blocks whose cells make up the sweep."""
     exclude: tuple[Exclusion, ...] = Field(default=(), strict=False)
+    """Cells to leave out."""
 
     @model_validator(mode="after")
     def _options_complete(self) -> SweepSpec:
@@ -290,168 +355,3 @@ class SweepSpec(Strict):
                         f"{option} is given neither in training nor in block {number} of matrix"
                     )
         return self
-
-
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """Everything under ``config/``, by name."""
-
-    directory: Path
-    models: Mapping[str, ModelSpec]
-    platforms: Mapping[str, Platform]
-    data: Mapping[str, DataSpec]
-    sweeps: Mapping[str, SweepSpec]
-
-
-def load_study(directory: Path) -> Study:
-    """Read and check every file under ``directory``, references between them included.
-
-    Raises ConfigError.
-    """
-    if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such directory; expected the study's configuration")
-    study = Study(
-        directory=directory,
-        models=_load_all(directory / "models", ModelSpec),
-        platforms=_load_all(directory / "platforms", Platform),
-        data=_load_all(directory / "data", DataSpec),
-        sweeps=_load_all(directory / "sweeps", SweepSpec),
-    )
-    for name, model in study.models.items():
-        _check_published(directory / "models" / f"{name}.yaml", model.record(name), model.published)
-    for name, sweep in study.sweeps.items():
-        _check_references(directory / "sweeps" / f"{name}.yaml", sweep, study)
-    return study
-
-
-def values(axis: Any) -> tuple[Any, ...]:
-    """The values of an axis: those of a list, or the one that stands alone."""
-    return tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: the nearest valid one, else some of them."""
-    known = sorted(valid)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
-    return f"valid: {', '.join(known[:20]) or 'none'}{more}"
-
-
-def lookup(kind: str, name: str, known: Mapping[str, Scalar]) -> Scalar:
-    """``known[name]``, or a ConfigError that says what there is."""
-    if name not in known:
-        raise ConfigError(f"no {kind} is called {name!r}; {nearest(name, known)}")
-    return known[name]
-
-
-Spec = TypeVar("Spec", bound=Strict)
-
-
-def _load_all(directory: Path, kind: type[Spec]) -> dict[str, Spec]:
-    specs = {}
-    for path in sorted(directory.glob("*.yaml")):
-        if not NAME.fullmatch(path.stem):
-            raise ConfigError(
-                f"{path}: {path.stem!r} cannot be a name; it names directories too, so use letters, "
-                "digits, dots and hyphens"
-            )
-        specs[path.stem] = _load(path, kind)
-    return specs
-
-
-def _load(path: Path, kind: type[Spec]) -> Spec:
-    try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not text in UTF-8: {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(plain, dict):
-        raise ConfigError(f"{path}: expected keys and values, found {type(plain).__name__}")
-    try:
-        return kind.model_validate(plain)
-    except ValidationError as error:
-        errors = _most_specific([dict(each) for each in error.errors()])
-        raise ConfigError("\n".join(_explain(path, kind, each) for each in errors)) from None
-
-
-def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One error a key: of a value that may be one thing or a list, pydantic reports both readings."""
-    for error in errors:
-        error["loc"] = tuple(part for part in error["loc"] if not _is_type_tag(part))
-    locations = [error["loc"] for error in errors]
-    kept: dict[tuple[str | int, ...], dict[str, Any]] = {}
-    for error in errors:
-        deeper = any(o != error["loc"] and o[: len(error["loc"])] == error["loc"] for o in locations)
-        if not deeper:
-            kept.setdefault(error["loc"], error)
-    return list(kept.values())
-
-
-def _explain(path: Path, kind: type[Strict], error: dict[str, Any]) -> str:
-    """One of pydantic's errors as ``file: key: what was wrong; what to do``."""
-    location = error["loc"]
-    key = ".".join(str(part) for part in location) or "(whole file)"
-    if error["type"] == "extra_forbidden":
-        return f"{path}: {key}: unknown key; {nearest(str(location[-1]), _keys(kind, location))}"
-    if error["type"] == "missing":
-        return f"{path}: {key}: missing; this key is required"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{path}: {key}: {message}" if location else f"{path}: {message}"
-    return f"{path}: {key}: {message}, not {error['input']!r}"
-
-
-def _is_type_tag(part: str | int) -> bool:
-    """Whether pydantic, not the file, put this part into an error's location (a union's branch)."""
-    tags = ("int", "str", "bool", "float", "constrained-int", "constrained-float", "constrained-str")
-    return isinstance(part, str) and bool(re.search(r"[\[(]", part) or part in tags)
-
-
-def _keys(kind: type[Strict], location: tuple[str | int, ...]) -> list[str]:
-    """The valid keys at the place of an error."""
-    fields: Any = kind
-    for part in location[:-1]:
-        if isinstance(part, str):
-            annotation = fields.model_fields[part].annotation
-            fields = next(a for a in _flatten(annotation) if hasattr(a, "model_fields"))
-    return list(fields.model_fields)
-
-
-def _flatten(annotation: Any) -> list[Any]:
-    arguments = getattr(annotation, "__args__", ())
-    return [annotation] + [leaf for argument in arguments for leaf in _flatten(argument)]
-
-
-def _check_published(path: Path, model: records.Model, published: Published | None) -> None:
-    if published is None:
-        return
-    count = formulas.parameters(model).total
-    if abs(count / published.parameters - 1) > 0.001:
-        raise ConfigError(
-            f"{path}: the dimensions make {count:.5g} parameters, but published.parameters is "
-            f"{published.parameters:.5g}; they must agree within 0.1 %"
-        )
-
-
-def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
-    def check(key: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-        for name in names:
-            if name not in set(known):
-                raise ConfigError(f"{path}: {key}: no {kind} is called {name!r}; {nearest(name, known)}")
-
-    check("platforms", "platform", sweep.platforms, study.platforms)
-    check("data", "data", [sweep.data], study.data)
-    for number, block in enumerate(sweep.matrix):
-        check(f"matrix.{number}.models", "model", values(block.models), study.models)
-        if block.platforms is not None:
-            check(f"matrix.{number}.platforms", "platform of this sweep", values(block.platforms), sweep.platforms)
-    for number, exclusion in enumerate(sweep.exclude):
-        if exclusion.model is not None:
-            check(f"exclude.{number}.model", "model", values(exclusion.model), study.models)
-        if exclusion.platform is not None:
-            check(f"exclude.{number}.platform", "platform of this sweep", values(exclusion.platform), sweep.platforms)

@@ -49,8 +49,8 @@ class MemoryEstimate:
 def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstimate:
     """Estimate the peak of the fullest rank: the first pipeline stage's or the last's.
 
-    Model states follow ZeRO (arXiv 1910.02054, section 3.1 and figure 1): bf16 training keeps 2 B of
-    weights, 2 B of gradients and 12 B of optimiser state a parameter; fp32 training 4, 4 and 8.
+    Model states follow ZeRO (arXiv 1910.02054, section 3.1 and figure 1): bf16 training keeps 2 B
+    of weights, 2 B of gradients and 12 B of optimiser state a parameter; fp32 training 4, 4 and 8.
     Stages 1, 2 and 3 divide optimiser, gradients and weights over the replicas.
     """
     last = degrees.pp - 1
@@ -83,7 +83,9 @@ def _stage(model: Model, degrees: Degrees, training: Training, stage: int) -> Me
         return bytes_each * (dense / shards[0] + experts / shards[1])
 
     weights = sharded(weight, 3)
-    if training.zero_stage == 3:  # one layer's weights are gathered while it runs, the next one's too
+    if (
+        training.zero_stage == 3
+    ):  # one layer's weights are gathered while it runs, the next one's too
         weights += 2 * weight * (dense + experts) / layers
 
     tokens = training.micro_batch_size * model.sequence_length

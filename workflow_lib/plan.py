@@ -14,9 +14,10 @@ from typing import Any
 import polars as pl
 from tabulate import tabulate
 
-from workflow_lib import cells, config, records
+from workflow_lib import cells, records
 from workflow_lib.analysis import tables
 from workflow_lib.cells import PlannedCell, Sweep
+from workflow_lib.study import ConfigError, load_study, lookup
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
@@ -86,10 +87,24 @@ def _number(value: float | None, scale: float, digits: int) -> str:
 def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
     """The sweeps of a platform, or one of them. Raises ConfigError for a name that is not there."""
     if sweep is not None:
-        return [config.lookup("sweep", sweep, sweeps)]
+        return [lookup("sweep", sweep, sweeps)]
     platforms = {each.platform: each for each in sweeps.values()}
-    config.lookup("platform with a sweep", platform or "", platforms)
+    lookup("platform with a sweep", platform or "", platforms)
     return [each for each in sweeps.values() if each.platform == platform]
+
+
+def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
+    """Refuse a sweep that nothing can run of: one cell of many that cannot is a finding, all of
+    them are a mistake. Raises ConfigError.
+    """
+    for sweep in sweeps:
+        if not any(planned.feasible for planned in sweep.cells):
+            first = next(iter(sweep.cells), None)
+            example = f"; {first.cell.id}: {first.reason}" if first else ""
+            raise ConfigError(
+                f"{directory}/sweeps/{sweep.spec}.yaml: none of its {len(sweep.cells)} cells can "
+                f"run on {sweep.platform}{example}. Change the degrees, batch sizes or exclusions"
+            )
 
 
 def main() -> int:
@@ -103,11 +118,13 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     arguments = parser.parse_args()
     try:
-        sweeps = cells.expand_study(config.load_study(arguments.config))
-        plan = table(choose(sweeps, arguments.platform, arguments.sweep))
+        sweeps = cells.expand_study(load_study(arguments.config))
+        chosen = choose(sweeps, arguments.platform, arguments.sweep)
+        refuse_idle(chosen, arguments.config)
+        plan = table(chosen)
         if arguments.output:
             tables.write_table(plan, arguments.output)
-    except (config.ConfigError, OSError) as error:
+    except (ConfigError, OSError) as error:
         print(f"triptych: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:

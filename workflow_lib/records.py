@@ -216,7 +216,7 @@ class Outcome(enum.StrEnum):
 
     @property
     def is_result(self) -> bool:
-        """Whether the outcome tells something about the cell, so that a rerun would not change it."""
+        """Whether the outcome tells of the cell, so that a rerun would not change it."""
         return self in (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE)
 
 
@@ -479,7 +479,12 @@ MEASURES = _columns(
     ("temperature_spread_c", float, "°C", "hottest less coolest GPU (means) of the worst node"),
     ("sm_clock_mean_mhz", float, "MHz", "mean over GPUs and time"),
     ("throttle_power_share", float, "", "share of time at the software power cap"),
-    ("throttle_thermal_share", float, "", "share of time in thermal slowdown, software or hardware"),
+    (
+        "throttle_thermal_share",
+        float,
+        "",
+        "share of time in thermal slowdown, software or hardware",
+    ),
     ("throttle_brake_share", float, "", "share of time in power-brake slowdown"),
     ("memory_peak_bytes", float, "B", "of the fullest rank; host memory on a CPU"),
     ("loss_first", float, "nat", "loss of the first step"),
@@ -753,7 +758,9 @@ def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
     values = {}
     for field in dataclasses.fields(kind):
         if field.name in plain:
-            values[field.name] = _decode(plain[field.name], hints[field.name], f"{where}.{field.name}")
+            values[field.name] = _decode(
+                plain[field.name], hints[field.name], f"{where}.{field.name}"
+            )
         elif field.default is dataclasses.MISSING:
             raise RecordError(f"{where} lacks the key {field.name!r}")
     return kind(**values)

@@ -1,5 +1,5 @@
-"""The study's configuration as the throwaway cluster needs it: tiny models, few ranks, and GPUs whose
-readings are simulated.
+"""The study's configuration as the throwaway cluster needs it: tiny models, few ranks, and GPUs
+whose readings are simulated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SWEEP: dict[str, Any] = {
 
 
 def write(directory: Path, **changes: Any) -> Path:
-    """Write the configuration into ``directory`` and return it. ``changes`` go into every platform."""
+    """Write the configuration into ``directory``. ``changes`` go into each platform."""
     shutil.copytree(ROOT / "config", directory)
     shutil.rmtree(directory / "sweeps")
     (directory / "sweeps").mkdir()

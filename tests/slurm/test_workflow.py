@@ -54,7 +54,9 @@ class Site:
 
     def runs(self, platform: str) -> list[RunPaths]:
         """The runs of a platform, by directory."""
-        return [RunPaths(path) for path in sorted((self.results / "cells" / platform).glob("*/*/run*"))]
+        return [
+            RunPaths(path) for path in sorted((self.results / "cells" / platform).glob("*/*/run*"))
+        ]
 
 
 @pytest.fixture
@@ -73,18 +75,22 @@ def site(slurm_cluster: Any, tmp_path: Path) -> Site:
 def requested(script: Path) -> dict[str, str]:
     """The ``#SBATCH`` lines of a script."""
     lines = re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", script.read_text(), flags=re.MULTILINE)
-    return {name: value for name, value in lines}
+    return dict(lines)
 
 
 def allocated(cluster: Any, job_id: str) -> dict[str, str]:
     """What sacct says of a job."""
     fields = "State,Partition,Account,AllocTRES,NNodes,NodeList,TimelimitRaw,Constraints"
-    answer = cluster.run("sacct", "-X", "-n", "-P", "-j", job_id, f"--format={fields}").stdout.strip()
+    answer = cluster.run(
+        "sacct", "-X", "-n", "-P", "-j", job_id, f"--format={fields}"
+    ).stdout.strip()
     return dict(zip(fields.split(","), answer.split("|"), strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("platform", "nodes", "gpus"), [("h200", 2, 2), ("h100", 2, 2), ("mi250", 1, 2)])
+@pytest.mark.parametrize(
+    ("platform", "nodes", "gpus"), [("h200", 2, 2), ("h100", 2, 2), ("mi250", 1, 2)]
+)
 def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, nodes, gpus):
     done = site.snakemake(f"slurm_{platform}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -141,7 +147,11 @@ def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cl
 
 @pytest.mark.parametrize(
     ("changes", "key"),
-    [({"partition": "h300"}, "partition"), ({"account": "nobody"}, "account"), ({"qos": "gold"}, "qos")],
+    [
+        ({"partition": "h300"}, "partition"),
+        ({"account": "nobody"}, "account"),
+        ({"qos": "gold"}, "qos"),
+    ],
 )
 def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_path, changes, key):
     shutil.rmtree(site.config)
@@ -175,7 +185,15 @@ def test_without_sbatch_the_message_says_where_to_run(site):
     assert rendered.returncode == 0, rendered.stdout + rendered.stderr
     (run,) = site.runs("mi250")
     done = subprocess.run(
-        [sys.executable, "-m", "workflow_lib.launch", "run", str(run.directory), "--scheduler", "slurm"],
+        [
+            sys.executable,
+            "-m",
+            "workflow_lib.launch",
+            "run",
+            str(run.directory),
+            "--scheduler",
+            "slurm",
+        ],
         cwd=study.ROOT,
         env=dict(without.environment),
         capture_output=True,

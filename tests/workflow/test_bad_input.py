@@ -21,16 +21,50 @@ def message_of(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize(
     ("name", "old", "new", "expected"),
     [
-        ("config/sweeps/tiny.yaml", "- gpt3-tiny", "- gpt-tiny", "config/sweeps/tiny.yaml: matrix.0.models: no model is called 'gpt-tiny'; did you mean 'gpt3-tiny'?"),
-        ("config/sweeps/tiny.yaml", "repeats:", "repeat:", "config/sweeps/tiny.yaml: repeat: unknown key; did you mean 'repeats'?"),
-        ("config/sweeps/tiny.yaml", "micro_batch_size: 2", "micro_batch_size: 0", "config/sweeps/tiny.yaml: training.micro_batch_size: Input should be greater than 0, not 0"),
-        ("config/sweeps/tiny.yaml", "dp: 1", "dp: 3", "config/sweeps/tiny.yaml: none of its 2 cells can run on local; "),
-        ("config/sweeps/tiny.yaml", "dp: 1", "dp: 3", "tp × pp × dp = 1 × 1 × 3 = 3, but there are 1 GPUs"),
-        ("config/sweeps/tiny.yaml", "global_batch_size: 8", "global_batch_size: 7", "global batch 7 is no multiple of dp × micro-batch = 1 × 2 = 2"),
+        (
+            "config/sweeps/tiny.yaml",
+            "- gpt3-tiny",
+            "- gpt-tiny",
+            "config/sweeps/tiny.yaml: matrix.0.models: no model is called 'gpt-tiny'; "
+            "did you mean 'gpt3-tiny'?",
+        ),
+        (
+            "config/sweeps/tiny.yaml",
+            "repeats:",
+            "repeat:",
+            "config/sweeps/tiny.yaml: repeat: unknown key; did you mean 'repeats'?",
+        ),
+        (
+            "config/sweeps/tiny.yaml",
+            "micro_batch_size: 2",
+            "micro_batch_size: 0",
+            "config/sweeps/tiny.yaml: training.micro_batch_size: "
+            "Input should be greater than 0, not 0",
+        ),
+        (
+            "config/sweeps/tiny.yaml",
+            "dp: 1",
+            "dp: 3",
+            "config/sweeps/tiny.yaml: none of its 2 cells can run on local; ",
+        ),
+        (
+            "config/sweeps/tiny.yaml",
+            "dp: 1",
+            "dp: 3",
+            "tp × pp × dp = 1 × 1 × 3 = 3, but there are 1 GPUs",
+        ),
+        (
+            "config/sweeps/tiny.yaml",
+            "global_batch_size: 8",
+            "global_batch_size: 7",
+            "global batch 7 is no multiple of dp × micro-batch = 1 × 2 = 2",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["plan", "snakemake"])
-def test_a_wrong_configuration_is_refused_before_anything_runs(checkout, command, name, old, new, expected):
+def test_a_wrong_configuration_is_refused_before_anything_runs(
+    checkout, command, name, old, new, expected
+):
     checkout.edit(name, old, new)
     if command == "plan":
         done = subprocess.run(
@@ -54,7 +88,10 @@ def test_no_platform_names_the_flag(checkout):
         text=True,
         check=False,
     )
-    assert "use a profile, as in `snakemake --profile local`, or `--config platform=NAME`" in message_of(done)
+    assert (
+        "use a profile, as in `snakemake --profile local`, or `--config platform=NAME`"
+        in message_of(done)
+    )
 
 
 def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
@@ -87,7 +124,9 @@ def test_a_bad_corpus_is_named_before_anything_trains(checkout, content, expecte
 
 
 def test_a_script_edited_by_hand_is_noticed_and_not_submitted(checkout):
-    assert checkout.snakemake("results/sweeps/tiny/report.html", "--until", "render").returncode == 0
+    assert (
+        checkout.snakemake("results/sweeps/tiny/report.html", "--until", "render").returncode == 0
+    )
     script = checkout.runs()["gpt3-tiny"].script
     script.write_text(script.read_text() + "# one more line\n")
     message = message_of(checkout.snakemake())

@@ -48,7 +48,9 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
         assert finished.planned_jobs() == set()
 
 
-@pytest.mark.parametrize("module", ["workflow_lib/analysis/metrics.py", "workflow_lib/analysis/reduce.py"])
+@pytest.mark.parametrize(
+    "module", ["workflow_lib/analysis/metrics.py", "workflow_lib/analysis/reduce.py"]
+)
 def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module):
     with edited(finished, module, '"""', '# a comment\n"""'):
         rules = {rule for rule, _ in finished.planned_jobs()}
@@ -64,7 +66,9 @@ def test_editing_the_report_draws_again_and_reduces_nothing(finished):
 
 
 def test_editing_a_cell_trains_exactly_that_cell(finished):
-    with edited(finished, "config/models/gpt3-tiny.yaml", "ffn_hidden_size: 512", "ffn_hidden_size: 256"):
+    with edited(
+        finished, "config/models/gpt3-tiny.yaml", "ffn_hidden_size: 512", "ffn_hidden_size: 256"
+    ):
         jobs = finished.planned_jobs()
     assert {job for job in jobs if job[0] in ("render", "run", "reduce")} == {
         ("render", "gpt3-tiny"),
@@ -74,7 +78,9 @@ def test_editing_a_cell_trains_exactly_that_cell(finished):
 
 
 def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
-    with edited(finished, "config/models/gpt3-tiny.yaml", "description:", "# a comment\ndescription:"):
+    with edited(
+        finished, "config/models/gpt3-tiny.yaml", "description:", "# a comment\ndescription:"
+    ):
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert not rules & {"run", "render"}
 

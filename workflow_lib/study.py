@@ -1,0 +1,220 @@
+"""Reads everything under ``config/`` and holds it together.
+
+Every mistake in it is a ConfigError that names the file, the key, what was expected and, where a
+name is wrong, the nearest valid one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from workflow_lib import formulas, records
+from workflow_lib.config import (
+    DataSpec,
+    ModelSpec,
+    Platform,
+    Published,
+    Strict,
+    SweepSpec,
+    values,
+)
+
+#: what a file's name, and so a directory under results/, may look like
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+
+
+class ConfigError(ValueError):
+    """A configuration file is wrong. The message says which, where and what to write instead."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything under ``config/``, by name."""
+
+    directory: Path
+    models: Mapping[str, ModelSpec]
+    platforms: Mapping[str, Platform]
+    data: Mapping[str, DataSpec]
+    sweeps: Mapping[str, SweepSpec]
+
+
+def load_study(directory: Path) -> Study:
+    """Read and check every file under ``directory``, references between them included.
+
+    Raises ConfigError.
+    """
+    if not directory.is_dir():
+        raise ConfigError(f"{directory}: no such directory; expected the study's configuration")
+    study = Study(
+        directory=directory,
+        models=_load_all(directory / "models", ModelSpec),
+        platforms=_load_all(directory / "platforms", Platform),
+        data=_load_all(directory / "data", DataSpec),
+        sweeps=_load_all(directory / "sweeps", SweepSpec),
+    )
+    for name, model in study.models.items():
+        _check_published(directory / "models" / f"{name}.yaml", model.record(name), model.published)
+    for name, sweep in study.sweeps.items():
+        _check_references(directory / "sweeps" / f"{name}.yaml", sweep, study)
+    return study
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A remedy for a wrong name: the nearest valid one, else some of them."""
+    known = sorted(valid)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    return f"valid: {', '.join(known[:20]) or 'none'}{more}"
+
+
+Item = TypeVar("Item")
+
+
+def lookup(kind: str, name: str, known: Mapping[str, Item]) -> Item:
+    """``known[name]``, or a ConfigError that says what there is."""
+    if name not in known:
+        raise ConfigError(f"no {kind} is called {name!r}; {nearest(name, known)}")
+    return known[name]
+
+
+Spec = TypeVar("Spec", bound=Strict)
+
+
+def _load_all(directory: Path, kind: type[Spec]) -> dict[str, Spec]:
+    specs = {}
+    for path in sorted(directory.glob("*.yaml")):
+        if not NAME.fullmatch(path.stem):
+            raise ConfigError(
+                f"{path}: {path.stem!r} cannot be a name; it names directories too, so use "
+                "letters, digits, dots and hyphens"
+            )
+        specs[path.stem] = _load(path, kind)
+    return specs
+
+
+def _load(path: Path, kind: type[Spec]) -> Spec:
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not text in UTF-8: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{path}: expected keys and values, found {type(plain).__name__}")
+    try:
+        return kind.model_validate(plain)
+    except ValidationError as error:
+        errors = _most_specific([dict(each) for each in error.errors()])
+        raise ConfigError("\n".join(_explain(path, kind, each) for each in errors)) from None
+
+
+def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One error a key: pydantic reports both readings of a value that may be one or a list."""
+    for error in errors:
+        error["loc"] = tuple(part for part in error["loc"] if not _is_type_tag(part))
+    locations = [error["loc"] for error in errors]
+    kept: dict[tuple[str | int, ...], dict[str, Any]] = {}
+    for error in errors:
+        deeper = any(
+            o != error["loc"] and o[: len(error["loc"])] == error["loc"] for o in locations
+        )
+        if not deeper:
+            kept.setdefault(error["loc"], error)
+    return list(kept.values())
+
+
+def _explain(path: Path, kind: type[Strict], error: dict[str, Any]) -> str:
+    """One of pydantic's errors as ``file: key: what was wrong; what to do``."""
+    location = error["loc"]
+    key = ".".join(str(part) for part in location) or "(whole file)"
+    if error["type"] == "extra_forbidden":
+        return f"{path}: {key}: unknown key; {nearest(str(location[-1]), _keys(kind, location))}"
+    if error["type"] == "missing":
+        return f"{path}: {key}: missing; this key is required"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{path}: {key}: {message}" if location else f"{path}: {message}"
+    return f"{path}: {key}: {message}, not {error['input']!r}"
+
+
+def _is_type_tag(part: str | int) -> bool:
+    """Whether pydantic, not the file, put this part into an error's location (a union's branch)."""
+    tags = (
+        "int",
+        "str",
+        "bool",
+        "float",
+        "constrained-int",
+        "constrained-float",
+        "constrained-str",
+    )
+    return isinstance(part, str) and bool(re.search(r"[\[(]", part) or part in tags)
+
+
+def _keys(kind: type[Strict], location: tuple[str | int, ...]) -> list[str]:
+    """The valid keys at the place of an error."""
+    fields: Any = kind
+    for part in location[:-1]:
+        if isinstance(part, str):
+            annotation = fields.model_fields[part].annotation
+            fields = next(a for a in _flatten(annotation) if hasattr(a, "model_fields"))
+    return list(fields.model_fields)
+
+
+def _flatten(annotation: Any) -> list[Any]:
+    arguments = getattr(annotation, "__args__", ())
+    return [annotation] + [leaf for argument in arguments for leaf in _flatten(argument)]
+
+
+def _check_published(path: Path, model: records.Model, published: Published | None) -> None:
+    if published is None:
+        return
+    count = formulas.parameters(model).total
+    if abs(count / published.parameters - 1) > 0.001:
+        raise ConfigError(
+            f"{path}: the dimensions make {count:.5g} parameters, but published.parameters is "
+            f"{published.parameters:.5g}; they must agree within 0.1 %"
+        )
+
+
+def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
+    def check(key: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+        for name in names:
+            if name not in set(known):
+                raise ConfigError(
+                    f"{path}: {key}: no {kind} is called {name!r}; {nearest(name, known)}"
+                )
+
+    check("platforms", "platform", sweep.platforms, study.platforms)
+    check("data", "data", [sweep.data], study.data)
+    for number, block in enumerate(sweep.matrix):
+        check(f"matrix.{number}.models", "model", values(block.models), study.models)
+        if block.platforms is not None:
+            check(
+                f"matrix.{number}.platforms",
+                "platform of this sweep",
+                values(block.platforms),
+                sweep.platforms,
+            )
+    for number, exclusion in enumerate(sweep.exclude):
+        if exclusion.model is not None:
+            check(f"exclude.{number}.model", "model", values(exclusion.model), study.models)
+        if exclusion.platform is not None:
+            check(
+                f"exclude.{number}.platform",
+                "platform of this sweep",
+                values(exclusion.platform),
+                sweep.platforms,
+            )
