@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from workflow_lib.records import RunPaths
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
-PARTS = ("Snakefile", "rules", "profiles", "config", "workflow_lib")
+PARTS = ("Snakefile", "rules", "profiles", "config", "envs", "workflow_lib")
 
 SWEEP: dict[str, Any] = {
     "description": "Tiny cells for the tests",

@@ -27,6 +27,7 @@ from workflow_lib.records import (
     read_json,
     read_outcome,
 )
+from workflow_lib.results import run_directory
 
 #: the outcome, in tables alone, of a run that has not ended
 NOT_RUN = "not_run"
@@ -55,11 +56,6 @@ def collect(plan: Path, results: Path, output: Path) -> None:
     write_table(table(runs, RUNS).sort("cell", "run"), output / "runs.parquet")
     write_table(table(gpus, GPUS).sort("cell", "run", "node", "gpu"), output / "gpus.parquet")
     write_table(table(rows, CELLS).sort("cell"), output / "cells.parquet")
-
-
-def run_directory(results: Path, cell: str, repeat: int) -> Path:
-    """Where a repeat of a cell lies."""
-    return results / "cells" / cell / f"run{repeat}"
 
 
 def _read_run(

@@ -25,27 +25,26 @@ _THROTTLE_COUNTERS = (
     "throttle_power_brake_s",
 )
 
-#: what is looked at over the window: readings by their own names, and event bits as 0 or 1
-QUANTITIES: Mapping[str, pl.Expr] = {
-    **{
-        name: pl.col(name)
-        for name in (
-            "unix_time_s",
-            "power_w",
-            "energy_j",
-            "temperature_c",
-            "sm_clock_mhz",
-            *_THROTTLE_COUNTERS,
-        )
-    },
+#: readings that are looked at over the window
+READINGS: Mapping[str, pl.Expr] = {
+    name: pl.col(name)
+    for name in (
+        "unix_time_s",
+        "power_w",
+        "energy_j",
+        "temperature_c",
+        "sm_clock_mhz",
+        *_THROTTLE_COUNTERS,
+    )
+}
+#: event bits as 0 or 1, looked at where the counters of throttling are not to be had
+EVENTS: Mapping[str, pl.Expr] = {
     "power_capped": metrics.power_capped(),
     "thermally_slowed": metrics.thermally_slowed(),
     "power_braked": metrics.power_braked(),
 }
 #: columns of GPUS that hold whatever the samples say
 _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
-
-_FROM_EVENTS = ("power_capped", "thermally_slowed", "power_braked")
 
 
 def is_power_sensor(gpu: int, hardware: Hardware) -> bool:
@@ -145,6 +144,10 @@ class Gpu:
         row["missing_reasons"] = _reasons_text(reasons)
         return row
 
+    def has_throttle_counters(self) -> bool:
+        """Whether all cumulative counters of throttling can be had over the window."""
+        return all(self._counter_problem(counter) is None for counter in _THROTTLE_COUNTERS)
+
     def _look(self, quantity: str) -> Mapping[str, Any]:
         return self.looks[quantity].get(self.gpu, {})
 
@@ -153,7 +156,7 @@ class Gpu:
         look = self._look(quantity)
         if not self._look("unix_time_s"):
             return f"telemetry of node {self.node} has no sample of GPU {self.gpu}"
-        column = "event_reasons" if quantity in _FROM_EVENTS else quantity
+        column = "event_reasons" if quantity in EVENTS else quantity
         if not look:
             return self.start.missing.get(column, f"no sample has a {column}")
         late_s = look["first_unix_s"] - self.window.start_unix_s
@@ -184,14 +187,14 @@ class Gpu:
         seem to exceed 1 by that much; it is cut there.
         """
         duration_s = self.window.duration_s
-        if all(self._counter_problem(counter) is None for counter in _THROTTLE_COUNTERS):
+        if self.has_throttle_counters():
             cap, software, hardware, brake = (
                 self._look(counter)["increase"] / duration_s for counter in _THROTTLE_COUNTERS
             )
             return _shares(cap, software + hardware, brake), "counters", None
         if problem := self._problem("power_capped"):
             return _shares(None, None, None), None, problem
-        sampled = (self._look(name)["integral"] / duration_s for name in _FROM_EVENTS)
+        sampled = (self._look(name)["integral"] / duration_s for name in EVENTS)
         return _shares(*sampled), "events", None
 
 

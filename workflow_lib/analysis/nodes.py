@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.gpus import QUANTITIES, Gpu, empty_row, is_power_sensor
+from workflow_lib.analysis.gpus import EVENTS, READINGS, Gpu, empty_row, is_power_sensor
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.records import (
@@ -43,10 +43,12 @@ def reduce_node(
     hardware: Hardware,
     window: Window,
     training_started_unix_s: float,
+    idle_baseline_s: float,
 ) -> Node:
     """Reduce the samples of a node's ``gpus`` to what they did within the measured ``window``.
 
-    ``training_started_unix_s`` is when the first rank of the run started: until then GPUs idled.
+    ``training_started_unix_s`` is when the first rank of the run started: until then GPUs idled,
+    and for ``idle_baseline_s`` from the first sample on the node's CPUs did, too.
     A node without telemetry has null measures. Raises RecordError where a file is damaged.
     """
     absent = [
@@ -60,10 +62,15 @@ def reduce_node(
     start = read_record(paths.telemetry_start(node), TelemetryStart)
     samples = read_rows(paths.gpu_samples(node), GPU_SAMPLES, ("unix_time_s", "gpu"))
     _check_order(paths, node, samples)
-    window_rows = _look(samples, QUANTITIES, window)
-    rows = tuple(Gpu(node, gpu, start, window, window_rows).row(hardware) for gpu in gpus)
+    looks = _look(samples, READINGS, window)
+    readers = [Gpu(node, gpu, start, window, looks) for gpu in gpus]
+    if not all(reader.has_throttle_counters() for reader in readers):
+        looks.update(_look(samples, EVENTS, window))
+    rows = tuple(reader.row(hardware) for reader in readers)
     sensors = [gpu for gpu in gpus if is_power_sensor(gpu, hardware)]
-    return Node(rows, *_idle_power(samples, start, sensors, training_started_unix_s))
+    return Node(
+        rows, *_idle_power(samples, start, sensors, training_started_unix_s, idle_baseline_s)
+    )
 
 
 def _look(
@@ -92,16 +99,22 @@ def _check_order(paths: RunPaths, node: str, samples: pl.DataFrame) -> None:
 
 
 def _idle_power(
-    samples: pl.DataFrame, start: TelemetryStart, sensors: Sequence[int], end_unix_s: float
+    samples: pl.DataFrame,
+    start: TelemetryStart,
+    sensors: Sequence[int],
+    training_started_unix_s: float,
+    idle_baseline_s: float,
 ) -> tuple[float | None, str]:
-    """Mean power, by the trapezoid rule, from each GPU's first sample to ``end_unix_s``."""
+    """Mean power by the trapezoid rule, over the idle baseline that the first sample begins."""
     first = samples.filter(pl.col("power_w").is_not_null())
     begins = dict(first.group_by("gpu").agg(pl.col("unix_time_s").first()).iter_rows())
     lacking = [gpu for gpu in sensors if gpu not in begins]
     if lacking or not sensors:
         reason = start.missing.get("power_w", "no sample has a power_w")
         return None, f"{start.node} GPU {lacking[0]}: {reason}" if lacking else reason
-    window = Window(max(begins[gpu] for gpu in sensors), end_unix_s)
+    begin_unix_s = max(begins[gpu] for gpu in sensors)
+    end_unix_s = min(begin_unix_s + idle_baseline_s, training_started_unix_s)
+    window = Window(begin_unix_s, end_unix_s)
     if window.duration_s < _SHORTEST_IDLE_S:
         return None, (
             f"node {start.node} was watched for {max(window.duration_s, 0):.3g} s before training "

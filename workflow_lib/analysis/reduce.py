@@ -101,7 +101,13 @@ def _reduce_nodes(paths: RunPaths, cell: Cell, steps: Steps) -> list[Node]:
     training_started_unix_s = min(rank.started_unix_s for rank in steps.ranks)
     return [
         reduce_node(
-            paths, node, sorted(used[node]), cell.hardware, steps.window, training_started_unix_s
+            paths,
+            node,
+            sorted(used[node]),
+            cell.hardware,
+            steps.window,
+            training_started_unix_s,
+            cell.telemetry.idle_baseline_s,
         )
         for node in sorted(used)
     ]

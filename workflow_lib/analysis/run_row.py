@@ -13,33 +13,7 @@ from workflow_lib.analysis.gpus import is_power_sensor
 from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.formulas import flops_per_token
-from workflow_lib.records import MEASURES, RUNS, Cell, OutcomeRecord
-
-
-def identity(cell: Cell) -> dict[str, Any]:
-    """The columns that tell one cell from another."""
-    degrees, training = cell.degrees, cell.training
-    options = cell.id.split("/")[2].split("_")[1:-1]
-    return {
-        "cell": cell.id,
-        "platform": cell.hardware.platform,
-        "model": cell.model.name,
-        "parallelism": cell.parallelism,
-        "options": "_".join(options),
-        "tp": degrees.tp,
-        "pp": degrees.pp,
-        "dp": degrees.dp,
-        "ep": degrees.ep,
-        "zero_stage": training.zero_stage,
-        "micro_batch_size": training.micro_batch_size,
-        "global_batch_size": training.global_batch_size,
-        "sequence_length": cell.model.sequence_length,
-        "precision": training.precision,
-        "recomputation": training.recomputation,
-        "overlap": training.overlap,
-        "nodes": cell.nodes,
-        "gpus": degrees.world_size,
-    }
+from workflow_lib.records import MEASURES, RUNS, Cell, OutcomeRecord, identity
 
 
 class RunRow:

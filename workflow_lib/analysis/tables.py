@@ -29,15 +29,17 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
 
     Raises RecordError where a row has a key that is no column, or a value of another type.
     """
-    names = {column.name for column in columns}
+    types = {column.name: column.type for column in columns}
     for row in rows:
-        if unknown := sorted(row.keys() - names):
-            raise RecordError(f"a row has {unknown[0]!r}, which is no column of its table")
-    whole = [{column.name: row.get(column.name) for column in columns} for row in rows]
-    try:
-        return pl.DataFrame(whole, schema=schema(columns), orient="row", strict=True)
-    except (TypeError, pl.exceptions.PolarsError) as error:
-        raise RecordError(f"a row does not fit its table: {error}") from None
+        for name, value in row.items():
+            if name not in types:
+                raise RecordError(f"a row has {name!r}, which is no column of its table")
+            # A bool is an int to Python, and an int will do as a float.
+            fits = type(value) is types[name] or (type(value) is int and types[name] is float)
+            if value is not None and not fits:
+                raise RecordError(f"{name} is {value!r}, expected {types[name].__name__}")
+    whole = [{name: row.get(name) for name in types} for row in rows]
+    return pl.DataFrame(whole, schema=schema(columns), orient="row")
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:

@@ -28,16 +28,17 @@ def main() -> int:
 
 def _render(arguments: argparse.Namespace) -> int:
     # Imported here, because the process that waits for a run must stay small.
-    from workflow_lib import cells, config, results
+    from workflow_lib import cells, results
     from workflow_lib.launch import render
+    from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        study = config.load_study(arguments.config)
-        planned, _ = config.lookup(
+        study = load_study(arguments.config)
+        planned, _ = lookup(
             "cell", arguments.cell, cells.merge(cells.expand_study(study).values())
         )
         if planned.estimate is None:
-            raise config.ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
+            raise ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
         cell = planned.cell
         directory = results.run_directory(arguments.results.absolute(), cell.id, arguments.run)
         places = render.Places(
@@ -48,7 +49,7 @@ def _render(arguments: argparse.Namespace) -> int:
         platform = study.platforms[cell.hardware.platform]
         script = render.job_script(cell, platform, places, planned.estimate.time_limit_min)
         render.write(cell, script, directory)
-    except (config.ConfigError, render.RenderError, OSError) as error:
+    except (ConfigError, render.RenderError, OSError) as error:
         return _fail(error)
     return 0
 

@@ -30,45 +30,43 @@ _PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy"
 #: variables that say how a run was set up; values of all others stay out, as they may be secrets
 _VARIABLES = re.compile(
     r"(SLURM_JOB_(ID|PARTITION|NODELIST|NUM_NODES|ACCOUNT|QOS)|SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES"
-    r"|ROCR_VISIBLE_DEVICES|OMP_NUM_THREADS|NCCL_[A-Z_]+|RCCL_[A-Z_]+|TORCH_[A-Z_]+)"
+    r"|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|OMP_NUM_THREADS|(NCCL|RCCL|TORCH)_[A-Z0-9_]+)"
 )
 
 
-def job_id() -> str:
-    """The scheduler's id of the job that this process is part of."""
-    return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID") or "by-hand"
-
-
-def begin(paths: RunPaths, script: Path) -> None:
-    """Claim the run directory for this job and record the environment.
+def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
+    """Claim the run directory for the job and record the environment.
 
     Evidence of an earlier attempt is moved to ``attempts/`` first. A job that was submitted by hand
     writes its own ``job.json``; the workflow's was written by whoever submitted it.
     """
-    own = job_id()
     known = records.read_record(paths.job, JobRecord) if paths.job.exists() else None
-    if attempts.has_evidence(paths) or (known is not None and known.job_id != own):
+    if attempts.has_evidence(paths) or (known is not None and known.job_id != job):
         attempts.set_aside(paths)
-    scheduler = "slurm" if "SLURM_JOB_ID" in os.environ else "local"
+    if known is not None and known.job_id == job:  # requeued: still the job that was submitted
+        records.write_json(paths.job, known)
     if not paths.job.exists():
         records.write_json(
             paths.job,
             JobRecord(
                 scheduler=scheduler,  # type: ignore[arg-type]  # one of the two literals
-                job_id=own,
+                job_id=job,
                 submitted_unix_s=time.time(),
                 submitted_by="the job itself",
             ),
         )
     for directory in (paths.logs, paths.steps, paths.telemetry):
         directory.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256(script.read_bytes()).hexdigest()
-    records.write_json(paths.environment, environment() | {"script_sha256": digest})
+    digest = hashlib.sha256(script).hexdigest()
+    own = {"job_id": job, "script_sha256": digest}
+    records.write_json(paths.environment, environment() | own)
 
 
 def environment() -> dict[str, Any]:
     """Versions and settings that bear on what is measured. What cannot be told is null."""
-    packages = {}
+    packages: dict[str, str | None] = {}
+    drivers = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    changes = _output("git", "status", "--porcelain", "-uno")
     for name in _PACKAGES:
         try:
             packages[name] = importlib.metadata.version(name)
@@ -76,33 +74,30 @@ def environment() -> dict[str, Any]:
             packages[name] = None
     return {
         "recorded_unix_s": time.time(),
-        "job_id": job_id(),
         "node": records.node_name(),
         "triptych": workflow_lib.__version__,
-        "commit": _first_line("git", "rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_first_line("git", "status", "--porcelain", "-uno")),
+        "commit": _output("git", "rev-parse", "HEAD"),
+        "uncommitted_changes": None if changes is None else bool(changes),
         "python": platform.python_version(),
         "packages": packages,
         "kernel": platform.release(),
         "operating_system": _operating_system(),
         "cpu_model": _cpu_model(),
         "cpus": os.cpu_count(),
-        "nvidia_driver": _first_line(
-            "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
-        ),
+        "nvidia_driver": next(iter((drivers or "").splitlines()), None),
         "environment_variables": {
             name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)
         },
     }
 
 
-def _first_line(*command: str) -> str | None:
-    """The first line that a command prints, or null where it is not there or fails."""
+def _output(*command: str) -> str | None:
+    """What a command prints, or null where it is not there or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip().partition("\n")[0] or None
+    return done.stdout.strip()
 
 
 def _operating_system() -> str | None:
@@ -142,23 +137,25 @@ def _is_alive(process: int) -> bool:
     """Whether a child of the script still runs; one that ended but was not waited for does not."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
-def end(paths: RunPaths, stage: str, training_exit: str, telemetry_exit: str) -> None:
+def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exit: str) -> None:
     """Write ``ended.json``. An empty exit code means that the step never started."""
     started = None
     if paths.environment.exists():
         started = records.read_json(paths.environment)
     now = time.time()
-    ranks = [records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")]
+    ranks = [
+        records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")
+    ]
     nodes = {rank.node for rank in ranks} or {records.node_name()}
     records.write_json(
         paths.ended,
         EndedRecord(
-            job_id=job_id(),
+            job_id=job,
             nodes=tuple(sorted(nodes)),
             started_unix_s=started["recorded_unix_s"] if started else now,
             ended_unix_s=now,
@@ -175,22 +172,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.launch.node", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     begin_command = commands.add_parser("begin")
-    begin_command.add_argument("--script", type=Path, required=True)
+    begin_command.add_argument("--scheduler", choices=("slurm", "local"), required=True)
     wait_command = commands.add_parser("wait-for-telemetry")
     wait_command.add_argument("--process", type=int, required=True)
     end_command = commands.add_parser("end")
     for name in ("--stage", "--training-exit", "--telemetry-exit"):
         end_command.add_argument(name, required=True)
+    for command in (begin_command, end_command):
+        command.add_argument("--job", required=True, help="the scheduler's id of the job")
     for command in (begin_command, wait_command, end_command):
         command.add_argument("run_directory", type=Path)
     arguments = parser.parse_args()
     paths = RunPaths(arguments.run_directory)
     if arguments.command == "begin":
-        begin(paths, arguments.script)
+        begin(paths, arguments.job, arguments.scheduler, sys.stdin.buffer.read())
     elif arguments.command == "wait-for-telemetry":
         wait_for_telemetry(paths, arguments.process)
     else:
-        end(paths, arguments.stage, arguments.training_exit, arguments.telemetry_exit)
+        end(
+            paths, arguments.job, arguments.stage, arguments.training_exit, arguments.telemetry_exit
+        )
 
 
 if __name__ == "__main__":

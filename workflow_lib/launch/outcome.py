@@ -47,7 +47,7 @@ def classify(paths: RunPaths, scheduler_state: str | None) -> OutcomeRecord:
         started_unix_s=ended.started_unix_s if ended else None,
         ended_unix_s=ended.ended_unix_s if ended else None,
         scheduler_state=scheduler_state,
-        script_edited=not seal.is_intact(paths.script.read_text(encoding="utf-8")),
+        script_edited=not seal.is_intact(paths.script),
     )
 
 
@@ -60,21 +60,28 @@ def _how(
             return Outcome.TELEMETRY_INVALID, reason
         return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
     # What the rank that failed first said comes before what the scheduler made of it.
+    # But a rank that only waited for others in vain says less than who took these away.
     first = _first_error(paths)
-    if first is not None:
-        return first.outcome, f"rank {first.rank} on {first.node}, in {first.phase}: {first.message}"
+    if first is not None and first.outcome != Outcome.COMMUNICATION_TIMEOUT:
+        return _rank_error(first)
     state = (scheduler_state or "").partition(" ")[0].rstrip("+")
     if ended is not None and ended.failed_stage == "time_limit":
         return Outcome.TIMEOUT, "the job came within a minute of its time limit and was ended"
     if state in _SCHEDULER_ENDS:
         outcome, cause = _SCHEDULER_ENDS[state]
         return outcome, f"{cause} ({scheduler_state})"
+    if first is not None and (ended is None or ended.failed_stage != "interrupted"):
+        return _rank_error(first)
     if ended is None:
         return Outcome.ERROR, (
             f"the job ended without its last word, ended.json (scheduler: {scheduler_state}); "
             f"see {paths.logs}"
         )
     return _failed_stage(paths, ended)
+
+
+def _rank_error(error: ErrorRecord) -> tuple[Outcome, str]:
+    return error.outcome, f"rank {error.rank} on {error.node}, in {error.phase}: {error.message}"
 
 
 def _failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:

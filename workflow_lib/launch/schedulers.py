@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -19,15 +20,28 @@ import submitit
 from workflow_lib import records
 from workflow_lib.records import Cell, RunPaths
 
+#: how long sacct may take to answer
+SACCT_TIMEOUT_S = 60.0
 #: what sbatch says, and which key of the platform's file mends it
 _REFUSALS = (
-    (r"invalid partition", "partition", "`sinfo -o %P` lists the partitions"),
+    (
+        r"invalid partition|use this partition|required partition",
+        "partition",
+        "`sinfo -o %P` lists them",
+    ),
+    (
+        r"violates accounting/qos policy",
+        "qos, nodes or time_limit_max_min",
+        "`sacctmgr show qos` lists limits",
+    ),
     (r"account", "account", "`sacctmgr show assoc user=$USER format=account` lists yours"),
     (r"qos", "qos", "`sacctmgr show assoc user=$USER format=qos` lists yours"),
     (r"reservation", "reservation", "`scontrol show reservation` lists them"),
     (r"feature|constraint", "constraint", "`sinfo -o %f` lists the nodes' features"),
     (r"gres|gpu", "gpu_type or gpu_request", "`sinfo -o %G` lists the nodes' GPUs"),
-    (r"node configuration|nodes", "nodes", "`sinfo` lists what the partition has"),
+    (r"memory", "memory_per_node_gb", "`sinfo -o '%n %m'` lists the nodes' memory in MB"),
+    (r"cpu count|processors", "cpus_per_gpu", "`sinfo -o '%n %c'` lists the nodes' CPUs"),
+    (r"node configuration|node count|nodes", "nodes", "`sinfo` lists what the partition has"),
     (r"time limit", "time_limit_max_min", "`sinfo -o '%P %l'` lists the limits"),
 )
 
@@ -48,12 +62,16 @@ class Scheduler(Protocol):
     def is_over(self, state: str | None) -> bool:
         """Whether a job in that state has ended for good."""
 
+    def will_start_again(self, state: str | None) -> bool:
+        """Whether a job that has run and is in that state was put back into the queue."""
+
 
 class Slurm:
     """Slurm, asked through ``sbatch`` and submitit's ``sacct`` watcher."""
 
-    _OVER = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED")
-    _OVER += ("CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+    _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL")
+    _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+    _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
     def submit(self, paths: RunPaths, cell: Cell) -> str:
         """Give ``job.sh`` to sbatch."""
@@ -62,7 +80,12 @@ class Slurm:
                 "sbatch is not on the path: run this on a login node of the cluster, or load its "
                 "Slurm module first; `--profile local` runs on this machine"
             )
-        log = str(paths.logs / "slurm-%j.log").replace("%", "%%").replace("%%j.log", "%j.log")
+        if "\\" in str(paths.logs):
+            raise SubmissionError(
+                f"{paths.logs}: Slurm cannot write its log below a directory with a backslash in "
+                "its name; choose another results directory"
+            )
+        log = str(paths.logs).replace("%", "%%") + "/slurm-%j.log"
         done = subprocess.run(
             ["sbatch", "--parsable", f"--output={log}", str(paths.script)],
             capture_output=True,
@@ -70,18 +93,39 @@ class Slurm:
             check=False,
         )
         if done.returncode != 0:
-            raise SubmissionError(_explain(done.stderr.strip(), cell.hardware.platform))
+            refusal = "; ".join(line.strip() for line in done.stderr.splitlines() if line.strip())
+            raise SubmissionError(_explain(refusal or "no reason given", cell.hardware.platform))
         return done.stdout.strip().partition(";")[0]
 
     def state(self, job_id: str) -> str | None:
-        """Ask sacct for the job's state."""
-        job: submitit.SlurmJob[None] = submitit.SlurmJob(folder=Path(os.devnull), job_id=job_id)
-        state = job.watcher.get_state(job_id, mode="force")
-        return None if state == "UNKNOWN" else state
+        """Ask sacct for the job's state, and read the answer as submitit does.
+
+        submitit's own question has no time limit, and an accounting database that hangs must not
+        keep a run waiting whose last word is on disk.
+        """
+        command = ["sacct", "-X", "-o", "JobID,State,NodeList", "--parsable2", "-j", job_id]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=SACCT_TIMEOUT_S, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            sys.stderr.write(f"triptych: cannot tell the state of job {job_id} now: {error}\n")
+            return None
+        jobs = submitit.SlurmJob.watcher.read_info(done.stdout)
+        return jobs.get(job_id, {}).get("State") or None
 
     def is_over(self, state: str | None) -> bool:
         """A requeued job is not over: it waits for its next start."""
-        return state is not None and state.split()[0].rstrip("+") in self._OVER
+        return _word(state) in self._OVER
+
+    def will_start_again(self, state: str | None) -> bool:
+        """Slurm requeues by itself after a node failure and, if so configured, a preemption."""
+        return _word(state) in self._QUEUED
+
+
+def _word(state: str | None) -> str:
+    """The state without what Slurm adds to it, as in "CANCELLED by 0"."""
+    return (state or "").partition(" ")[0].rstrip("+")
 
 
 def _explain(refusal: str, platform: str) -> str:
@@ -109,19 +153,24 @@ class Local:
 
     def state(self, job_id: str) -> str | None:
         """RUNNING while the controller's process is there, else FINISHED."""
-        if not job_id.isdigit():  # started by hand: nothing but its files tells of it
-            return None
         try:
             stat = Path(f"/proc/{job_id}/stat").read_text(encoding="utf-8")
             command = Path(f"/proc/{job_id}/cmdline").read_bytes()
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
             return "FINISHED"
-        runs = b"submitit" in command and stat.rpartition(")")[2].split()[0] != "Z"
+        # submitit's controller, or the script itself where it was started by hand.
+        runs = (b"submitit" in command or b"job.sh" in command) and stat.rpartition(")")[2].split()[
+            0
+        ] != "Z"
         return "RUNNING" if runs else "FINISHED"
 
     def is_over(self, state: str | None) -> bool:
         """A process that is gone does not come back."""
         return state == "FINISHED"
+
+    def will_start_again(self, state: str | None) -> bool:
+        """Nobody queues anything here."""
+        return False
 
 
 def _local_limit_min() -> int:

@@ -1,26 +1,32 @@
 """Tells a job script as rendered from one that was edited by hand.
 
-The seal is a comment near the top of the script: the SHA-256 of everything below it.
+The seal is a comment below the interpreter's line: the SHA-256 of everything below it.
 """
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
-_PREFIX = "# sha256 of all lines below: "
-
-
-def seal(head: str, body: str) -> str:
-    """The script: ``head`` (the interpreter's line), the seal, and ``body``."""
-    return f"{head}\n{_PREFIX}{_digest(body)}\n{body}"
+INTERPRETER = "#!/usr/bin/env bash"
+_PREFIX = b"# sha256 of all lines below: "
 
 
-def is_intact(script: str) -> bool:
-    """Whether the script's body is what it was sealed with."""
-    _, found, rest = script.partition(_PREFIX)
-    digest, _, body = rest.partition("\n")
-    return bool(found) and digest == _digest(body)
+def seal(body: str) -> str:
+    """The script: the interpreter's line, the seal, and ``body``."""
+    return f"{INTERPRETER}\n{_PREFIX.decode()}{_digest(body.encode()).decode()}\n{body}"
 
 
-def _digest(body: str) -> str:
-    return hashlib.sha256(body.encode()).hexdigest()
+def is_intact(script: Path) -> bool:
+    """Whether the script's body is, byte for byte, what it was sealed with.
+
+    Raises FileNotFoundError.
+    """
+    # Not read as text: that would make an editor's other line ends look like the rendered ones.
+    head, found, rest = script.read_bytes().partition(_PREFIX)
+    digest, _, body = rest.partition(b"\n")
+    return bool(found) and head == INTERPRETER.encode() + b"\n" and digest == _digest(body)
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

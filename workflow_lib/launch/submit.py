@@ -25,6 +25,8 @@ LOOK_EVERY_S = 0.5
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "30"))
 #: how long after a job's end its last word may take to be seen over a shared file system
 FILE_SYSTEM_LAG_S = 10.0
+#: how long after a job's last word the scheduler may take to settle what it calls the end
+SETTLE_S = 15.0
 #: how often a run is tried again at once where the cluster, not the run, is at fault
 RETRIES = 2
 _RETRIED = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
@@ -38,7 +40,7 @@ def run(directory: Path, scheduler_name: str) -> OutcomeRecord:
     Raises SubmissionError where the job cannot be submitted, and RecordError where the files of the
     run contradict themselves.
     """
-    paths = RunPaths(directory)
+    paths = RunPaths(directory.absolute())
     scheduler = schedulers.choose(scheduler_name)
     with _alone(paths):
         for remaining in range(RETRIES, -1, -1):
@@ -77,26 +79,67 @@ def _attempt(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> Outc
 
 
 def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> JobRecord:
-    if not seal.is_intact(paths.script.read_text(encoding="utf-8")):
+    if not seal.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
-            "it is for. Delete it to have it rendered anew, or submit it by hand: the workflow then "
-            "takes its result and marks it as edited"
+            "it is for. Delete it to have it rendered anew, or submit it by hand: the workflow "
+            "then takes its result and marks it as edited"
         )
     cell = records.read_record(paths.cell, Cell)
+    user = _user()
     job = JobRecord(
         scheduler="slurm" if scheduler_name == "slurm" else "local",
         job_id=scheduler.submit(paths, cell),
         submitted_unix_s=time.time(),
-        submitted_by=f"{getpass.getuser()} (process {os.getpid()})",
+        submitted_by=f"{user} (process {os.getpid()})",
     )
     records.write_json(paths.job, job)
     _say(f"submitted job {job.job_id} for {cell.id}")
     return job
 
 
+def _user() -> str:
+    """Who submits: a name where the machine knows one, else a number."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
 def _wait(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str | None:
     """Wait until the job has left its last word, or is gone without one. Returns its last state."""
+    while True:
+        state = _wait_once(paths, scheduler, job)
+        if job is None or not paths.ended.exists() or scheduler.is_over(state):
+            return state
+        state, said = _settled(scheduler, job), paths.ended.stat().st_mtime_ns
+        if not scheduler.will_start_again(state):
+            return state
+        _say(f"the scheduler took job {job.job_id} back ({state}); it will start again")
+        _wait_for_restart(paths, scheduler, job, said)
+
+
+def _settled(scheduler: Scheduler, job: JobRecord) -> str | None:
+    """The job's state after its last word, once the scheduler knows how it ended."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        state = scheduler.state(job.job_id)
+        settled = scheduler.is_over(state) or scheduler.will_start_again(state)
+        if settled or time.monotonic() > deadline:
+            return state
+        time.sleep(LOOK_EVERY_S)
+
+
+def _wait_for_restart(paths: RunPaths, scheduler: Scheduler, job: JobRecord, said: int) -> None:
+    """Wait until a job that was taken back moves its earlier last word aside, or ends."""
+    while paths.ended.exists() and paths.ended.stat().st_mtime_ns == said:
+        if scheduler.is_over(scheduler.state(job.job_id)):
+            return
+        time.sleep(min(ASK_EVERY_S, 5.0))
+
+
+def _wait_once(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str | None:
+    """Wait for a last word, or for the end of the job. Returns the state if it was asked for."""
     state: str | None = None
     shown = ""
     next_question = time.monotonic() + min(ASK_EVERY_S, 2.0)
@@ -112,7 +155,7 @@ def _wait(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str |
             _say(progress)
             shown = progress
         time.sleep(LOOK_EVERY_S)
-    return scheduler.state(job.job_id) if job is not None else None
+    return state
 
 
 def _wait_for_last_word(paths: RunPaths) -> None:

@@ -26,13 +26,14 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 def labels(cells: Sequence[Row]) -> list[str]:
     """The shortest label of each cell that tells it from the others here.
 
-    That is its layout; with its options where they differ; with the end of its id where two cells
-    are alike even so.
+    That is its layout; with those of its options that not all cells have; and with the end of its
+    id where two cells of a platform and model are alike even so.
     """
-    several = len({cell["options"] for cell in cells}) > 1
+    options = [cell["options"].split("-") for cell in cells]
+    common = set.intersection(*map(set, options)) if options else set()
     short = [
-        f"{cell['parallelism']} {cell['options']}".strip() if several else cell["parallelism"]
-        for cell in cells
+        " ".join([cell["parallelism"], *(part for part in of_cell if part not in common)])
+        for cell, of_cell in zip(cells, options, strict=True)
     ]
     where = [
         (cell["platform"], cell["model"], label) for cell, label in zip(cells, short, strict=True)

@@ -19,7 +19,6 @@ from workflow_lib.report.cells import Row, in_order, natural
 from workflow_lib.report.gpu_figure import gpu_figure
 from workflow_lib.report.parallelism_figure import parallelism_figure
 
-
 #: cells in one heat map
 _ROWS = 14
 
@@ -71,13 +70,15 @@ def figures(tables: Tables) -> list[FigureEntry]:
     return entries
 
 
-def write_figures(tables: Tables, output: Path) -> list[Path]:
-    """Draw every figure as SVG and PDF into ``output``; returns what was written."""
+def write_figures(
+    tables: Tables, output: Path, formats: Sequence[str] = style.FORMATS
+) -> list[Path]:
+    """Draw every figure into ``output``, as SVG and PDF unless told; returns what was written."""
     output.mkdir(parents=True, exist_ok=True)
     written = []
     for entry in figures(tables):
         with style.styled(entry.stem):
-            written += style.save(entry.draw(), output / entry.stem)
+            written += style.save(entry.draw(), output / entry.stem, formats)
     return written
 
 

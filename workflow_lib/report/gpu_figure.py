@@ -43,8 +43,10 @@ def gpu_figure(heading: str, cells: Sequence[Row], gpus: Sequence[Row]) -> Figur
         for panel in _PANELS
         if panel[0] != "throttle_brake_share" or any(values[panel[0]].values())
     ]
-    width = min(style.PAGE_IN, max(style.COLUMN_IN, 1.9 + 0.085 * len(places)))
-    height = 0.75 + len(panels) * (0.52 + 0.145 * len(rows))
+    labels_in = style.LABEL_LETTER_IN * max(map(len, labels(rows)))
+    wanted_in = min(style.PAGE_IN, labels_in + 0.9 + 0.085 * len(places))
+    width = max(style.COLUMN_IN, labels_in + 2.0, wanted_in)
+    height = 0.85 + len(panels) * (0.52 + 0.145 * len(rows))
     figure = Figure(figsize=(width, height))
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for of_panel, (name, title, unit, factor, colours) in zip(axes, panels, strict=True):
@@ -55,7 +57,7 @@ def gpu_figure(heading: str, cells: Sequence[Row], gpus: Sequence[Row]) -> Figur
             bar.set_label(unit, fontsize=6.5)
             bar.outline.set_linewidth(0.4)
         _mark_airflow(of_panel, places, airflow)
-    axes[-1].set_xlabel("GPU in its node, node by node (F: front, R: rear of the air stream)")
+    axes[-1].set_xlabel("GPU in its node, node by node\n(F: front, R: rear of the air stream)")
     style.title(figure, heading, any(cell["simulated"] for cell in rows))
     return figure
 
@@ -106,9 +108,9 @@ def _draw(
 ) -> Any:
     """Fill the fields; returns the image for its colour bar, or None where there is no value."""
     columns = max(len(places), 1)
-    axes.add_patch(
-        Rectangle((0, 0), columns, len(rows), facecolor="#f4f4f4", hatch="/////", linewidth=0)
-    )
+    background = Rectangle((0, 0), columns, len(rows), facecolor="#f4f4f4", linewidth=0, zorder=0)
+    background.set_hatch("/////")
+    axes.add_patch(background)
     nan = float("nan")
     fields = [[values.get((row["cell"], place), nan) * factor for place in places] for row in rows]
     image = None
@@ -125,6 +127,7 @@ def _draw(
             vmin=low,
             vmax=high,
             interpolation="none",
+            zorder=1,
             aspect="auto",
             extent=(0, columns, len(rows), 0),
         )

@@ -44,6 +44,8 @@ _PANELS = (
 )
 
 
+#: with fewer cells than this, each keeps the width that it would have among so many
+_FEWEST_COLUMNS = 6
 #: letters of an outcome that fit on one line, as high as a panel
 _LONGEST_LINE = 14
 
@@ -56,8 +58,15 @@ def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) ->
     not complete is a hatched band that says why; a missing measure says "no data".
     """
     ordered = in_order(cells)
+    ticks = [
+        f"{label} ({cell['completed']}/{cell['repeats']})"
+        if completed(cell) and cell["completed"] < cell["repeats"]
+        else label
+        for cell, label in zip(ordered, labels(ordered), strict=True)
+    ]
     width = max(style.COLUMN_IN, 0.75 + 0.17 * len(ordered))
-    figure = Figure(figsize=(width, 6.1))
+    height = 4.9 + style.LABEL_LETTER_IN * max(map(len, ticks))
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(len(_PANELS), 1, sharex=True)
     for panel, of_panel in zip(_PANELS, axes, strict=True):
         _draw_panel(of_panel, panel, ordered, runs)
@@ -70,14 +79,9 @@ def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) ->
             for of_panel in axes[1:]:
                 style.blank(of_panel, place - 0.5, place + 0.5)
     _divide_platforms(axes, ordered)
-    ticks = [
-        f"{label} ({cell['completed']}/{cell['repeats']})"
-        if completed(cell) and cell["completed"] < cell["repeats"]
-        else label
-        for cell, label in zip(ordered, labels(ordered), strict=True)
-    ]
     axes[-1].set_xticks(range(len(ordered)), ticks, rotation=90)
-    axes[-1].set_xlim(-0.5, len(ordered) - 0.5)
+    margin = 0.5 + max(0.0, (_FEWEST_COLUMNS - len(ordered)) / 2)
+    axes[-1].set_xlim(-margin, len(ordered) - 1 + margin)
     figure.align_ylabels(axes)
     handles, names = axes[0].get_legend_handles_labels()
     if handles:
@@ -135,7 +139,7 @@ def _draw_panel(axes: Axes, panel: _Panel, cells: Sequence[Row], runs: Sequence[
     if not drawn:
         axes.set_yticks([])
     elif panel.from_zero:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.dataLim.y1 * 1.15)
 
 
 def _draw_runs(

@@ -112,6 +112,8 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
         rank=launch.rank,
         world_size=launch.world_size,
         timeout=COMMUNICATION_TIMEOUT,
+        # NCCL would guess the GPU from the rank, which goes wrong where nodes differ.
+        device_id=device.torch if device.torch.type == "cuda" else None,
     )
     mesh = meshes.create(cell.degrees, device.torch)
     progress.enter("build")

@@ -61,8 +61,11 @@ def _inert_overlap(degrees: Degrees, training: Training) -> str | None:
 
 
 def _indivisible(degrees: Degrees, model: Model) -> str | None:
-    if degrees.pp > model.layers:
-        return f"PP {degrees.pp}: {model.name} has {model.layers} layers; use at most that many"
+    if model.layers % degrees.pp:
+        return (
+            f"PP {degrees.pp}: {model.name} has {model.layers} layers, which {degrees.pp} does not "
+            "divide into equal stages; use a PP that does"
+        )
     for count, what in (
         (model.kv_heads, "key and value heads"),
         (model.attention_heads, "attention heads"),

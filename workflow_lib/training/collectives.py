@@ -74,7 +74,7 @@ def copy_to_group(x: Tensor, group: Group) -> Tensor:
     """Pass x on; sum its gradient over the group."""
     if group_size(group) == 1:
         return x
-    result: Tensor = _CopyToGroup.apply(x, group)
+    result: Tensor = _CopyToGroup.apply(x, group)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -82,7 +82,7 @@ def sum_over_group(x: Tensor, group: Group) -> Tensor:
     """Sum x over the group; pass its gradient on."""
     if group_size(group) == 1:
         return x
-    result: Tensor = _SumOverGroup.apply(x, group)
+    result: Tensor = _SumOverGroup.apply(x, group)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -91,7 +91,7 @@ def exchange(rows: Tensor, received: list[int], sent: list[int], group: Group) -
 
     ``rows`` is [sum(sent), …]; the result is [sum(received), …], ordered by the sending rank.
     """
-    result: Tensor = _Exchange.apply(rows, received, sent, group)
+    result: Tensor = _Exchange.apply(rows, received, sent, group)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -129,5 +129,5 @@ def cross_entropy(logits: Tensor, targets: Tensor, group: Group) -> Tensor:
     """
     if group_size(group) == 1:
         return torch.nn.functional.cross_entropy(logits.float(), targets)
-    losses: Tensor = _VocabularyParallelCrossEntropy.apply(logits.float(), targets, group)
+    losses: Tensor = _VocabularyParallelCrossEntropy.apply(logits.float(), targets, group)  # type: ignore[no-untyped-call]
     return losses.mean()

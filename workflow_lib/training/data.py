@@ -55,7 +55,8 @@ class TokenFile:
             vocabulary = int(plain["vocabulary_size"])
         except FileNotFoundError:
             raise DataError(
-                f"{description}: no such file; make it with python -m workflow_lib.training.tokenize"
+                f"{description}: no such file; make it with "
+                "python -m workflow_lib.training.tokenize"
             ) from None
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
@@ -118,5 +119,5 @@ def step_batches(source: Source, cell: Cell, mesh: Mesh, step: int) -> list[tupl
     ids = torch.from_numpy(np.stack(rows)).to(mesh.device)
     size = training.micro_batch_size
     return [
-        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in ids.split(size)
+        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in torch.split(ids, size)
     ]

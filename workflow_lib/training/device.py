@@ -19,7 +19,7 @@ class Device:
 
     torch: torch.device
     name: str
-    #: index of the GPU within its node; None on a CPU
+    #: index among the node's GPUs that the job sees; None on a CPU
     gpu: int | None
     backend: str
 
@@ -66,12 +66,5 @@ def choose(launch: Launch, hardware: Hardware, telemetry: Telemetry) -> Device:
             f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but this one is "
             f"{name!r}: choose the right partition, or correct the platform's file"
         )
-    return Device(device, name, _index_in_node(launch.local_rank), "nccl")
-
-
-def _index_in_node(visible_index: int) -> int:
-    """The index by which telemetry knows a GPU, given its index among the visible ones."""
-    visible = [v for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if v.strip()]
-    if visible_index < len(visible) and visible[visible_index].strip().isdigit():
-        return int(visible[visible_index])
-    return visible_index
+    # Telemetry, too, counts the GPUs that the job sees.
+    return Device(device, name, launch.local_rank, "nccl")

@@ -86,14 +86,17 @@ class SparseFeedForward(nn.Module):
         return exchange(passed[back], sent, received, self.expert_group)
 
     def _through_local_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
-        if rows.is_cuda and rows.dtype == torch.bfloat16:
+        if rows.is_cuda and rows.dtype == torch.bfloat16 and torch.version.hip is None:
             ends = counts.cumsum(0).to(torch.int32)
             gate, up = _grouped_product(rows, self.gate_up, ends).chunk(2, dim=-1)
             return _grouped_product(F.silu(gate) * up, self.down, ends)
         outputs = []
         # unbind: one backward node for the whole stack, where indexing would fill one a slice
         parts = zip(
-            rows.split(counts.tolist()), self.gate_up.unbind(0), self.down.unbind(0), strict=True
+            torch.split(rows, counts.tolist()),
+            self.gate_up.unbind(0),
+            self.down.unbind(0),
+            strict=True,
         )
         for part, gate_up, down in parts:
             gate, up = F.linear(part, gate_up).chunk(2, dim=-1)
@@ -104,7 +107,7 @@ class SparseFeedForward(nn.Module):
 def _grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Multiply consecutive runs of rows, ending at ``ends``, each with the transpose of its matrix.
 
-    One kernel for all experts; needs bf16 on CUDA.
+    One kernel for all experts; needs bf16 on an NVIDIA GPU.
     """
     product: Tensor = torch._grouped_mm(rows, matrices.transpose(-2, -1), offs=ends)
     return product

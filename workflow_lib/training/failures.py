@@ -15,6 +15,20 @@ class NonfiniteLoss(ArithmeticError):
     """The loss of a step is NaN or infinite."""
 
 
+#: What torch's collectives say when another rank does not answer, or is gone: the cause lies there,
+#: so this rank reports no more than that it waited in vain.
+_SIGNS_OF_A_LOST_RANK = (
+    "timed out",
+    "timeout",
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "connection was closed",
+    "broken pipe",
+    "remote process exited",
+)
+
+
 def outcome_of(error: BaseException) -> Outcome:
     """Say which outcome of the run an exception stands for."""
     message = str(error).lower()
@@ -25,8 +39,8 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome.OUT_OF_MEMORY
     if isinstance(error, ArithmeticError):
         return Outcome.NONFINITE_LOSS
-    if isinstance(error, (dist.DistError, RuntimeError)) and (
-        "timed out" in message or "timeout" in message
+    if isinstance(error, (dist.DistError, RuntimeError)) and any(
+        sign in message for sign in _SIGNS_OF_A_LOST_RANK
     ):
         return Outcome.COMMUNICATION_TIMEOUT
     return Outcome.ERROR

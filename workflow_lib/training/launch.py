@@ -52,7 +52,7 @@ def detect() -> Launch:
 
 
 def _from_slurm() -> Launch:
-    # submitit tells its clusters apart by this variable; the job exports it, a hand-run srun may not.
+    # submitit tells its clusters apart by this variable: the job sets it, srun by hand does not.
     os.environ.setdefault("SUBMITIT_EXECUTOR", "slurm")
     from submitit.helpers import TorchDistributedEnvironment
 

@@ -100,7 +100,7 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
         )
 
     def group(*varying: str) -> dist.ProcessGroup:
-        mine = None
+        mine: dist.ProcessGroup | None = None
         # Creating a group is collective: every rank creates all of them, in the same order.
         for members in group_members(degrees, *varying):
             created = dist.new_group(members)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import codecs
-import glob
 import hashlib
 import os
 import sys
@@ -101,13 +100,19 @@ def documents(sources: list[str]) -> list[Path]:
                 if not apart & set(path.relative_to(library).parts)
             ]
         else:
-            names = [source] if Path(source).is_file() else glob.glob(source, recursive=True)
-            files = [Path(name) for name in names if Path(name).is_file()]
+            files = [Path(source)] if Path(source).is_file() else _matching(source)
         if not files:
             hint = f"{source}/**/*.txt" if Path(source).is_dir() else "an existing file or pattern"
             raise TokenizeError(f"{source}: no such text file; give {hint}, or {STANDARD_LIBRARY}")
         found += sorted(files)
     return found
+
+
+def _matching(pattern: str) -> list[Path]:
+    """The files that a glob pattern matches; ``**`` stands for any directories."""
+    path = Path(pattern)
+    matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+    return [match for match in matches if match.is_file()]
 
 
 def pieces(path: Path) -> Iterator[str]:

@@ -1,0 +1,166 @@
+"""A made-up run whose every figure is known, written as training and telemetry write theirs.
+
+Timeline, in seconds after ``START``::
+
+    -10 .. 0   idle: every GPU draws 100 W (of GPU 0) + 10 W a further index
+    0          the first rank starts
+    10 .. 20   step 0: warm-up
+    20 .. 30   step 1: measured
+    30 .. 40   step 2: measured
+    50         the last sample
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.records import (
+    GPU_SAMPLES,
+    STEPS,
+    Cell,
+    Column,
+    Data,
+    Degrees,
+    Hardware,
+    Model,
+    Outcome,
+    OutcomeRecord,
+    RankRecord,
+    RunPaths,
+    Telemetry,
+    TelemetryStart,
+    Training,
+    write_json,
+)
+
+START = 1_700_000_000.0
+
+#: 2 layers of hidden size 4: parameters by hand in test_reduce.py
+MODEL = Model(
+    name="tiny", family="llama", layers=2, hidden_size=4, ffn_hidden_size=8, attention_heads=2,
+    kv_heads=2, sequence_length=16, vocabulary_size=10,
+)  # fmt: skip
+HARDWARE = Hardware(
+    platform="made-up", gpu="H200", gpus_per_node=2, gpus_per_package=1, gpu_memory_bytes=10**9,
+    peak_bf16_flops_per_s=1000.0, peak_fp32_flops_per_s=None, power_limit_w=700.0,
+    airflow=("front", "rear"),
+)  # fmt: skip
+
+
+def cell(**changes: Any) -> Cell:
+    """Two replicas on one node with two GPUs, one step of warm-up and two measured ones."""
+    plain = Cell(
+        id="made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
+        model=MODEL,
+        degrees=Degrees(dp=2),
+        training=Training(1, 1, 4, "bf16", "none", False, 1, 2, 1e-3, 1),
+        data=Data("synthetic", "synthetic"),
+        hardware=HARDWARE,
+        telemetry=Telemetry("nvidia", 10.0, 10.0),
+        nodes=1,
+        software={},
+    )
+    return replace(plain, **changes)
+
+
+def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
+    """A GPU's readings at a time: idle, then 400 W (GPU 0) or 600 W (GPU 1) from 5 s on."""
+    busy_w = 400 + 200 * gpu
+    return {
+        "unix_time_s": START + elapsed_s,
+        "gpu": gpu,
+        "power_w": 100 + 10 * gpu if elapsed_s < 5 else busy_w,
+        "energy_j": busy_w * elapsed_s + 1000,
+        "temperature_c": 50 + 10 * gpu + (5 if elapsed_s == 25 else 0),
+        "sm_clock_mhz": 1500,
+        "event_reasons": 4,
+        # At the cap for half of the time, hot for a tenth in software and a twentieth in hardware.
+        "throttle_power_cap_s": 0.5 * (elapsed_s + 10),
+        "throttle_sw_thermal_s": 0.1 * (elapsed_s + 10),
+        "throttle_hw_thermal_s": 0.05 * (elapsed_s + 10),
+        "throttle_power_brake_s": 0,
+        "read_cost_s": 0.001,
+    }
+
+
+@dataclass
+class Run:
+    """What to write; tests change a field, then call :meth:`write`."""
+
+    cell: Cell = field(default_factory=cell)
+    outcome: Outcome = Outcome.COMPLETED
+    nodes: tuple[str, ...] = ("node1",)
+    gpus_per_node: int = 2
+    device_name: str = "NVIDIA H200"
+    on_cpu: bool = False
+    simulated: bool = False
+    #: a sample's fields → the fields to write, or None to leave it out
+    edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
+    missing: Mapping[str, str] = field(default_factory=dict)
+    period_s: float = 0.5
+    step_tokens: int = 32
+
+    def write(self, directory: Path) -> RunPaths:
+        """Write the run's files."""
+        paths = RunPaths(directory)
+        write_json(paths.cell, self.cell)
+        record = OutcomeRecord(
+            self.outcome, f"the run was {self.outcome}", "1", self.nodes, None, None, None, False
+        )
+        write_json(paths.outcome if self.outcome.is_result else paths.failure, record)
+        for node in self.nodes:
+            self.write_telemetry(paths, node)
+        for rank in range(self.cell.degrees.world_size):
+            self._write_rank(paths, rank)
+        return paths
+
+    def write_telemetry(self, paths: RunPaths, node: str) -> None:
+        """Write a node's telemetry alone."""
+        gpus = tuple({"name": "NVIDIA H200"} for _ in range(self.gpus_per_node))
+        start = TelemetryStart(
+            node, "simulated" if self.simulated else "nvidia", self.simulated, START - 10,
+            1 / self.period_s, gpus, self.missing,
+        )  # fmt: skip
+        write_json(paths.telemetry_start(node), start)
+        ticks = range(round(60 / self.period_s) + 1)
+        rows = [
+            self.edit(sample(-10 + tick * self.period_s, gpu))
+            for tick in ticks
+            for gpu in range(self.gpus_per_node)
+        ]
+        write_csv(paths.gpu_samples(node), GPU_SAMPLES, [row for row in rows if row is not None])
+
+    def _write_rank(self, paths: RunPaths, rank: int) -> None:
+        per_node = self.cell.ranks_per_node
+        place = RankRecord(
+            rank, self.nodes[rank // per_node], None if self.on_cpu else rank % per_node,
+            self.device_name, 0, 0, rank, 0, 100, 1, START + rank,
+        )  # fmt: skip
+        write_json(paths.rank(rank), place)
+        rows = [
+            {
+                "step": step,
+                "phase": "warmup" if step == 0 else "measured",
+                "started_unix_s": START + 10 + 10 * step,
+                # Rank 1 is the slower one, but for the last step, where rank 0 is.
+                "ended_unix_s": START + 20 + 10 * step - (0 if (rank == 1) != (step == 2) else 1),
+                "loss": 3.0 - step if rank == 0 else None,
+                "tokens": self.step_tokens,
+                "memory_peak_bytes": 1000 + 100 * rank,
+            }
+            for step in range(3)
+        ]
+        write_csv(paths.rank_steps(rank), STEPS, rows)
+
+
+def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows under their header; what a row lacks is empty."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, [column.name for column in columns], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

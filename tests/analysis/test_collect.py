@@ -1,0 +1,225 @@
+"""Every cell of a plan reaches the tables, whatever became of its runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from workflow_lib.analysis.__main__ import main
+from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.tables import read_table, schema, table, write_table
+from workflow_lib.records import (
+    CELLS,
+    GPUS,
+    MEASURES,
+    PLAN,
+    RUNS,
+    Outcome,
+    RecordError,
+    RunPaths,
+    identity,
+    write_json,
+)
+from workflow_lib.results import run_directory
+
+from .synthetic_run import Run, cell
+
+
+def planned(name: str, repeats: int = 1, reason: str = "") -> dict[str, Any]:
+    """A row of the plan; ``reason`` makes it infeasible."""
+    return {
+        **identity(cell(id=f"made-up/tiny/tp1-pp1-dp2_{name}_0123456789")),
+        "sweeps": "all",
+        "repeats": repeats,
+        "memory_per_gpu_bytes": 1e9,
+        "step_time_s": 1.0,
+        "gpu_hours": 1.0,
+        "time_limit_min": 10,
+        "feasible": not reason,
+        "reason": reason,
+    }
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """The name that planned() gave to the cell."""
+    return str(row["cell"].split("_")[1])
+
+
+def write_run(results: Path, row: dict[str, Any], repeat: int, run: Run) -> RunPaths:
+    """Write a run where its cell's plan has it, and reduce it."""
+    run.cell = replace(run.cell, id=row["cell"])
+    paths = run.write(run_directory(results, row["cell"], repeat))
+    reduce_run(paths.directory)
+    return paths
+
+
+def tables(tmp_path: Path, plan: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Collect a plan; returns each table's rows."""
+    write_table(table(plan, PLAN), tmp_path / "plan.parquet")
+    collect(tmp_path / "plan.parquet", tmp_path, tmp_path / "tables")
+    columns = {"runs": RUNS, "cells": CELLS, "gpus": GPUS}
+    return {
+        name: read_table(tmp_path / "tables" / f"{name}.parquet", of_table).to_dicts()
+        for name, of_table in columns.items()
+    }
+
+
+def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path: Path) -> None:
+    row = planned("a", repeats=3)
+    for repeat, watts in ((1, 400), (2, 100), (3, 250)):
+        write_run(tmp_path, row, repeat, Run(edit=lambda fields, w=watts: {**fields, "power_w": w}))
+    found = tables(tmp_path, [row])
+    (of_cell,) = found["cells"]
+    # Two GPUs for 20 s each.
+    assert (of_cell["energy_j_low"], of_cell["energy_j"], of_cell["energy_j_high"]) == (
+        4000.0,
+        10_000.0,
+        16_000.0,
+    )
+    assert of_cell["completed"] == 3
+    assert of_cell["outcomes"] == "completed 3"
+    assert of_cell["gpu_name"] == "NVIDIA H200"
+    assert [run["energy_j"] for run in found["runs"]] == [16_000.0, 4000.0, 10_000.0]
+    assert [(gpu["run"], gpu["gpu"]) for gpu in found["gpus"]] == [
+        (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1),
+    ]  # fmt: skip
+
+
+def test_runs_that_failed_or_never_ran_keep_their_rows(tmp_path: Path) -> None:
+    mixed, failed, waiting = planned("mixed", 3), planned("failed", 3), planned("waiting", 2)
+    write_run(tmp_path, mixed, 1, Run())
+    write_run(tmp_path, mixed, 2, Run(outcome=Outcome.TIMEOUT))
+    for repeat, outcome in ((1, "error"), (2, "node_failure"), (3, "node_failure")):
+        write_run(tmp_path, failed, repeat, Run(outcome=Outcome(outcome)))
+    found = tables(tmp_path, [waiting, mixed, failed])
+    fates = [(name_of(row), row["outcome"], row["outcomes"]) for row in found["cells"]]
+    assert fates == [
+        ("failed", "node_failure", "error 1, node_failure 2"),
+        ("mixed", "completed", "completed 1, not_run 1, timeout 1"),
+        ("waiting", "not_run", "not_run 2"),
+    ]
+    assert [row["cause"] for row in found["cells"]] == [
+        "the run was node_failure",
+        "the run was completed",
+        "the run has not ended",
+    ]
+    assert [(name_of(row), row["run"], row["outcome"]) for row in found["runs"]] == [
+        ("failed", 1, "error"),
+        ("failed", 2, "node_failure"),
+        ("failed", 3, "node_failure"),
+        ("mixed", 1, "completed"),
+        ("mixed", 2, "timeout"),
+        ("mixed", 3, "not_run"),
+        ("waiting", 1, "not_run"),
+        ("waiting", 2, "not_run"),
+    ]
+    for row in found["runs"]:
+        lacking = {measure.name for measure in MEASURES if row[measure.name] is None}
+        assert lacking <= json.loads(row["missing_reasons"]).keys()
+        assert bool(lacking) == (row["outcome"] != "completed")
+
+
+def test_an_outcome_without_a_summary_is_still_told(tmp_path: Path) -> None:
+    row = planned("a")
+    write_run(tmp_path, row, 1, Run(outcome=Outcome.OUT_OF_MEMORY)).summary.unlink()
+    (of_run,) = tables(tmp_path, [row])["runs"]
+    assert (of_run["outcome"], of_run["cause"]) == ("out_of_memory", "the run was out_of_memory")
+
+
+def test_a_completed_run_that_was_not_reduced_says_so(tmp_path: Path) -> None:
+    row = planned("a")
+    write_run(tmp_path, row, 1, Run()).summary.unlink()
+    found = tables(tmp_path, [row])
+    assert found["runs"][0]["outcome"] == "completed"
+    assert "has not been reduced" in json.loads(found["runs"][0]["missing_reasons"])["energy_j"]
+    assert found["cells"][0]["energy_j"] is None
+
+
+def test_the_summary_of_an_attempt_that_is_being_repeated_does_not_count(tmp_path: Path) -> None:
+    row = planned("a")
+    write_run(tmp_path, row, 1, Run()).outcome.unlink()
+    assert tables(tmp_path, [row])["runs"][0]["outcome"] == "not_run"
+
+
+def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) -> None:
+    found = tables(tmp_path, [planned("a", reason="needs 200 GB, a GPU has 141 GB")])
+    assert found["runs"] == []
+    (of_cell,) = found["cells"]
+    assert of_cell["outcome"] == "infeasible"
+    assert of_cell["cause"] == "needs 200 GB, a GPU has 141 GB"
+    assert of_cell["tokens_per_s"] is None
+    assert of_cell["simulated"] is False
+
+
+def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path: Path) -> None:
+    row = planned("a", repeats=2)
+    write_run(tmp_path, row, 1, Run())
+    write_run(tmp_path, row, 2, Run(edit=lambda fields: {**fields, "power_w": None}))
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    assert of_cell["energy_j"] is None
+    assert of_cell["energy_j_low"] is None
+    assert of_cell["tokens_per_s"] == pytest.approx(6.4)
+
+
+def test_one_simulated_run_marks_the_cell(tmp_path: Path) -> None:
+    row = planned("a", repeats=2)
+    write_run(tmp_path, row, 1, Run())
+    write_run(tmp_path, row, 2, Run(simulated=True))
+    assert tables(tmp_path, [row])["cells"][0]["simulated"] is True
+
+
+def test_tables_have_their_schema_even_when_empty(tmp_path: Path) -> None:
+    tables(tmp_path, [])
+    frame = pl.read_parquet(tmp_path / "tables" / "gpus.parquet")
+    assert dict(frame.schema) == schema(GPUS)
+    assert frame.height == 0
+
+
+def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path: Path) -> None:
+    plan = [planned("a"), planned("b")]
+    for row in plan:
+        write_run(tmp_path, row, 1, Run())
+    tables(tmp_path, plan)
+    names = ("runs", "cells", "gpus")
+    first = [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names]
+    tables(tmp_path, plan[::-1])
+    assert [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names] == first
+
+
+def test_a_summary_of_another_cell_is_refused(tmp_path: Path) -> None:
+    row = planned("a")
+    paths = write_run(tmp_path, row, 1, Run())
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    write_json(paths.summary, {**summary, "run": {**summary["run"], "tp": 7}})
+    with pytest.raises(RecordError, match="tp is 7, but the plan has 1"):
+        tables(tmp_path, [row])
+
+
+def test_no_plan_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["collect", "--plan", str(tmp_path / "plan.parquet")]
+    assert main([*command, "--results", str(tmp_path), "--output", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"collect: {tmp_path}/plan.parquet: no such table; it is made by an earlier stage\n"
+    )
+
+
+def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.parquet"
+    pl.DataFrame({"cell": ["a"]}).write_parquet(path)
+    with pytest.raises(RecordError, match="column 'platform' is None, expected String"):
+        read_table(path, PLAN)
+
+
+def test_a_value_of_another_type_is_refused() -> None:
+    with pytest.raises(RecordError, match="cell is 3, expected str"):
+        table([{"cell": 3}], PLAN)
+    with pytest.raises(RecordError, match="tp is True, expected int"):
+        table([{"tp": True}], PLAN)
+    with pytest.raises(RecordError, match="'celll', which is no column"):
+        table([{"celll": "a"}], PLAN)

@@ -1,0 +1,114 @@
+"""Raw files that are damaged or contradict each other: an error that says where, never a figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.__main__ import main
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import RecordError
+
+from .synthetic_run import START, Run
+
+
+def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
+        stream.write("1700000050.1,0,99")
+    reduce_run(paths.directory)
+    assert json.loads(paths.summary.read_text(encoding="utf-8"))["run"]["energy_j"] == 20_000.0
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("1700000010.0,0,99\n", "3 fields, expected 16"),
+        ("1700000010.0,0" + ",1" * 15 + "\n", "17 fields, expected 16"),
+        ("\n", "0 fields, expected 16"),
+        ("1700000010.0,0,x" + "," * 13 + "\n", "power_w is 'x', expected a finite float"),
+        ("1700000010.0,0,nan" + "," * 13 + "\n", "power_w is 'nan', expected a finite float"),
+        ("1700000010.0," + "," * 14 + "\n", "gpu is '', expected a finite int"),
+        ("\0\0\0" + "," * 15 + "\n", "unix_time_s is '\\x00\\x00\\x00', expected a finite float"),
+    ],
+)
+def test_damaged_telemetry_is_an_error_that_names_the_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, message: str
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    samples = paths.gpu_samples("node1")
+    lines = samples.read_text(encoding="utf-8").splitlines(keepends=True)
+    samples.write_text("".join([*lines[:6], damage, *lines[6:]]), encoding="utf-8")
+    assert main(["reduce", str(paths.directory)]) == 1
+    assert capsys.readouterr().err == f"reduce: {samples}:7: {message}\n"
+    assert not paths.summary.exists()
+
+
+def test_another_header_is_an_error(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    paths.gpu_samples("node1").write_text("unix_time_s,gpu\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"node1\.csv:1: the header is 'unix_time_s,gpu'"):
+        reduce_run(paths.directory)
+
+
+def test_time_that_runs_backwards_is_an_error(tmp_path: Path) -> None:
+    def set_clock(fields: dict[str, Any]) -> dict[str, Any]:
+        late = fields["unix_time_s"] > START + 30
+        return {**fields, "unix_time_s": fields["unix_time_s"] - 5} if late else fields
+
+    with pytest.raises(RecordError, match="the time of GPU 0 runs backwards"):
+        reduce_run(Run(edit=set_clock).write(tmp_path / "run1").directory)
+
+
+def test_tokens_other_than_the_cells_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"step 1 the ranks trained on 62 tokens, expected 64 "):
+        reduce_run(Run(step_tokens=31).write(tmp_path / "run1").directory)
+
+
+def test_ranks_of_a_replica_that_disagree_are_an_error(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    rank = json.loads(paths.rank(1).read_text(encoding="utf-8"))
+    paths.rank(1).write_text(json.dumps({**rank, "dp_rank": 0}), encoding="utf-8")
+    text = paths.rank_steps(1).read_text(encoding="utf-8")
+    paths.rank_steps(1).write_text(text.replace(",32,", ",16,"), encoding="utf-8")
+    with pytest.raises(RecordError, match="in step 1 the ranks of replica 0 count 16 to 32 tokens"):
+        reduce_run(paths.directory)
+
+
+def test_a_missing_step_is_an_error(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    lines = paths.rank_steps(1).read_text(encoding="utf-8").splitlines(keepends=True)
+    paths.rank_steps(1).write_text("".join(lines[:-1]), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"are 1 to 1 \(1\), expected 1 to 2 \(2\)"):
+        reduce_run(paths.directory)
+
+
+def test_two_ranks_on_one_gpu_are_an_error(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    rank = json.loads(paths.rank(1).read_text(encoding="utf-8"))
+    paths.rank(1).write_text(json.dumps({**rank, "gpu": 0}), encoding="utf-8")
+    with pytest.raises(RecordError, match="two ranks on node node1 name the same GPU"):
+        reduce_run(paths.directory)
+
+
+@pytest.mark.parametrize(
+    ("name", "remove", "message"),
+    [
+        ("run1", "outcome.json", "it has not ended"),
+        ("run1", "cell.json", "expected the directory of a run"),
+        ("run1", "steps/rank1.csv", "rank1.csv"),
+        ("first", "job.json", "a run's directory is called run1, run2"),
+    ],
+)
+def test_what_is_no_ended_run_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, remove: str, message: str
+) -> None:
+    paths = Run().write(tmp_path / name)
+    (paths.directory / remove).unlink(missing_ok=True)
+    assert main(["reduce", str(paths.directory)]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

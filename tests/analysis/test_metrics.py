@@ -1,0 +1,153 @@
+"""The formulas, on traces and numbers whose answers were worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.metrics import Window
+
+RECORDING = Path(__file__).parents[1] / "data" / "h200x8_gemm_allreduce.csv"
+#: what the GPUs' energy counters say of the recording, in J; from the README beside it
+COUNTERS_J = (35947.7, 36038.2, 36042.2, 36031.5, 35945.6, 35924.8, 35995.8, 35997.7)
+
+
+def look(times: list[float], values: list[Any], start: float, end: float) -> dict[str, Any]:
+    """over_window of one GPU."""
+    frame = pl.LazyFrame({"gpu": 0, "unix_time_s": times, "value_read": values})
+    answer = metrics.over_window(frame, pl.col("value_read"), Window(start, end))
+    return answer.collect().row(0, named=True)
+
+
+def test_constant_power_integrates_to_power_times_time() -> None:
+    assert look([0.0, 1.0, 2.5, 4.0], [300.0] * 4, 0.5, 3.5)["integral"] == pytest.approx(900)
+
+
+def test_a_ramp_is_interpolated_at_both_edges() -> None:
+    # v(t) = 100·t, read at 0, 4 and 10; the integral from 1 to 6 is 50·(36 − 1).
+    answer = look([0.0, 4.0, 10.0], [0.0, 400.0, 1000.0], 1.0, 6.0)
+    assert answer["integral"] == pytest.approx(1750)
+    assert answer["increase"] == pytest.approx(500)
+
+
+def test_a_window_between_two_readings_lies_on_the_line_between_them() -> None:
+    # v from 0 to 100 over 10 s: between 4 and 6 its mean is 50. No reading lies within.
+    answer = look([0.0, 10.0], [0.0, 100.0], 4.0, 6.0)
+    assert answer["integral"] == pytest.approx(100)
+    assert answer["readings"] == 0
+    assert answer["peak"] is None
+
+
+def test_a_square_wave_read_at_its_edges_has_the_mean_of_both_levels() -> None:
+    # Up 200 for a second, down to 0 for a second, with the edges taking no time (1 ns).
+    times = [0.0, 1.0, 1.0 + 1e-9, 2.0, 2.0 + 1e-9, 3.0, 3.0 + 1e-9, 4.0]
+    values = [200.0, 200.0, 0.0, 0.0, 200.0, 200.0, 0.0, 0.0]
+    assert look(times, values, 0.0, 4.0)["integral"] == pytest.approx(400, abs=1e-3)
+
+
+def test_a_missing_reading_is_bridged_not_taken_as_zero() -> None:
+    answer = look([0.0, 1.0, 2.0], [100.0, None, 100.0], 0.0, 2.0)
+    assert answer["integral"] == pytest.approx(200)
+    assert answer["longest_gap_s"] == 2.0
+
+
+def test_only_readings_within_the_window_count_for_peak_and_number() -> None:
+    answer = look([0.0, 1.0, 2.0, 3.0], [900.0, 10.0, 20.0, 900.0], 0.5, 2.5)
+    assert answer["peak"] == 20.0
+    assert answer["readings"] == 2
+
+
+def test_two_readings_at_one_moment_add_nothing() -> None:
+    assert look([0.0, 1.0, 1.0, 2.0], [1.0, 1.0, 3.0, 3.0], 0.0, 2.0)["integral"] == 4.0
+
+
+def test_a_counter_that_falls_within_the_window_is_noticed_and_outside_it_is_not() -> None:
+    times, values = [0.0, 1.0, 2.0, 3.0], [5.0, 0.0, 1.0, 2.0]
+    assert look(times, values, 0.5, 2.0)["falls"] is True
+    assert look(times, values, 1.0, 3.0)["falls"] is False
+
+
+def test_gpus_are_kept_apart_however_their_samples_lie() -> None:
+    frame = pl.LazyFrame(
+        {"gpu": [1, 0, 0, 1], "unix_time_s": [0.0, 0.1, 2.1, 2.0], "power": [10.0, 1.0, 1.0, 10.0]}
+    )
+    answer = metrics.over_window(frame, pl.col("power"), Window(0.5, 1.5)).collect().sort("gpu")
+    assert answer["integral"].to_list() == pytest.approx([1.0, 10.0])
+
+
+def test_the_energy_of_a_real_recording_agrees_with_the_gpus_own_counters() -> None:
+    with RECORDING.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    frame = pl.DataFrame(
+        {
+            "gpu": [int(row["gpu"]) for row in rows],
+            "unix_time_s": [float(row["unix_time_s"]) for row in rows],
+            "power_w": [int(row["power_mw"]) / 1000 for row in rows],
+        }
+    )
+    span = Window(frame["unix_time_s"][0], frame["unix_time_s"][-1])
+    answer = metrics.over_window(frame.lazy(), pl.col("power_w"), span).collect().sort("gpu")
+    assert answer["integral"].to_list() == pytest.approx(COUNTERS_J, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    ("bits", "power", "thermal", "brake"),
+    [
+        (0x1, False, False, False),
+        (0x4, True, False, False),
+        (0x20, False, True, False),
+        (0x40, False, True, False),
+        (0x80, False, False, True),
+        # Hardware slowdown: with the thermal bit it is heat, without it is power.
+        (0x48, False, True, False),
+        (0x8, False, False, True),
+        (0x88, False, False, True),
+        (0x4 | 0x20, True, True, False),
+    ],
+)
+def test_event_bits_are_told_apart(bits: int, power: bool, thermal: bool, brake: bool) -> None:
+    frame = pl.DataFrame({"event_reasons": [bits]})
+    kinds = (metrics.power_capped(), metrics.thermally_slowed(), metrics.power_braked())
+    assert [frame.select(kind).item() for kind in kinds] == [power, thermal, brake]
+
+
+def test_a_step_lasts_from_its_first_start_to_its_last_end() -> None:
+    steps = pl.DataFrame(
+        {
+            "step": [1, 1, 2, 2],
+            "started_unix_s": [10.0, 10.5, 20.0, 19.0],
+            "ended_unix_s": [12.0, 13.0, 22.0, 21.0],
+        }
+    )
+    assert metrics.step_times(steps) == [3.0, 3.0]
+
+
+def test_quantiles_are_interpolated() -> None:
+    assert metrics.median([4.0, 1.0, 2.0, 10.0]) == 3.0
+    assert metrics.median([5.0]) == 5.0
+    # Quartiles of 1, 2, 3, 4: 1.75 and 3.25.
+    assert metrics.interquartile_range([4.0, 2.0, 3.0, 1.0]) == pytest.approx(1.5)
+
+
+def test_mfu_of_a_published_run() -> None:
+    # 10 682 tokens/s a GPU at 5.79e10 FLOPs a token is 618.5 TFLOP/s, 62.5 % of 989.4.
+    assert metrics.model_flops_utilisation(10_682, 5.79e10, 989.4e12) == pytest.approx(
+        0.625, abs=1e-3
+    )
+
+
+def test_the_energy_delay_product_is_of_a_mean_step() -> None:
+    assert metrics.energy_delay_product_js(energy_j=3000, steps=3, step_time_s=2) == 2000
+
+
+def test_half_the_speed_at_the_same_power_is_a_quarter_of_the_studys_efficiency() -> None:
+    # 4 samples a second for 10 steps of 1 s at 1 kW: 4 / 0.001 MJ. Then steps of 2 s.
+    fast = metrics.samples_per_s_per_mj(samples_per_s=4, energy_j=10_000, steps=10)
+    slow = metrics.samples_per_s_per_mj(samples_per_s=2, energy_j=20_000, steps=10)
+    assert fast == pytest.approx(4000)
+    assert slow == pytest.approx(fast / 4)

@@ -1,0 +1,324 @@
+"""A run's directory reduced: every figure against its value by hand, every null with its reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import GPUS, MEASURES, RUNS, Degrees, Outcome
+
+from .synthetic_run import HARDWARE, START, Run, cell
+
+
+def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
+    """Write and reduce a run; returns its row, its GPUs' rows, and the row's missing reasons."""
+    paths = run.write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    row = summary["run"]
+    reasons = json.loads(row["missing_reasons"])
+    lacking = {name for name, value in row.items() if value is None}
+    assert lacking == set(reasons), "each null has a reason, and nothing else has"
+    assert all(reasons.values())
+    return row, summary["gpus"], reasons
+
+
+def without(*columns: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda fields: {name: value for name, value in fields.items() if name not in columns}
+
+
+def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
+    row, gpus, reasons = reduce(Run(), tmp_path)
+    # The window is 20 s (START + 20 to 40). 2 steps of 4 sequences of 16 tokens: 128 tokens, 6.4/s.
+    # Parameters: embeddings 2 × 40; a layer has attention 4·4² = 64, feed-forward 3·4·8 = 96 and
+    # norms 8, in all 168; the final norm 4. N = 80 + 336 + 4 = 420; without the input embedding
+    # 380. Attention over the whole matrix: 12·2·4·16 = 1536 FLOPs a token.
+    expected = {
+        "cell": "made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
+        "platform": "made-up",
+        "model": "tiny",
+        "parallelism": "tp1-pp1-dp2",
+        "options": "mb1-gb4-bf16-zero1",
+        "dp": 2,
+        "gpus": 2,
+        "run": 1,
+        "gpu_name": "NVIDIA H200",
+        "simulated": False,
+        "outcome": "completed",
+        "measured_steps": 2,
+        "measured_duration_s": 20.0,
+        # Both steps last 10 s from the first start to the slower rank's end.
+        "step_time_s": 10.0,
+        "step_time_iqr_s": 0.0,
+        "tokens_per_s": 6.4,
+        "tokens_per_s_per_gpu": 3.2,
+        "model_tflops_per_s_per_gpu": 3.2 * (6 * 380 + 768) / 1e12,
+        "mfu_6n": 3.2 * 6 * 420 / 1000,
+        "mfu_causal": 3.2 * (6 * 380 + 768) / 1000,
+        "mfu_full_attention": 3.2 * (6 * 380 + 1536) / 1000,
+        "power_mean_w": 1000.0,
+        "power_per_gpu_mean_w": 500.0,
+        "power_peak_w": 600.0,
+        "idle_power_w": 210.0,
+        "energy_j": 20_000.0,
+        "energy_counter_j": 20_000.0,
+        "energy_difference": 0.0,
+        "tokens_per_j": 128 / 20_000,
+        # 10 kJ a step, 10 s.
+        "energy_delay_product_js": 100_000.0,
+        # 8 sequences in 20 s; 0.01 MJ a step.
+        "samples_per_s_per_mj": 40.0,
+        # GPU 0: 50 °C, and 55 for one sample amid 0.5 s on either side: 2.5 °C·s over 20 s.
+        "temperature_mean_c": 55.125,
+        "temperature_peak_c": 65.0,
+        "temperature_spread_c": 10.0,
+        "sm_clock_mean_mhz": 1500.0,
+        "throttle_power_share": 0.5,
+        "throttle_thermal_share": 0.15,
+        "throttle_brake_share": 0.0,
+        "memory_peak_bytes": 1100.0,
+        "loss_first": 3.0,
+        "loss_last": 1.0,
+    }
+    assert reasons == {}
+    assert list(row) == [column.name for column in RUNS]
+    for name, value in expected.items():
+        assert row[name] == (pytest.approx(value) if isinstance(value, float) else value), name
+    assert {column.name for column in MEASURES} <= expected.keys()
+    assert [gpu["airflow"] for gpu in gpus] == ["front", "rear"]
+    assert gpus[1] == {
+        "cell": expected["cell"],
+        "run": 1,
+        "node": "node1",
+        "gpu": 1,
+        "airflow": "rear",
+        "simulated": False,
+        "samples": 41,
+        "longest_gap_s": 0.5,
+        "power_mean_w": 600.0,
+        "power_peak_w": 600.0,
+        "energy_j": 12_000.0,
+        "energy_counter_j": pytest.approx(12_000.0),
+        "temperature_mean_c": pytest.approx(60.125),
+        "temperature_peak_c": 65.0,
+        "sm_clock_mean_mhz": 1500.0,
+        "throttle_power_share": pytest.approx(0.5),
+        "throttle_thermal_share": pytest.approx(0.15),
+        "throttle_brake_share": 0.0,
+        "throttle_source": "counters",
+        "missing_reasons": "{}",
+    }
+    assert gpus[1].keys() == {column.name for column in GPUS}
+
+
+def test_without_throttle_counters_the_event_bits_are_used(tmp_path: Path) -> None:
+    row, gpus, _ = reduce(Run(edit=without("throttle_sw_thermal_s")), tmp_path)
+    assert gpus[0]["throttle_source"] == "events"
+    assert row["throttle_power_share"] == 1.0
+    assert row["throttle_thermal_share"] == 0.0
+
+
+def test_without_either_the_shares_are_null(tmp_path: Path) -> None:
+    run = Run(
+        edit=without("throttle_power_cap_s", "event_reasons"),
+        missing={"event_reasons": "the driver does not support it"},
+    )
+    row, gpus, reasons = reduce(run, tmp_path)
+    assert row["throttle_brake_share"] is None
+    assert reasons["throttle_brake_share"] == "node1 GPU 0: the driver does not support it"
+    assert gpus[0]["throttle_source"] is None
+
+
+def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) -> None:
+    run = Run(edit=without("energy_j"), missing={"energy_j": "not on this GPU"})
+    _, _, reasons = reduce(run, tmp_path)
+    assert reasons == {
+        "energy_counter_j": "node1 GPU 0: not on this GPU",
+        "energy_difference": "node1 GPU 0: not on this GPU",
+    }
+
+
+def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path: Path) -> None:
+    def every_third(fields: dict[str, Any]) -> dict[str, Any]:
+        elapsed_s = fields["unix_time_s"] - START
+        return fields if elapsed_s % 3 == 1 else {**fields, "energy_j": None}
+
+    row, _, _ = reduce(Run(edit=every_third), tmp_path)
+    assert row["energy_counter_j"] == pytest.approx(20_000)
+
+
+def test_a_counter_that_was_reset_is_null(tmp_path: Path) -> None:
+    def reset(fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "energy_j": 0} if fields["unix_time_s"] > START + 30 else fields
+
+    _, _, reasons = reduce(Run(edit=reset), tmp_path)
+    assert reasons["energy_counter_j"] == "node1 GPU 0: the counter energy_j ran backwards"
+
+
+POWER_FIGURES = {
+    "energy_j",
+    "power_mean_w",
+    "power_per_gpu_mean_w",
+    "power_peak_w",
+    "tokens_per_j",
+    "energy_delay_product_js",
+    "samples_per_s_per_mj",
+    "energy_difference",
+}
+
+
+def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) -> None:
+    def of_one(fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
+
+    row, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
+    assert set(reasons) == POWER_FIGURES | {"idle_power_w"}
+    assert reasons["energy_j"] == "node1 GPU 1: no sample has a power_w"
+    assert gpus[0]["energy_j"] == 8000.0
+    assert row["energy_counter_j"] == pytest.approx(20_000)
+
+
+@pytest.mark.parametrize(
+    ("keep", "reason"),
+    [
+        (lambda s: s < 39, "the last power_w was read 1.5 s before the measured steps ended"),
+        (lambda s: s > 21, "the first power_w was read 1.5 s after the measured steps began"),
+        (lambda s: not 25 < s < 35, "power_w was not read for 10 s, more than the 5 s that are"),
+    ],
+)
+def test_samples_that_do_not_cover_the_window_give_null(
+    tmp_path: Path, keep: Callable[[float], bool], reason: str
+) -> None:
+    run = Run(edit=lambda fields: fields if keep(fields["unix_time_s"] - START) else None)
+    row, _, reasons = reduce(run, tmp_path)
+    assert reasons["energy_j"].startswith(f"node1 GPU 0: {reason}")
+    assert row["temperature_mean_c"] is None
+    assert row["tokens_per_s"] == pytest.approx(6.4)
+
+
+def test_a_gpu_that_was_never_sampled_is_named(tmp_path: Path) -> None:
+    run = Run(edit=lambda fields: fields if fields["gpu"] == 0 else None)
+    _, gpus, reasons = reduce(run, tmp_path)
+    assert reasons["energy_j"] == "node1 GPU 1: telemetry of node node1 has no sample of GPU 1"
+    assert gpus[1]["samples"] == 0
+
+
+def test_a_node_without_telemetry_makes_its_gpus_and_the_totals_null(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    paths.gpu_samples("node1").unlink()
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    reasons = json.loads(summary["run"]["missing_reasons"])
+    assert reasons["energy_j"] == "node1 GPU 0: telemetry/node1.csv is missing"
+    assert reasons["idle_power_w"] == "telemetry/node1.csv is missing"
+    assert summary["gpus"][0].keys() == {column.name for column in GPUS}
+
+
+def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
+    hardware = replace(HARDWARE, gpus_per_package=2)
+    row, gpus, _ = reduce(Run(cell=cell(hardware=hardware)), tmp_path)
+    assert row["energy_j"] == 8000.0
+    assert row["power_per_gpu_mean_w"] == 200.0
+    assert row["idle_power_w"] == 100.0
+    assert gpus[1]["energy_j"] is None
+    assert gpus[1]["energy_counter_j"] is None
+    assert json.loads(gpus[1]["missing_reasons"])["power_mean_w"] == (
+        "GPU 1 shares the power sensor of its package (2 GPUs) with GPU 0, which reports for "
+        "all of it"
+    )
+    assert row["temperature_mean_c"] == pytest.approx(55.125)
+
+
+def test_spread_is_of_the_worst_node(tmp_path: Path) -> None:
+    run = Run(cell=cell(degrees=Degrees(dp=4), nodes=2), nodes=("a", "b"), step_tokens=16)
+    paths = run.write(tmp_path / "run1")
+    run.edit = lambda fields: {**fields, "temperature_c": 50 + 3 * fields["gpu"]}
+    run.write_telemetry(paths, "b")
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    places = [(gpu["node"], gpu["gpu"]) for gpu in summary["gpus"]]
+    assert places == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    # 10 °C on node a, 3 °C on node b.
+    assert summary["run"]["temperature_spread_c"] == pytest.approx(10)
+    assert summary["run"]["energy_j"] == 40_000.0
+
+
+def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
+    run = Run(cell=cell(degrees=Degrees()), gpus_per_node=1, step_tokens=64)
+    _, _, reasons = reduce(run, tmp_path)
+    assert reasons == {"temperature_spread_c": "no node has two GPUs to compare"}
+
+
+MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention"}
+
+
+@pytest.mark.parametrize(
+    ("run", "reason"),
+    [
+        (
+            Run(cell=cell(training=replace(cell().training, precision="fp32"))),
+            "platform made-up gives no fp32 peak",
+        ),
+        (
+            Run(device_name="NVIDIA A100"),
+            "trained on 'NVIDIA A100', but platform made-up gives the peak of 'H200'",
+        ),
+        (
+            Run(on_cpu=True, device_name="cpu", simulated=True),
+            "trained on a CPU (cpu), whose peak is not known",
+        ),
+    ],
+)
+def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
+    row, _, reasons = reduce(run, tmp_path)
+    assert reasons == dict.fromkeys(MFU, reason)
+    assert row["simulated"] is run.simulated
+
+
+def test_without_an_idle_baseline_there_is_no_idle_power(tmp_path: Path) -> None:
+    run = Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=0.0)))
+    _, _, reasons = reduce(run, tmp_path)
+    assert reasons == {"idle_power_w": "the cell asks for no idle baseline (idle_baseline_s is 0)"}
+
+
+def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training(
+    tmp_path: Path,
+) -> None:
+    def busy_later(fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "power_w": 300} if fields["unix_time_s"] >= START - 5 else fields
+
+    run = Run(cell=cell(telemetry=replace(cell().telemetry, idle_baseline_s=4.0)), edit=busy_later)
+    row, _, _ = reduce(run, tmp_path)
+    assert row["idle_power_w"] == pytest.approx(210)
+
+
+def test_idle_power_needs_a_second(tmp_path: Path) -> None:
+    run = Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None)
+    _, _, reasons = reduce(run, tmp_path)
+    assert reasons["idle_power_w"].startswith("node node1 was watched for 0.5 s before training")
+
+
+@pytest.mark.parametrize(
+    "outcome", [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED]
+)
+def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome: Outcome) -> None:
+    row, gpus, reasons = reduce(Run(outcome=outcome), tmp_path)
+    assert (row["model"], row["outcome"], row["run"]) == ("tiny", outcome.value, 1)
+    assert row["cause"] == f"the run was {outcome}"
+    assert gpus == []
+    expected = {column.name: f"the run ended as {outcome.value}" for column in MEASURES}
+    assert reasons == expected
+
+
+def test_reducing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    first = paths.summary.read_bytes()
+    reduce_run(paths.directory)
+    assert paths.summary.read_bytes() == first

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# sha256 of all lines below: 051f9a1d141d7f05dc20c1f75455abde614828fd3114e5fb48113cd8a1decfb4
+#
+# One run of the cell
+#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
+#
+# It can be given to sbatch by hand; the workflow then takes its result.
+#
+#SBATCH --job-name=triptych-aaca6c2d
+#SBATCH --partition=h200
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=12
+#SBATCH --gpus-per-node=h200:8
+#SBATCH --exclusive
+#SBATCH --mem=0
+#SBATCH --time=33
+#SBATCH --signal=B:USR2@60
+
+# ------------------------------------------------------------------------ where things are
+# shellcheck disable=SC2016  # what looks like a variable within a value is none
+root=/srv/triptych
+run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d/run1
+python=/srv/triptych/.venv/bin/python
+cell="$run_directory/cell.json"
+logs="$run_directory/logs"
+job=${SLURM_JOB_ID:?"is not set: give this script to sbatch"}
+cd -- "$root" || exit 72
+mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
+
+# ------------------------------------------------------------------------ the site's environment
+export NCCL_DEBUG=WARN
+export PYTHONPATH="$root"
+export PYTHONUNBUFFERED=1
+# What submitit's TorchDistributedEnvironment goes by.
+export SUBMITIT_EXECUTOR=slurm
+# srun does not take this over from sbatch by itself.
+export SRUN_CPUS_PER_TASK=12
+
+# ------------------------------------------------------------------------ how processes start
+# Arrays, not functions: the process that $! names is then the launcher, which can be ended.
+# One process a node, beside whatever else runs there.
+on_every_node=(
+    srun --overlap --nodes=4 --ntasks=4 --ntasks-per-node=1
+    --cpus-per-task=1 --gpus-per-node=h200:8
+    "$python"
+)
+# One process a GPU. When one dies, the others are ended.
+on_every_gpu=(
+    srun --kill-on-bad-exit=1 --nodes=4 --ntasks=32
+    --ntasks-per-node=8 --gpus-per-node=h200:8
+    "$python"
+)
+# One process beside this script.
+here=("$python")
+
+# ------------------------------------------------------------------------ however it ends
+stage=environment
+helper=
+telemetry=
+training=
+training_exit=
+telemetry_exit=
+
+# shellcheck disable=SC2329  # the trap below calls it
+finish() {
+    trap '' TERM INT USR2
+    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    if [ -n "$training" ] && [ -z "$training_exit" ]; then
+        kill -TERM "$training" 2>/dev/null
+        wait "$training"
+        training_exit=$?
+    fi
+    if [ -n "$telemetry" ]; then
+        touch -- "$run_directory/telemetry/stop"
+        patience=200
+        while kill -0 "$telemetry" 2>/dev/null; do
+            [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            patience=$((patience - 1))
+            sleep 0.1
+        done
+        wait "$telemetry"
+        telemetry_exit=$?
+    fi
+    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
+        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+}
+trap finish EXIT
+trap 'stage=interrupted; exit 143' TERM INT
+trap 'stage=time_limit; exit 140' USR2
+
+# ------------------------------------------------------------------------ the run
+# The script itself goes in, so that what ran can be told from what was rendered.
+"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+    --scheduler slurm <"$0" || exit 1
+
+stage=telemetry
+"${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
+telemetry=$!
+# Bash hears no signal while it runs a command, only while it waits for one.
+"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+    --process "$telemetry" &
+helper=$!
+wait "$helper" || { helper=; exit 1; }
+
+stage=baseline
+sleep 30.0 &
+helper=$!
+wait "$helper"
+helper=
+
+stage=training
+"${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &
+training=$!
+wait "$training"
+training_exit=$?
+[ "$training_exit" -eq 0 ] || exit 1
+
+stage=complete
+exit 0

@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# sha256 of all lines below: c09a6f8e013fde506440a6036f6bcde633c68c097b9326c8e3bf2f54a0035c37
+#
+# One run of the cell
+#   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43
+#
+# It can be given to bash by hand; the workflow then takes its result.
+
+# ------------------------------------------------------------------------ where things are
+# shellcheck disable=SC2016  # what looks like a variable within a value is none
+root=/srv/triptych
+run_directory=/srv/triptych/results/cells/local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43/run1
+python=/srv/triptych/.venv/bin/python
+cell="$run_directory/cell.json"
+logs="$run_directory/logs"
+# Started by hand, the job is this process.
+job=${SUBMITIT_LOCAL_JOB_ID:-$$}
+cd -- "$root" || exit 72
+mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
+
+# ------------------------------------------------------------------------ the site's environment
+export PYTHONPATH="$root"
+export PYTHONUNBUFFERED=1
+
+# ------------------------------------------------------------------------ how processes start
+# Arrays, not functions: the process that $! names is then the launcher, which can be ended.
+# One process a node, beside whatever else runs there.
+on_every_node=(
+    "$python"
+)
+# One process a GPU. When one dies, the others are ended.
+on_every_gpu=(
+    "$python" -m torch.distributed.run --standalone --nproc-per-node=2
+)
+# One process beside this script.
+here=("$python")
+
+# ------------------------------------------------------------------------ however it ends
+stage=environment
+helper=
+telemetry=
+training=
+training_exit=
+telemetry_exit=
+
+# shellcheck disable=SC2329  # the trap below calls it
+finish() {
+    trap '' TERM INT USR2
+    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    if [ -n "$training" ] && [ -z "$training_exit" ]; then
+        kill -TERM "$training" 2>/dev/null
+        wait "$training"
+        training_exit=$?
+    fi
+    if [ -n "$telemetry" ]; then
+        touch -- "$run_directory/telemetry/stop"
+        patience=200
+        while kill -0 "$telemetry" 2>/dev/null; do
+            [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            patience=$((patience - 1))
+            sleep 0.1
+        done
+        wait "$telemetry"
+        telemetry_exit=$?
+    fi
+    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
+        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+}
+trap finish EXIT
+trap 'stage=interrupted; exit 143' TERM INT
+trap 'stage=time_limit; exit 140' USR2
+
+# ------------------------------------------------------------------------ the run
+# The script itself goes in, so that what ran can be told from what was rendered.
+"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+    --scheduler local <"$0" || exit 1
+
+stage=telemetry
+"${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
+telemetry=$!
+# Bash hears no signal while it runs a command, only while it waits for one.
+"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+    --process "$telemetry" &
+helper=$!
+wait "$helper" || { helper=; exit 1; }
+
+stage=baseline
+sleep 2.0 &
+helper=$!
+wait "$helper"
+helper=
+
+stage=training
+"${on_every_gpu[@]}" -m workflow_lib.training "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json >"$logs/training.log" 2>&1 &
+training=$!
+wait "$training"
+training_exit=$?
+[ "$training_exit" -eq 0 ] || exit 1
+
+stage=complete
+exit 0

@@ -1,0 +1,128 @@
+"""Run directories as jobs leave them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from tests.launch import scripts
+from workflow_lib import records
+from workflow_lib.records import (
+    EndedRecord,
+    ErrorRecord,
+    Outcome,
+    RankRecord,
+    RunPaths,
+    TelemetryStart,
+)
+
+#: when the runs made here started
+START_S = 1_700_000_000.0
+NODE = "node1"
+
+
+def rendered(directory: Path, sweep: str = "demo") -> RunPaths:
+    """A run that was rendered and nothing more: of the demo, or of another sweep's first cell."""
+    planned = scripts.planned(sweep)
+    # Short, so that what a whole run leaves is quickly written.
+    training = dataclasses.replace(planned.cell.training, warmup_steps=1, measured_steps=3)
+    cell = dataclasses.replace(scripts.with_baseline(planned.cell), training=training)
+    site = scripts.study().platforms[cell.hardware.platform]
+    return RunPaths(scripts.write(cell, site, directory, directory / "results").run_directory)
+
+
+def end(
+    paths: RunPaths,
+    stage: str | None = None,
+    training_exit: int | None = 0,
+    telemetry_exit: int | None = 0,
+    job_id: str = "7",
+) -> None:
+    """The job's last word."""
+    records.write_json(
+        paths.ended,
+        EndedRecord(
+            job_id=job_id,
+            nodes=(NODE,),
+            started_unix_s=START_S,
+            ended_unix_s=START_S + 20,
+            training_exit_code=training_exit,
+            telemetry_exit_code=telemetry_exit,
+            failed_stage=stage,
+            script_sha256="0" * 64,
+        ),
+    )
+
+
+def train(paths: RunPaths) -> None:
+    """Steps of both ranks, and samples of both GPUs from before the first until after the last."""
+    for rank in range(2):
+        record = RankRecord(
+            rank=rank,
+            node=NODE,
+            gpu=None,
+            device_name="cpu",
+            tp_rank=0,
+            pp_rank=0,
+            dp_rank=rank,
+            ep_rank=0,
+            parameters=1000,
+            pid=100 + rank,
+            started_unix_s=START_S + 2,
+        )
+        records.write_json(paths.rank(rank), record)
+        rows = [
+            {
+                "step": step,
+                "phase": "measured" if step else "warmup",
+                "started_unix_s": START_S + 4 + step,
+                "ended_unix_s": START_S + 5 + step,
+                "tokens": 64,
+            }
+            for step in range(4)
+        ]
+        _table(paths.rank_steps(rank), records.STEPS, rows)
+    gpu = {"name": "simulated", "uuid": None, "serial": None, "power_limit_w": None}
+    start = TelemetryStart(
+        node=NODE,
+        source="simulated",
+        simulated=True,
+        started_unix_s=START_S,
+        sample_rate_hz=10.0,
+        gpus=(gpu, gpu),
+        missing={},
+    )
+    records.write_json(paths.telemetry_start(NODE), start)
+    samples = [
+        {"unix_time_s": START_S + 0.5 * tick, "gpu": gpu, "power_w": 100.0}
+        for tick in range(24)
+        for gpu in range(2)
+    ]
+    _table(paths.gpu_samples(NODE), records.GPU_SAMPLES, samples)
+
+
+def complete(paths: RunPaths, job_id: str = "7") -> None:
+    """Everything that a run leaves that went well."""
+    train(paths)
+    end(paths, job_id=job_id)
+
+
+def fail(paths: RunPaths, rank: int, outcome: Outcome, message: str, after_s: float) -> None:
+    """An error of a rank, ``after_s`` after the start."""
+    error = ErrorRecord(
+        rank=rank,
+        node=NODE,
+        unix_time_s=START_S + after_s,
+        phase="forward_backward",
+        outcome=outcome,
+        message=message,
+        traceback="",
+    )
+    records.write_json(paths.rank_error(rank), error)
+
+
+def _table(path: Path, columns: tuple[records.Column, ...], rows: list[dict[str, object]]) -> None:
+    names = [column.name for column in columns]
+    lines = [names, *([str(row.get(name, "")) for name in names] for row in rows)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(",".join(line) + "\n" for line in lines))

@@ -1,0 +1,357 @@
+"""Text that a shell, Slurm or a program could take for more than text: it is refused, or it comes
+out of the executed script as exactly what went in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.launch import scripts
+from workflow_lib.config import Platform
+from workflow_lib.launch import render
+from workflow_lib.launch.render import RenderError
+from workflow_lib.study import ConfigError, load_study
+
+HOSTILE = (
+    "with space",
+    " leading space",
+    "trailing space ",
+    "tab\there",
+    "it's",
+    'say "hello"',
+    "'",
+    '"',
+    "''",
+    "a'; touch canary; '",
+    'a"; touch canary; "',
+    "'\"'\"'",
+    "$(touch canary)",
+    '"$(touch canary)"',
+    "'$(touch canary)'",
+    "`touch canary`",
+    "a;touch canary",
+    "a; touch canary #",
+    "a && touch canary",
+    "a || touch canary",
+    "a | touch canary",
+    "a & touch canary &",
+    "> canary",
+    "a > canary",
+    "< canary",
+    "<(touch canary)",
+    "new\nline",
+    "a\ntouch canary\n",
+    "\n#SBATCH --partition=canary\n",
+    "#SBATCH --wrap=canary",
+    "a\r\ntouch canary",
+    "carriage\rreturn",
+    "# comment",
+    "a #comment",
+    "-",
+    "-rf",
+    "--help",
+    "-c 'touch canary'",
+    "--output=canary",
+    "*",
+    "?[a-z]",
+    "{a,b}",
+    "~",
+    "~root",
+    "%j",
+    "%A_%a",
+    "$HOME",
+    "${IFS}",
+    "a${IFS}b",
+    "$IFS$9",
+    "$$",
+    "$((1+1))",
+    "!",
+    "!!",
+    "a!b",
+    "back\\slash",
+    "\\",
+    "trailing\\",
+    "\\n",
+    "null\0byte",
+    "escape\x1b[31m",
+    "bell\x07",
+    "delete\x7f",
+    "ünïcødé",
+    "日本語",
+    "\u2028separator",
+    "\u202eoverride",
+    "zero\u200bwidth",
+    "{{ 7 * 7 }}",
+    "{% raw %}",
+    "=",
+    "a=b",
+    "(subshell)",
+    "<<EOF",
+    "$'\\x41'",
+    "",
+)
+# What a file's name can be.
+NAMES = [value for value in HOSTILE if value and "\0" not in value and "/" not in value]
+
+
+def canaries(directory: Path) -> list[Path]:
+    """Files that only an executed value can have made."""
+    return [path for path in directory.rglob("canary*") if path.is_file()]
+
+
+@pytest.fixture
+def recorders(tmp_path: Path) -> scripts.Recorders:
+    return scripts.Recorders(tmp_path / "commands")
+
+
+def attempt(directory: Path, base: str, **changes: object) -> Platform | None:
+    """The changed platform, or None where it is refused."""
+    try:
+        return scripts.platform(directory, base, **changes)
+    except ConfigError:
+        return None
+
+
+def test_the_corpus_is_large_and_without_repeats():
+    assert len(HOSTILE) == len(set(HOSTILE)) >= 50
+
+
+@pytest.mark.parametrize("key", ["account", "partition", "qos", "reservation", "gpu_type"])
+def test_names_that_slurm_reads_are_refused(key, tmp_path):
+    for value in HOSTILE:
+        with pytest.raises(ConfigError, match=key):
+            scripts.platform(tmp_path, "h200", **{key: value})
+    # The script's own check, should a value come by another way.
+    for value in set(HOSTILE) - {"=", "a=b", "-", "-rf", "--help", "--output=canary"}:
+        with pytest.raises(RenderError):
+            render.word(value)
+
+
+def test_a_constraint_is_refused_or_is_one_word_of_its_line(tmp_path):
+    cell = scripts.planned("smoke-h200").cell
+    taken = 0
+    for value in HOSTILE:
+        site = attempt(tmp_path, "h200", constraint=value)
+        if site is None:
+            continue
+        places = scripts.write(cell, site, tmp_path, tmp_path / "results")
+        script = (places.run_directory / "job.sh").read_text()
+        assert f"\n#SBATCH --constraint={value}\n" in script
+        assert not set(value) & set(" \t\n\"'$`;<>\\#")
+        taken += 1
+    # Operators that constraints have: "*", "(subshell)", and hyphens, which stand behind "=".
+    assert taken == 5
+
+
+def test_names_of_variables_are_refused(tmp_path):
+    for value in [*HOSTILE, "1A", "A-B", "A.B", "A B=1; touch canary"]:
+        with pytest.raises(ConfigError):
+            scripts.platform(tmp_path, "local", environment={value: "1"})
+        with pytest.raises(RenderError):
+            render.variable(value)
+
+
+def test_names_of_configuration_files_are_refused(study_directory):
+    source = study_directory / "models" / "gpt3-tiny.yaml"
+    for value in NAMES:
+        path = source.with_name(f"{value}.yaml")
+        shutil.copy(source, path)
+        with pytest.raises(ConfigError, match="cannot be a name"):
+            load_study(study_directory)
+        path.unlink()
+
+
+def test_values_of_variables_reach_the_job_unchanged(tmp_path, recorders):
+    values = {f"VALUE_{i}": value for i, value in enumerate(HOSTILE)}
+    refused = {
+        name
+        for name in values
+        if attempt(tmp_path, "local", environment={name: values[name]}) is None
+    }
+    assert {values[name] for name in refused} == {"null\0byte"}
+    values = {name: value for name, value in values.items() if name not in refused}
+
+    recorders.add("recorder")
+    site = scripts.platform(tmp_path, "local", environment=values, python="recorder")
+    places = scripts.write(
+        scripts.with_baseline(scripts.planned("demo").cell), site, tmp_path, tmp_path / "results"
+    )
+    done = recorders.run(places.run_directory / "job.sh")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    calls = recorders.calls()
+    assert len(calls) == 5  # begin, telemetry, wait, training, end
+    for call in calls:
+        assert {name: call.environment[name] for name in values} == values
+    assert canaries(tmp_path) == []
+
+
+def test_paths_and_the_interpreter_reach_the_job_unchanged(tmp_path, recorders):
+    """The repository, the results and the interpreter all bear the hostile name."""
+    cell = scripts.with_baseline(scripts.planned("demo").cell)
+    recorder = recorders.add("recorder")
+    ran = 0
+    for number, value in enumerate(NAMES):
+        base = tmp_path / f"case{number}"
+        root, where = base / value, base / value / f"r{value}"
+        root.mkdir(parents=True)
+        site = attempt(base, "local", python=f"./{value}")
+        if site is None:
+            assert set(value) & set("\t\n\r\x1b\x07\x7f"), value
+            site = scripts.platform(base, "local", python="./recorder")
+        shutil.copy(recorder, root / site.python)
+        places = scripts.write(cell, site, root, where)
+        done = recorders.run(places.run_directory / "job.sh")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), value
+
+        calls = {tuple(call.argv[1:]): call for call in recorders.calls()}
+        run, job = str(places.run_directory), None
+        launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+        module = ("-m", "workflow_lib.training", f"{run}/cell.json")
+        expected = (*launcher, *module, "--tokens", str(places.tokens))
+        assert expected in calls, value
+        assert ("-m", "workflow_lib.telemetry", f"{run}/cell.json") in calls
+        for arguments, call in calls.items():
+            assert call.argv[0] == str(root / site.python)
+            assert call.environment["PYTHONPATH"] == str(root)
+            if arguments[1] == "workflow_lib.launch.node":
+                assert arguments[3] == run
+                job = arguments[arguments.index("--job") + 1] if "--job" in arguments else job
+        assert job is not None
+        assert job.isdigit()
+        assert len(calls) == 5
+        ran += 1
+    assert ran == len(NAMES)
+    assert canaries(tmp_path) == []
+
+
+def test_an_interpreter_that_is_looked_up_has_a_plain_name(tmp_path):
+    for value in HOSTILE:
+        if (site := attempt(tmp_path, "local", python=value)) is not None:
+            with pytest.raises(RenderError, match="interpreter"):
+                scripts.write(scripts.planned("demo").cell, site, tmp_path, tmp_path / "results")
+
+
+def slurm_script(directory: Path, root: Path, site: Platform) -> Path:
+    cell = scripts.with_baseline(scripts.planned("smoke-h200").cell)
+    return scripts.write(cell, site, root, directory / "results").run_directory / "job.sh"
+
+
+def test_modules_reach_the_module_command_unchanged(tmp_path, recorders):
+    for command in ("module", "srun", "python3"):
+        recorders.add(command)
+    loaded = []
+    for value in HOSTILE:
+        site = attempt(tmp_path, "h200", python="python3", modules=[value])
+        if site is None:
+            assert not value.isprintable() or value == ""
+        elif value.startswith("-"):
+            with pytest.raises(RenderError, match="hyphen"):
+                slurm_script(tmp_path, tmp_path, site)
+        else:
+            loaded.append(value)
+    assert len(loaded) > 50
+    script = slurm_script(
+        tmp_path, tmp_path, scripts.platform(tmp_path, "h200", python="python3", modules=loaded)
+    )
+    done = recorders.run(script, SLURM_JOB_ID="7")
+    assert (done.returncode, done.stderr) == (0, "")
+    calls = [call.argv for call in recorders.calls()]
+    modules = [argv[1:] for argv in calls if Path(argv[0]).name == "module"]
+    assert sorted(modules) == sorted(["load", value] for value in loaded)
+    assert sum(Path(argv[0]).name == "srun" for argv in calls) == 2
+    assert canaries(tmp_path) == []
+
+
+def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
+    for command in ("apptainer", "srun", "python3"):
+        recorders.add(command)
+    mounts, images = [], []
+    for value in HOSTILE:
+        container = {"runtime": "apptainer", "image": value, "mounts": [f"/{value}"]}
+        site = attempt(tmp_path, "h200", python="python3", container=container)
+        if site is None:
+            assert not value.isprintable() or value == ""
+            continue
+        (images if not value.startswith("-") else []).append(value)
+        try:
+            render.mount(f"/{value}")
+            mounts.append(f"/{value}")
+        except RenderError:
+            assert set(value) & set(':,"\\')
+    assert len(mounts) > 40
+    root = tmp_path / "$(touch canary) repository"
+    root.mkdir()
+    for image in images:
+        container = {"runtime": "apptainer", "image": image, "mounts": mounts}
+        site = scripts.platform(tmp_path, "h200", python="python3", container=container)
+        script = slurm_script(root, root, site)
+        done = recorders.run(script, SLURM_JOB_ID="7")
+        assert (done.returncode, done.stderr) == (0, "")
+        binds = [word for mount in [str(root), *mounts] for word in ("--bind", mount)]
+        inside = ["exec", "--nv", *binds, image, "python3", "-m"]
+        calls = [call.argv for call in recorders.calls()]
+        apptainer = [argv[1:] for argv in calls if Path(argv[0]).name == "apptainer"]
+        assert len(apptainer) == 3  # begin, wait, end
+        assert all(argv[: len(inside)] == inside for argv in apptainer)
+        steps = [argv for argv in calls if Path(argv[0]).name == "srun"]
+        assert len(steps) == 2  # telemetry, training
+        for argv in steps:
+            at = argv.index("apptainer")
+            assert argv[at + 1 : at + 1 + len(inside)] == inside
+            assert all(word.startswith("--") for word in argv[1:at])
+        module = [argv[-2] for argv in steps]
+        assert sorted(module) == ["workflow_lib.telemetry", "workflow_lib.training"]
+    assert canaries(tmp_path) == []
+
+
+def test_pyxis_gets_image_and_mounts_unchanged(tmp_path, recorders):
+    for command in ("srun", "python3"):
+        recorders.add(command)
+    mounts = ["/with space", "/it's", "/$(touch canary)", "/*", "/日本語", "/a;b"]
+    for image in [v for v in HOSTILE if v.isprintable() and v][::4]:
+        container = {"runtime": "pyxis", "image": image, "mounts": mounts}
+        site = scripts.platform(tmp_path, "h200", python="python3", container=container)
+        done = recorders.run(slurm_script(tmp_path, tmp_path, site), SLURM_JOB_ID="7")
+        assert (done.returncode, done.stderr) == (0, "")
+        steps = [c.argv for c in recorders.calls() if Path(c.argv[0]).name == "srun"]
+        assert len(steps) == 2
+        for argv in steps:
+            own = argv[1 : argv.index("python3")]
+            assert f"--container-image={image}" in own
+            listed = ",".join(f"{path}:{path}" for path in [str(tmp_path), *mounts])
+            assert f"--container-mounts={listed}" in own
+            assert all(word.startswith("--") for word in own)
+    assert canaries(tmp_path) == []
+
+
+def test_no_value_adds_a_line_that_sbatch_reads(tmp_path):
+    plain = slurm_script(tmp_path, tmp_path, scripts.study().platforms["h200"]).read_text()
+    values = [value for value in HOSTILE if "\0" not in value]
+    site = scripts.platform(
+        tmp_path, "h200", environment={f"VALUE_{i}": value for i, value in enumerate(values)}
+    )
+    root = tmp_path / "a\n#SBATCH --partition=canary\n"
+    root.mkdir()
+    hostile = slurm_script(root, root, site).read_text()
+
+    def directives(script: str) -> list[str]:
+        """sbatch reads no further than the first command."""
+        lines = script.splitlines()
+        first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+        return [line for line in lines[:first] if line.startswith("#SBATCH")]
+
+    assert directives(hostile) == directives(plain)
+    assert len(directives(plain)) == 10
+
+
+def test_a_cell_cannot_be_named_so_that_it_leaves_its_comment():
+    planned = scripts.planned("demo")
+    places = render.Places(Path("/root"), Path("/root/run"), None)
+    for value in HOSTILE:
+        cell = dataclasses.replace(planned.cell, id=f"local/{value} /x_1")
+        with pytest.raises(RenderError):
+            render.job_script(cell, scripts.study().platforms["local"], places, 15)

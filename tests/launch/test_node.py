@@ -1,0 +1,344 @@
+"""What a job script does on its node, and what it leaves however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launch import runs, scripts
+from workflow_lib import records
+from workflow_lib.launch import node, outcome, schedulers
+from workflow_lib.records import EndedRecord, JobRecord, Outcome, RunPaths
+
+ROOT = Path(__file__).parent.parent.parent
+
+# ------------------------------------------------------------------------------ its commands
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return runs.rendered(tmp_path)
+
+
+def test_a_job_that_was_submitted_by_the_workflow_leaves_its_record_alone(paths):
+    job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
+    records.write_json(paths.job, job)
+    node.begin(paths, "7", "slurm", b"script")
+    assert records.read_record(paths.job, JobRecord) == job
+    assert not paths.attempts.exists()
+    environment = records.read_json(paths.environment)
+    assert environment["job_id"] == "7"
+    # printf script | sha256sum
+    digest = "21a0270b7f66a1e4c25933f13a1e5a1bbb4757578072930c8189131f9c6aaae1"
+    assert environment["script_sha256"] == digest
+
+
+def test_a_job_that_was_submitted_by_hand_writes_its_own_record(paths):
+    node.begin(paths, "12", "slurm", b"")
+    job = records.read_record(paths.job, JobRecord)
+    assert (job.scheduler, job.job_id, job.submitted_by) == ("slurm", "12", "the job itself")
+    assert job.submitted_unix_s == pytest.approx(time.time(), abs=60)
+
+
+def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths):
+    job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
+    records.write_json(paths.job, job)
+    node.begin(paths, "7", "slurm", b"")
+    runs.end(paths, "interrupted", training_exit=143)
+    node.begin(paths, "7", "slurm", b"")
+    assert records.read_record(paths.job, JobRecord) == job
+    assert not paths.ended.exists()
+    assert paths.environment.exists()
+    kept = RunPaths(paths.attempts / "1")
+    assert records.read_record(kept.ended, EndedRecord).failed_stage == "interrupted"
+    assert all(directory.is_dir() for directory in (paths.logs, paths.steps, paths.telemetry))
+
+
+def test_a_job_by_hand_sets_another_jobs_run_aside(paths):
+    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
+    runs.complete(paths, "7")
+    node.begin(paths, "12", "slurm", b"")
+    assert records.read_record(paths.job, JobRecord).job_id == "12"
+    assert records.read_record(RunPaths(paths.attempts / "1").ended, EndedRecord).job_id == "7"
+
+
+def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
+    for name in ("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "XNCCL_DEBUG", "NCCL_debug", "HOME_NCCL_KEY"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    node.begin(paths, "7", "local", b"")
+    assert "hunter2" not in paths.environment.read_text()
+    environment = records.read_json(paths.environment)
+    variables = environment["environment_variables"]
+    assert variables["NCCL_P2P_DISABLE"] == "1"
+    assert variables["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert environment["python"].startswith("3.")
+    assert environment["cpus"] == os.cpu_count()
+
+
+def test_what_cannot_be_told_is_null(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environment = node.environment()
+    assert environment["commit"] is None
+    assert environment["uncommitted_changes"] is None
+    assert environment["nvidia_driver"] is None
+    assert environment["packages"]["amdsmi"] is None
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "30"]) as process:
+        yield process
+        process.kill()
+
+
+def test_waiting_for_telemetry_ends_when_every_node_is_ready(paths, sleeper):
+    paths.telemetry.mkdir(exist_ok=True)
+    threading.Timer(0.2, paths.telemetry_ready("node1").touch).start()
+    began = time.monotonic()
+    node.wait_for_telemetry(paths, sleeper.pid)
+    assert 0.15 < time.monotonic() - began < 5
+
+
+def test_waiting_for_telemetry_ends_when_the_samplers_do(paths, sleeper):
+    threading.Timer(0.2, sleeper.kill).start()
+    with pytest.raises(
+        SystemExit, match=r"telemetry ended before it was ready; see .*telemetry\.log"
+    ):
+        node.wait_for_telemetry(paths, sleeper.pid)
+
+
+def test_waiting_for_telemetry_ends_when_it_takes_too_long(paths, sleeper, monkeypatch):
+    monkeypatch.setattr(node, "TELEMETRY_TIMEOUT_S", 0.2)
+    with pytest.raises(SystemExit, match="ready on 0 of 1 nodes"):
+        node.wait_for_telemetry(paths, sleeper.pid)
+
+
+def test_the_last_word_holds_codes_and_null_where_a_step_never_started(paths):
+    node.begin(paths, "7", "local", b"")
+    node.end(paths, "7", "training", "137", "0")
+    ended = records.read_record(paths.ended, EndedRecord)
+    assert (ended.training_exit_code, ended.telemetry_exit_code) == (137, 0)
+    assert ended.failed_stage == "training"
+    assert ended.nodes == (records.node_name(),)
+    assert ended.script_sha256 == records.read_json(paths.environment)["script_sha256"]
+    assert ended.started_unix_s <= ended.ended_unix_s
+
+    node.end(paths, "7", "complete", "", "")
+    ended = records.read_record(paths.ended, EndedRecord)
+    assert (ended.training_exit_code, ended.telemetry_exit_code) == (None, None)
+    assert ended.failed_stage is None
+
+
+def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
+    runs.train(paths)
+    node.end(paths, "7", "complete", "0", "0")
+    assert records.read_record(paths.ended, EndedRecord).nodes == (runs.NODE,)
+
+
+# ---------------------------------------------------------------------- the script, however it ends
+
+#: The rendered script with real node commands; telemetry and training are what a test says.
+_INTERPRETER = """#!/bin/sh
+run={run}
+case "$*" in
+*workflow_lib.launch.node*) exec {python} "$@" ;;
+*workflow_lib.telemetry*) {telemetry} ;;
+*torch.distributed.run*) {training} ;;
+esac
+"""
+_UNTIL_STOPPED = 'while [ ! -e "$run/telemetry/stop" ]; do sleep 0.02; done'
+SAMPLES = f'touch "$run/telemetry/node1.ready"; {_UNTIL_STOPPED}'
+NEVER_READY = _UNTIL_STOPPED
+TRAINS_FOR_LONG = 'echo $$ >"$run/training.pid"; exec sleep 60'
+
+
+class Job:
+    """A rendered local script, running."""
+
+    def __init__(
+        self, directory: Path, telemetry: str, training: str, baseline_s: float = 0
+    ) -> None:
+        planned = scripts.planned("demo")
+        interpreter = directory / "interpreter"
+        site = scripts.platform(directory, "local", python=str(interpreter))
+        cell = scripts.with_baseline(planned.cell, baseline_s)
+        places = scripts.write(cell, site, ROOT, directory / "results")
+        self.paths = RunPaths(places.run_directory)
+        interpreter.write_text(
+            _INTERPRETER.format(
+                run=self.paths.directory,
+                python=sys.executable,
+                telemetry=telemetry,
+                training=training,
+            )
+        )
+        interpreter.chmod(0o755)
+        self.process = subprocess.Popen(
+            ["bash", str(self.paths.script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the job has come that far."""
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def training_process(self) -> int:
+        """The process of a training that goes on for long."""
+        pid = self.paths.directory / "training.pid"
+        self.until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        return int(pid.read_text())
+
+    def finish(self) -> EndedRecord:
+        """Wait for the end; returns the job's last word."""
+        began = time.monotonic()
+        self.output, _ = self.process.communicate(timeout=30)
+        # Nobody who holds its output is left either.
+        assert time.monotonic() - began < 15
+        return records.read_record(self.paths.ended, EndedRecord)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    jobs: list[Job] = []
+
+    def begin(telemetry: str = SAMPLES, training: str = "exit 0", baseline_s: float = 0) -> Job:
+        jobs.append(Job(tmp_path, telemetry, training, baseline_s))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        try:
+            os.killpg(job.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        job.process.communicate()
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process runs, and is not only waited for."""
+    return node._is_alive(process)
+
+
+def test_a_job_that_goes_well_ends_with_0(start):
+    job = start()
+    ended = job.finish()
+    assert job.process.returncode == 0, job.output
+    assert (ended.failed_stage, ended.training_exit_code, ended.telemetry_exit_code) == (None, 0, 0)
+    # By hand, the script itself is the job, as job.json says.
+    assert ended.job_id == str(job.process.pid)
+    assert records.read_record(job.paths.job, JobRecord).job_id == ended.job_id
+    assert records.read_json(job.paths.environment)["job_id"] == ended.job_id
+    assert job.output == ""
+
+
+def test_the_last_word_tells_which_script_ran(start):
+    job = start()
+    ended = job.finish()
+    done = subprocess.run(
+        ["sha256sum", str(job.paths.script)], capture_output=True, text=True, check=True
+    )
+    assert ended.script_sha256 == done.stdout.split()[0]
+
+
+def test_training_that_fails_leaves_its_exit_code(start):
+    job = start(training="echo 'it broke' >&2; exit 3")
+    ended = job.finish()
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.training_exit_code) == ("training", 3)
+    assert ended.telemetry_exit_code == 0
+    found = outcome.classify(job.paths, "FINISHED")
+    assert found.outcome is Outcome.ERROR
+    assert "exit code 3" in found.cause
+    assert "it broke" in found.cause
+
+
+def test_telemetry_that_dies_at_the_start_stops_the_run_before_training(start):
+    job = start(telemetry="echo 'no sensors' >&2; exit 5", training="touch $run/trained")
+    ended = job.finish()
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.telemetry_exit_code) == ("telemetry", 5)
+    assert ended.training_exit_code is None
+    assert not (job.paths.directory / "trained").exists()
+    assert "telemetry ended before it was ready" in job.output
+    assert outcome.classify(job.paths, "FINISHED").outcome is Outcome.TELEMETRY_INVALID
+
+
+@pytest.mark.parametrize(
+    ("number", "stage", "exit_code", "expected"),
+    [
+        (signal.SIGTERM, "interrupted", 143, Outcome.CANCELLED),
+        (signal.SIGINT, "interrupted", 143, Outcome.CANCELLED),
+        (signal.SIGUSR2, "time_limit", 140, Outcome.TIMEOUT),
+    ],
+)
+def test_a_signal_ends_training_first_then_telemetry(start, number, stage, exit_code, expected):
+    job = start(training=TRAINS_FOR_LONG)
+    training = job.training_process()
+    job.process.send_signal(number)
+    ended = job.finish()
+    assert job.process.returncode == exit_code
+    assert ended.failed_stage == stage
+    assert (ended.training_exit_code, ended.telemetry_exit_code) == (143, 0)
+    assert not is_alive(training)
+    assert outcome.classify(job.paths, "FINISHED").outcome is expected
+
+
+def test_a_signal_is_heard_while_telemetry_gets_ready(start):
+    job = start(telemetry=NEVER_READY)
+    job.until(lambda: (job.paths.logs / "telemetry.log").exists())
+    time.sleep(0.3)
+    job.process.terminate()
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == ("interrupted", None)
+    assert ended.telemetry_exit_code == 0
+
+
+def test_a_signal_is_heard_in_the_idle_baseline(start):
+    job = start(baseline_s=60)
+    job.until(job.paths.telemetry_ready("node1").exists)
+    time.sleep(0.3)
+    job.process.send_signal(signal.SIGUSR2)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == ("time_limit", None)
+
+
+def test_a_script_that_is_killed_leaves_no_last_word_and_its_run_is_an_error(start):
+    job = start(training=f'echo $$ >"$run/training.pid"; {_UNTIL_STOPPED}')
+    job.training_process()
+    assert schedulers.Local().state(str(job.process.pid)) == "RUNNING"
+    job.process.kill()
+    job.process.wait(timeout=10)
+    assert not job.paths.ended.exists()
+    state = schedulers.Local().state(str(job.process.pid))
+    assert state == "FINISHED"
+    found = outcome.classify(job.paths, state)
+    assert found.outcome is Outcome.ERROR
+    assert "without its last word" in found.cause
+    job.paths.telemetry_stop.touch()
+
+
+def test_a_script_for_slurm_says_that_it_wants_sbatch(tmp_path):
+    run = runs.rendered(tmp_path, "smoke-h200")
+    environment = {name: value for name, value in os.environ.items() if "SLURM" not in name}
+    done = subprocess.run(
+        ["bash", str(run.script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "give this script to sbatch" in done.stderr

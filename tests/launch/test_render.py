@@ -1,0 +1,184 @@
+"""Job scripts, compared whole with those that were read and found good."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import scripts
+from workflow_lib import cells, results
+from workflow_lib.launch import __main__ as command
+from workflow_lib.launch import render, seal
+
+GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path("/srv/triptych")
+WRITE = "TRIPTYCH_WRITE_GOLDENS"
+
+_PLATFORMS = {
+    "h200": ("parallelism-h200", "gpt3-175b", "tp2-pp16-dp1"),
+    "h100": ("parallelism-h100", "llama3-70b", "tp8-pp4-dp2"),
+    "mi250": ("mi250-counterpart", None, None),
+    "local": ("demo", None, None),
+}
+_REQUESTS = {
+    "account": "research",
+    "qos": "long",
+    "constraint": "[rack1|rack2]",
+    "reservation": "study",
+    "gpu_request": "gres",
+    "exclusive": False,
+    "modules": ["cuda/12.8", "openmpi/5.0"],
+    "environment": {"NCCL_DEBUG": "WARN", "NCCL_IB_HCA": "=mlx5_0:1", "GREETING": "it's $HOME"},
+}
+_VARIANTS = {
+    "h200-apptainer": _REQUESTS
+    | {
+        "python": "python3",
+        "container": {
+            "runtime": "apptainer",
+            "image": "/images/training 1.sif",
+            "mounts": ["/scratch", "/data sets"],
+        },
+    },
+    "h200-pyxis": {
+        "python": "python3",
+        "container": {
+            "runtime": "pyxis",
+            "image": "nvcr.io#nvidia/pytorch:26.01-py3",
+            "mounts": ["/scratch", "/data sets"],
+        },
+    },
+}
+
+
+def rendered(name: str, directory: Path) -> str:
+    """The script of a golden."""
+    sweep, model, degrees = _PLATFORMS[name.partition("-")[0]]
+    planned = scripts.planned(sweep, model, degrees)
+    site = scripts.study().platforms[planned.cell.hardware.platform]
+    if name in _VARIANTS:
+        site = scripts.platform(directory, name.partition("-")[0], **_VARIANTS[name])
+    places = render.Places(
+        root=ROOT,
+        run_directory=results.run_directory(ROOT / "results", planned.cell.id, 1),
+        tokens=results.tokens(ROOT / "results", planned.cell.data),
+    )
+    assert planned.estimate is not None
+    return render.job_script(planned.cell, site, places, planned.estimate.time_limit_min)
+
+
+@pytest.mark.parametrize("name", [*_PLATFORMS, *_VARIANTS])
+def test_the_script_is_the_golden_one(name, tmp_path):
+    script = rendered(name, tmp_path)
+    golden = GOLDEN / f"{name}.sh"
+    if os.environ.get(WRITE):
+        golden.write_text(script, encoding="utf-8", newline="")
+    expected = golden.read_text(encoding="utf-8") if golden.exists() else ""
+    difference = "\n".join(
+        difflib.unified_diff(
+            expected.splitlines(), script.splitlines(), golden.name, "rendered", "", "", 3, ""
+        )
+    )
+    assert script == expected, (
+        f"{golden.name} differs. If that is meant, read the difference, then write them anew: "
+        f"{WRITE}=1 python -m pytest tests/launch/test_render.py\n{difference}"
+    )
+
+
+@pytest.mark.parametrize(
+    "checker", [["bash", "-n"], [str(Path(sys.executable).parent / "shellcheck")]]
+)
+def test_scripts_are_sound_shell(checker, tmp_path):
+    paths = []
+    for name in [*_PLATFORMS, *_VARIANTS]:
+        paths.append(tmp_path / f"{name}.sh")
+        paths[-1].write_text(rendered(name, tmp_path), encoding="utf-8")
+    # bash takes one script only.
+    for batch in [[path] for path in paths] if checker[0] == "bash" else [paths]:
+        done = subprocess.run(
+            [*checker, *map(str, batch)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", [*_PLATFORMS, *_VARIANTS])
+def test_scripts_read_well(name, tmp_path):
+    lines = rendered(name, tmp_path).splitlines()
+    for number, line in enumerate(lines, start=1):
+        assert line == line.rstrip(), f"line {number} ends in blanks"
+        assert "  " not in line.strip() or line.startswith("#"), f"line {number}: {line!r}"
+        assert len(line) <= 100 or "/srv/triptych" in line, f"line {number} is long: {line!r}"
+    for above, line in itertools.pairwise(lines):
+        assert above or line, "two empty lines in a row"
+
+
+def test_a_written_script_is_sealed_and_executable(tmp_path):
+    planned = scripts.planned("demo")
+    places = scripts.write(
+        planned.cell, scripts.study().platforms["local"], tmp_path, tmp_path / "r"
+    )
+    script = places.run_directory / "job.sh"
+    assert seal.is_intact(script)
+    assert os.access(script, os.X_OK)
+    assert (places.run_directory / "cell.json").exists()
+
+
+def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
+    planned = scripts.planned("demo")
+    site = scripts.platform(
+        tmp_path, "local", container={"runtime": "apptainer", "image": "/i.sif", "mounts": []}
+    )
+    places = render.Places(
+        Path("/repository"), Path("/results/run1"), Path("/results/data/tokens.json")
+    )
+    script = render.job_script(planned.cell, site, places, 15)
+    assert "--bind /repository\n" in script
+    assert "--bind /results/run1\n" in script
+    assert "--bind /results/data\n" in script
+
+
+@pytest.mark.parametrize("name", ["root", "stage", "PYTHONPATH", "UID", "BASH_ENV"])
+def test_a_variable_that_the_script_sets_itself_is_refused(name, tmp_path):
+    site = scripts.platform(tmp_path, "local", environment={name: "1"})
+    with pytest.raises(render.RenderError, match=f"cannot set {name}"):
+        scripts.write(scripts.planned("demo").cell, site, tmp_path, tmp_path / "results")
+
+
+@pytest.mark.parametrize("path", ["relative", "/a:b", "/a,b", '/a"b', "/a\\b"])
+def test_a_mount_that_a_container_would_misread_is_refused(path, tmp_path):
+    site = scripts.platform(
+        tmp_path, "h200", container={"runtime": "pyxis", "image": "i", "mounts": [path]}
+    )
+    with pytest.raises(render.RenderError, match="cannot be mounted"):
+        scripts.write(scripts.planned("smoke-h200").cell, site, ROOT, tmp_path / "results")
+
+
+def test_a_repository_below_a_colon_is_refused():
+    planned = scripts.planned("demo")
+    places = render.Places(Path("/a:b"), Path("/results/run1"), None)
+    with pytest.raises(render.RenderError, match="colon"):
+        render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
+
+
+def test_a_path_that_is_no_text_is_refused():
+    planned = scripts.planned("demo")
+    places = render.Places(Path("/r"), Path("/results\udc80/run1"), None)
+    with pytest.raises(render.RenderError, match="UTF-8"):
+        render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
+
+
+def test_only_a_feasible_cell_can_be_rendered(study_directory, tmp_path, capsys, monkeypatch):
+    every = cells.expand_study(scripts.study())["demo"].cells
+    infeasible = next(each.cell.id for each in every if not each.feasible)
+    arguments = ["launch", "render", "--config", str(study_directory), "--results", str(tmp_path)]
+    arguments += ["--root", str(tmp_path), "--cell", infeasible, "--run", "1"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert command.main() == 1
+    assert f"{infeasible} cannot run: " in capsys.readouterr().err
+    assert not (tmp_path / "cells").exists()

@@ -1,0 +1,135 @@
+"""A made-up sweep: its tables and environments, as the stages before the report leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.records import (
+    GPUS,
+    IDENTITY,
+    MEASURES,
+    PLAN,
+    RUNS,
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+    write_json,
+)
+from workflow_lib.results import run_directory
+
+#: values of MEASURES that are not 1.0
+_VALUES = {"tokens_per_s": 40_000.0, "tokens_per_j": 2.5, "temperature_mean_c": 61.0}
+
+
+@dataclass
+class Planned:
+    """A cell, and what becomes of each of its runs; an outcome of None is a run not run."""
+
+    parallelism: str = "tp2-pp16-dp1"
+    model: str = "gpt3-175b"
+    platform: str = "h200"
+    options: str = "mb1-bf16"
+    outcomes: Sequence[Outcome | None] = (Outcome.COMPLETED,)
+    cause: str = "all ranks ended in order"
+    reason: str = ""
+    simulated: bool = False
+    nodes: int = 1
+    measures: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return f"{self.platform}/{self.model}/{self.parallelism}_{self.options}_01234567"
+
+
+def write_sweep(results: Path, cells: Sequence[Planned]) -> Path:
+    """Write plan, summaries, environments and tables; returns the sweep's directory."""
+    directory = results / "sweeps" / "made-up"
+    write_table(table([_plan(cell) for cell in cells], PLAN), directory / "plan.parquet")
+    for cell in cells:
+        for repeat, outcome in enumerate(cell.outcomes, start=1):
+            if outcome is not None and not cell.reason:
+                _write_run(RunPaths(run_directory(results, cell.id, repeat)), cell, repeat, outcome)
+    collect(directory / "plan.parquet", results, directory)
+    return directory
+
+
+def _identity(cell: Planned) -> dict[str, Any]:
+    known = {
+        "cell": cell.id,
+        "platform": cell.platform,
+        "model": cell.model,
+        "parallelism": cell.parallelism,
+        "options": cell.options,
+        "precision": "bf16",
+        "recomputation": "none",
+        "overlap": False,
+        "nodes": cell.nodes,
+        "gpus": 8 * cell.nodes,
+    }
+    return {column.name: known.get(column.name, 1) for column in IDENTITY}
+
+
+def _plan(cell: Planned) -> dict[str, Any]:
+    return {
+        **_identity(cell),
+        "sweeps": "made-up",
+        "repeats": len(cell.outcomes),
+        "memory_per_gpu_bytes": 98.2e9,
+        "step_time_s": 12.3,
+        "gpu_hours": None if cell.reason else 4.0,
+        "time_limit_min": 30,
+        "feasible": not cell.reason,
+        "reason": cell.reason,
+    }
+
+
+def _write_run(paths: RunPaths, cell: Planned, repeat: int, outcome: Outcome) -> None:
+    cause = cell.cause if outcome is not Outcome.COMPLETED else "all ranks ended in order"
+    record = OutcomeRecord(outcome, cause, "1", ("node1",), None, None, None, False)
+    write_json(paths.outcome if outcome.is_result else paths.failure, record)
+    write_json(
+        paths.environment,
+        {
+            "recorded_unix_s": 1_700_000_000 + repeat,
+            "node": f"node{repeat}",
+            "packages": {"torch": "2.13.0"},
+            "nvidia_driver": None,
+        },
+    )
+    if outcome is not Outcome.COMPLETED:
+        return
+    run = {
+        **dict.fromkeys(column.name for column in RUNS),
+        **_identity(cell),
+        "run": repeat,
+        "gpu_name": "NVIDIA H200",
+        "simulated": cell.simulated,
+        "outcome": outcome.value,
+        "cause": cause,
+        "missing_reasons": "{}",
+        **{m.name: m.type(_VALUES.get(m.name, 1.0) + repeat) for m in MEASURES},
+        **cell.measures,
+    }
+    gpus = [
+        {
+            **dict.fromkeys(column.name for column in GPUS),
+            "cell": cell.id,
+            "run": repeat,
+            "node": f"node{node}",
+            "gpu": gpu,
+            "airflow": "rear" if gpu in (1, 2, 5, 6) else "front",
+            "simulated": cell.simulated,
+            "temperature_mean_c": 58.0 + gpu,
+            "throttle_power_share": 0.9,
+            "throttle_thermal_share": 0.0,
+            "throttle_brake_share": 0.0,
+        }
+        for node in range(1, cell.nodes + 1)
+        for gpu in range(8)
+    ]
+    write_json(paths.summary, {"run": run, "gpus": gpus})

@@ -1,0 +1,151 @@
+"""The figures: what they say in words, and that they say it in the same bytes each time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from workflow_lib.records import Outcome
+from workflow_lib.report.__main__ import main
+from workflow_lib.report.figures import figures, read_tables, write_figures
+from workflow_lib.report.style import SIMULATED_MARK
+
+from .sweep import Planned, write_sweep
+
+COMPLETED = Outcome.COMPLETED
+
+
+def draw(tmp_path: Path, cells: list[Planned]) -> dict[str, str]:
+    """Write a sweep and draw it; returns the text elements of each SVG, by stem, a line each."""
+    directory = write_sweep(tmp_path, cells)
+    written = write_figures(read_tables(directory), directory / "figures", formats=("svg",))
+    return {
+        path.stem: "\n".join(re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text("utf-8")))
+        for path in written
+    }
+
+
+def test_there_is_a_figure_a_model_and_one_a_platform_and_model(tmp_path: Path) -> None:
+    texts = draw(
+        tmp_path,
+        [
+            Planned(),
+            Planned(platform="h100"),
+            Planned(model="mixtral-8x7b"),
+            Planned(model="never-ran", outcomes=(None,)),
+        ],
+    )
+    assert sorted(texts) == [
+        "gpus-h100-gpt3-175b",
+        "gpus-h200-gpt3-175b",
+        "gpus-h200-mixtral-8x7b",
+        "parallelism-gpt3-175b",
+        "parallelism-mixtral-8x7b",
+        "parallelism-never-ran",
+    ]
+
+
+def test_the_parallelism_figure_names_cells_quantities_and_units(tmp_path: Path) -> None:
+    text = draw(
+        tmp_path, [Planned(), Planned("tp4-pp8-dp1"), Planned("tp8-pp8-dp1", platform="h100")]
+    )
+    lines = text["parallelism-gpt3-175b"].splitlines()
+    for label in ("tp2-pp16-dp1", "tp4-pp8-dp1", "tp8-pp8-dp1", "h100", "h200"):
+        assert label in lines
+    for unit in ("(°C)", "(W per GPU)", "(MHz)", "(tokens/J)", "(tokens/s)"):
+        assert unit in lines
+    assert "mean or rate" in lines
+    assert "peak reading" in lines
+
+
+def test_a_cell_without_a_result_is_labelled_with_its_fate(tmp_path: Path) -> None:
+    text = draw(
+        tmp_path,
+        [
+            Planned("tp1"),
+            Planned("tp2", outcomes=(Outcome.OUT_OF_MEMORY,)),
+            Planned("tp4", outcomes=(None,)),
+            Planned("tp8", reason="does not fit"),
+            Planned("tp16", outcomes=(Outcome.COMMUNICATION_TIMEOUT,)),
+        ],
+    )
+    lines = text["parallelism-gpt3-175b"].splitlines()
+    for fate in ("out of memory", "not run", "infeasible"):
+        assert lines.count(fate) == 1
+    assert "communication" in lines
+    of_gpus = text["gpus-h200-gpt3-175b"].splitlines()
+    assert "out of memory" in of_gpus
+    assert "infeasible" not in of_gpus
+    assert "tp8" not in of_gpus
+
+
+def test_a_missing_measure_of_a_completed_cell_says_no_data(tmp_path: Path) -> None:
+    cells = [Planned("tp1"), Planned("tp2", measures={"tokens_per_j": None})]
+    lines = draw(tmp_path, cells)["parallelism-gpt3-175b"].splitlines()
+    assert lines.count("no data") == 1
+
+
+def test_nothing_is_drawn_for_a_cell_without_values(tmp_path: Path) -> None:
+    directory = write_sweep(tmp_path, [Planned("tp1"), Planned("tp2", outcomes=(None,))])
+    (entry, _) = figures(read_tables(directory))
+    for axes in entry.draw().axes:
+        drawn = [x for line in axes.lines for x in line.get_xdata()]
+        assert drawn
+        assert all(abs(x) < 0.5 for x in drawn), "all markers stand over the first cell"
+
+
+def test_incomplete_repeats_are_counted_in_the_label(tmp_path: Path) -> None:
+    cells = [Planned(outcomes=(COMPLETED, Outcome.TIMEOUT, COMPLETED))]
+    assert "tp2-pp16-dp1 (2/3)" in draw(tmp_path, cells)["parallelism-gpt3-175b"]
+
+
+def test_options_are_in_the_label_where_they_differ(tmp_path: Path) -> None:
+    cells = [Planned(options="mb1-bf16"), Planned(options="mb2-bf16-overlap")]
+    lines = draw(tmp_path, cells)["parallelism-gpt3-175b"].splitlines()
+    assert "tp2-pp16-dp1 mb1" in lines
+    assert "tp2-pp16-dp1 mb2 overlap" in lines
+
+
+def test_the_heat_map_marks_front_and_rear_and_numbers_its_fields(tmp_path: Path) -> None:
+    lines = draw(tmp_path, [Planned(nodes=2)])["gpus-h200-gpt3-175b"].splitlines()
+    assert "Mean temperature (°C)" in lines
+    assert "At the software power cap (% of time)" in lines
+    # Two nodes of four each, in three panels.
+    assert (lines.count("F"), lines.count("R")) == (24, 24)
+    assert "In power-brake slowdown (% of time)" not in lines
+    # GPU 7 of both nodes; the colour bar may have a 65, too.
+    assert lines.count("65") >= 2
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_simulated_readings_are_marked_in_every_figure(tmp_path: Path, simulated: bool) -> None:
+    texts = draw(tmp_path, [Planned("tp1", simulated=simulated), Planned("tp2")])
+    assert [SIMULATED_MARK in text for text in texts.values()] == [simulated, simulated]
+
+
+def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+    directory = write_sweep(tmp_path, [Planned(), Planned("tp4", outcomes=(None,))])
+    tables = read_tables(directory)
+    first, second = (write_figures(tables, tmp_path / name) for name in ("first", "second"))
+    assert len(first) == 4
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_forty_cells_are_split_over_pages_and_keep_their_labels(tmp_path: Path) -> None:
+    cells = [Planned(f"tp{number}", nodes=4) for number in range(1, 41)]
+    texts = draw(tmp_path, cells)
+    assert sorted(texts) == [f"gpus-h200-gpt3-175b-{part}" for part in (1, 2, 3)] + [
+        "parallelism-gpt3-175b"
+    ]
+    lines = texts["parallelism-gpt3-175b"].splitlines()
+    assert all(cell.parallelism in lines for cell in cells)
+    assert "tp40" in texts["gpus-h200-gpt3-175b-3"].splitlines()
+
+
+def test_missing_tables_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["figures", "--tables", str(tmp_path), "--output", str(tmp_path / "f")]) == 1
+    assert capsys.readouterr().err == (
+        f"figures: {tmp_path}/cells.parquet: no such table; it is made by an earlier stage\n"
+    )

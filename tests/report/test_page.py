@@ -1,0 +1,233 @@
+"""The page: complete, self-contained, and safe whatever the names in it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from workflow_lib.analysis.tables import read_table, table, write_table
+from workflow_lib.records import PLAN, Outcome, RunPaths
+from workflow_lib.report.__main__ import main
+from workflow_lib.report.figures import read_tables, write_figures
+from workflow_lib.results import run_directory
+
+from .sweep import Planned, write_sweep
+
+HOSTILE = "<script>alert('x')</script>\"&$\\frac$"
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, and the text outside style and script."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.pieces: list[str] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag in ("style", "script"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self.open:
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.pieces))
+
+
+def draw(directory: Path) -> None:
+    write_figures(read_tables(directory), directory / "figures", formats=("svg",))
+
+
+def build(tmp_path: Path, cells: list[Planned], *extra: str) -> Page:
+    """Write a sweep, its figures and its page."""
+    directory = write_sweep(tmp_path, cells)
+    draw(directory)
+    assert write(tmp_path, directory, *extra) == 0
+    return Page((directory / "report.html").read_text(encoding="utf-8"))
+
+
+def write(results: Path, directory: Path, *extra: str) -> int:
+    command = ["page", "--sweep", "made-up", "--results", str(results)]
+    return main([*command, "--directory", str(directory), *extra])
+
+
+def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> None:
+    page = build(
+        tmp_path,
+        [
+            Planned("tp1", outcomes=(Outcome.COMPLETED,) * 3),
+            Planned("tp2", measures={"tokens_per_s": 99_000.0, "temperature_mean_c": 80.0}),
+            Planned("tp4", outcomes=(Outcome.OUT_OF_MEMORY,), cause="rank 3 wanted 2.25 GiB"),
+            Planned("tp8", outcomes=(Outcome.TIMEOUT, None), cause="Slurm ended it at 30 min"),
+            Planned("tp16", reason="needs 214 GB, a GPU has 141 GB"),
+        ],
+        "--description",
+        "Every layout of the study.",
+    )
+    assert "Every layout of the study." in page.text
+    assert "2 of 5 cells with a completed run" in page.text
+    assert "4 of 7 runs completed" in page.text
+    assert "Fastest: tp2 on h200 (8 GPUs), 99,000 tokens/s." in page.text
+    # tp1's repeats have 62, 63 and 64 °C, and 40 001 to 40 003 tokens/s.
+    assert "Coolest (mean): tp1 on h200 (8 GPUs), 63.0 °C." in page.text
+    assert "40,001–40,003" in page.text
+    for cause in (
+        "rank 3 wanted 2.25 GiB",
+        "Slurm ended it at 30 min",
+        "needs 214 GB, a GPU has 141 GB",
+        "the run has not ended",
+    ):
+        assert cause in page.text
+    for limit in ("±6 %", "component-level", "lower bounds", "counts time twice"):
+        assert limit in page.text
+    assert "SIMULATED" not in page.text
+    # 8 cells feasible at 4 GPU-hours each: tp1, tp2, tp4, tp8.
+    assert "16.0 GPU-hours estimated" in page.text
+    assert "python -m workflow_lib.analysis collect" in page.text
+
+
+def test_the_page_loads_nothing(tmp_path: Path) -> None:
+    page = build(tmp_path, [Planned(), Planned("tp4", simulated=True)])
+    for tag, attributes in page.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "img", "base", "form")
+        for name in ("src", "href", "xlink:href", "action", "data"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("#", "data:image/png;base64,")), (tag, name, value)
+    assert "@import" not in page.source
+    assert "fetch(" not in page.source
+    assert set(re.findall(r"url\((.)", page.source)) <= {"#"}
+    assert sum(tag == "svg" for tag, _ in page.tags) == 2
+
+
+def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
+    page = build(tmp_path, [Planned(), Planned(model="mixtral-8x7b")])
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    references = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', page.source))
+    assert {first or second for first, second in references} <= set(ids)
+
+
+def test_simulated_readings_have_a_banner(tmp_path: Path) -> None:
+    assert "SIMULATED GPU readings. Every power" in build(tmp_path, [Planned(simulated=True)]).text
+
+
+def test_partly_simulated_readings_have_one_too(tmp_path: Path) -> None:
+    page = build(tmp_path, [Planned("tp1", simulated=True), Planned("tp2")])
+    assert "SIMULATED GPU readings. Some power" in page.text
+
+
+def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+    hostile = HOSTILE.replace("/", "∕")
+    page = build(
+        tmp_path,
+        [
+            Planned(model=hostile, options=hostile),
+            Planned(model=hostile, options="b", outcomes=(Outcome.ERROR,), cause=HOSTILE),
+            Planned("tp4", reason=HOSTILE),
+        ],
+        "--description",
+        HOSTILE,
+    )
+    assert [tag for tag, _ in page.tags].count("script") == 1, "the page's own"
+    assert page.text.count("alert(") >= 5
+    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
+
+
+def test_a_sweep_of_which_nothing_completed_has_a_page(tmp_path: Path) -> None:
+    page = build(
+        tmp_path,
+        [Planned(outcomes=(None,)), Planned("tp4", reason="too large")],
+    )
+    assert "gpt3-175b: no cell has completed." in page.text
+    assert "0 of 2 cells" in page.text
+    assert "No run has recorded its environment yet." in page.text
+
+
+def test_a_sweep_without_cells_has_a_page(tmp_path: Path) -> None:
+    assert "There are no cells to draw." in build(tmp_path, []).text
+
+
+def test_environments_are_listed_by_distinct_value(tmp_path: Path) -> None:
+    cells = [Planned(outcomes=(Outcome.COMPLETED,) * 2), Planned("tp4")]
+    page = build(tmp_path, cells)
+    assert "packages.torch 2.13.0" in page.text
+    assert "node node1 (2 runs) ; node2 (1 run)" in page.text
+    assert "nvidia_driver –" in page.text
+    assert "Recorded from 2023-11-14 22:13 UTC" in page.text
+
+
+def test_a_run_without_an_environment_is_counted(tmp_path: Path) -> None:
+    cell = Planned()
+    directory = write_sweep(tmp_path, [cell])
+    RunPaths(run_directory(tmp_path, cell.id, 1)).environment.unlink()
+    draw(directory)
+    assert write(tmp_path, directory) == 0
+    text = Page((directory / "report.html").read_text(encoding="utf-8")).text
+    assert "1 ended run has no record of the environment." in text
+
+
+def test_what_a_completed_run_could_not_measure_is_told(tmp_path: Path) -> None:
+    lacking = {"mfu_6n": None, "missing_reasons": '{"mfu_6n": "no peak is known"}'}
+    page = build(tmp_path, [Planned(measures=lacking)])
+    assert "mfu_6n no peak is known 1" in page.text
+
+
+def test_an_unknown_estimate_makes_the_total_unknown(tmp_path: Path) -> None:
+    directory = write_sweep(tmp_path, [Planned(), Planned("tp4")])
+    plan = read_table(directory / "plan.parquet", PLAN).to_dicts()
+    plan[0]["gpu_hours"] = None
+    write_table(table(plan, PLAN), directory / "plan.parquet")
+    draw(directory)
+    assert write(tmp_path, directory) == 0
+    text = Page((directory / "report.html").read_text(encoding="utf-8")).text
+    assert "– GPU-hours estimated" in text
+
+
+def test_the_page_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    first = build(tmp_path, [Planned()]).source
+    assert build(tmp_path, [Planned()]).source == first
+
+
+def test_a_missing_figure_is_one_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = write_sweep(tmp_path, [Planned()])
+    assert write(tmp_path, directory) == 1
+    assert "parallelism-gpt3-175b.svg: no such figure; draw the figures" in capsys.readouterr().err
+    assert not (directory / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "<script>alert(1)</script>",
+        '<a href="https://example.org">x</a>',
+        '<rect onload="alert(1)"/>',
+        '<image xlink:href="//example.org/x.png"/>',
+        "<foreignObject></foreignObject>",
+    ],
+)
+def test_a_tampered_figure_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], planted: str
+) -> None:
+    build(tmp_path, [Planned()])
+    directory = tmp_path / "sweeps" / "made-up"
+    figure = directory / "figures" / "parallelism-gpt3-175b.svg"
+    svg = figure.read_text(encoding="utf-8")
+    figure.write_text(svg.replace("</svg>", planted + "</svg>"), encoding="utf-8")
+    assert write(tmp_path, directory) == 1
+    assert "it holds a script or a link" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""Cells small enough to train in a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry, Training
+
+GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
+LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)
+MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2)
+
+TRAINING = Training(
+    zero_stage=1,
+    micro_batch_size=1,
+    global_batch_size=4,
+    precision="fp32",
+    recomputation="none",
+    overlap=False,
+    warmup_steps=1,
+    measured_steps=4,
+    learning_rate=3e-3,
+    seed=7,
+)
+HARDWARE = Hardware("local", None, 2, 1, None, None, None, None, ("unknown", "unknown"))
+
+
+def cell(model: Model = LLAMA, degrees: Degrees | None = None, **training: Any) -> Cell:
+    """A cell on the CPU with synthetic tokens."""
+    return Cell(
+        id=f"local/{model.name}/test_test_0",
+        model=model,
+        degrees=degrees or Degrees(),
+        training=replace(TRAINING, **training),
+        data=Data("synthetic", "synthetic"),
+        hardware=HARDWARE,
+        telemetry=Telemetry("simulated", 20.0, 0.0),
+        nodes=1,
+        software={},
+    )

@@ -1,0 +1,35 @@
+"""A plain training loop in one process, which every layout has to agree with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from workflow_lib.records import Cell
+from workflow_lib.training.data import TokenFile, step_batches
+from workflow_lib.training.mesh import single_process
+from workflow_lib.training.model import Decoder, parts
+from workflow_lib.training.weights import Weights
+
+
+def reference(cell: Cell, tokens: Path, device: str = "cpu") -> tuple[list[float], list[float]]:
+    """Losses and gradient norms (before clipping) of each step, in fp32, by torch alone."""
+    mesh = single_process(torch.device(device))
+    weights = Weights(mesh, cell.training.seed, torch.float32)
+    model = Decoder(parts(cell.model, weights, recompute=False), None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=cell.training.learning_rate)
+    source = TokenFile(tokens, cell.model.vocabulary_size, cell.model.sequence_length + 1)
+    losses, norms = [], []
+    for step in range(cell.training.warmup_steps + cell.training.measured_steps):
+        batches = step_batches(source, cell, mesh, step)
+        total = 0.0
+        for ids, targets in batches:
+            loss = model(ids, targets) / len(batches)
+            loss.backward()
+            total += loss.item()
+        norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(total)
+    return losses, norms

@@ -1,0 +1,104 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.cells import LLAMA, cell
+from workflow_lib.records import Data, Degrees
+from workflow_lib.training.data import (
+    DataError,
+    SyntheticTokens,
+    TokenFile,
+    open_source,
+    step_batches,
+)
+from workflow_lib.training.mesh import Mesh, coordinates
+
+CPU = torch.device("cpu")
+
+
+def write_tokens(directory, ids, vocabulary_size=257, **changes):
+    np.asarray(ids, dtype=np.uint16).tofile(directory / "tokens.bin")
+    plain = {"dtype": "uint16", "tokens": len(ids), "vocabulary_size": vocabulary_size}
+    (directory / "tokens.json").write_text(json.dumps(plain | changes))
+    return directory / "tokens.json"
+
+
+def rows(degrees, rank, step=3, **training):
+    one = cell(LLAMA, degrees, **training)
+    mesh = Mesh(degrees, rank, coordinates(rank, degrees), CPU)
+    return [ids for ids, _ in step_batches(SyntheticTokens(257), one, mesh, step)]
+
+
+def test_replicas_and_micro_batches_share_out_one_global_batch():
+    whole = torch.cat(rows(Degrees(), 0))
+    pairs = rows(Degrees(dp=2), 0, micro_batch_size=2) + rows(Degrees(dp=2), 1, micro_batch_size=2)
+
+    assert whole.shape == (4, 64)
+    assert [len(pair) for pair in pairs] == [2, 2]
+    assert torch.equal(torch.cat(pairs), whole)
+
+
+def test_tensor_parallel_ranks_see_the_same_sequences():
+    degrees = Degrees(tp=2, dp=2)
+
+    assert torch.equal(torch.cat(rows(degrees, 2)), torch.cat(rows(degrees, 3)))
+
+
+def test_steps_and_seeds_draw_other_sequences_and_a_repeat_the_same():
+    base = torch.cat(rows(Degrees(), 0))
+
+    assert torch.equal(torch.cat(rows(Degrees(), 0)), base)
+    assert not torch.equal(torch.cat(rows(Degrees(), 0, step=4)), base)
+    assert not torch.equal(torch.cat(rows(Degrees(), 0, seed=8)), base)
+
+
+def test_targets_are_the_tokens_that_follow(tmp_path):
+    description = write_tokens(tmp_path, list(range(200)))
+    source = TokenFile(description, 257, 65)
+    one = cell(LLAMA)
+    mesh = Mesh(Degrees(), 0, coordinates(0, Degrees()), CPU)
+
+    for ids, targets in step_batches(source, one, mesh, 0):
+        assert torch.equal(targets, ids + 1)
+
+
+def test_the_last_possible_sequence_is_the_whole_file(tmp_path):
+    source = TokenFile(write_tokens(tmp_path, list(range(65))), 257, 65)
+
+    assert source.sequence(0, 0, 0, 65).tolist() == list(range(65))
+
+
+@pytest.mark.parametrize(
+    ("ids", "changes", "said"),
+    [
+        (range(64), {}, "64 tokens are too few for one sequence, which takes 65"),
+        (range(100), {"vocabulary_size": 300}, "its tokenizer has 300 ids, the model only 257"),
+        (range(100), {"tokens": 101}, "has 200 bytes, but tokens.json promises 202"),
+        (range(100), {"dtype": "teapot"}, "not a description of tokens"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused_by_name(tmp_path, ids, changes, said):
+    description = write_tokens(tmp_path, list(ids), **changes)
+
+    with pytest.raises(DataError, match=said) as caught:
+        TokenFile(description, 257, 65)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_an_id_beyond_the_vocabulary_is_refused_even_if_the_description_hides_it(tmp_path):
+    source = TokenFile(write_tokens(tmp_path, [5] * 99 + [999]), 257, 100)
+
+    with pytest.raises(DataError, match="holds the id 999, the model only knows ids below 257"):
+        source.sequence(0, 0, 0, 100)
+
+
+def test_text_without_tokens_names_the_option_and_missing_tokens_the_command(tmp_path):
+    one = replace(cell(LLAMA), data=Data("stdlib", "text"))
+
+    with pytest.raises(DataError, match=r"'stdlib': give its tokens\.json with --tokens"):
+        open_source(one, None)
+    with pytest.raises(DataError, match="no such file; make it with python -m workflow_lib"):
+        open_source(one, tmp_path / "tokens.json")

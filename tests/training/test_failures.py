@@ -1,0 +1,50 @@
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from workflow_lib.records import ErrorRecord, Outcome, RunPaths, read_record
+from workflow_lib.training.failures import NonfiniteLoss, outcome_of, write_error
+
+
+def caught(action):
+    with pytest.raises(Exception) as error:  # noqa: PT011 - whatever the library raises
+        action()
+    return error.value
+
+
+def test_memory_that_torch_cannot_have_is_out_of_memory():
+    # 4 EiB: more than any address space, so that the allocator itself refuses
+    error = caught(lambda: torch.empty(1 << 60))
+
+    assert outcome_of(error) == Outcome.OUT_OF_MEMORY
+
+
+def test_memory_that_python_cannot_have_is_out_of_memory():
+    assert outcome_of(caught(lambda: bytearray(1 << 62))) == Outcome.OUT_OF_MEMORY
+
+
+def test_a_rank_that_never_comes_is_a_communication_timeout():
+    store_of_two = lambda: dist.TCPStore(  # noqa: E731
+        "127.0.0.1", 0, 2, is_master=True, timeout=timedelta(seconds=1)
+    )
+
+    assert outcome_of(caught(store_of_two)) == Outcome.COMMUNICATION_TIMEOUT
+
+
+def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
+    assert outcome_of(NonfiniteLoss("the loss of step 3 is nan")) == Outcome.NONFINITE_LOSS
+    assert outcome_of(KeyError("x")) == Outcome.ERROR
+
+
+def test_the_record_says_where_and_why_and_keeps_the_traceback(tmp_path):
+    paths = RunPaths(tmp_path)
+    error = caught(lambda: int("teapot"))
+
+    write_error(paths, 5, "data", error)
+
+    record = read_record(paths.rank_error(5), ErrorRecord)
+    assert (record.rank, record.phase, record.outcome) == (5, "data", Outcome.ERROR)
+    assert record.message == "invalid literal for int() with base 10: 'teapot'"
+    assert "Traceback (most recent call last)" in record.traceback

@@ -1,0 +1,114 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training.cells import HARDWARE
+from workflow_lib.records import Degrees, Telemetry
+from workflow_lib.training import device
+from workflow_lib.training.launch import Launch, check, detect
+
+SLURM = {
+    "SUBMITIT_EXECUTOR": "slurm",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_NTASKS": "4",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "h200-[1-2]",
+    "SLURM_NODEID": "1",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+}
+TORCH = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "first",
+    "MASTER_PORT": "29500",
+}
+REAL = Telemetry("auto", 20.0, 60.0)
+TWO_ON_A_NODE = Launch(0, 2, 0, 2, "127.0.0.1", 0)
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in {*SLURM, *TORCH}:
+        monkeypatch.delenv(name, raising=False)
+
+    def set_all(variables):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_all
+
+
+def test_torch_says_which_rank_this_is(environment):
+    environment(TORCH)
+
+    assert detect() == Launch(3, 4, 1, 2, "first", 29500)
+
+
+def test_slurm_says_which_rank_this_is_and_its_first_node_is_the_master(environment):
+    environment(SLURM)
+
+    found = detect()
+
+    assert (found.rank, found.world_size, found.local_rank, found.local_world_size) == (3, 4, 1, 2)
+    assert found.master_address == "h200-1"
+
+
+def test_ranks_of_one_slurm_job_agree_on_a_port_and_two_jobs_do_not(environment):
+    environment(SLURM)
+    port = detect().master_port
+    environment({"SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
+    assert detect().master_port == port
+    environment({"SLURM_JOB_ID": "4712"})
+    assert detect().master_port != port
+
+
+def test_the_job_may_name_the_master_itself(environment):
+    environment(SLURM | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "31234"})
+
+    found = detect()
+
+    assert (found.master_address, found.master_port) == ("127.0.0.1", 31234)
+
+
+def test_a_process_that_nobody_launched_is_the_only_rank(environment):
+    found = detect()
+
+    assert (found.rank, found.world_size) == (0, 1)
+
+
+def test_half_an_environment_is_refused(environment):
+    environment({"RANK": "0", "WORLD_SIZE": "2"})
+
+    with pytest.raises(ValueError, match="RANK is set, but LOCAL_RANK is not: start with srun"):
+        detect()
+
+
+def test_a_wrong_number_of_ranks_is_refused():
+    with pytest.raises(ValueError, match=r"2 ranks were started, but .* needs 4: start that many"):
+        check(TWO_ON_A_NODE, Degrees(tp=2, dp=2))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a node without a GPU")
+def test_a_run_meant_for_gpus_never_falls_back_to_the_cpu():
+    hardware = replace(HARDWARE, platform="h200", gpu="H200")
+
+    with pytest.raises(ValueError, match="h200 trains on H200 GPUs, but this node shows 0"):
+        device.choose(TWO_ON_A_NODE, hardware, REAL)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a node without a GPU")
+def test_a_simulated_platform_trains_on_the_cpu_and_shares_its_cores():
+    hardware = replace(HARDWARE, gpu="H200")
+    before = torch.get_num_threads()
+    try:
+        chosen = device.choose(TWO_ON_A_NODE, hardware, Telemetry("simulated", 20.0, 0.0))
+    finally:
+        torch.set_num_threads(before)
+
+    assert (chosen.torch.type, chosen.backend, chosen.gpu) == ("cpu", "gloo", None)
+    now, peak = chosen.memory_bytes()
+    assert 50_000_000 < now <= peak

@@ -1,0 +1,37 @@
+import pytest
+
+from workflow_lib.records import Degrees
+from workflow_lib.training.mesh import Coordinates, coordinates, group_members
+
+EIGHT = Degrees(tp=2, pp=2, dp=2)
+
+
+def test_tensor_parallel_ranks_are_neighbours_and_stages_are_far_apart():
+    assert coordinates(1, EIGHT) == Coordinates(tp=1, pp=0, dp=0, ep=0)
+    assert coordinates(2, EIGHT) == Coordinates(tp=0, pp=0, dp=1, ep=0)
+    assert coordinates(4, EIGHT) == Coordinates(tp=0, pp=1, dp=0, ep=0)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [
+        (("tp",), [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        (("dp",), [[0, 2], [1, 3], [4, 6], [5, 7]]),
+        (("pp",), [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        (("tp", "pp"), [[0, 1, 4, 5], [2, 3, 6, 7]]),
+    ],
+)
+def test_groups_hold_the_ranks_that_differ_in_their_axes_only(axes, expected):
+    assert group_members(EIGHT, *axes) == expected
+
+
+def test_experts_are_spread_over_neighbouring_replicas_and_copied_over_the_rest():
+    degrees = Degrees(tp=2, dp=4, ep=2)
+
+    assert group_members(degrees, "ep") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert group_members(degrees, "expert_dp") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+
+
+def test_a_rank_outside_of_the_layout_is_refused():
+    with pytest.raises(ValueError, match="rank 8 is outside of a layout of 8 ranks"):
+        coordinates(8, EIGHT)

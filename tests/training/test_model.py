@@ -1,0 +1,103 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training.cells import GPT, LLAMA, MIXTRAL
+from workflow_lib.formulas import parameters
+from workflow_lib.training.layers import rotate
+from workflow_lib.training.mesh import single_process
+from workflow_lib.training.model import Decoder, held_parameters, parts
+from workflow_lib.training.weights import Weights
+
+MESH = single_process(torch.device("cpu"))
+
+
+def build(model, seed=7, recompute=False):
+    weights = Weights(MESH, seed, torch.float32)
+    return Decoder(parts(model, weights, recompute), None)
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+def test_a_model_has_the_parameters_that_the_formulas_count(model):
+    expected = parameters(model, model.padded_vocabulary_size).total
+
+    assert held_parameters(build(model)) == expected
+
+
+def test_a_llama_layer_counted_by_hand():
+    # embedding and head 2·384·64; a layer: q 64², k and v 2·32·64, output 64², feed-forward
+    # 3·64·192, norms 2·64; final norm 64
+    assert held_parameters(build(LLAMA)) == 2 * 384 * 64 + 4 * (8192 + 4096 + 36864 + 128) + 64
+
+
+def test_the_seed_and_the_name_alone_decide_the_initial_weights():
+    one, two, other = build(LLAMA), build(replace(LLAMA, layers=2)), build(LLAMA, seed=8)
+    first = "parts.1.attention.query_key_value.weight"
+
+    assert torch.equal(one.state_dict()[first], two.state_dict()[first])
+    assert not torch.equal(one.state_dict()[first], other.state_dict()[first])
+
+
+def test_the_head_of_gpt_is_its_embedding_and_that_of_llama_is_not():
+    gpt, llama = build(GPT), build(LLAMA)
+
+    assert gpt.parts[0] is gpt.parts[-1]
+    assert llama.parts[0] is not llama.parts[-1]
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+def test_no_position_sees_a_later_one(model):
+    decoder = build(model)
+    tokens = torch.arange(64).view(1, 64)
+    changed = tokens.clone()
+    changed[0, 40:] = 200
+
+    def logits(ids):
+        for part in decoder.parts:
+            ids = part(ids)
+        return ids
+
+    torch.testing.assert_close(logits(tokens)[0, :40], logits(changed)[0, :40])
+    assert not torch.allclose(logits(tokens)[0, 40:], logits(changed)[0, 40:])
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+def test_recomputation_changes_neither_loss_nor_gradients(model):
+    tokens = torch.randint(257, (2, 64), generator=torch.Generator().manual_seed(0))
+    results = []
+    for recompute in (False, True):
+        decoder = build(model, recompute=recompute)
+        loss = decoder(tokens, tokens.roll(-1, dims=1))
+        loss.backward()
+        results.append((loss, [p.grad for p in decoder.parameters()]))
+
+    torch.testing.assert_close(results[0][0], results[1][0])
+    for kept, again in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(kept, again)
+
+
+def test_rotary_positions_make_scores_depend_on_distance_alone():
+    query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
+    queries, keys = rotate(query.expand(1, 1, 10, 8)), rotate(key.expand(1, 1, 10, 8))
+
+    scores = (queries @ keys.transpose(-1, -2))[0, 0]
+
+    assert scores[3, 1] == pytest.approx(scores[9, 7].item(), abs=1e-5)
+    assert scores[3, 1] != pytest.approx(scores[3, 2].item(), abs=1e-3)
+
+
+def test_a_token_meets_its_two_best_experts_weighted_by_their_softmax():
+    layer = build(MIXTRAL).parts[1].feed_forward
+    x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0))
+    mixed = layer(x)
+
+    for position in range(5):
+        token = x[0, position]
+        best, chosen = (layer.router @ token).topk(2)
+        shares = best.softmax(0)
+        expected = torch.zeros(64)
+        for share, expert in zip(shares, chosen, strict=True):
+            gate, up = (layer.gate_up[expert] @ token).chunk(2)
+            expected += share * (layer.down[expert] @ (torch.nn.functional.silu(gate) * up))
+        torch.testing.assert_close(mixed[0, position], expected)

@@ -1,0 +1,185 @@
+"""The program as the job starts it: its files, its lines, and how it dies."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.training.cells import GPT, LLAMA, cell
+from workflow_lib.records import (
+    STEPS,
+    Data,
+    Degrees,
+    ErrorRecord,
+    Outcome,
+    RankRecord,
+    RunPaths,
+    read_record,
+    write_json,
+)
+from workflow_lib.training.tokenize import byte_tokenizer, tokenize
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+def command(ranks, path, *options):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    launcher = launcher if ranks > 1 else []
+    return [sys.executable, *launcher, "-m", "workflow_lib.training", str(path), *options]
+
+
+def run(directory, one, ranks=1, options=()):
+    """Train a cell in a directory; return the finished process."""
+    paths = RunPaths(directory)
+    write_json(paths.cell, one)
+    return subprocess.run(
+        command(ranks, paths.cell, *map(str, options)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def rows(paths, rank):
+    with paths.rank_steps(rank).open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_a_run_on_real_text_learns_and_writes_all_that_analysis_reads(tmp_path):
+    tokenize(tmp_path, [str(ROOT / "workflow_lib" / "formulas.py")], byte_tokenizer())
+    one = cell(GPT, Degrees(pp=2), warmup_steps=2, measured_steps=10, learning_rate=1e-2)
+    one = replace(one, data=Data("formulas", "text"))
+    paths = RunPaths(tmp_path / "run")
+
+    before = time.time()
+    ended = run(paths.directory, one, 2, ["--tokens", tmp_path / "tokens.json"])
+    after = time.time()
+
+    assert ended.returncode == 0, ended.stderr
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 12
+    assert lines[2].startswith("step 3/12 (measured) loss ")
+    assert lines[2].endswith(" tokens/s")
+    for rank in (0, 1):
+        record = read_record(paths.rank(rank), RankRecord)
+        assert (record.rank, record.pp_rank, record.gpu) == (rank, rank, None)
+        steps = rows(paths, rank)
+        assert list(steps[0]) == [column.name for column in STEPS]
+        assert [row["phase"] for row in steps] == ["warmup"] * 2 + ["measured"] * 10
+        assert [int(row["tokens"]) for row in steps] == [4 * 64] * 12
+        losses = [float(row["loss"]) for row in steps]
+        assert losses[0] == pytest.approx(5.95, abs=0.2)  # ln 384: nothing is known yet
+        assert losses[-1] < 4.0
+        times = [float(row[name]) for row in steps for name in ("started_unix_s", "ended_unix_s")]
+        assert times == sorted(times)
+        assert before < times[0]
+        assert times[-1] < after
+        assert all(
+            int(row["memory_peak_bytes"]) >= int(row["memory_allocated_bytes"]) > 0 for row in steps
+        )
+    assert not paths.errors.exists()
+
+
+def test_a_loss_that_overflows_ends_the_run_and_names_the_step(tmp_path):
+    ended = run(tmp_path, cell(LLAMA, zero_stage=0, learning_rate=1e30))
+
+    assert ended.returncode == 1
+    record = read_record(RunPaths(tmp_path).rank_error(0), ErrorRecord)
+    assert record.outcome == Outcome.NONFINITE_LOSS
+    *_, last = rows(RunPaths(tmp_path), 0)
+    assert record.message == f"the loss of step {last['step']} is nan"
+    assert last["loss"] == ""
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_a_model_that_memory_cannot_hold_is_out_of_memory(tmp_path):
+    ended = run(tmp_path, cell(replace(LLAMA, ffn_hidden_size=1 << 40)))
+
+    record = read_record(RunPaths(tmp_path).rank_error(0), ErrorRecord)
+    assert record.outcome == Outcome.OUT_OF_MEMORY
+    assert record.phase == "build"
+    assert ended.returncode == 1
+
+
+def test_tokens_that_the_model_does_not_know_end_the_run_before_it_trains(tmp_path):
+    tokenize(tmp_path, [str(ROOT / "workflow_lib" / "formulas.py")], byte_tokenizer())
+    one = replace(cell(replace(LLAMA, vocabulary_size=100)), data=Data("formulas", "text"))
+
+    ended = run(tmp_path / "run", one, options=["--tokens", tmp_path / "tokens.json"])
+
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    assert "its tokenizer has 257 ids, the model only 100" in line
+    assert not RunPaths(tmp_path / "run").steps.exists()
+
+
+def test_a_cell_that_no_backend_runs_is_refused_with_the_reason(tmp_path):
+    ended = run(tmp_path, cell(LLAMA, Degrees(pp=2), zero_stage=3))
+
+    assert ended.returncode == 1
+    assert "DeepSpeed's pipeline engine takes ZeRO-0 and 1 only" in ended.stderr
+
+
+def test_a_missing_cell_is_one_line_and_leaves_nothing(tmp_path):
+    ended = subprocess.run(
+        command(1, tmp_path / "cell.json"), cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("training: ")
+    assert len(ended.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tmp_path):
+    """Nobody but the ranks themselves watches over them here."""
+    paths = RunPaths(tmp_path)
+    write_json(paths.cell, cell(LLAMA, Degrees(dp=2), measured_steps=100_000))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = [
+        subprocess.Popen(
+            command(1, paths.cell),
+            cwd=ROOT,
+            env=os.environ
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        deadline = time.monotonic() + 60
+        while not paths.rank_steps(1).exists() or len(rows(paths, 1)) < 3:
+            assert time.monotonic() < deadline, "training did not start"
+            assert ranks[1].poll() is None
+            time.sleep(0.1)
+        ranks[1].terminate()
+        assert ranks[1].wait(timeout=10) == -signal.SIGTERM
+        assert ranks[0].wait(timeout=30) == 1
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()
+
+    for rank in (0, 1):
+        steps = rows(paths, rank)
+        assert [int(row["step"]) for row in steps] == list(range(len(steps)))
+        assert all(float(row["loss"]) > 0 for row in steps)
+    # The survivor knows no cause; the one who was told to go leaves no error.
+    survivor = read_record(paths.rank_error(0), ErrorRecord)
+    assert survivor.outcome == Outcome.COMMUNICATION_TIMEOUT
+    assert not paths.rank_error(1).exists()

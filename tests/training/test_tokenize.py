@@ -1,0 +1,121 @@
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workflow_lib.training import tokenize as module
+from workflow_lib.training.tokenize import STANDARD_LIBRARY, byte_tokenizer, main, tokenize
+
+
+def ids(directory):
+    return np.fromfile(directory / "tokens.bin", dtype=np.uint16).tolist()
+
+
+def test_bytes_are_their_own_ids_and_each_document_ends(tmp_path):
+    (tmp_path / "b.txt").write_text("é")
+    (tmp_path / "a.txt").write_text("Hi\n")
+
+    assert main(["--output", str(tmp_path / "out"), str(tmp_path / "*.txt")]) == 0
+
+    assert ids(tmp_path / "out") == [72, 105, 10, 256, 0xC3, 0xA9, 256]
+    description = json.loads((tmp_path / "out" / "tokens.json").read_text())
+    assert description["tokens"] == 7
+    assert description["vocabulary_size"] == 257
+    assert description["end_of_document"] == 256
+
+
+def test_the_limit_is_exact(tmp_path):
+    (tmp_path / "a.txt").write_text("abcdef")
+
+    assert tokenize(tmp_path / "o", [str(tmp_path / "a.txt")], byte_tokenizer(), 3) == 3
+    assert ids(tmp_path / "o") == [97, 98, 99]
+
+
+def test_a_document_larger_than_a_piece_is_the_same_as_whole(tmp_path, monkeypatch):
+    text = "première ligne\nsecond line\n" * 50 + "no newline at the end"
+    (tmp_path / "a.txt").write_text(text)
+    monkeypatch.setattr(module, "PIECE_BYTES", 7)  # cuts through two-byte characters
+
+    tokenize(tmp_path / "o", [str(tmp_path / "a.txt")], byte_tokenizer())
+
+    assert ids(tmp_path / "o") == [*text.encode(), 256]
+    assert all(piece.endswith("\n") for piece in list(module.pieces(tmp_path / "a.txt"))[:-1])
+
+
+def test_the_standard_library_gives_the_same_tokens_each_time(tmp_path):
+    for name in ("one", "two"):
+        tokenize(tmp_path / name, [STANDARD_LIBRARY], byte_tokenizer(), 100_000)
+
+    one, two = (json.loads((tmp_path / n / "tokens.json").read_text()) for n in ("one", "two"))
+    assert one["tokens"] == 100_000
+    assert one["sha256"] == two["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("content", "source", "said"),
+    [
+        (b"", "a.txt", "the corpus is empty"),
+        (b"caf\xe9 \n", "a.txt", "a.txt: not UTF-8"),
+        (b"x", "absent.txt", "absent.txt: no such text file"),
+        (b"x", ".", r"\*\*/\*.txt"),
+    ],
+)
+def test_a_bad_corpus_is_one_clear_line_and_leaves_nothing(tmp_path, capsys, content, source, said):
+    (tmp_path / "a.txt").write_bytes(content)
+
+    assert main(["--output", str(tmp_path / "out"), str(tmp_path / source)]) == 1
+
+    message = capsys.readouterr().err
+    assert len(message.splitlines()) == 1
+    assert re.search(said, message)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+
+
+def test_a_failed_run_leaves_the_tokens_that_were_there(tmp_path):
+    (tmp_path / "a.txt").write_text("good")
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    out = tmp_path / "out"
+    assert main(["--output", str(out), str(tmp_path / "a.txt")]) == 0
+
+    assert main(["--output", str(out), str(tmp_path / "b.txt")]) == 1
+
+    assert ids(out) == [*b"good", 256]
+    assert sorted(path.name for path in out.iterdir()) == ["tokens.bin", "tokens.json"]
+
+
+def test_a_tokenizer_file_needs_the_package_and_says_so(tmp_path, capsys, monkeypatch):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+
+    code = main(
+        ["--output", str(tmp_path / "o"), "--tokenizer", str(tmp_path / "tokenizer.json"), __file__]
+    )
+
+    assert code == 1
+    assert "needs the tokenizers package" in capsys.readouterr().err
+
+
+def test_a_tokenizer_file_that_is_absent_is_named(tmp_path, capsys):
+    code = main(["--output", str(tmp_path / "o"), "--tokenizer", "absent.json", __file__])
+
+    assert code == 1
+    assert "absent.json: no such tokenizer file" in capsys.readouterr().err
+
+
+def test_a_hugging_face_tokenizer_gives_its_own_ids(tmp_path):
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"<|endoftext|>": 0, "a": 1, "b": 2, "[UNK]": 3}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text("b a\nc\n")
+    out = tmp_path / "out"
+
+    arguments = ["--output", str(out), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    assert main([*arguments, str(tmp_path / "a.txt")]) == 0
+
+    assert ids(out) == [2, 1, 3, 0]
+    assert Path(out / "tokens.json").exists()

@@ -1,0 +1,40 @@
+"""``python -m workflow_lib.report``: draw a sweep's figures, or write its page."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflow_lib.records import RecordError
+from workflow_lib.report.figures import read_tables, write_figures
+from workflow_lib.report.page import write_page
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code, 1 after one message on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.report", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    drawing = commands.add_parser("figures", help="draw every figure as SVG and PDF")
+    drawing.add_argument("--tables", type=Path, required=True, help="holds cells.parquet …")
+    drawing.add_argument("--output", type=Path, required=True, help="directory for the figures")
+    writing = commands.add_parser("page", help="write report.html")
+    writing.add_argument("--sweep", required=True, help="the sweep's name")
+    writing.add_argument("--description", default="", help="a sentence or two on the sweep")
+    writing.add_argument("--results", type=Path, required=True, help="holds cells/")
+    writing.add_argument("--directory", type=Path, required=True, help="tables and figures/")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.command == "figures":
+            write_figures(read_tables(chosen.tables), chosen.output)
+        else:
+            write_page(chosen.sweep, chosen.description, chosen.results, chosen.directory)
+    except (RecordError, OSError) as error:
+        print(f"{chosen.command}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Numbers as people read them: as many digits as mean something, a range where there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: what is printed where there is no value
+NOTHING = "–"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A column of the page's table of cells."""
+
+    #: a column of CELLS
+    measure: str
+    heading: str
+    unit: str
+    #: by which the stored value is multiplied to be in ``unit``
+    factor: float = 1.0
+
+
+#: the measures that the page's table shows, in order
+SHOWN = (
+    Quantity("tokens_per_s", "Throughput", "tokens/s"),
+    Quantity("tokens_per_s_per_gpu", "per GPU", "tokens/s"),
+    Quantity("step_time_s", "Step time", "s"),
+    Quantity("power_per_gpu_mean_w", "Power per GPU", "W"),
+    Quantity("tokens_per_j", "Efficiency", "tokens/J"),
+    Quantity("temperature_mean_c", "Mean temperature", "°C"),
+    Quantity("temperature_peak_c", "Peak temperature", "°C"),
+    Quantity("throttle_power_share", "At power cap", "% of time", 100.0),
+    Quantity("throttle_thermal_share", "Thermal slowdown", "% of time", 100.0),
+    Quantity("temperature_spread_c", "Spread in a node", "°C"),
+    Quantity("mfu_6n", "MFU, 6N", "%", 100.0),
+    Quantity("mfu_causal", "MFU, causal", "%", 100.0),
+    Quantity("mfu_full_attention", "MFU, full attention", "%", 100.0),
+    Quantity("energy_delay_product_js", "Energy-delay of a step", "kJ·s", 1e-3),
+    Quantity("samples_per_s_per_mj", "Study's efficiency", "1/(s·MJ)"),
+    Quantity("memory_peak_bytes", "Peak memory", "GB", 1e-9),
+)
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """A number to ``digits`` significant digits, never in exponents, with thousands set apart.
+
+    Whole digits are never rounded away: 12345.6 is "12,346".
+    """
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = round(value, decimals)
+    if rounded and math.floor(math.log10(abs(rounded))) > math.floor(math.log10(abs(value))):
+        decimals = max(0, decimals - 1)
+    return f"{rounded:,.{decimals}f}"
+
+
+def shown(cell: Mapping[str, Any], quantity: Quantity) -> tuple[str, str, float | None]:
+    """A cell's median as text, its range as text ("" where it is one run's), and the number."""
+    value = cell[quantity.measure]
+    if value is None:
+        return NOTHING, "", None
+    middle, low, high = (
+        cell[quantity.measure + end] * quantity.factor for end in ("", "_low", "_high")
+    )
+    if cell["completed"] < 2:
+        return significant(middle), "", middle
+    return significant(middle), f"{significant(low)}–{significant(high)}", middle
