@@ -16,7 +16,7 @@ RESULTS = config["results_directory"]
 
 # Commands say `python` and find the package next to the Snakefile. Unless Snakemake makes the
 # environment, it is the one that Snakemake itself runs in.
-search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}"
+search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}${{PYTHONPATH:+:$PYTHONPATH}}"
 if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
     search += f" PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
 shell.prefix(f"{search}; ")
