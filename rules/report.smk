@@ -38,6 +38,8 @@ rule page:
     params:
         results=subpath(output[0], ancestor=3),
         directory=subpath(output[0], parent=True),
+        description=lambda wildcards: SWEEPS[wildcards.sweep].description,
     shell:
         "python -m workflow_lib.report page --sweep {wildcards.sweep:q}"
+        " --description {params.description:q}"
         " --results {params.results:q} --directory {params.directory:q} 2>&1 | tee {log:q}"

@@ -146,7 +146,7 @@ def report_what_there_is():
             " && python -m workflow_lib.report figures --tables {directory:q}"
             " --output {directory:q}/figures"
             " && python -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
-            " --directory {directory:q}"
+            " --description {sweep.description:q} --directory {directory:q}"
             " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
             " {directory:q}/gpus.parquet"
             " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"

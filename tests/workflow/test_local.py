@@ -49,6 +49,20 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
 
 
 @pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("rules/run.smk", "2>&1 | tee {log:q}", "2>&1 |  tee {log:q}"),
+        ("envs/workflow.yaml", "python=3.12", "python=3.13"),
+        ("workflow_lib/launch/templates/job.sh.j2", "# One process beside", "# A process beside"),
+        ("profiles/local/config.yaml", "# Other cells", "# The other cells"),
+    ],
+)
+def test_editing_how_runs_are_launched_trains_nothing(finished, name, old, new):
+    with edited(finished, name, old, new):
+        assert finished.planned_jobs() == set()
+
+
+@pytest.mark.parametrize(
     "module", ["workflow_lib/analysis/metrics.py", "workflow_lib/analysis/reduce.py"]
 )
 def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module):

@@ -1,0 +1,113 @@
+"""Every file under ``results/``: where it lies, and the names, units and types of what it holds.
+
+Stages meet only through these files, and this module is the only one that knows their names. It
+needs nothing but the standard library, because training and telemetry read it on compute nodes and
+in site containers.
+
+A run's directory, in the order in which its files appear::
+
+    cell.json               the resolved cell: all that training and telemetry read
+    job.sh                  the whole job; can be given to sbatch by hand
+    job.json                the scheduler's id, when submitted, by what
+    environment.json        versions, host, commit
+    telemetry/<node>.json   what the sampler found on the node
+    telemetry/<node>.csv    one row a sample and GPU, flushed every second
+    telemetry/<node>-host.csv   one row a second: CPU, memory, network
+    telemetry/<node>-end.json   counts, when the sampler ended in order
+    steps/rank<n>.json      where rank n ran and which part of the model it held
+    steps/rank<n>.csv       one row a step
+    errors/rank<n>.json     what rank n died of
+    logs/                   what each process printed
+    ended.json              exit codes, written by the job as its last act
+    outcome.json            how a run that is a result ended
+    failure.json            the same record for a run that is not a result
+    attempts/<k>/           all of the above of an earlier attempt
+"""
+
+from workflow_lib.records.cell import (
+    Cell,
+    Data,
+    Degrees,
+    Family,
+    Hardware,
+    Model,
+    Precision,
+    Recomputation,
+    Telemetry,
+    TelemetrySource,
+    Training,
+)
+from workflow_lib.records.columns import (
+    CELLS,
+    GPU_SAMPLES,
+    GPUS,
+    HOST_SAMPLES,
+    IDENTITY,
+    MEASURES,
+    PLAN,
+    RUNS,
+    STEPS,
+    Column,
+    identity,
+)
+from workflow_lib.records.files import (
+    RecordError,
+    read_json,
+    read_outcome,
+    read_record,
+    write_json,
+)
+from workflow_lib.records.outcomes import (
+    EndedRecord,
+    ErrorRecord,
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    RankRecord,
+    TelemetryEnd,
+    TelemetryStart,
+)
+from workflow_lib.records.paths import (
+    RunPaths,
+    node_name,
+)
+
+__all__ = [
+    "CELLS",
+    "GPUS",
+    "GPU_SAMPLES",
+    "HOST_SAMPLES",
+    "IDENTITY",
+    "MEASURES",
+    "PLAN",
+    "RUNS",
+    "STEPS",
+    "Cell",
+    "Column",
+    "Data",
+    "Degrees",
+    "EndedRecord",
+    "ErrorRecord",
+    "Family",
+    "Hardware",
+    "JobRecord",
+    "Model",
+    "Outcome",
+    "OutcomeRecord",
+    "Precision",
+    "RankRecord",
+    "Recomputation",
+    "RecordError",
+    "RunPaths",
+    "Telemetry",
+    "TelemetryEnd",
+    "TelemetrySource",
+    "TelemetryStart",
+    "Training",
+    "identity",
+    "node_name",
+    "read_json",
+    "read_outcome",
+    "read_record",
+    "write_json",
+]

@@ -1,0 +1,162 @@
+"""The cell: one point of a sweep, as ``cell.json`` holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Family = Literal["gpt", "llama", "mixtral"]
+Precision = Literal["bf16", "fp32"]
+Recomputation = Literal["none", "full"]
+TelemetrySource = Literal["auto", "nvidia", "amd", "simulated"]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A decoder's dimensions. Counts are exact, lengths are in tokens."""
+
+    name: str
+    family: Family
+    layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    attention_heads: int
+    kv_heads: int
+    sequence_length: int
+    vocabulary_size: int
+    #: the vocabulary is padded to a multiple of this before it is trained
+    vocabulary_multiple: int = 1
+    #: experts per layer, and how many of them see a token; 0 and 0 in a dense model
+    experts: int = 0
+    experts_per_token: int = 0
+
+    @property
+    def padded_vocabulary_size(self) -> int:
+        """The vocabulary as trained: rounded up to ``vocabulary_multiple``."""
+        return -(-self.vocabulary_size // self.vocabulary_multiple) * self.vocabulary_multiple
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Parallelism degrees. Ranks are ordered with TP innermost and PP outermost, as in Megatron."""
+
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+    #: experts are spread over ep of the dp replicas, so ep divides dp
+    ep: int = 1
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks, one GPU each."""
+        return self.tp * self.pp * self.dp
+
+    @property
+    def name(self) -> str:
+        """For example ``tp2-pp16-dp1``, with ``-ep8`` where experts are spread."""
+        name = f"tp{self.tp}-pp{self.pp}-dp{self.dp}"
+        return name if self.ep == 1 else f"{name}-ep{self.ep}"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a cell trains, and how long it is measured."""
+
+    zero_stage: int
+    #: sequences that a data-parallel replica sends through the model at once
+    micro_batch_size: int
+    #: sequences per optimiser step, over all replicas
+    global_batch_size: int
+    precision: Precision
+    recomputation: Recomputation
+    #: gradient reduction and parameter gathering overlapped with compute
+    overlap: bool
+    warmup_steps: int
+    measured_steps: int
+    learning_rate: float
+    seed: int
+
+    def micro_batches(self, dp: int) -> int:
+        """Micro-batches that one replica accumulates in a step."""
+        return self.global_batch_size // (self.micro_batch_size * dp)
+
+    @property
+    def name(self) -> str:
+        """For example ``mb1-gb128-bf16-zero1-recompute``."""
+        name = (
+            f"mb{self.micro_batch_size}-gb{self.global_batch_size}-{self.precision}"
+            f"-zero{self.zero_stage}"
+        )
+        if self.recomputation == "full":
+            name += "-recompute"
+        return f"{name}-overlap" if self.overlap else name
+
+
+@dataclass(frozen=True)
+class Data:
+    """The tokens that a cell trains on."""
+
+    name: str
+    kind: Literal["text", "synthetic"]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What a platform's GPUs and nodes are; unknown figures are null, never a guess."""
+
+    platform: str
+    #: must occur in the name that the driver reports, e.g. "H200"; null where any will do
+    gpu: str | None
+    gpus_per_node: int
+    #: GPUs that share one package and its power sensor: 2 on MI250, whose "GPU" is a die
+    gpus_per_package: int
+    #: of one GPU
+    gpu_memory_bytes: int | None
+    #: dense bf16 and fp32 peak of one GPU, in FLOP/s
+    peak_bf16_flops_per_s: float | None
+    peak_fp32_flops_per_s: float | None
+    #: of one package
+    power_limit_w: float | None
+    #: for each GPU of a node, where it sits in the air stream: "front", "rear" or "unknown"
+    airflow: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """How a run is watched."""
+
+    source: TelemetrySource
+    sample_rate_hz: float
+    #: idle time before training, watched but not trained in
+    idle_baseline_s: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of a sweep, resolved: all that training, telemetry and analysis know of it.
+
+    ``id`` is ``<platform>/<model>/<parallelism>_<options>_<digest>``; the digest covers everything
+    here but the id itself, so that two different cells can never share a directory.
+    """
+
+    id: str
+    model: Model
+    degrees: Degrees
+    training: Training
+    data: Data
+    hardware: Hardware
+    telemetry: Telemetry
+    nodes: int
+    #: variables, modules and container that the job sets up, as they bear on what is measured
+    software: Mapping[str, str]
+
+    @property
+    def parallelism(self) -> str:
+        """The short name of the layout, as in ``tp2-pp16-dp1``."""
+        return self.degrees.name
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on each node; the planner has seen to it that they spread evenly."""
+        return self.degrees.world_size // self.nodes

@@ -1,0 +1,138 @@
+"""What a run leaves besides its measurements: who ran where, what failed, and how it ended."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+class Outcome(enum.StrEnum):
+    """How a run ended, or why it never began."""
+
+    COMPLETED = "completed"
+    OUT_OF_MEMORY = "out_of_memory"
+    INFEASIBLE = "infeasible"
+    TIMEOUT = "timeout"
+    COMMUNICATION_TIMEOUT = "communication_timeout"
+    NODE_FAILURE = "node_failure"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    TELEMETRY_INVALID = "telemetry_invalid"
+    NONFINITE_LOSS = "nonfinite_loss"
+    ERROR = "error"
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the outcome tells of the cell, so that a rerun would not change it."""
+        return self in (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE)
+
+
+@dataclass(frozen=True)
+class OutcomeRecord:
+    """``outcome.json`` and ``failure.json``."""
+
+    outcome: Outcome
+    #: one sentence: what was seen, and where
+    cause: str
+    job_id: str | None
+    nodes: tuple[str, ...]
+    started_unix_s: float | None
+    ended_unix_s: float | None
+    #: what the scheduler called the end, e.g. "COMPLETED" or "NODE_FAIL"
+    scheduler_state: str | None
+    #: true where job.sh was not what was rendered (it then was submitted by hand)
+    script_edited: bool
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """``job.json``: what was submitted, written before anybody waits for it."""
+
+    scheduler: Literal["slurm", "local"]
+    job_id: str
+    submitted_unix_s: float
+    submitted_by: str
+
+
+@dataclass(frozen=True)
+class EndedRecord:
+    """``ended.json``: the job's own last word."""
+
+    job_id: str
+    nodes: tuple[str, ...]
+    started_unix_s: float
+    ended_unix_s: float
+    #: exit code of the training step; null where training never started
+    training_exit_code: int | None
+    #: exit code of the telemetry step
+    telemetry_exit_code: int | None
+    #: which part of the job failed first, null where none did
+    failed_stage: str | None
+    script_sha256: str
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """``steps/rank<n>.json``: where a rank ran and what it held."""
+
+    rank: int
+    node: str
+    #: index of the GPU within its node, as telemetry counts them; null on a CPU
+    gpu: int | None
+    device_name: str
+    tp_rank: int
+    pp_rank: int
+    dp_rank: int
+    ep_rank: int
+    #: parameters that this rank holds, before any ZeRO partitioning
+    parameters: int
+    pid: int
+    started_unix_s: float
+
+
+@dataclass(frozen=True)
+class ErrorRecord:
+    """``errors/rank<n>.json``: what a rank died of."""
+
+    rank: int
+    node: str
+    unix_time_s: float
+    #: where it was: "setup", "build", "forward_backward", "data", …
+    phase: str
+    #: the outcome that this error means for the run
+    outcome: Outcome
+    message: str
+    traceback: str
+
+
+@dataclass(frozen=True)
+class TelemetryStart:
+    """``telemetry/<node>.json``: what the sampler found, written before its first sample."""
+
+    node: str
+    #: "nvidia", "amd" or "simulated": never "auto"
+    source: str
+    simulated: bool
+    started_unix_s: float
+    sample_rate_hz: float
+    #: one entry a GPU: name, uuid, serial, power_limit_w, driver_version, as far as known
+    gpus: tuple[Mapping[str, Any], ...]
+    #: column name → why it stays empty on this node
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class TelemetryEnd:
+    """``telemetry/<node>-end.json``: what the sampler did, written when it ends in order."""
+
+    node: str
+    ended_unix_s: float
+    samples: int
+    #: samples that came later than half a period after their deadline
+    late_samples: int
+    #: "column: message" → how often a reading failed
+    errors: Mapping[str, int]
+    cpu_time_s: float
+    peak_memory_bytes: int

@@ -1,0 +1,116 @@
+"""Every path of a run."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Every path of one run. Nothing else in the project spells these names."""
+
+    directory: Path
+
+    @property
+    def cell(self) -> Path:
+        return self.directory / "cell.json"
+
+    @property
+    def script(self) -> Path:
+        return self.directory / "job.sh"
+
+    @property
+    def job(self) -> Path:
+        return self.directory / "job.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.directory / "environment.json"
+
+    @property
+    def ended(self) -> Path:
+        return self.directory / "ended.json"
+
+    @property
+    def outcome(self) -> Path:
+        return self.directory / "outcome.json"
+
+    @property
+    def failure(self) -> Path:
+        return self.directory / "failure.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.directory / "summary.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.directory / "logs"
+
+    @property
+    def steps(self) -> Path:
+        return self.directory / "steps"
+
+    @property
+    def errors(self) -> Path:
+        return self.directory / "errors"
+
+    @property
+    def telemetry(self) -> Path:
+        return self.directory / "telemetry"
+
+    @property
+    def attempts(self) -> Path:
+        return self.directory / "attempts"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that waits for the run."""
+        return self.directory / ".lock"
+
+    @property
+    def telemetry_stop(self) -> Path:
+        """Its existence asks every sampler to end."""
+        return self.telemetry / "stop"
+
+    def rank(self, rank: int) -> Path:
+        return self.steps / f"rank{rank}.json"
+
+    def rank_steps(self, rank: int) -> Path:
+        return self.steps / f"rank{rank}.csv"
+
+    def rank_error(self, rank: int) -> Path:
+        return self.errors / f"rank{rank}.json"
+
+    def gpu_samples(self, node: str) -> Path:
+        return self.telemetry / f"{node}.csv"
+
+    def host_samples(self, node: str) -> Path:
+        return self.telemetry / f"{node}-host.csv"
+
+    def telemetry_start(self, node: str) -> Path:
+        return self.telemetry / f"{node}.json"
+
+    def telemetry_end(self, node: str) -> Path:
+        return self.telemetry / f"{node}-end.json"
+
+    def telemetry_ready(self, node: str) -> Path:
+        """Its existence says that the node's first samples are on disk."""
+        return self.telemetry / f"{node}.ready"
+
+    def telemetry_lock(self, node: str) -> Path:
+        """Held by the node's sampler while it lives; says which process that is."""
+        return self.telemetry / f"{node}.lock"
+
+    def sampled_nodes(self) -> list[str]:
+        """Names of the nodes whose sampler started, sorted."""
+        starts = self.telemetry.glob("*.json")
+        return sorted(p.stem for p in starts if not p.name.endswith("-end.json"))
+
+
+def node_name() -> str:
+    """This node's name: Slurm's where there is one, else the host's, without a domain."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
