@@ -19,7 +19,8 @@ RESULTS = config["results_directory"]
 search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}${{PYTHONPATH:+:$PYTHONPATH}}"
 if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
     search += f" PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
-shell.prefix(f"{search}; ")
+# Snakemake formats the prefix, as it does every command.
+shell.prefix(f"{search}; ".replace("{", "{{").replace("}", "}}"))
 
 
 def study_of_platform():
