@@ -89,7 +89,11 @@ class Recorders:
     def run(self, script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a script with these commands before all others on its path."""
         path = f"{self.directory}{os.pathsep}{os.environ['PATH']}"
-        inherited = {name: value for name, value in os.environ.items() if "SLURM" not in name}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if "SLURM" not in name and name != "PYTHONPATH"
+        }
         own = {"PATH": path, "RECORDS": str(self._records)}
         return subprocess.run(
             ["bash", str(script)],

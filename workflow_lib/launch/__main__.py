@@ -34,9 +34,7 @@ def _render(arguments: argparse.Namespace) -> int:
 
     try:
         study = load_study(arguments.config)
-        planned, _ = lookup(
-            "cell", arguments.cell, cells.merge(cells.expand_study(study).values())
-        )
+        planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
         if planned.estimate is None:
             raise ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
         cell = planned.cell

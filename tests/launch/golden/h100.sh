@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 3785cfb43e3d6f412dbcf631fe764acc1f2726559b8c3fec6d14007e651e6406
+# sha256 of all lines below: a43e25c6d2ce5b8d3bc91ac4b8753b2f476f89aecb5cc323bc6171802b7a49c4
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-recompute_926a2d83
@@ -30,7 +30,7 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
 export NCCL_DEBUG=WARN
-export PYTHONPATH="$root"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d62f24bd68934d33b19d8e6cb221f0b770ad5083f42f9730d7e4fa3c9d6875c0
+# sha256 of all lines below: 5a9e71ffb2e17a0ec65d85787837e91441e83094e94e1b22db989cb2ad997d19
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
@@ -37,7 +37,7 @@ module load openmpi/5.0 || exit 74
 export GREETING='it'"'"'s $HOME'
 export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
-export PYTHONPATH="$root"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: f4f48bcd724b16d028d2f07e3d56b4dc1a510ad058d148500bd40501139bea84
+# sha256 of all lines below: 42a63e355b7603afe8dd965bb9588916b0faba61b80c6543a9b816626b71fd5e
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
@@ -30,7 +30,7 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
 export NCCL_DEBUG=WARN
-export PYTHONPATH="$root"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 051f9a1d141d7f05dc20c1f75455abde614828fd3114e5fb48113cd8a1decfb4
+# sha256 of all lines below: 8bf31f2f871fe08c1bb4b990e6ae3904581ed966f4791a8f4eaf71bb2460c91e
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
@@ -30,7 +30,7 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
 export NCCL_DEBUG=WARN
-export PYTHONPATH="$root"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm

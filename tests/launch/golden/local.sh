@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c09a6f8e013fde506440a6036f6bcde633c68c097b9326c8e3bf2f54a0035c37
+# sha256 of all lines below: 3acb78eff8eade4dbee5e93482e10e0bdc42b89aa632024ed8bdc4885cab11ba
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43
@@ -19,7 +19,7 @@ cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
-export PYTHONPATH="$root"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 
 # ------------------------------------------------------------------------ how processes start

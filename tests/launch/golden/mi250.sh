@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: fd4d5694f25fea4ef69e4fc17a341f3e3f22dc1150034f54090fa52bd6d0524b
+# sha256 of all lines below: 1389ec53e072c9d2c047cdeee98117d74efe3edb645fd27b78c91d330e1f6085
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1_c67e506d
@@ -30,7 +30,7 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
 export NCCL_DEBUG=WARN
-export PYTHONPATH="$root"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm
