@@ -49,9 +49,12 @@ class MemoryEstimate:
 def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstimate:
     """Estimate the peak of the fullest rank: the first pipeline stage's or the last's.
 
-    Model states follow ZeRO (arXiv 1910.02054, section 3.1 and figure 1): bf16 training keeps 2 B
-    of weights, 2 B of gradients and 12 B of optimiser state a parameter; fp32 training 4, 4 and 8.
-    Stages 1, 2 and 3 divide optimiser, gradients and weights over the replicas.
+    Model states follow ZeRO (arXiv 1910.02054, section 3.1 and figure 1): stages 1, 2 and 3 divide
+    optimiser, gradients and weights over the replicas. bf16 training keeps 2 B of weights and 12
+    B of optimiser state a parameter, fp32 training 4 and 8. Gradients are summed in fp32, 4 B; in bf16
+    with ZeRO-0 or 1 DeepSpeed keeps the bf16 ones, 2 B, beside the sums.
+
+    On 2×H200 the sum came within 8 % of the measured peak for five layouts (tests/test_memory.py).
     """
     last = degrees.pp - 1
     ends = {_stage(model, degrees, training, stage) for stage in (0, last)}
@@ -75,7 +78,8 @@ def _stage(model: Model, degrees: Degrees, training: Training, stage: int) -> Me
             head = counts.input_embedding
         dense += head / degrees.tp + counts.final_norm
 
-    weight, gradient, optimizer = (2, 2, 12) if training.precision == "bf16" else (4, 4, 8)
+    weight, optimizer = (2, 12) if training.precision == "bf16" else (4, 8)
+    gradient = 6 if training.precision == "bf16" and training.zero_stage < 2 else 4
     replicas = (degrees.dp, max(degrees.dp // degrees.ep, 1))
 
     def sharded(bytes_each: int, from_zero_stage: int) -> float:
