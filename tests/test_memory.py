@@ -6,8 +6,8 @@ from workflow_lib import memory
 from workflow_lib.records import Degrees, Model, Training
 
 # Llama 3 8B at full width, cut to 8 layers, on two H200 of one host, 2026-11-21: torch 2.11,
-# DeepSpeed 0.19.8, driver 580.159.04, global batch 16. The figures are torch.cuda.max_memory_allocated of the
-# fullest rank, so they leave out the CUDA context.
+# DeepSpeed 0.19.8, driver 580.159.04, global batch 16. The figures are
+# torch.cuda.max_memory_allocated of the fullest rank, so they leave out the CUDA context.
 MODEL = Model("llama3-8b-8l", "llama", 8, 4096, 14336, 32, 8, 8192, 128256)
 MEASURED = [
     (Degrees(dp=2), 1, "full", 52.489e9),

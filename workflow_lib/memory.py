@@ -50,9 +50,9 @@ def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstima
     """Estimate the peak of the fullest rank: the first pipeline stage's or the last's.
 
     Model states follow ZeRO (arXiv 1910.02054, section 3.1 and figure 1): stages 1, 2 and 3 divide
-    optimiser, gradients and weights over the replicas. bf16 training keeps 2 B of weights and 12
-    B of optimiser state a parameter, fp32 training 4 and 8. Gradients are summed in fp32, 4 B; in bf16
-    with ZeRO-0 or 1 DeepSpeed keeps the bf16 ones, 2 B, beside the sums.
+    optimiser, gradients and weights over the replicas. bf16 training keeps 2 B of weights and
+    12 B of optimiser state a parameter, fp32 training 4 and 8. Gradients are summed in fp32, 4 B;
+    in bf16 with ZeRO-0 or 1 DeepSpeed keeps the bf16 ones, 2 B, beside the sums.
 
     On 2×H200 the sum came within 8 % of the measured peak for five layouts (tests/test_memory.py).
     """
