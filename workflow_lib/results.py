@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from workflow_lib.records import Data
+from workflow_lib.records import Data, RecordError
 
 
 def run_directory(results: Path, cell_id: str, run: int | str) -> Path:
     """The directory of one run of a cell."""
     return results / "cells" / cell_id / f"run{run}"
+
+
+def run_number(directory: Path) -> int:
+    """Which repeat of its cell a run's directory holds: k of ``run<k>``.
+
+    Raises RecordError where the directory has another name.
+    """
+    name = directory.resolve().name
+    if match := re.fullmatch(r"run([1-9][0-9]*)", name):
+        return int(match[1])
+    raise RecordError(f"{directory}: a run's directory is called run1, run2, …, not {name!r}")
 
 
 def sweep_directory(results: Path, sweep: str) -> Path:

@@ -7,10 +7,10 @@ is missing, because a sum that skips a GPU makes a run look more efficient than 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
+from workflow_lib import results
 from workflow_lib.analysis.nodes import Node, reduce_node
 from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steps import Steps, read_steps
@@ -32,18 +32,7 @@ def reduce_run(directory: Path) -> None:
     Raises FileNotFoundError or RecordError where the run has not ended, or its files are damaged.
     """
     paths = RunPaths(directory)
-    write_json(paths.summary, summarise(paths, repeat_of(directory)))
-
-
-def repeat_of(directory: Path) -> int:
-    """Which repeat of its cell a run's directory holds: k of ``run<k>``.
-
-    Raises RecordError where the directory has another name.
-    """
-    name = directory.resolve().name
-    if match := re.fullmatch(r"run([1-9][0-9]*)", name):
-        return int(match[1])
-    raise RecordError(f"{directory}: a run's directory is called run1, run2, …, not {name!r}")
+    write_json(paths.summary, summarise(paths, results.run_number(directory)))
 
 
 def summarise(paths: RunPaths, run: int) -> dict[str, Any]:
