@@ -1,4 +1,4 @@
-"""How much later training starts through the workflow than after a bare ``sbatch`` of the same script.
+"""How much later training starts through the workflow than after a bare ``sbatch`` of its script.
 
 From the moment of the command to the start of the first rank, in interleaved pairs on the throwaway
 Slurm (``make slurm-cluster`` first). The claim: at most 1 s more.

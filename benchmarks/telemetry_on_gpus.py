@@ -24,9 +24,9 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-import torch  # noqa: E402  (the checkout comes first on the path)
+import torch  (the checkout comes first on the path)
 
-from workflow_lib import records  # noqa: E402
+from workflow_lib import records
 
 #: a burst, and the pause after it: power then has edges, where trapezoid and counter could differ
 _BURST_S = 3.0

@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from workflow_lib import records  # noqa: E402
-from workflow_lib.records import JobRecord, RunPaths  # noqa: E402
+from workflow_lib import records
+from workflow_lib.records import JobRecord, RunPaths
 
 #: what a waiting process may hold, in MB of 10⁶ bytes
 LIMIT_MB = 40.0
