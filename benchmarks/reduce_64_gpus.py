@@ -24,6 +24,9 @@ from pathlib import Path
 
 import polars as pl
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
 from workflow_lib.records import (
     GPU_SAMPLES,
     STEPS,

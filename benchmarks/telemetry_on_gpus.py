@@ -24,7 +24,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-import torch  (the checkout comes first on the path)
+import torch
 
 from workflow_lib import records
 
