@@ -1,0 +1,234 @@
+"""Writes the reference pages that restate the code: ``python -m docs.generate``.
+
+``configuration.md`` comes from the models in workflow_lib/config.py and their docstrings,
+``columns.md`` from workflow_lib/records/columns.py. tests/test_docs.py fails when either is stale.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib import config, records
+from workflow_lib.records import Column
+
+DIRECTORY = Path(__file__).parent / "reference"
+
+_NOTICE = "<!-- Made by `python -m docs.generate`; edit {source} instead. -->"
+
+_CONFIGURATION = """\
+# Configuration
+
+What the files under `config/` may hold. A name in one file (a model in a sweep, say) is the stem of
+another. Names are made of letters, digits, dots and hyphens, because they name directories too. An
+unknown key, a value outside of what is said here, or a name that is not there is refused with the
+file, the key and the nearest valid name. Values are not converted: `"8"` is not `8`.
+
+`config/config.yaml` says what `snakemake` does when it is told nothing else: `config_directory`
+(this configuration), `results_directory`, and `sweeps`, the sweeps to run. A profile adds
+`platform`. `--config` on the command line changes any of them:
+`snakemake --profile slurm_h200 --config results_directory=/scratch/study 'sweeps=[smoke]'`.
+"""
+
+_COLUMNS = """\
+# Columns
+
+Every table and CSV file, column by column. In a CSV file an empty field is a reading that could not
+be had; in a table it is null, and `missing_reasons`, where there is one, says why. A missing value
+is never written as 0 or −1. [Measurement](../explanation/measurement.md) says how the figures come
+about, [Files](files.md) where they lie.
+"""
+
+#: a page's sections: the title, and the model whose keys it lists
+_SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
+    ("Platform", config.Platform),
+    ("Network", config.Network),
+    ("Container", config.Container),
+    ("Model", config.ModelSpec),
+    ("Published", config.Published),
+    ("Data", config.DataSpec),
+    ("Sweep", config.SweepSpec),
+    ("Protocol", config.Protocol),
+    ("Training options", config.TrainingAxes),
+    ("Block", config.Block),
+    ("Exclusion", config.Exclusion),
+)
+
+_TABLES = (
+    ("telemetry/&lt;node&gt;.csv", "One row a sample and GPU.", records.GPU_SAMPLES),
+    ("telemetry/&lt;node&gt;-host.csv", "One row a second.", records.HOST_SAMPLES),
+    ("steps/rank&lt;n&gt;.csv", "One row a step and rank.", records.STEPS),
+    ("plan.parquet", "One row a cell that the sweep asks for.", records.PLAN),
+    ("runs.parquet", "One row a run of every feasible cell.", records.RUNS),
+    ("gpus.parquet", "One row a GPU and run, over the measured steps.", records.GPUS),
+    ("cells.parquet", "One row a cell of the plan.", records.CELLS),
+)
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page: its path and its text."""
+    return {
+        DIRECTORY / "configuration.md": _configuration(),
+        DIRECTORY / "columns.md": _columns(),
+    }
+
+
+# ----------------------------------------------------------------------------------- configuration
+
+
+def _configuration() -> str:
+    parts = [_NOTICE.format(source="workflow_lib/config.py"), _CONFIGURATION.rstrip()]
+    inherited = set(config.TrainingAxes.model_fields)
+    for title, model in _SECTIONS:
+        schema = model.model_json_schema()
+        parts += [f"## {title}", _described(model)]
+        own = schema["properties"]
+        if model is not config.TrainingAxes and inherited <= own.keys():
+            own = {name: field for name, field in own.items() if name not in inherited}
+            parts.append(
+                f"Besides these keys, all [training options]({_anchor('Training options')})."
+            )
+        required = schema.get("required", [])
+        # Not the schema's description, which a field that refers to another model lacks.
+        rows = [
+            (
+                f"`{name}`",
+                _accepts(field),
+                _default(field, name in required),
+                str(model.model_fields[name].description),
+            )
+            for name, field in own.items()
+        ]
+        parts.append(_table(("key", "takes", "default", "meaning"), rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def _described(model: type[config.Strict]) -> str:
+    text = inspect.cleandoc(model.__doc__ or "").replace("``", "`")
+    return text.replace("See records.Training for what each means.", "").strip()
+
+
+def _anchor(title: str) -> str:
+    return "#" + title.lower().replace(" ", "-")
+
+
+def _accepts(schema: Mapping[str, Any]) -> str:
+    """What a key takes, in words, from its JSON schema."""
+    if "$ref" in schema:
+        name = schema["$ref"].rsplit("/", 1)[-1]
+        title = next(title for title, model in _SECTIONS if model.__name__ == name)
+        return f"[{title}]({_anchor(title)})"
+    if "anyOf" in schema:
+        return " or ".join(_alternatives(schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    kind = str(schema["type"])
+    if kind == "array":
+        return f"list of {_accepts(schema['items'])}"
+    if kind == "object":
+        return "names and texts"
+    if kind == "string" and "pattern" in schema:
+        plain = "control" if "x00" in schema["pattern"] else None
+        return "text" if plain else f"text: `{schema['pattern']}`"
+    words = {"string": "text", "integer": "integer", "number": "number", "boolean": "true, false"}
+    return words.get(kind, kind) + _bounds(schema)
+
+
+def _alternatives(schemas: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each branch takes: a value "or a list" of the same is an axis."""
+    texts = []
+    for schema in schemas:
+        text = _accepts(schema)
+        if text.removeprefix("list of ") in texts and text.startswith("list of "):
+            text = "a list"
+        texts.append(text)
+    return texts
+
+
+def _bounds(schema: Mapping[str, Any]) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    above = schema.get("exclusiveMinimum")
+    if low is not None and high is not None:
+        return f" {low:g} to {high:g}"
+    if low is not None:
+        return f" ≥ {low:g}"
+    if above is not None:
+        return f" > {above:g}" + ("" if high is None else f", ≤ {high:g}")
+    return ""
+
+
+def _default(schema: Mapping[str, Any], required: bool) -> str:
+    if required:
+        return "required"
+    value = schema.get("default")
+    if value is None:
+        return "null"
+    if value in ([], {}):
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+# ----------------------------------------------------------------------------------------- columns
+
+
+def _columns() -> str:
+    notice = _NOTICE.format(source="workflow_lib/records/columns.py")
+    parts = [notice, _COLUMNS.rstrip()]
+    parts += ["## Identity", "What tells one cell from another; several tables begin with these."]
+    parts.append(_column_table(records.IDENTITY))
+    for title, sentence, columns in _TABLES:
+        shown: Sequence[Column] = columns
+        if columns[: len(records.IDENTITY)] == records.IDENTITY:
+            shown = columns[len(records.IDENTITY) :]
+            sentence += " Begins with the [identity](#identity) columns."
+        if columns is records.CELLS:
+            shown = _without_measures(shown)
+            sentence += (
+                " Ends with every measure of [runs.parquet](#runsparquet), from `measured_steps` "
+                "on, three times, as numbers: `<measure>` is the median over the cell's completed "
+                "runs, `<measure>_low` and `<measure>_high` the lowest and highest. Null unless "
+                "every completed run has it."
+            )
+        parts += [f"## {title}", sentence, _column_table(shown)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
+    """The columns of a cell that are no measure. Raises ValueError where the rest is not thrice."""
+    names = [column.name for column in columns]
+    thrice = [m.name + end for m in records.MEASURES for end in ("", "_low", "_high")]
+    own = names[: len(names) - len(thrice)]
+    if names != own + thrice:
+        raise ValueError("CELLS does not end with each measure thrice: describe it in _columns()")
+    return columns[: len(own)]
+
+
+def _column_table(columns: Iterable[Column]) -> str:
+    rows = [(f"`{c.name}`", c.type.__name__, c.unit, c.description) for c in columns]
+    return _table(("column", "type", "unit", "meaning"), rows)
+
+
+def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "\n".join(
+        "| " + " | ".join(_one_line(cell) for cell in line).strip() + " |" for line in lines
+    )
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", r"\|").replace("<", "&lt;")
+
+
+def main() -> None:
+    """Write every generated page."""
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        print(path.relative_to(Path(__file__).parents[1]))
+
+
+if __name__ == "__main__":
+    main()

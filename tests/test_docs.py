@@ -1,0 +1,206 @@
+"""The documentation says what is so: generated pages are fresh, links lead somewhere, and what
+names a command, a file or a combination is held against the code.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs import generate
+from tests.training.cells import LLAMA, MIXTRAL
+from workflow_lib.cells import expand_study
+from workflow_lib.records import Degrees, Outcome, RunPaths, Training
+from workflow_lib.study import load_study
+from workflow_lib.training import capabilities
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+COMMANDS = DOCS / "reference" / "commands.md"
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def code(text):
+    """The words in backticks."""
+    return re.findall(r"`([^`]+)`", text)
+
+
+def rows(path, first_cell):
+    """Cells of the table rows whose first cell matches."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    cells = [[c.strip() for c in line.strip("|").split(" |")] for line in lines if line[:1] == "|"]
+    return [row for row in cells if re.match(first_cell, row[0])]
+
+
+# ---------------------------------------------------------------------------------- generated pages
+
+
+@pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
+def test_a_generated_page_is_fresh(path):
+    assert path.read_text(encoding="utf-8") == generate.pages()[path], (
+        f"{name(path)} is stale; make it anew: python -m docs.generate"
+    )
+
+
+@pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
+def test_every_key_and_column_says_what_it_means(path):
+    rows_found = rows(path, r"`\w+`")
+    assert len(rows_found) > 50
+    assert [row[0] for row in rows_found if row[-1] in ("", "None")] == []
+
+
+# ------------------------------------------------------------------------------- links
+
+
+def anchors(path):
+    """What a link into a page can name: its headings, as GitHub turns them into anchors."""
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_links_lead_somewhere(path):
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text)
+    for target in targets:
+        if target.startswith("https://"):
+            continue
+        file, _, anchor = target.partition("#")
+        found = (path.parent / file).resolve() if file else path
+        assert found.exists(), f"{name(path)} links to {target}, which is not there"
+        if anchor:
+            assert anchor in anchors(found), f"{name(path)}: no heading for {target}"
+
+
+def test_the_map_names_every_page():
+    index = DOCS / "index.md"
+    linked = set(re.findall(r"\]\(([^)#]+)\)", index.read_text(encoding="utf-8")))
+    assert linked == {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")} - {"index.md"}
+
+
+# ------------------------------------------------------------------------------- commands
+
+
+def test_the_targets_are_those_of_the_makefile():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
+    assert {code(row[0])[0].removeprefix("make ") for row in rows(COMMANDS, "`make ")} == targets
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name)
+def test_a_target_that_is_named_exists(path):
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"(?:`|^)make (?:PYTHON=\S+ )?([a-z-]+)", text, flags=re.MULTILINE)
+    assert set(named) <= targets
+
+
+@pytest.mark.parametrize("row", rows(COMMANDS, "`workflow_lib"), ids=lambda row: row[0].strip("`"))
+def test_a_command_takes_the_options_that_are_listed_and_no_others(row):
+    module, *subcommand = code(row[0])[0].split()
+    done = subprocess.run(
+        [sys.executable, "-m", module, *subcommand, "--help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # As a word of its own, else the first line of a description may look like an option.
+    taken = set(re.findall(r"(?<![\w-])--[a-z-]+", done.stdout)) - {"--help"}
+    assert {option for option in code(row[1]) if option.startswith("--")} == taken
+
+
+def test_the_sweep_in_the_how_to_is_a_sweep(tmp_path):
+    text = (DOCS / "how-to" / "write-a-sweep.md").read_text(encoding="utf-8")
+    sweep = re.search(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    assert sweep is not None
+    for kind in ("models", "platforms", "data"):
+        (tmp_path / kind).symlink_to(ROOT / "config" / kind)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "layouts.yaml").write_text(sweep[1], encoding="utf-8")
+    views = expand_study(load_study(tmp_path))
+    assert set(views) == {"layouts-h200", "layouts-h100"}
+    # By hand: 4 layouts × 2 micro-batches × 2 recomputations, and 2 × 2; on H100 less those with
+    # micro-batch 2 and tp 8, of which there are 2 and 1.
+    assert len(views["layouts-h200"].cells) == 20
+    assert len(views["layouts-h100"].cells) == 17
+    assert any(cell.feasible for cell in views["layouts-h200"].cells)
+
+
+# ------------------------------------------------------------------------------- files, outcomes
+
+
+def test_every_file_of_a_run_is_listed():
+    page = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
+    paths = RunPaths(Path("run"))
+    named = [
+        path.name
+        for attribute, value in vars(RunPaths).items()
+        if isinstance(value, property) and (path := getattr(paths, attribute)).suffix
+    ]
+    named += ["rank<n>.json", "rank<n>.csv", "<node>.csv", "<node>-host.csv", "<node>-end.json"]
+    assert len(named) > 10
+    assert [file for file in named if file not in page] == []
+
+
+def test_every_outcome_is_listed_as_what_it_is():
+    listed = {
+        outcome: row[2]
+        for row in rows(DOCS / "reference" / "files.md", "`[a-z_]+`")
+        for outcome in code(row[0])
+        if len(row) == 4
+    }
+    assert listed.pop("not_run") == "–"
+    assert listed == {o.value: "yes" if o.is_result else "no" for o in Outcome}
+
+
+# ------------------------------------------------------------------------------- capabilities
+
+
+def refused(combination):
+    """Why a combination as the page names it is refused, or None."""
+    words = combination.split()
+    degrees = {w[:2]: int(w[2:]) for w in words if re.fullmatch(r"(tp|pp|dp|ep)\d+", w)}
+    (stage,) = (int(w.removeprefix("zero")) for w in words if w.startswith("zero"))
+    (precision,) = (w for w in words if w in ("bf16", "fp32"))
+    known = {f"{axis}{degree}" for axis, degree in degrees.items()}
+    assert set(words) <= known | {f"zero{stage}", precision, "overlap", "experts"}
+    training = Training(
+        zero_stage=stage,
+        micro_batch_size=1,
+        global_batch_size=8,
+        precision=precision,
+        recomputation="none",
+        overlap="overlap" in words,
+        warmup_steps=1,
+        measured_steps=1,
+        learning_rate=1e-3,
+        seed=1,
+    )
+    model = MIXTRAL if "experts" in words else LLAMA
+    return capabilities.refusal(Degrees(**degrees), training, model)
+
+
+COMBINATIONS = rows(DOCS / "explanation" / "training.md", r"`.*zero\d")
+
+
+@pytest.mark.parametrize("row", COMBINATIONS, ids=lambda row: row[0].strip("`"))
+def test_a_combination_runs_or_is_refused_as_the_page_says(row):
+    reason = refused(code(row[0])[0])
+    assert (reason is None) == (row[1] == "yes"), reason
+    assert bool(row[2]) == (row[1] == "no")
+
+
+def test_the_page_has_combinations_of_both_kinds():
+    assert {row[1] for row in COMBINATIONS} == {"yes", "no"}
+    assert len(COMBINATIONS) >= 20
