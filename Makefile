@@ -65,7 +65,7 @@ format: $(VENV)/.installed-tests ## rewrite in the project's style
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
 
-slurm-cluster: ## start a throwaway Slurm of five nodes on this machine
+slurm-cluster: ## start a throwaway Slurm of five GPU nodes on this machine
 	@sh tests/slurm/install.sh
 	@$(CLUSTER) start
 

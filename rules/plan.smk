@@ -4,9 +4,7 @@
 rule plan:
     input:
         configuration_files,
-        source_files(
-            "cells.py", "config.py", "study.py", "memory.py", "formulas.py", "plan.py"
-        ),
+        source_files("cells.py", "config.py", "study.py", "memory.py", "formulas.py", "plan.py"),
     output:
         f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
     log:

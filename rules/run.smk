@@ -20,6 +20,8 @@ rule tokenize:
 
 
 rule render:
+    input:
+        platform_file,
     output:
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
         script=f"{RESULTS}/cells/{{cell}}/run{{run}}/job.sh",

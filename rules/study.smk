@@ -19,8 +19,9 @@ RESULTS = config["results_directory"]
 search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}${{PYTHONPATH:+:$PYTHONPATH}}"
 if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
     search += f" PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
+# A prefix replaces Snakemake's own strict mode, without which `tee` would hide every failure. And
 # Snakemake formats the prefix, as it does every command.
-shell.prefix(f"{search}; ".replace("{", "{{").replace("}", "}}"))
+shell.prefix(f"set -euo pipefail; {search}; ".replace("{", "{{").replace("}", "}}"))
 
 
 def study_of_platform():
@@ -82,10 +83,28 @@ def cell_of(wildcards):
 
 
 def run_inputs(wildcards):
-    """The script and the tokens. Neither's age matters: an edited cell has another directory."""
+    """The script and the tokens. Neither's age matters to a run that has its result: an edited cell
+    has another directory. (To one that has none it must: Snakemake does not run what only depends
+    on ancient files that are just being made anew.)
+    """
     tokens = results.tokens(Path(RESULTS), cell_of(wildcards).data)
-    script = run_file((wildcards.cell, wildcards.run), "job.sh")
-    return [ancient(script), *([ancient(str(tokens))] if tokens else [])]
+    run = (wildcards.cell, wildcards.run)
+    files = [run_file(run, "job.sh"), *([str(tokens)] if tokens else [])]
+    finished = Path(run_file(run, "outcome.json")).exists()
+    return [ancient(file) for file in files] if finished else files
+
+
+def platform_file(wildcards):
+    """What a script is rendered from besides its cell: who pays, where, with which interpreter.
+
+    A run that waits, runs or has its result keeps the script that it was submitted with; one that
+    never was submitted, or failed, is rendered anew after the file was edited.
+    """
+    path = f"{CONFIG}/platforms/{cell_of(wildcards).hardware.platform}.yaml"
+    run = (wildcards.cell, wildcards.run)
+    submitted = Path(run_file(run, "job.json")).exists()
+    failed = Path(run_file(run, "failure.json")).exists()
+    return ancient(path) if submitted and not failed else path
 
 
 def scheduler(wildcards):
@@ -113,14 +132,8 @@ def source_files(*packages):
     """The modules and templates of a package: what depends on them is made anew when they change."""
     root = Path(workflow.basedir, "workflow_lib")
     named = [root / package for package in packages]
-    found = [
-        path
-        for each in named
-        for path in ([each] if each.is_file() else each.rglob("*"))
-    ]
-    return sorted(
-        str(path) for path in found if path.suffix in (".py", ".j2", ".mplstyle")
-    )
+    found = [path for each in named for path in ([each] if each.is_file() else each.rglob("*"))]
+    return sorted(str(path) for path in found if path.suffix in (".py", ".j2", ".mplstyle"))
 
 
 def configuration_files(wildcards):
@@ -136,9 +149,9 @@ def report_what_there_is():
     """
     for name, sweep in SWEEPS.items():
         directory = results.sweep_directory(Path(RESULTS), name)
-        if (
-            sweep.platform != config["platform"]
-            or not (directory / "plan.parquet").exists()
+        planned = sweep.platform == config["platform"] and (directory / "plan.parquet").exists()
+        if not planned or all(
+            Path(run_file(run, "outcome.json")).exists() for run in runs_of(name)
         ):
             continue
         shell(

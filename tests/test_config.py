@@ -113,6 +113,12 @@ def test_unknown_data_are_refused(study_directory, edit):
         ),
         (
             "sweeps/demo.yaml",
+            "learning_rate: 1.0e-3",
+            "learning_rate: 1e-3",
+            "not '1e-3'; YAML wants a point and a sign, as in 1.0e-4 or 1.0e+30",
+        ),
+        (
+            "sweeps/demo.yaml",
             "precision: fp32",
             "precision: fp16",
             "Input should be 'bf16' or 'fp32', not 'fp16'",

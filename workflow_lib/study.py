@@ -146,7 +146,16 @@ def _explain(path: Path, kind: type[Strict], error: dict[str, Any]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{path}: {key}: {message}" if location else f"{path}: {message}"
-    return f"{path}: {key}: {message}, not {error['input']!r}"
+    return f"{path}: {key}: {message}, not {error['input']!r}{_number_hint(error['input'])}"
+
+
+def _number_hint(value: object) -> str:
+    """YAML 1.1 reads 1e-4 and 1.0e30 as text, which puzzles everybody."""
+    try:
+        number = float(value) if isinstance(value, str) else None
+    except ValueError:
+        number = None
+    return "" if number is None else "; YAML wants a point and a sign, as in 1.0e-4 or 1.0e+30"
 
 
 def _is_type_tag(part: str | int) -> bool:

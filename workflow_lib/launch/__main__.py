@@ -35,7 +35,7 @@ def _render(arguments: argparse.Namespace) -> int:
     try:
         study = load_study(arguments.config)
         planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
-        if planned.estimate is None:
+        if planned.estimate is None or not planned.feasible:
             raise ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
         cell = planned.cell
         directory = results.run_directory(arguments.results.absolute(), cell.id, arguments.run)

@@ -115,8 +115,9 @@ def _exit_code(code: int) -> str:
 
 
 def _last_line(log: Path) -> str:
-    """The last line that says something, or that there is none."""
+    """The last line that says something (a launcher's ruled line does not), or that none does."""
     if not log.exists():
         return f"{log} is missing"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), f"{log} is empty")
+    telling = (line.strip() for line in reversed(lines) if any(map(str.isalnum, line)))
+    return next(telling, f"{log} is empty")
