@@ -4,7 +4,8 @@
 rule plan:
     input:
         configuration_files,
-        source_files("cells.py", "config.py", "study.py", "memory.py", "formulas.py", "plan.py"),
+        source_files("cells.py", "config.py", "feasibility.py", "formulas.py", "memory.py"),
+        source_files("plan.py", "study.py", "training/capabilities.py"),
     output:
         f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
     log:

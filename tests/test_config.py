@@ -162,6 +162,12 @@ def test_unknown_data_are_refused(study_directory, edit):
         ),
         (
             "platforms/h200.yaml",
+            "NCCL_DEBUG: WARN",
+            "HF_TOKEN: hunter2",
+            "HF_TOKEN looks like a secret, which must not lie in a file",
+        ),
+        (
+            "platforms/h200.yaml",
             "partition: h200",
             "partition: null",
             "a platform with scheduler slurm needs a partition",

@@ -6,6 +6,7 @@ study.load_study reads them. ``docs/reference/configuration.md`` is made from th
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -96,6 +97,10 @@ class ModelSpec(Strict):
         """The dimensions as cells and compute nodes know them."""
         names = {field.name for field in dataclasses.fields(records.Model)} - {"name"}
         return records.Model(name=name, **self.model_dump(include=names))
+
+
+#: names of variables whose values belong into no file
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW(OR)?D|CREDENTIAL|(API|PRIVATE)_?KEY", re.IGNORECASE)
 
 
 class Container(Strict):
@@ -209,6 +214,11 @@ class Platform(Strict):
         for name, value in environment.items():
             if "\0" in value:
                 raise ValueError(f"the value of {name} holds a null byte")
+            if _SECRET.search(name):
+                raise ValueError(
+                    f"{name} looks like a secret, which must not lie in a file: export it in your "
+                    "shell before submitting; jobs inherit it"
+                )
         return environment
 
 

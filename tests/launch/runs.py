@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from pathlib import Path
 
 from tests.launch import scripts
@@ -31,14 +32,21 @@ def rendered(directory: Path, sweep: str = "demo") -> RunPaths:
     return RunPaths(scripts.write(cell, site, directory, directory / "results").run_directory)
 
 
+def _script_sha256(paths: RunPaths) -> str:
+    if not paths.script.exists():
+        return ""
+    return hashlib.sha256(paths.script.read_bytes()).hexdigest()
+
+
 def end(
     paths: RunPaths,
     stage: str | None = None,
     training_exit: int | None = 0,
     telemetry_exit: int | None = 0,
     job_id: str = "7",
+    script_sha256: str = "",
 ) -> None:
-    """The job's last word."""
+    """The job's last word; unless told otherwise, what ran is the script that lies there."""
     records.write_json(
         paths.ended,
         EndedRecord(
@@ -49,7 +57,7 @@ def end(
             training_exit_code=training_exit,
             telemetry_exit_code=telemetry_exit,
             failed_stage=stage,
-            script_sha256="0" * 64,
+            script_sha256=script_sha256 or _script_sha256(paths),
         ),
     )
 

@@ -70,6 +70,14 @@ def test_a_job_by_hand_sets_another_jobs_run_aside(paths):
     assert records.read_record(RunPaths(paths.attempts / "1").ended, EndedRecord).job_id == "7"
 
 
+def test_a_job_leaves_a_run_alone_that_another_job_has(paths):
+    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
+    before = sorted(paths.directory.rglob("*"))
+    with pytest.raises(node.TakenError, match="job 7, submitted by the workflow, has this run"):
+        node.begin(paths, "12", "slurm", b"")
+    assert sorted(paths.directory.rglob("*")) == before
+
+
 def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
     for name in ("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "XNCCL_DEBUG", "NCCL_debug", "HOME_NCCL_KEY"):
         monkeypatch.setenv(name, "hunter2")

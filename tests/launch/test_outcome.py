@@ -188,3 +188,22 @@ def test_an_unreadable_last_word_is_refused_by_name(paths):
     paths.ended.write_text('{"job_id": ')
     with pytest.raises(records.RecordError, match=r"ended\.json"):
         outcome.classify(paths, "COMPLETED")
+
+
+def test_a_script_that_was_edited_ran_and_was_put_back_is_still_marked(paths):
+    runs.complete(paths)
+    runs.end(paths, script_sha256="0" * 64)
+    ended = outcome.classify(paths, "COMPLETED")
+    assert ended.script_edited
+    assert ended.cause.endswith("its job.sh was edited by hand after it was rendered")
+
+
+def test_a_sampler_that_died_is_named_with_its_last_words(paths):
+    runs.complete(paths)
+    runs.end(paths, telemetry_exit=137)
+    (sampled,) = paths.telemetry.glob("*.csv")
+    sampled.write_text(sampled.read_text().splitlines(keepends=True)[0])
+    (paths.logs / "telemetry.log").write_text("cannot write: No space left on device\n")
+    ended = outcome.classify(paths, "COMPLETED")
+    assert ended.outcome == Outcome.TELEMETRY_INVALID
+    assert "The sampler ended with signal 9: cannot write: No space left on device" in ended.cause

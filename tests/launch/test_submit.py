@@ -17,7 +17,7 @@ from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import schedulers, submit
 from workflow_lib.launch.schedulers import SubmissionError
-from workflow_lib.records import Cell, JobRecord, Outcome, RunPaths
+from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -233,14 +233,31 @@ def test_an_edited_script_is_refused(paths, use):
     assert not paths.job.exists()
 
 
-def test_two_processes_cannot_wait_for_one_run(paths, use):
+def test_a_second_process_waits_for_the_first_and_takes_its_result(paths, use, capfd):
     scheduler = use(Fake())
-    with (
-        submit._alone(paths),
-        pytest.raises(SubmissionError, match="another process already waits"),
-    ):
-        submit.run(paths.directory, "slurm")
+    second: list[OutcomeRecord] = []
+    with submit._alone(paths):
+        thread = threading.Thread(
+            target=lambda: second.append(submit.run(paths.directory, "slurm"))
+        )
+        thread.start()
+        while "another process waits" not in capfd.readouterr().err:
+            time.sleep(0.01)
+        records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the first"))
+        runs.complete(paths, "7")
+    thread.join()
+    assert second[0].outcome == Outcome.COMPLETED
     assert scheduler.submitted == []
+
+
+def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use):
+    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
+    runs.end(paths, stage="interrupted", training_exit=143, job_id="6")
+    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
+    assert submit.run(paths.directory, "slurm").outcome == Outcome.COMPLETED
+    assert len(scheduler.submitted) == 1
+    earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
+    assert earlier.outcome == Outcome.CANCELLED
 
 
 # ----------------------------------------------------------------------- Slurm, at its commands

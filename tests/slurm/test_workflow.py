@@ -167,6 +167,13 @@ def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_
     assert run.script.exists()
     assert not run.job.exists()
 
+    # The remedy works: with the file mended, the same command asks for what Slurm grants.
+    shutil.rmtree(site.config)
+    study.write(site.config)
+    mended = site.snakemake("slurm_mi250", "--until", "render")
+    assert mended.returncode == 0, mended.stdout + mended.stderr
+    assert not set(changes.values()) & set(requested(run.script).values())
+
 
 def test_without_sbatch_the_message_says_where_to_run(site):
     path = os.pathsep.join(

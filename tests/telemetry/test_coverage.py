@@ -225,7 +225,24 @@ def test_another_gpu_than_the_platforms(paths: records.RunPaths) -> None:
 def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
     cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
     write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
+    for rank in (0, 1):
+        write_rank(paths, rank, gpu=None)
     assert invalid_reason(paths, cell) is None
+
+
+def test_simulated_readings_say_nothing_of_real_gpus(paths: records.RunPaths) -> None:
+    cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
+    write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)
+    assert "the readings are simulated, but node node01 trained on GPUs" in str(
+        invalid_reason(paths, cell)
+    )
+
+
+def test_idle_gpus_say_nothing_of_training_on_a_cpu(paths: records.RunPaths) -> None:
+    write_rank(paths, 1, gpu=None)
+    reason = str(invalid_reason(paths, CELL))
+    assert "the readings are of real GPUs, but node node01 trained on its CPU" in reason
+    assert "install a torch build that can use the GPUs" in reason
 
 
 def test_simulated_telemetry_in_place_of_the_real_one(paths: records.RunPaths) -> None:

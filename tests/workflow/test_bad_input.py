@@ -149,3 +149,19 @@ def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
     assert samples.name in message
     assert "21" in message
     assert samples.read_text() == "".join(lines)
+
+
+def test_a_rule_whose_command_fails_halfway_fails_and_leaves_nothing_half(checkout):
+    # A figure that cannot be drawn, after others that could.
+    done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "collect")
+    assert done.returncode == 0, done.stdout + done.stderr
+    checkout.edit(
+        "workflow_lib/report/__main__.py",
+        "from __future__ import annotations\n",
+        "from __future__ import annotations\n\nimport atexit\nimport os\n\n"
+        "atexit.register(lambda: os._exit(3))\n",
+    )
+    assert checkout.snakemake().returncode != 0
+    view = checkout.directory / "results" / "sweeps" / "tiny"
+    assert not (view / "figures").exists()
+    assert not (view / "report.html").exists()

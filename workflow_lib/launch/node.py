@@ -23,6 +23,8 @@ from workflow_lib import records
 from workflow_lib.launch import attempts
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
+#: exit code of ``begin`` where another job has the run
+TAKEN = 75
 #: how long every sampler may take to say that it is ready
 TELEMETRY_TIMEOUT_S = 120.0
 
@@ -34,13 +36,25 @@ _VARIABLES = re.compile(
 )
 
 
+class TakenError(RuntimeError):
+    """Another job has the run."""
+
+
 def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     """Claim the run directory for the job and record the environment.
 
     Evidence of an earlier attempt is moved to ``attempts/`` first. A job that was submitted by hand
     writes its own ``job.json``; the workflow's was written by whoever submitted it.
+
+    Raises TakenError, and touches nothing, where another job has the run and has not ended.
     """
     known = records.read_record(paths.job, JobRecord) if paths.job.exists() else None
+    over = any(path.exists() for path in (paths.ended, paths.outcome, paths.failure))
+    if known is not None and known.job_id != job and not over:
+        raise TakenError(
+            f"job {known.job_id}, submitted by {known.submitted_by}, has this run and has not "
+            f"ended. Let it finish; or, if it is gone, delete {paths.job} and submit again"
+        )
     if attempts.has_evidence(paths) or (known is not None and known.job_id != job):
         attempts.set_aside(paths)
     if known is not None and known.job_id == job:  # requeued: still the job that was submitted
@@ -197,5 +211,8 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
+    except TakenError as error:
+        print(f"triptych: {error}", file=sys.stderr)
+        sys.exit(TAKEN)
     except (OSError, records.RecordError) as error:
         sys.exit(f"triptych: {error}")

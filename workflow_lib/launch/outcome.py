@@ -4,6 +4,7 @@ state and the telemetry.
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from workflow_lib import records
@@ -39,6 +40,9 @@ def classify(paths: RunPaths, scheduler_state: str | None) -> OutcomeRecord:
     ended = records.read_record(paths.ended, EndedRecord) if paths.ended.exists() else None
     job = records.read_record(paths.job, JobRecord) if paths.job.exists() else None
     outcome, cause = _how(paths, ended, scheduler_state)
+    edited = _was_edited(paths, ended)
+    if edited:
+        cause += "; its job.sh was edited by hand after it was rendered"
     return OutcomeRecord(
         outcome=outcome,
         cause=cause,
@@ -47,8 +51,16 @@ def classify(paths: RunPaths, scheduler_state: str | None) -> OutcomeRecord:
         started_unix_s=ended.started_unix_s if ended else None,
         ended_unix_s=ended.ended_unix_s if ended else None,
         scheduler_state=scheduler_state,
-        script_edited=not seal.is_intact(paths.script),
+        script_edited=edited,
     )
+
+
+def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
+    """Whether the script that lies there, or the one that ran, is not what was rendered."""
+    if not seal.is_intact(paths.script):
+        return True
+    ran = ended.script_sha256 if ended is not None else ""
+    return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()
 
 
 def _how(
@@ -57,6 +69,11 @@ def _how(
     if ended is not None and ended.failed_stage is None and ended.training_exit_code == 0:
         reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
         if reason is not None:
+            if ended.telemetry_exit_code:
+                code = _exit_code(ended.telemetry_exit_code)
+                reason += (
+                    f" The sampler ended with {code}: {_last_line(paths.logs / 'telemetry.log')}"
+                )
             return Outcome.TELEMETRY_INVALID, reason
         return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
     # What the rank that failed first said comes before what the scheduler made of it.

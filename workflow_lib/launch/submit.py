@@ -43,6 +43,12 @@ def run(directory: Path, scheduler_name: str) -> OutcomeRecord:
     paths = RunPaths(directory.absolute())
     scheduler = schedulers.choose(scheduler_name)
     with _alone(paths):
+        if paths.ended.exists() and not paths.failure.exists():
+            # It ended while nobody waited. A result is taken; anything else is why we were called.
+            ended = _attempt(paths, scheduler, scheduler_name)
+            if ended.outcome.is_result:
+                return ended
+            _say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
         for remaining in range(RETRIES, -1, -1):
             ended = _attempt(paths, scheduler, scheduler_name)
             if ended.outcome not in _RETRIED or not remaining:
@@ -58,9 +64,8 @@ def _alone(paths: RunPaths) -> Iterator[None]:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SubmissionError(
-                f"another process already waits for {paths.directory}; let it finish, or end it"
-            ) from None
+            _say(f"another process waits for {paths.directory}; its result will be taken")
+            fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 

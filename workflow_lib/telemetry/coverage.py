@@ -26,11 +26,14 @@ class _InvalidError(Exception):
 
 @dataclass(frozen=True)
 class _Window:
-    """The measured steps of a run, and the local GPUs that ranks used, by node."""
+    """The measured steps of a run, and the local GPUs that ranks used, by node.
+
+    A rank that trained on a CPU used GPU None.
+    """
 
     start_unix_s: float
     end_unix_s: float
-    gpus: dict[str, set[int]]
+    gpus: dict[str, set[int | None]]
 
 
 @dataclass
@@ -64,14 +67,12 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
 
 def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     start, end = math.inf, -math.inf
-    gpus: dict[str, set[int]] = {}
+    gpus: dict[str, set[int | None]] = {}
     for rank in range(cell.degrees.world_size):
         record = records.read_record(paths.rank(rank), records.RankRecord)
         rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell)
         start, end = min(start, rank_start), max(end, rank_end)
-        used = gpus.setdefault(record.node, set())
-        if record.gpu is not None:
-            used.add(record.gpu)
+        gpus.setdefault(record.node, set()).add(record.gpu)
     if len(gpus) != cell.nodes:
         raise _InvalidError(
             f"The ranks ran on {len(gpus)} nodes ({', '.join(sorted(gpus))}), not on {cell.nodes}."
@@ -119,7 +120,15 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> None
         )
     if count < cell.ranks_per_node:
         raise _InvalidError(f"{path}: {count} GPUs were sampled, {cell.ranks_per_node} were used.")
-    if outside := sorted(gpu for gpu in window.gpus[node] if gpu >= count):
+    trained = window.gpus[node] - {None}
+    if start.simulated and trained:
+        raise _InvalidError(f"{path}: the readings are simulated, but node {node} trained on GPUs.")
+    if not start.simulated and None in window.gpus[node]:
+        raise _InvalidError(
+            f"{path}: the readings are of real GPUs, but node {node} trained on its CPU: install a "
+            "torch build that can use the GPUs, or set the platform's telemetry to simulated."
+        )
+    if outside := sorted(gpu for gpu in trained if gpu is not None and gpu >= count):
         raise _InvalidError(f"{path}: GPU {outside[0]} trained, but only {count} were sampled.")
     if cell.hardware.gpu is not None and not start.simulated:
         for gpu, entry in enumerate(start.gpus):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a43e25c6d2ce5b8d3bc91ac4b8753b2f476f89aecb5cc323bc6171802b7a49c4
+# sha256 of all lines below: 0953d2b526c9aaeda3e947dad859bf97065f176d49d6b07018c06dd4bda0f0b2
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-recompute_926a2d83
@@ -32,6 +32,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Ranks count GPUs as the driver and the sampler do.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm
 # srun does not take this over from sbatch by itself.
@@ -92,7 +94,11 @@ trap 'stage=time_limit; exit 140' USR2
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
 "${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
-    --scheduler slurm <"$0" || exit 1
+    --scheduler slurm <"$0" || {
+    # 75: another job has this run, and what it writes is not for this one to touch.
+    [ "$?" -ne 75 ] || trap - EXIT
+    exit 1
+}
 
 stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &

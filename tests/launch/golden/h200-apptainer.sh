@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 5a9e71ffb2e17a0ec65d85787837e91441e83094e94e1b22db989cb2ad997d19
+# sha256 of all lines below: 063f3ca1dd4bccf5ca790dbe08f1c7188fe6bb94e05a4327041b9f0219d315c2
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
@@ -39,6 +39,8 @@ export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Ranks count GPUs as the driver and the sampler do.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm
 # srun does not take this over from sbatch by itself.
@@ -108,7 +110,11 @@ trap 'stage=time_limit; exit 140' USR2
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
 "${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
-    --scheduler slurm <"$0" || exit 1
+    --scheduler slurm <"$0" || {
+    # 75: another job has this run, and what it writes is not for this one to touch.
+    [ "$?" -ne 75 ] || trap - EXIT
+    exit 1
+}
 
 stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &

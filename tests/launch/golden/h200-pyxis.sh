@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 42a63e355b7603afe8dd965bb9588916b0faba61b80c6543a9b816626b71fd5e
+# sha256 of all lines below: d8c282abf0f631819fa52d2f743647d7fb5f88201b359caa64392fd282616b2c
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
@@ -32,6 +32,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Ranks count GPUs as the driver and the sampler do.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm
 # srun does not take this over from sbatch by itself.
@@ -98,7 +100,11 @@ trap 'stage=time_limit; exit 140' USR2
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
 "${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
-    --scheduler slurm <"$0" || exit 1
+    --scheduler slurm <"$0" || {
+    # 75: another job has this run, and what it writes is not for this one to touch.
+    [ "$?" -ne 75 ] || trap - EXIT
+    exit 1
+}
 
 stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &

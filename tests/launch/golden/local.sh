@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 3acb78eff8eade4dbee5e93482e10e0bdc42b89aa632024ed8bdc4885cab11ba
+# sha256 of all lines below: 6d8e7d993172114bbb0ffb133cf00563e914f808a07142b59d3ebf846bd4c8a8
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43
@@ -21,6 +21,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 # ------------------------------------------------------------------------ the site's environment
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Ranks count GPUs as the driver and the sampler do.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 
 # ------------------------------------------------------------------------ how processes start
 # Arrays, not functions: the process that $! names is then the launcher, which can be ended.
@@ -73,7 +75,11 @@ trap 'stage=time_limit; exit 140' USR2
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
 "${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
-    --scheduler local <"$0" || exit 1
+    --scheduler local <"$0" || {
+    # 75: another job has this run, and what it writes is not for this one to touch.
+    [ "$?" -ne 75 ] || trap - EXIT
+    exit 1
+}
 
 stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &

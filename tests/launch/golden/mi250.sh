@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 1389ec53e072c9d2c047cdeee98117d74efe3edb645fd27b78c91d330e1f6085
+# sha256 of all lines below: e25f751f2e7daa746dc42912b478312de233d07ada3b0f2deee91da4e9dd6df0
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1_c67e506d
@@ -32,6 +32,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Ranks count GPUs as the driver and the sampler do.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.
 export SUBMITIT_EXECUTOR=slurm
 # srun does not take this over from sbatch by itself.
@@ -92,7 +94,11 @@ trap 'stage=time_limit; exit 140' USR2
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
 "${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
-    --scheduler slurm <"$0" || exit 1
+    --scheduler slurm <"$0" || {
+    # 75: another job has this run, and what it writes is not for this one to touch.
+    [ "$?" -ne 75 ] || trap - EXIT
+    exit 1
+}
 
 stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &

@@ -1,0 +1,141 @@
+"""Whether a cell can run, at what cost, and why not, with the arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workflow_lib import formulas, memory
+from workflow_lib.config import Platform
+from workflow_lib.records import Cell
+from workflow_lib.training import capabilities
+
+#: a cell is refused where its estimate exceeds the GPU's memory by more than this share: within it
+#: the estimate cannot tell, and a run that ends as out_of_memory is a result
+MEMORY_UNCERTAINTY = 0.1
+#: start-up, from the job's first line to the first step: imports, communicators, building the model
+STARTUP_S = 120.0
+#: a job asks for this many times its estimated duration, and for at least LEAST_TIME_LIMIT_MIN
+TIME_LIMIT_MARGIN = 2.0
+LEAST_TIME_LIMIT_MIN = 15
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a cell will cost; null where the platform's peak is not known."""
+
+    memory: memory.MemoryEstimate
+    step_time_s: float | None
+    run_time_s: float | None
+    time_limit_min: int
+
+    def gpu_hours(self, cell: Cell, repeats: int) -> float | None:
+        """Over all repeats of the cell."""
+        if self.run_time_s is None:
+            return None
+        return repeats * self.run_time_s * cell.degrees.world_size / 3600
+
+
+def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
+    """Why the cell cannot run on ``gpus`` GPUs of the platform, memory apart; None where it can."""
+    return next(_obstacles(cell, platform, gpus), None)
+
+
+def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
+    model, degrees, training = cell.model, cell.degrees, cell.training
+    tp, pp, dp, ep = degrees.tp, degrees.pp, degrees.dp, degrees.ep
+    if degrees.world_size != gpus:
+        yield f"tp × pp × dp = {tp} × {pp} × {dp} = {degrees.world_size}, but there are {gpus} GPUs"
+    available = platform.nodes * platform.gpus_per_node
+    if gpus > available:
+        yield (
+            f"{gpus} GPUs, but {cell.hardware.platform} has {platform.nodes} nodes × "
+            f"{platform.gpus_per_node} = {available}"
+        )
+    if gpus % cell.nodes:
+        yield f"{gpus} GPUs do not spread evenly over {cell.nodes} nodes"
+    if tp > platform.gpus_per_node:
+        yield f"tp {tp} reaches beyond a node of {platform.gpus_per_node} GPUs"
+    elif cell.ranks_per_node % tp:
+        yield f"tp {tp} does not divide the {cell.ranks_per_node} GPUs used on each node"
+    if model.layers % pp:
+        share = f"{model.layers} / {pp} = {model.layers / pp:.4g}"
+        yield f"{model.layers} layers do not divide into {pp} stages: {share}"
+    for what, count in (
+        ("attention heads", model.attention_heads),
+        ("key-value heads", model.kv_heads),
+        ("feed-forward columns", model.ffn_hidden_size),
+        ("vocabulary entries", model.padded_vocabulary_size),
+    ):
+        if count % tp:
+            yield f"{count} {what} do not divide over tp {tp}"
+    if ep > 1 and not model.experts:
+        yield f"ep {ep}, but {model.name} has no experts"
+    elif model.experts and model.experts % ep:
+        yield f"{model.experts} experts do not divide over ep {ep}"
+    if dp % ep:
+        yield f"ep {ep} does not divide dp {dp}: experts are spread over replicas"
+    per_pass = dp * training.micro_batch_size
+    if training.global_batch_size % per_pass:
+        yield (
+            f"global batch {training.global_batch_size} is no multiple of dp × micro-batch = "
+            f"{dp} × {training.micro_batch_size} = {per_pass}"
+        )
+    refusal = capabilities.refusal(degrees, training, model)
+    if refusal is not None:
+        yield refusal
+
+
+def estimate(cell: Cell, platform: Platform) -> Estimate:
+    """Estimate memory, time and GPU-hours of a cell that infeasibility() found nothing against."""
+    step_time_s = _step_time_s(cell, platform)
+    run_time_s = None
+    wanted_min = platform.time_limit_max_min
+    if step_time_s is not None:
+        steps = cell.training.warmup_steps + cell.training.measured_steps
+        run_time_s = STARTUP_S + cell.telemetry.idle_baseline_s + steps * step_time_s
+        wanted_min = max(-(-int(TIME_LIMIT_MARGIN * run_time_s) // 60), LEAST_TIME_LIMIT_MIN)
+    return Estimate(
+        memory=memory.estimate(cell.model, cell.degrees, cell.training),
+        step_time_s=step_time_s,
+        run_time_s=run_time_s,
+        time_limit_min=wanted_min,
+    )
+
+
+def _step_time_s(cell: Cell, platform: Platform) -> float | None:
+    """Model FLOPs, and a third more with full recomputation, at the platform's expected MFU,
+    stretched by the 1F1B bubble (p − 1) / m (arXiv 2104.04473, section 2.2).
+    """
+    training = cell.training
+    hardware = cell.hardware
+    peak = (
+        hardware.peak_bf16_flops_per_s
+        if training.precision == "bf16"
+        else hardware.peak_fp32_flops_per_s
+    )
+    if peak is None:
+        return None
+    tokens = training.global_batch_size * cell.model.sequence_length
+    flops = formulas.flops_per_token(cell.model).causal * tokens
+    if training.recomputation == "full":
+        flops *= 4 / 3
+    bubble = (cell.degrees.pp - 1) / training.micro_batches(cell.degrees.dp)
+    rate = cell.degrees.world_size * peak * platform.expected_mfu
+    return flops / rate * (1 + bubble)
+
+
+def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
+    """Why the cell needs more memory, or more time, than the platform has; None where it fits."""
+    capacity = cell.hardware.gpu_memory_bytes
+    if capacity is not None and cost.memory.total > capacity * (1 + MEMORY_UNCERTAINTY):
+        return (
+            f"needs about {cost.memory.total / 1e9:.0f} GB on a GPU of {capacity / 1e9:.0f} GB: "
+            f"{cost.memory.arithmetic()}"
+        )
+    if cost.time_limit_min > platform.time_limit_max_min:
+        return (
+            f"needs about {cost.time_limit_min} min, but the partition's time_limit_max_min is "
+            f"{platform.time_limit_max_min}"
+        )
+    return None
