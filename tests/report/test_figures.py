@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from workflow_lib.records import Outcome
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import figures, read_tables, write_figures
+from workflow_lib.report.parallelism_figure import _widen
 from workflow_lib.report.style import SIMULATED_MARK
 
 from .sweep import Planned, write_sweep
@@ -149,3 +151,12 @@ def test_missing_tables_are_one_message(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == (
         f"figures: {tmp_path}/cells.parquet: no such table; it is made by an earlier stage\n"
     )
+
+
+def test_a_panel_shows_at_least_two_percent_of_its_values() -> None:
+    axes = Figure().subplots()
+    axes.plot([0, 1], [300.0, 300.0005])
+    _widen(axes)
+    low, high = axes.get_ylim()
+    assert high - low == pytest.approx(6.0, rel=1e-3)
+    assert (low + high) / 2 == pytest.approx(300.0, abs=0.001)

@@ -140,6 +140,17 @@ def _draw_panel(axes: Axes, panel: _Panel, cells: Sequence[Row], runs: Sequence[
         axes.set_yticks([])
     elif panel.from_zero:
         axes.set_ylim(0, axes.dataLim.y1 * 1.15)
+    else:
+        _widen(axes)
+
+
+def _widen(axes: Axes) -> None:
+    """Show at least 2 % of the value: what no sensor resolves must not fill a panel."""
+    low, high = axes.get_ylim()
+    middle = (low + high) / 2
+    least = 0.02 * abs(middle)
+    if high - low < least:
+        axes.set_ylim(middle - least / 2, middle + least / 2)
 
 
 def _draw_runs(
