@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -76,6 +77,17 @@ class Checkout:
             text=True,
             timeout=280,
             check=False,
+        )
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """The same, without waiting for it; in a process group of its own."""
+        return subprocess.Popen(
+            [str(SNAKEMAKE), "--profile", "profiles/local", "results/sweeps/tiny/report.html"],
+            cwd=self.directory,
+            env=os.environ | {"TRIPTYCH_ASK_SCHEDULER_EVERY_S": "2"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
 
     def planned_jobs(self) -> set[tuple[str, str]]:

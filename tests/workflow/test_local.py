@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import polars as pl
 import pytest
+
+from tests.workflow.conftest import SWEEP
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +103,58 @@ def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
     ):
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert not rules & {"run", "render"}
+
+
+def started(checkout, path, seconds=60):
+    """Wait for a file that a run leaves."""
+    deadline = time.monotonic() + seconds
+    while not (found := list(checkout.directory.glob(path))):
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.05)
+    return found[0]
+
+
+def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 150})
+    snakemake = checkout.start()
+    started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
+    snakemake.kill()
+    snakemake.wait()
+    (run,) = checkout.runs().values()
+    job = run.job.read_text()
+    assert not run.ended.exists()
+
+    assert checkout.snakemake("--unlock").returncode == 0
+    done = checkout.snakemake("results/sweeps/tiny/report.html", "--rerun-incomplete")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(run.outcome.read_text())["outcome"] == "completed"
+    # The same job, submitted once.
+    assert run.job.read_text() == job
+    assert not run.attempts.exists()
+
+
+def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 150})
+    snakemake = checkout.start()
+    rank = started(checkout, "results/cells/*/*/*/run1/steps/rank0.json")
+    process = json.loads(rank.read_text())["pid"]
+    (run,) = checkout.runs().values()
+    script = next(
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if path.read_bytes().split(b"\0")[:2] == [b"bash", bytes(run.script)]
+    )
+    os.kill(script, signal.SIGKILL)
+    assert snakemake.wait(timeout=120) != 0
+    assert not Path(f"/proc/{process}").exists()
+    assert json.loads(run.failure.read_text())["outcome"] == "error"
+
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 150})
+    done = checkout.snakemake()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (run.attempts / "1" / "steps" / "rank0.csv").exists()
 
 
 def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):

@@ -14,6 +14,7 @@ from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, write_json
 from workflow_lib.training.data import Source, step_batches
 from workflow_lib.training.device import Device
 from workflow_lib.training.failures import NonfiniteLoss
+from workflow_lib.training.launch import end_with_job
 from workflow_lib.training.mesh import Mesh
 
 
@@ -66,6 +67,7 @@ def train(
         writer = StepWriter(stream)
         for step in range(steps):
             phase = "warmup" if step < training.warmup_steps else "measured"
+            end_with_job()
             started = time.time()
             enter("data")
             batches = step_batches(source, cell, mesh, step)

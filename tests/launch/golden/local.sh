@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 6d8e7d993172114bbb0ffb133cf00563e914f808a07142b59d3ebf846bd4c8a8
+# sha256 of all lines below: 8783a56cd1df7694fbd41e2accc2e39eda1464737cbbe21eea62e32a8bf4d5af
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43
@@ -23,6 +23,8 @@ export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
+# Ranks end when this script is gone.
+export TRIPTYCH_JOB_PROCESS=$$
 
 # ------------------------------------------------------------------------ how processes start
 # Arrays, not functions: the process that $! names is then the launcher, which can be ended.
