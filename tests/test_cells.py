@@ -129,13 +129,19 @@ def reason_of(study_directory):
         ),
         ("models: llama3-8b, gpus: 64, dp: rest", "64 GPUs, but h200 has 4 nodes × 8 = 32"),
         ("models: gpt3-175b, tp: 32, dp: rest", "tp 32 reaches beyond a node of 8 GPUs"),
-        ("models: mixtral-8x7b, pp: 32, ep: 3, dp: 1", "8 experts do not divide over ep 3"),
+        (
+            "models: mixtral-8x7b, pp: 32, ep: 3, dp: 1",
+            "EP 3: mixtral-8x7b has 8 experts; use an EP that divides them",
+        ),
         (
             "models: llama3-70b, pp: 32, dp: 1",
-            "80 layers do not divide into 32 stages: 80 / 32 = 2.5",
+            "PP 32: llama3-70b has 80 layers, and 80 / 32 = 2.5; use a PP that divides them",
         ),
-        ("models: llama3-8b, ep: 2, dp: rest", "ep 2, but llama3-8b has no experts"),
-        ("models: mixtral-8x7b, ep: 8, tp: 8, dp: rest", "ep 8 does not divide dp 4"),
+        ("models: llama3-8b, ep: 2, dp: rest", "EP 2: llama3-8b has no experts"),
+        (
+            "models: mixtral-8x7b, ep: 8, tp: 8, dp: rest",
+            "EP 8 with DP 4: experts are spread over replicas; EP must divide DP",
+        ),
         (
             "models: llama3-8b, dp: rest, global_batch_size: 100",
             "global batch 100 is no multiple of dp × micro-batch = 32 × 1 = 32",
@@ -154,7 +160,7 @@ def test_what_cannot_run_says_why_with_the_arithmetic(reason_of, block, expected
 def test_heads_must_divide_over_tensor_parallel_ranks(reason_of, edit):
     edit("models/gpt3-tiny.yaml", "attention_heads: 4", "attention_heads: 2")
     edit("models/gpt3-tiny.yaml", "kv_heads: 4", "kv_heads: 2")
-    assert "2 attention heads do not divide over tp 4" in (
+    assert "TP 4: gpt3-tiny has 2 key and value heads, which 4 does not divide" in (
         reason_of("models: gpt3-tiny, tp: 4, dp: rest, precision: fp32") or ""
     )
 

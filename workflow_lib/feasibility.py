@@ -43,7 +43,7 @@ def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
 
 def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     model, degrees, training = cell.model, cell.degrees, cell.training
-    tp, pp, dp, ep = degrees.tp, degrees.pp, degrees.dp, degrees.ep
+    tp, pp, dp = degrees.tp, degrees.pp, degrees.dp
     if degrees.world_size != gpus:
         yield f"tp × pp × dp = {tp} × {pp} × {dp} = {degrees.world_size}, but there are {gpus} GPUs"
     available = platform.nodes * platform.gpus_per_node
@@ -58,29 +58,13 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
         yield f"tp {tp} reaches beyond a node of {platform.gpus_per_node} GPUs"
     elif cell.ranks_per_node % tp:
         yield f"tp {tp} does not divide the {cell.ranks_per_node} GPUs used on each node"
-    if model.layers % pp:
-        share = f"{model.layers} / {pp} = {model.layers / pp:.4g}"
-        yield f"{model.layers} layers do not divide into {pp} stages: {share}"
-    for what, count in (
-        ("attention heads", model.attention_heads),
-        ("key-value heads", model.kv_heads),
-        ("feed-forward columns", model.ffn_hidden_size),
-        ("vocabulary entries", model.padded_vocabulary_size),
-    ):
-        if count % tp:
-            yield f"{count} {what} do not divide over tp {tp}"
-    if ep > 1 and not model.experts:
-        yield f"ep {ep}, but {model.name} has no experts"
-    elif model.experts and model.experts % ep:
-        yield f"{model.experts} experts do not divide over ep {ep}"
-    if dp % ep:
-        yield f"ep {ep} does not divide dp {dp}: experts are spread over replicas"
     per_pass = dp * training.micro_batch_size
     if training.global_batch_size % per_pass:
         yield (
             f"global batch {training.global_batch_size} is no multiple of dp × micro-batch = "
             f"{dp} × {training.micro_batch_size} = {per_pass}"
         )
+    # Layers, heads, experts, ZeRO and overlap: what no backend could run.
     refusal = capabilities.refusal(degrees, training, model)
     if refusal is not None:
         yield refusal

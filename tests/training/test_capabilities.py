@@ -22,7 +22,7 @@ from workflow_lib.training.capabilities import refusal
         (Degrees(tp=4), {}, LLAMA, "2 key and value heads"),
         (Degrees(tp=2), {}, replace(GPT, vocabulary_multiple=1), "another vocabulary_multiple"),
         (Degrees(pp=8), {}, LLAMA, "llama-test has 4 layers"),
-        (Degrees(pp=3), {}, LLAMA, "does not divide into equal stages"),
+        (Degrees(pp=3), {}, LLAMA, "has 4 layers, and 4 / 3 = 1.333; use a PP that divides them"),
         (Degrees(dp=2, ep=2), {}, LLAMA, "llama-test has no experts"),
         (Degrees(dp=8, ep=8), {}, MIXTRAL, "mixtral-test has 4 experts"),
         (Degrees(tp=2, dp=1, ep=2), {}, MIXTRAL, "EP must divide DP"),

@@ -63,8 +63,8 @@ def _inert_overlap(degrees: Degrees, training: Training) -> str | None:
 def _indivisible(degrees: Degrees, model: Model) -> str | None:
     if model.layers % degrees.pp:
         return (
-            f"PP {degrees.pp}: {model.name} has {model.layers} layers, which {degrees.pp} does not "
-            "divide into equal stages; use a PP that does"
+            f"PP {degrees.pp}: {model.name} has {model.layers} layers, and {model.layers} / "
+            f"{degrees.pp} = {model.layers / degrees.pp:.4g}; use a PP that divides them"
         )
     for count, what in (
         (model.kv_heads, "key and value heads"),
