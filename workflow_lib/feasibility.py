@@ -92,12 +92,7 @@ def _step_time_s(cell: Cell, platform: Platform) -> float | None:
     stretched by the 1F1B bubble (p − 1) / m (arXiv 2104.04473, section 2.2).
     """
     training = cell.training
-    hardware = cell.hardware
-    peak = (
-        hardware.peak_bf16_flops_per_s
-        if training.precision == "bf16"
-        else hardware.peak_fp32_flops_per_s
-    )
+    peak = cell.hardware.peak_flops_per_s(training.precision)
     if peak is None:
         return None
     tokens = training.global_batch_size * cell.model.sequence_length

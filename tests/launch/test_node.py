@@ -16,6 +16,7 @@ import pytest
 from tests.launch import runs, scripts
 from workflow_lib import records
 from workflow_lib.launch import node, outcome, schedulers
+from workflow_lib.launch.processes import is_running
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, RunPaths
 
 ROOT = Path(__file__).parent.parent.parent
@@ -241,7 +242,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 def is_alive(process: int) -> bool:
     """Whether a process runs, and is not only waited for."""
-    return node._is_alive(process)
+    return is_running(process)
 
 
 def test_a_job_that_goes_well_ends_with_0(start):

@@ -143,7 +143,9 @@ def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
     assert "--bind /results/data\n" in script
 
 
-@pytest.mark.parametrize("name", ["root", "stage", "PYTHONUNBUFFERED", "UID", "BASH_ENV"])
+@pytest.mark.parametrize(
+    "name", ["root", "stage", "PYTHONUNBUFFERED", "UID", "BASH_ENV", "CUDA_DEVICE_ORDER"]
+)
 def test_a_variable_that_the_script_sets_itself_is_refused(name, tmp_path):
     site = scripts.platform(tmp_path, "local", environment={name: "1"})
     with pytest.raises(render.RenderError, match=f"cannot set {name}"):

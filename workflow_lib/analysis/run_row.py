@@ -96,8 +96,8 @@ class RunRow:
                     f"trained on {device!r}, but platform {hardware.platform} gives the peak of "
                     f"{hardware.gpu!r}"
                 )
-        peaks = {"bf16": hardware.peak_bf16_flops_per_s, "fp32": hardware.peak_fp32_flops_per_s}
-        return peaks[precision], f"platform {hardware.platform} gives no {precision} peak"
+        peak = hardware.peak_flops_per_s(precision)
+        return peak, f"platform {hardware.platform} gives no {precision} peak"
 
     def add_power(
         self, steps: Steps, nodes: Sequence[Node], gpus: Sequence[dict[str, Any]]

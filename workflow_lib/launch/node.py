@@ -21,6 +21,7 @@ from typing import Any
 import workflow_lib
 from workflow_lib import records
 from workflow_lib.launch import attempts
+from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
 #: exit code of ``begin`` where another job has the run
@@ -48,7 +49,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
 
     Raises TakenError, and touches nothing, where another job has the run and has not ended.
     """
-    known = records.read_record(paths.job, JobRecord) if paths.job.exists() else None
+    known = records.read_if_there(paths.job, JobRecord)
     over = any(path.exists() for path in (paths.ended, paths.outcome, paths.failure))
     if known is not None and known.job_id != job and not over:
         raise TakenError(
@@ -137,7 +138,7 @@ def wait_for_telemetry(paths: RunPaths, process: int) -> None:
     cell = records.read_record(paths.cell, Cell)
     deadline = time.monotonic() + TELEMETRY_TIMEOUT_S
     while (ready := len(list(paths.telemetry.glob("*.ready")))) < cell.nodes:
-        if not _is_alive(process):
+        if not is_running(process):
             raise SystemExit(f"telemetry ended before it was ready; see {paths.logs}/telemetry.log")
         if time.monotonic() > deadline:
             raise SystemExit(
@@ -145,15 +146,6 @@ def wait_for_telemetry(paths: RunPaths, process: int) -> None:
                 f"{TELEMETRY_TIMEOUT_S:.0f} s; see {paths.logs}/telemetry.log"
             )
         time.sleep(0.05)
-
-
-def _is_alive(process: int) -> bool:
-    """Whether a child of the script still runs; one that ended but was not waited for does not."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exit: str) -> None:

@@ -37,8 +37,8 @@ def classify(paths: RunPaths, scheduler_state: str | None) -> OutcomeRecord:
 
     Raises records.RecordError where a file that the job left cannot be read.
     """
-    ended = records.read_record(paths.ended, EndedRecord) if paths.ended.exists() else None
-    job = records.read_record(paths.job, JobRecord) if paths.job.exists() else None
+    ended = records.read_if_there(paths.ended, EndedRecord)
+    job = records.read_if_there(paths.job, JobRecord)
     outcome, cause = _how(paths, ended, scheduler_state)
     edited = _was_edited(paths, ended)
     if edited:

@@ -29,7 +29,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN = re.compile(
     r"root|run_directory|python|cell|logs|job|container|on_every_node|on_every_gpu|here|stage|helper"
     r"|telemetry|telemetry_exit|training|training_exit|patience"
-    r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK"
+    r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
 )

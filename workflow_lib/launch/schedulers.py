@@ -17,11 +17,13 @@ from typing import Protocol
 
 import submitit
 
-from workflow_lib import records
+from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, RunPaths
 
 #: how long sacct may take to answer
 SACCT_TIMEOUT_S = 60.0
+#: a local job is ended after this long: the local platform is for small cells
+LOCAL_LIMIT_MIN = 60
 #: what sbatch says, and which key of the platform's file mends it
 _REFUSALS = (
     (
@@ -144,7 +146,7 @@ class Local:
     def submit(self, paths: RunPaths, cell: Cell) -> str:
         """Start ``job.sh`` under a controller that ends it at the time limit."""
         executor = submitit.LocalExecutor(folder=paths.logs)
-        executor.update_parameters(timeout_min=_local_limit_min(), stderr_to_stdout=True)
+        executor.update_parameters(timeout_min=LOCAL_LIMIT_MIN, stderr_to_stdout=True)
         # submitit hides all GPUs unless told how many; let the job see what this process may see.
         default = ",".join(str(index) for index in range(cell.ranks_per_node))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
@@ -154,14 +156,12 @@ class Local:
     def state(self, job_id: str) -> str | None:
         """RUNNING while the controller's process is there, else FINISHED."""
         try:
-            stat = Path(f"/proc/{job_id}/stat").read_text(encoding="utf-8")
             command = Path(f"/proc/{job_id}/cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
             return "FINISHED"
         # submitit's controller, or the script itself where it was started by hand.
-        runs = (b"submitit" in command or b"job.sh" in command) and stat.rpartition(")")[2].split()[
-            0
-        ] != "Z"
+        ours = b"submitit" in command or b"job.sh" in command
+        runs = ours and is_running(int(job_id))
         return "RUNNING" if runs else "FINISHED"
 
     def is_over(self, state: str | None) -> bool:
@@ -173,16 +173,6 @@ class Local:
         return False
 
 
-def _local_limit_min() -> int:
-    """An hour: the local platform is for small cells."""
-    return 60
-
-
 def choose(name: str) -> Scheduler:
     """The scheduler that a platform's file names: ``slurm`` or ``local``."""
     return Slurm() if name == "slurm" else Local()
-
-
-def read_job(paths: RunPaths) -> records.JobRecord | None:
-    """The job that was submitted for the run, if any."""
-    return records.read_record(paths.job, records.JobRecord) if paths.job.exists() else None

@@ -72,7 +72,7 @@ def _alone(paths: RunPaths) -> Iterator[None]:
 def _attempt(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> OutcomeRecord:
     if paths.failure.exists():
         attempts.set_aside(paths)
-    job = schedulers.read_job(paths)
+    job = records.read_if_there(paths.job, JobRecord)
     if job is None and not paths.ended.exists():
         job = _submit(paths, scheduler, scheduler_name)
     elif job is not None:

@@ -52,6 +52,7 @@ from workflow_lib.records.columns import (
 )
 from workflow_lib.records.files import (
     RecordError,
+    read_if_there,
     read_json,
     read_outcome,
     read_record,
@@ -106,6 +107,7 @@ __all__ = [
     "Training",
     "identity",
     "node_name",
+    "read_if_there",
     "read_json",
     "read_outcome",
     "read_record",

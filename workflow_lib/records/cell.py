@@ -121,6 +121,10 @@ class Hardware:
     #: for each GPU of a node, where it sits in the air stream: "front", "rear" or "unknown"
     airflow: tuple[str, ...]
 
+    def peak_flops_per_s(self, precision: Precision) -> float | None:
+        """The peak that training in a precision is measured against; null where not known."""
+        return self.peak_bf16_flops_per_s if precision == "bf16" else self.peak_fp32_flops_per_s
+
 
 @dataclass(frozen=True)
 class Telemetry:

@@ -64,6 +64,11 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     return typing.cast(Record, value)
 
 
+def read_if_there(path: Path, kind: type[Record]) -> Record | None:
+    """As read_record, but None where there is no such file."""
+    return read_record(path, kind) if path.exists() else None
+
+
 def read_outcome(paths: RunPaths) -> OutcomeRecord | None:
     """How the run's latest attempt ended, or None where it has not."""
     for path in (paths.outcome, paths.failure):
