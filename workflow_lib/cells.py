@@ -12,6 +12,7 @@ from typing import Any
 
 from workflow_lib import records
 from workflow_lib.config import (
+    OPTION_DEFAULTS,
     Block,
     Exclusion,
     Platform,
@@ -21,8 +22,11 @@ from workflow_lib.config import (
     values,
 )
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
-from workflow_lib.records import Cell, Degrees, Training
+from workflow_lib.records import Cell, Degrees, Model, Training
 from workflow_lib.study import Study, lookup
+from workflow_lib.training import capabilities
+
+_DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages")
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,13 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
 def _points(block: Block, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
     """The product of a block's axes, as one dictionary a point."""
     axes = {"model": values(block.models), "gpus": values(block.gpus)}
-    axes |= {degree: values(getattr(block, degree)) for degree in ("tp", "pp", "dp", "ep")}
+    axes |= {degree: values(getattr(block, degree)) for degree in _DEGREES}
     for option in TrainingAxes.model_fields:
-        own = getattr(block, option)
-        axes[option] = values(getattr(inherited, option) if own is None else own)
+        given = (getattr(block, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
+        axes[option] = values(next(value for value in given if value is not None))
+    lists = {"stage_layers": block.stage_layers, "gpu_order": block.gpu_order}
     for point in itertools.product(*axes.values()):
-        yield dict(zip(axes, point, strict=True))
+        yield dict(zip(axes, point, strict=True)) | lists
 
 
 def _excluded(point: Mapping[str, Any], platform: str, exclusion: Exclusion) -> bool:
@@ -109,13 +114,9 @@ def _plan(
     platform = lookup("platform", platform_name, study.platforms)
     gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
     degrees = _degrees(point, gpus)
-    options = {option: point[option] for option in TrainingAxes.model_fields}
-    training = Training(
-        **options,
-        warmup_steps=spec.protocol.warmup_steps,
-        measured_steps=spec.protocol.measured_steps,
-    )
-    cell = _cell(study, spec, platform_name, point["model"], degrees, training, gpus)
+    model = study.models[point["model"]].record(point["model"])
+    training = _training(point, degrees, model, spec.protocol)
+    cell = _cell(study, spec, platform_name, model, degrees, training, gpus)
     reason = infeasibility(cell, platform, gpus)
     if reason is None:
         cost = estimate(cell, platform)
@@ -126,18 +127,41 @@ def _plan(
 
 def _degrees(point: Mapping[str, Any], gpus: int) -> Degrees:
     """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so."""
-    given = {key: point[key] for key in ("tp", "pp", "dp", "ep")}
+    given = {key: point[key] for key in (*_DEGREES, "stage_layers", "gpu_order")}
     for rest, other in (("pp", "dp"), ("dp", "pp")):
         if given[rest] == "rest":
             given[rest] = max(gpus // (given["tp"] * given[other]), 1)
     return Degrees(**given)
 
 
+def _training(
+    point: Mapping[str, Any], degrees: Degrees, model: Model, protocol: Protocol
+) -> Training:
+    """The options of a point, without those that mean nothing in its cell: two cells that would run
+    the same must not differ in name.
+    """
+    options = {option: point[option] for option in TrainingAxes.model_fields}
+    wanted = options.pop("backend")
+    workload = options["workload"]
+    if degrees.tp == 1 or workload == "inference":
+        options["sequence_parallel"] = False
+    if not model.experts:
+        options |= {"routing": None, "balancing_loss": 0.0}
+    if workload != "lora":
+        options["lora_rank"] = 0
+    if workload != "inference":
+        options["generated_tokens"] = 0
+    training = Training(
+        **options, warmup_steps=protocol.warmup_steps, measured_steps=protocol.measured_steps
+    )
+    return capabilities.with_backend(degrees, training, model, wanted)
+
+
 def _cell(
     study: Study,
     spec: SweepSpec,
     platform_name: str,
-    model_name: str,
+    model: Model,
     degrees: Degrees,
     training: Training,
     gpus: int,
@@ -146,7 +170,7 @@ def _cell(
     data = study.data[spec.data]
     draft = Cell(
         id="",
-        model=study.models[model_name].record(model_name),
+        model=model,
         degrees=degrees,
         training=training,
         data=records.Data(name=spec.data, kind=data.kind),
@@ -157,7 +181,7 @@ def _cell(
     )
     digest = _digest(draft, data.model_dump(mode="json"))
     name = f"{degrees.name}_{training.name}_{digest}"
-    return dataclasses.replace(draft, id=f"{platform_name}/{model_name}/{name}")
+    return dataclasses.replace(draft, id=f"{platform_name}/{model.name}/{name}")
 
 
 def _hardware(name: str, platform: Platform) -> records.Hardware:

@@ -272,13 +272,48 @@ class TrainingAxes(Strict):
     precision: Axis[records.Precision] | None = None
     """bf16 (mixed, with fp32 master weights) or fp32."""
     recomputation: Axis[records.Recomputation] | None = None
-    """full recomputes every layer's activations in the backward pass."""
+    """What the backward pass computes again: none; selective: all but matrix products and
+    attention; full: every layer from its input."""
     overlap: Axis[StrictBool] | None = None
-    """Overlap gradient reduction and parameter gathering with compute."""
+    """Overlap gradient reduction, parameter gathering, tensor-parallel communication and the
+    pipeline's sends with compute."""
     learning_rate: Axis[PositiveFloat] | None = None
     """Of AdamW."""
     seed: Axis[Annotated[int, Field(ge=0, strict=True)]] | None = None
     """Of the initial weights and the order of the data."""
+    backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
+    """What trains: deepspeed, torch (FSDP2 and torch.distributed.pipelining), or auto: deepspeed
+    where it can, else torch. auto unless given."""
+    workload: Axis[records.Workload] | None = None
+    """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
+    generation). pretrain unless given."""
+    sequence_parallel: Axis[StrictBool] | None = None
+    """With tp above 1, cut the sequence between the tensor-parallel parts. true unless given."""
+    compile: Axis[StrictBool] | None = None
+    """Compile layers with torch.compile. false unless given."""
+    routing: Axis[records.Routing] | None = None
+    """dropless: experts take what the router sends them; balanced: every expert takes equally many
+    rows (capacity factor 1), padded or dropped. dropless unless given."""
+    balancing_loss: Axis[Annotated[float, Field(ge=0)]] | None = None
+    """Coefficient of the router's load-balancing loss. 0 unless given."""
+    lora_rank: Axis[StrictPositive] | None = None
+    """Rank of the adapters of workload lora. 16 unless given."""
+    generated_tokens: Axis[StrictPositive] | None = None
+    """Tokens that each sequence of workload inference generates; its prompt is the rest of the
+    model's sequence_length. 128 unless given."""
+
+
+#: what options are where neither the sweep nor the block says; those not here must be given
+OPTION_DEFAULTS: Mapping[str, Any] = {
+    "backend": "auto",
+    "workload": "pretrain",
+    "sequence_parallel": True,
+    "compile": False,
+    "routing": "dropless",
+    "balancing_loss": 0.0,
+    "lora_rank": 16,
+    "generated_tokens": 128,
+}
 
 
 class Block(TrainingAxes):
@@ -298,6 +333,12 @@ class Block(TrainingAxes):
     """Data-parallel degree; rest is what the other degrees leave of the GPUs."""
     ep: Axis[StrictPositive] = 1
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
+    virtual_stages: Axis[StrictPositive] = 1
+    """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
+    stage_layers: Annotated[tuple[StrictPositive, ...], Field(strict=False)] = ()
+    """Transformer layers of each stage, first to last; spread evenly unless given."""
+    gpu_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = ()
+    """The node's GPU of each local rank; local rank i uses GPU i unless given."""
 
     @model_validator(mode="after")
     def _one_rest(self) -> Block:
@@ -360,7 +401,8 @@ class SweepSpec(Strict):
     def _options_complete(self) -> SweepSpec:
         for number, block in enumerate(self.matrix, start=1):
             for option in TrainingAxes.model_fields:
-                if getattr(block, option) is None and getattr(self.training, option) is None:
+                given = (getattr(block, option), getattr(self.training, option))
+                if given == (None, None) and option not in OPTION_DEFAULTS:
                     raise ValueError(
                         f"{option} is given neither in training nor in block {number} of matrix"
                     )

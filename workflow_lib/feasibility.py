@@ -58,6 +58,12 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
         yield f"tp {tp} reaches beyond a node of {platform.gpus_per_node} GPUs"
     elif cell.ranks_per_node % tp:
         yield f"tp {tp} does not divide the {cell.ranks_per_node} GPUs used on each node"
+    order = degrees.gpu_order
+    if order and sorted(order) != list(range(cell.ranks_per_node)):
+        yield (
+            f"gpu_order {list(order)} must name each of the {cell.ranks_per_node} GPUs used on a "
+            "node once, from 0"
+        )
     per_pass = dp * training.micro_batch_size
     if training.global_batch_size % per_pass:
         yield (

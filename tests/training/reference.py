@@ -17,7 +17,7 @@ def reference(cell: Cell, tokens: Path, device: str = "cpu") -> tuple[list[float
     """Losses and gradient norms (before clipping) of each step, in fp32, by torch alone."""
     mesh = single_process(torch.device(device))
     weights = Weights(mesh, cell.training.seed, torch.float32)
-    model = Decoder(parts(cell.model, weights, recompute=False), None)
+    model = Decoder(parts(cell.model, weights, cell.training), None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=cell.training.learning_rate)
     source = TokenFile(tokens, cell.model.vocabulary_size, cell.model.sequence_length + 1)
     losses, norms = [], []

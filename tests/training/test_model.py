@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL
+from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
 from workflow_lib.formulas import parameters
 from workflow_lib.training.layers import rotate
 from workflow_lib.training.mesh import single_process
@@ -13,9 +13,9 @@ from workflow_lib.training.weights import Weights
 MESH = single_process(torch.device("cpu"))
 
 
-def build(model, seed=7, recompute=False):
+def build(model, seed=7, **options):
     weights = Weights(MESH, seed, torch.float32)
-    return Decoder(parts(model, weights, recompute), None)
+    return Decoder(parts(model, weights, replace(TRAINING, **options)), None)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
@@ -66,8 +66,8 @@ def test_no_position_sees_a_later_one(model):
 def test_recomputation_changes_neither_loss_nor_gradients(model):
     tokens = torch.randint(257, (2, 64), generator=torch.Generator().manual_seed(0))
     results = []
-    for recompute in (False, True):
-        decoder = build(model, recompute=recompute)
+    for recomputation in ("none", "full"):
+        decoder = build(model, recomputation=recomputation)
         loss = decoder(tokens, tokens.roll(-1, dims=1))
         loss.backward()
         results.append((loss, [p.grad for p in decoder.parameters()]))

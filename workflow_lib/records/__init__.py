@@ -25,6 +25,7 @@ A run's directory, in the order in which its files appear::
 """
 
 from workflow_lib.records.cell import (
+    Backend,
     Cell,
     Data,
     Degrees,
@@ -33,9 +34,11 @@ from workflow_lib.records.cell import (
     Model,
     Precision,
     Recomputation,
+    Routing,
     Telemetry,
     TelemetrySource,
     Training,
+    Workload,
 )
 from workflow_lib.records.columns import (
     CELLS,
@@ -83,6 +86,7 @@ __all__ = [
     "PLAN",
     "RUNS",
     "STEPS",
+    "Backend",
     "Cell",
     "Column",
     "Data",
@@ -99,12 +103,14 @@ __all__ = [
     "RankRecord",
     "Recomputation",
     "RecordError",
+    "Routing",
     "RunPaths",
     "Telemetry",
     "TelemetryEnd",
     "TelemetrySource",
     "TelemetryStart",
     "Training",
+    "Workload",
     "identity",
     "node_name",
     "read_if_there",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Family = Literal["gpt", "llama", "mixtral"]
 Precision = Literal["bf16", "fp32"]
-Recomputation = Literal["none", "full"]
+Recomputation = Literal["none", "selective", "full"]
+Backend = Literal["deepspeed", "torch"]
+Workload = Literal["pretrain", "lora", "inference"]
+Routing = Literal["dropless", "balanced"]
 TelemetrySource = Literal["auto", "nvidia", "amd", "simulated"]
 
 
@@ -39,13 +43,23 @@ class Model:
 
 @dataclass(frozen=True)
 class Degrees:
-    """Parallelism degrees. Ranks are ordered with TP innermost and PP outermost, as in Megatron."""
+    """Parallelism degrees, and how ranks and layers lie on them.
+
+    Ranks are ordered with TP innermost and PP outermost, as in Megatron.
+    """
 
     tp: int = 1
     pp: int = 1
     dp: int = 1
     #: experts are spread over ep of the dp replicas, so ep divides dp
     ep: int = 1
+    #: chunks of the model that each pipeline rank holds; above 1 the schedule is interleaved, and
+    #: chunk c of pipeline rank p is stage c · pp + p
+    virtual_stages: int = 1
+    #: transformer layers of each stage, first to last; empty where they are spread evenly
+    stage_layers: tuple[int, ...] = ()
+    #: the node's GPU of each local rank; empty where local rank i uses GPU i
+    gpu_order: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:
@@ -53,10 +67,45 @@ class Degrees:
         return self.tp * self.pp * self.dp
 
     @property
+    def stages(self) -> int:
+        """Stages of the pipeline, over all ranks and their chunks."""
+        return self.pp * self.virtual_stages
+
+    def layers_of_stages(self, layers: int) -> tuple[int, ...]:
+        """How many of a model's layers each stage holds, first stage to last.
+
+        Layers that are left over after an even division go to the middle stages first: the first
+        stage has the embedding besides, and the last one the head.
+        """
+        if self.stage_layers:
+            return self.stage_layers
+        base, rest = divmod(layers, self.stages)
+        spread = [base] * self.stages
+        last = self.stages - 1
+        for stage in [*range(1, last), 0, last][:rest]:
+            spread[stage] += 1
+        return tuple(spread)
+
+    @property
     def name(self) -> str:
-        """For example ``tp2-pp16-dp1``, with ``-ep8`` where experts are spread."""
-        name = f"tp{self.tp}-pp{self.pp}-dp{self.dp}"
-        return name if self.ep == 1 else f"{name}-ep{self.ep}"
+        """For example ``tp2-pp16-dp1``; ``-ep8`` where experts are spread, ``pp4x2`` where two
+        chunks of the model are on each pipeline rank, ``-l3.2x3`` where stages have 3, 2, 2 and 2
+        layers, ``-g`` and numbers where ranks do not use the GPUs in their order.
+        """
+        name = f"tp{self.tp}-pp{self.pp}"
+        if self.virtual_stages > 1:
+            name += f"x{self.virtual_stages}"
+        name += f"-dp{self.dp}"
+        if self.ep > 1:
+            name += f"-ep{self.ep}"
+        if self.stage_layers:
+            runs = (
+                (layers, len(list(run))) for layers, run in itertools.groupby(self.stage_layers)
+            )
+            name += "-l" + ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
+        if self.gpu_order:
+            name += "-g" + ".".join(map(str, self.gpu_order))
+        return name
 
 
 @dataclass(frozen=True)
@@ -70,12 +119,31 @@ class Training:
     global_batch_size: int
     precision: Precision
     recomputation: Recomputation
-    #: gradient reduction and parameter gathering overlapped with compute
+    #: gradient reduction, parameter gathering, tensor-parallel communication and the pipeline's
+    #: sends overlapped with compute
     overlap: bool
     warmup_steps: int
     measured_steps: int
     learning_rate: float
     seed: int
+    #: what trains, or generates
+    backend: Backend = "deepspeed"
+    workload: Workload = "pretrain"
+    #: between the tensor-parallel parts, each rank of the group has its slice of the sequence;
+    #: never with tp 1
+    sequence_parallel: bool = False
+    #: blocks of layers through torch.compile
+    compile: bool = False
+    #: whether each expert takes whatever the router sends it, or equally many padded rows with the
+    #: rest dropped; null in a dense model
+    routing: Routing | None = None
+    #: coefficient of the router's load-balancing loss; 0 without
+    balancing_loss: float = 0.0
+    #: rank of the low-rank adapters; 0 unless the workload is lora
+    lora_rank: int = 0
+    #: tokens that each sequence generates after its prompt, which is the rest of the model's
+    #: sequence_length; 0 unless the workload is inference
+    generated_tokens: int = 0
 
     def micro_batches(self, dp: int) -> int:
         """Micro-batches that one replica accumulates in a step."""
@@ -83,14 +151,23 @@ class Training:
 
     @property
     def name(self) -> str:
-        """For example ``mb1-gb128-bf16-zero1-recompute``."""
-        name = (
-            f"mb{self.micro_batch_size}-gb{self.global_batch_size}-{self.precision}"
-            f"-zero{self.zero_stage}"
-        )
-        if self.recomputation == "full":
-            name += "-recompute"
-        return f"{name}-overlap" if self.overlap else name
+        """For example ``mb1-gb128-bf16-zero1-sp-recompute``."""
+        words = [
+            f"mb{self.micro_batch_size}",
+            f"gb{self.global_batch_size}",
+            self.precision,
+            f"zero{self.zero_stage}",
+            *(["sp"] if self.sequence_parallel else []),
+            *{"none": [], "selective": ["selective"], "full": ["recompute"]}[self.recomputation],
+            *(["overlap"] if self.overlap else []),
+            *([self.routing] if self.routing == "balanced" else []),
+            *(["auxloss"] if self.balancing_loss else []),
+            *([f"lora{self.lora_rank}"] if self.workload == "lora" else []),
+            *([f"generate{self.generated_tokens}"] if self.workload == "inference" else []),
+            *(["compiled"] if self.compile else []),
+            *(["torch"] if self.backend == "torch" else []),
+        ]
+        return "-".join(words)
 
 
 @dataclass(frozen=True)

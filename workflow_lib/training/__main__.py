@@ -103,7 +103,7 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     from workflow_lib.training.engines.deepspeed import DeepSpeedEngine
     from workflow_lib.training.loop import train
 
-    device = devices.choose(launch, cell.hardware, cell.telemetry)
+    device = devices.choose(launch, cell.hardware, cell.telemetry, cell.degrees.gpu_order)
     source = open_source(cell, tokens)
     os.environ["LOCAL_RANK"] = str(launch.local_rank)  # DeepSpeed reads it
     dist.init_process_group(

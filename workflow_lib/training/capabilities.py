@@ -1,4 +1,4 @@
-"""Which combinations the training backend can run, and why it cannot run the others.
+"""Which combinations each backend can run, and why it cannot run the others.
 
 The planner reads this before anything is submitted, so only the standard library is used. Each
 claim is held to by a run in tests/training/test_equality.py.
@@ -6,66 +6,49 @@ claim is held to by a run in tests/training/test_equality.py.
 
 from __future__ import annotations
 
-from workflow_lib.records import Degrees, Model, Training
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+from workflow_lib.records import Backend, Degrees, Model, Training
+
+#: in the order in which ``auto`` tries them
+BACKENDS: tuple[Backend, ...] = ("deepspeed", "torch")
+
+
+def with_backend(
+    degrees: Degrees, training: Training, model: Model, wanted: Backend | Literal["auto"]
+) -> Training:
+    """The training with its backend settled: the wanted one, or for ``auto`` the first that can.
+
+    Where none can, it is the last, whose refusal then says the least avoidable reason.
+    """
+    backends = BACKENDS if wanted == "auto" else (wanted,)
+    candidates = [dataclasses.replace(training, backend=backend) for backend in backends]
+    able = (each for each in candidates if refusal(degrees, each, model) is None)
+    return next(able, candidates[-1])
 
 
 def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
-    """Say why no backend here can run the combination, and what to change; None where one can."""
-    for reason in (
-        _unsupported_zero(degrees, training),
+    """Say why the cell's backend cannot run it, and what to change; None where it can."""
+    own = {"deepspeed": _deepspeed, "torch": _torch}[training.backend]
+    for reasons in (
+        _indivisible(degrees, training, model),
+        _stages(degrees, model),
+        _experts(degrees, model),
+        _workload(degrees, training),
         _inert_overlap(degrees, training),
-        _indivisible(degrees, model),
-        _experts(degrees, training, model),
+        own(degrees, training),
     ):
-        if reason is not None:
+        for reason in reasons:
             return reason
     return None
 
 
-def _unsupported_zero(degrees: Degrees, training: Training) -> str | None:
-    stage = training.zero_stage
-    if stage not in (0, 1, 2, 3):
-        return f"ZeRO-{stage}: the stages are 0 to 3; use one of them"
-    if degrees.pp > 1 and stage > 1:
-        return (
-            f"PP {degrees.pp} with ZeRO-{stage}: DeepSpeed's pipeline engine takes ZeRO-0 and 1 "
-            "only; use zero_stage 0 or 1"
-        )
-    if training.precision == "bf16" and stage == 0 and degrees.dp > 1:
-        return (
-            f"bf16 with ZeRO-0 and DP {degrees.dp}: DeepSpeed sums bf16 gradients in bf16 there, "
-            "which changes the training; use zero_stage 1, or precision fp32"
-        )
-    return None
+# --------------------------------------------------------------------------- whatever the backend
 
 
-def _inert_overlap(degrees: Degrees, training: Training) -> str | None:
-    if not training.overlap:
-        return None
-    remedy = "it would run as a silent copy of the cell without overlap; use overlap: false"
-    if degrees.pp > 1:
-        return f"overlap with PP {degrees.pp}: DeepSpeed turns it off in a pipeline; {remedy}"
-    if degrees.dp == 1:
-        return f"overlap with DP 1: there is no gradient reduction to overlap; {remedy}"
-    if training.zero_stage == 0:
-        return (
-            "overlap with ZeRO-0: DeepSpeed reduces its gradients after the backward pass; "
-            f"{remedy}, or zero_stage 2 or 3"
-        )
-    if training.zero_stage == 1 and training.precision == "bf16":
-        return (
-            "overlap with ZeRO-1 in bf16: DeepSpeed reduces its fp32 gradient sums after the "
-            f"backward pass; {remedy}, or zero_stage 2 or 3"
-        )
-    return None
-
-
-def _indivisible(degrees: Degrees, model: Model) -> str | None:
-    if model.layers % degrees.pp:
-        return (
-            f"PP {degrees.pp}: {model.name} has {model.layers} layers, and {model.layers} / "
-            f"{degrees.pp} = {model.layers / degrees.pp:.4g}; use a PP that divides them"
-        )
+def _indivisible(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
     for count, what in (
         (model.kv_heads, "key and value heads"),
         (model.attention_heads, "attention heads"),
@@ -73,24 +56,151 @@ def _indivisible(degrees: Degrees, model: Model) -> str | None:
         (model.padded_vocabulary_size, "vocabulary rows"),
     ):
         if count % degrees.tp:
-            return (
+            yield (
                 f"TP {degrees.tp}: {model.name} has {count} {what}, which {degrees.tp} does not "
                 "divide; use a TP that does"
                 + (", or another vocabulary_multiple" if what.startswith("vocabulary") else "")
             )
-    return None
+    if training.sequence_parallel and model.sequence_length % degrees.tp:
+        yield (
+            f"TP {degrees.tp} with sequence parallelism: {model.name}'s sequences of "
+            f"{model.sequence_length} tokens cannot be cut in {degrees.tp}; use a TP that divides "
+            "them, or sequence_parallel: false"
+        )
+    if training.zero_stage not in (0, 1, 2, 3):
+        yield f"ZeRO-{training.zero_stage}: the stages are 0 to 3; use one of them"
 
 
-def _experts(degrees: Degrees, training: Training, model: Model) -> str | None:
+def _stages(degrees: Degrees, model: Model) -> Iterator[str]:
+    stages = degrees.stages
+    if degrees.virtual_stages > 1 and degrees.pp == 1:
+        yield (
+            f"{degrees.virtual_stages} virtual stages with PP 1: there is no pipeline to "
+            "interleave; use virtual_stages 1, or a larger pp"
+        )
+    if model.layers < stages:
+        yield (
+            f"{stages} pipeline stages: {model.name} has only {model.layers} layers, and each "
+            "stage needs one; use fewer stages"
+        )
+    given = degrees.stage_layers
+    if given and (len(given) != stages or sum(given) != model.layers):
+        yield (
+            f"stage_layers has {len(given)} stages with {sum(given)} layers, but the cell has "
+            f"{stages} stages and {model.name} {model.layers} layers; make them agree"
+        )
+
+
+def _experts(degrees: Degrees, model: Model) -> Iterator[str]:
     ep = degrees.ep
     if ep == 1:
-        return None
+        return
     if model.experts == 0:
-        return f"EP {ep}: {model.name} has no experts; use ep 1"
-    if model.experts % ep:
-        return f"EP {ep}: {model.name} has {model.experts} experts; use an EP that divides them"
+        yield f"EP {ep}: {model.name} has no experts; use ep 1"
+    elif model.experts % ep:
+        yield f"EP {ep}: {model.name} has {model.experts} experts; use an EP that divides them"
     if degrees.dp % ep:
-        return f"EP {ep} with DP {degrees.dp}: experts are spread over replicas; EP must divide DP"
-    if training.zero_stage == 3:
-        return f"EP {ep} with ZeRO-3: DeepSpeed refuses it; use zero_stage 1 or 2"
-    return None
+        yield f"EP {ep} with DP {degrees.dp}: experts are spread over replicas; EP must divide DP"
+
+
+def _workload(degrees: Degrees, training: Training) -> Iterator[str]:
+    if training.workload != "inference":
+        return
+    for given, what, remedy in (
+        (training.zero_stage, f"ZeRO-{training.zero_stage}", "zero_stage: 0"),
+        (training.recomputation != "none", "recomputation", "recomputation: none"),
+        (training.overlap, "overlap", "overlap: false"),
+        (training.compile, "compile", "compile: false"),
+        (degrees.virtual_stages > 1, "virtual stages", "virtual_stages: 1"),
+    ):
+        if given:
+            yield (
+                f"{what} with workload inference: there are no gradients, so that it would run "
+                f"as a silent copy of the cell without; use {remedy}"
+            )
+
+
+def _inert_overlap(degrees: Degrees, training: Training) -> Iterator[str]:
+    if not training.overlap:
+        return
+    if degrees.world_size == 1:
+        yield "overlap on one GPU: there is no communication to overlap; use overlap: false"
+    if degrees.tp > 1 and not training.sequence_parallel:
+        yield (
+            f"overlap with TP {degrees.tp} but without sequence parallelism: its all-reduces have "
+            "nothing to run beside; use sequence_parallel: true, or overlap: false"
+        )
+
+
+# ------------------------------------------------------------------------------ DeepSpeed
+
+
+def _deepspeed(degrees: Degrees, training: Training) -> Iterator[str]:
+    pp, dp, stage = degrees.pp, degrees.dp, training.zero_stage
+    torch = "use backend: torch"
+    if training.workload == "inference":
+        yield f"workload inference: DeepSpeed's training engine does not generate; {torch}"
+    if training.compile:
+        yield f"compile: DeepSpeed's hooks on parameters break up compiled layers; {torch}"
+    if degrees.virtual_stages > 1:
+        yield f"virtual stages: DeepSpeed's pipeline has no interleaved schedule; {torch}"
+    if pp > 1 and stage > 1:
+        yield (
+            f"PP {pp} with ZeRO-{stage}: DeepSpeed's pipeline engine takes ZeRO-0 and 1 only; "
+            f"use zero_stage 0 or 1, or {torch.removeprefix('use ')}"
+        )
+    if training.precision == "bf16" and stage == 0 and dp > 1:
+        yield (
+            f"bf16 with ZeRO-0 and DP {dp}: DeepSpeed sums bf16 gradients in bf16 there, which "
+            "changes the training; use zero_stage 1, precision fp32, or backend: torch"
+        )
+    if degrees.ep > 1 and stage == 3:
+        yield (
+            f"EP {degrees.ep} with ZeRO-3: DeepSpeed refuses it; use zero_stage 1 or 2, or "
+            "backend: torch"
+        )
+    if training.overlap:
+        yield from _deepspeed_overlap(degrees, training)
+
+
+def _deepspeed_overlap(degrees: Degrees, training: Training) -> Iterator[str]:
+    remedy = (
+        "it would run as a silent copy of the cell without overlap; use overlap: false, or "
+        "backend: torch"
+    )
+    if degrees.pp > 1:
+        yield f"overlap with PP {degrees.pp}: DeepSpeed turns it off in a pipeline; {remedy}"
+    elif degrees.dp > 1 and training.zero_stage == 0:
+        yield (
+            "overlap with ZeRO-0: DeepSpeed reduces its gradients after the backward pass; "
+            f"{remedy}, or zero_stage 2 or 3"
+        )
+    elif degrees.dp > 1 and training.zero_stage == 1 and training.precision == "bf16":
+        yield (
+            "overlap with ZeRO-1 in bf16: DeepSpeed reduces its fp32 gradient sums after the "
+            f"backward pass; {remedy}, or zero_stage 2 or 3"
+        )
+
+
+# ------------------------------------------------------------------------------ torch
+
+
+def _torch(degrees: Degrees, training: Training) -> Iterator[str]:
+    if training.workload == "inference":
+        return
+    pp, micro_batches = degrees.pp, training.micro_batches(degrees.dp)
+    if pp > 1 and training.zero_stage == 2:
+        yield (
+            f"PP {pp} with ZeRO-2: torch's pipeline reduces gradients once a step, so that it "
+            "would run as a silent copy of ZeRO-1; use zero_stage 1 or 3"
+        )
+    if pp > 1 and micro_batches < pp:
+        yield (
+            f"PP {pp} with {micro_batches} micro-batches: torch's 1F1B wants at least as many "
+            "micro-batches as ranks; use a smaller micro_batch_size, or backend: deepspeed"
+        )
+    if degrees.virtual_stages > 1 and micro_batches % pp:
+        yield (
+            f"virtual stages with {micro_batches} micro-batches on PP {pp}: the interleaved "
+            "schedule wants a multiple of PP; use another micro_batch_size"
+        )

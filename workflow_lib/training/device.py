@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +42,12 @@ class Device:
         return now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-def choose(launch: Launch, hardware: Hardware, telemetry: Telemetry) -> Device:
+def choose(
+    launch: Launch, hardware: Hardware, telemetry: Telemetry, gpu_order: Sequence[int] = ()
+) -> Device:
     """Take the rank's GPU where there are enough of them, else the CPU.
+
+    ``gpu_order`` gives the GPU of each local rank; unless given, local rank i takes GPU i.
 
     Raises ValueError where the platform has GPUs and this node does not show them, or shows others:
     a run that was meant for a GPU never falls back to the CPU.
@@ -58,7 +63,8 @@ def choose(launch: Launch, hardware: Hardware, telemetry: Telemetry) -> Device:
         threads = max(1, len(os.sched_getaffinity(0)) // launch.local_world_size)
         torch.set_num_threads(threads)
         return Device(torch.device("cpu"), "CPU", None, "gloo")
-    device = torch.device("cuda", launch.local_rank)
+    gpu = gpu_order[launch.local_rank] if gpu_order else launch.local_rank
+    device = torch.device("cuda", gpu)
     torch.cuda.set_device(device)
     name = torch.cuda.get_device_name(device)
     if hardware.gpu is not None and hardware.gpu not in name:
@@ -67,4 +73,4 @@ def choose(launch: Launch, hardware: Hardware, telemetry: Telemetry) -> Device:
             f"{name!r}: choose the right partition, or correct the platform's file"
         )
     # Telemetry, too, counts the GPUs that the job sees.
-    return Device(device, name, launch.local_rank, "nccl")
+    return Device(device, name, gpu, "nccl")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from workflow_lib.records import Model
+from workflow_lib.records import Model, Training
 from workflow_lib.training.collectives import Group, cross_entropy
 from workflow_lib.training.experts import SparseFeedForward
 from workflow_lib.training.layers import (
@@ -32,17 +32,17 @@ from workflow_lib.training.weights import Weights
 class TransformerLayer(nn.Module):
     """Attention and a feed-forward part, each after a norm and beside a residual path.
 
-    With ``recompute``, only the layer's input is kept for the backward pass, which runs the whole
+    With full recomputation, only the layer's input is kept for the backward pass, which runs the whole
     layer again.
     """
 
-    def __init__(self, weights: Weights, model: Model, index: int, recompute: bool) -> None:
+    def __init__(self, weights: Weights, model: Model, index: int, training: Training) -> None:
         super().__init__()
         name, size = f"layer{index}", model.hidden_size
         gpt = model.family == "gpt"
         norm = LayerNorm if gpt else RMSNorm
         deviation = output_deviation(model.layers)
-        self.recompute = recompute
+        self.recompute = training.recomputation == "full"
         self.attention_norm = norm(weights, size)
         self.attention = Attention(
             weights,
@@ -103,14 +103,14 @@ class Part:
         return self.kind(*self.arguments)
 
 
-def parts(model: Model, weights: Weights, recompute: bool) -> list[Part]:
+def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
     """List a model's parts, from token ids to logits, over its padded vocabulary."""
     size, vocabulary = model.hidden_size, model.padded_vocabulary_size
     gpt = model.family == "gpt"
     embedding = Part(TokenEmbedding, (weights, vocabulary, size), "embedding" if gpt else None)
     positions = [Part(PositionEmbedding, (weights, model.sequence_length, size))] if gpt else []
     layers = [
-        Part(TransformerLayer, (weights, model, index, recompute)) for index in range(model.layers)
+        Part(TransformerLayer, (weights, model, index, training)) for index in range(model.layers)
     ]
     final_norm = Part(LayerNorm if gpt else RMSNorm, (weights, size))
     head = embedding if gpt else Part(OutputHead, (weights, vocabulary, size))

@@ -65,7 +65,7 @@ class DeepSpeedEngine:
         self._micro_batches = cell.training.micro_batches(mesh.degrees.dp)
         dtype = torch.bfloat16 if cell.training.precision == "bf16" else torch.float32
         weights = Weights(mesh, cell.training.seed, dtype)
-        sequence = parts(cell.model, weights, cell.training.recomputation == "full")
+        sequence = parts(cell.model, weights, cell.training)
         with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
             if mesh.degrees.pp > 1:
                 module = _pipeline(sequence, mesh)
