@@ -90,9 +90,9 @@ def test_the_optimisation_sweep_crosses_recomputation_and_overlap(sweeps):
 
 
 def test_a_cell_that_two_sweeps_ask_for_appears_once(sweeps):
-    chosen = [sweeps[f"{name}-h200"] for name in ("parallelism", "optimisation", "microbatch")]
+    chosen = [sweeps[f"{name}-h200"] for name in ("parallelism", "microbatch")]
     merged = cells.merge(chosen)
-    everywhere = [names for _, names in merged.values() if len(names) == 3]
+    everywhere = [names for _, names in merged.values() if len(names) == 2]
     assert len(everywhere) == len(sweeps["parallelism-h200"].cells)
     assert len(merged) < sum(len(sweep.cells) for sweep in chosen)
 
@@ -134,8 +134,17 @@ def reason_of(study_directory):
             "EP 3: mixtral-8x7b has 8 experts; use an EP that divides them",
         ),
         (
-            "models: llama3-70b, pp: 32, dp: 1",
-            "PP 32: llama3-70b has 80 layers, and 80 / 32 = 2.5; use a PP that divides them",
+            "models: mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2",
+            "64 pipeline stages: mixtral-8x7b has only 32 layers, and each stage needs one",
+        ),
+        (
+            "models: mixtral-8x7b, tp: 8, pp: 4, dp: 1, stage_layers: [8, 8, 8, 9]",
+            "stage_layers has 4 stages with 33 layers, but the cell has 4 stages and mixtral-8x7b "
+            "32 layers",
+        ),
+        (
+            "models: llama3-8b, gpus: 8, dp: 8, gpu_order: [0, 1, 2, 3, 4, 5, 6, 6]",
+            "gpu_order [0, 1, 2, 3, 4, 5, 6, 6] must name each of the 8 GPUs used on a node once",
         ),
         ("models: llama3-8b, ep: 2, dp: rest", "EP 2: llama3-8b has no experts"),
         (
@@ -246,6 +255,65 @@ def test_unknown_peaks_give_no_estimate(sweeps):
 def test_names_say_what_the_options_are(sweeps):
     cell = sweeps["optimisation-h200"].cells[0].cell
     training = dataclasses.replace(cell.training, overlap=True, recomputation="full", zero_stage=3)
-    assert training.name == "mb1-gb128-bf16-zero3-recompute-overlap"
+    assert training.name == "mb1-gb128-bf16-zero3-recompute-overlap-torch"
     assert Degrees(tp=2, pp=3, dp=8, ep=4).name == "tp2-pp3-dp8-ep4"
-    assert re.fullmatch(r"h200/gpt3-175b/tp1-pp32-dp1_mb1-gb128-bf16-zero1_[0-9a-f]{8}", cell.id)
+    assert (
+        Degrees(pp=2, virtual_stages=2, stage_layers=(3, 2, 2, 2), gpu_order=(1, 0)).name
+        == "tp1-pp2x2-dp1-l3.2x3-g1.0"
+    )
+    name = r"h200/gpt3-175b/tp1-pp32-dp1_mb1-gb128-bf16-zero1-torch_[0-9a-f]{8}"
+    assert re.fullmatch(name, cell.id)
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        (4, (20, 20, 20, 20)),
+        # 80 = 32·2 + 16: one more for each of the stages 1 to 16
+        (32, (2, *[3] * 16, *[2] * 15)),
+        (79, (1, 2, *[1] * 77)),
+    ],
+)
+def test_layers_left_over_go_to_the_middle_stages(stages, expected):
+    assert Degrees(pp=stages).layers_of_stages(80) == expected
+    assert sum(expected) == 80
+
+
+def test_the_first_and_the_last_stage_get_one_more_last():
+    assert Degrees(pp=2, virtual_stages=2).layers_of_stages(7) == (2, 2, 2, 1)
+    assert Degrees(pp=2).layers_of_stages(5) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("block", "field", "expected"),
+    [
+        ("models: llama3-8b, dp: rest", "backend", "deepspeed"),
+        ("models: llama3-8b, dp: rest, backend: torch", "backend", "torch"),
+        # what DeepSpeed refuses goes to torch
+        ("models: llama3-8b, pp: 4, dp: 8, zero_stage: 3", "backend", "torch"),
+        # what both refuse says the reason of the one that can do more
+        ("models: llama3-8b, pp: 4, dp: 8, zero_stage: 2", "backend", "torch"),
+        # options that mean nothing in a cell are not in it
+        ("models: llama3-8b, dp: rest, routing: balanced", "routing", None),
+        ("models: llama3-8b, dp: rest, balancing_loss: 0.01", "balancing_loss", 0.0),
+        ("models: llama3-8b, dp: rest", "sequence_parallel", False),
+        ("models: llama3-8b, tp: 8, dp: rest", "sequence_parallel", True),
+        ("models: mixtral-8x7b, dp: rest", "routing", "balanced"),
+        ("models: llama3-8b, dp: rest, lora_rank: 8", "lora_rank", 0),
+        ("models: llama3-8b, dp: rest, workload: lora, lora_rank: 8", "lora_rank", 8),
+        ("models: llama3-8b, dp: rest, generated_tokens: 8", "generated_tokens", 0),
+    ],
+)
+def test_options_are_settled_by_the_cell(reason_of, study_directory, block, field, expected):
+    reason_of(block)
+    study = load_study(study_directory)
+    training = cells.expand_study(study)["one-h200"].cells[0].cell.training
+    assert getattr(training, field) == expected
+
+
+def test_an_exclusion_can_name_a_backend_or_a_workload(reason_of, study_directory):
+    reason_of(
+        "models: llama3-8b, dp: rest, workload: [pretrain, lora]", "exclude: [{workload: lora}]\n"
+    )
+    sweep = cells.expand_study(load_study(study_directory))["one-h200"]
+    assert [planned.cell.training.workload for planned in sweep.cells] == ["pretrain"]

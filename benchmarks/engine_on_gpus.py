@@ -1,0 +1,325 @@
+"""How fast the engine trains on this machine's GPUs, and how much memory it takes.
+
+Trains sets of cells on all GPUs, each for a few steps, and prints a line a cell: tokens/s/GPU, MFU
+by the three conventions, and the peak memory of the fullest GPU beside the planner's estimate of
+it. The sets are whole models (llama3-8b), full-width models with few layers (the twins of the
+study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
+
+    python3 benchmarks/engine_on_gpus.py --platform h200 --sets llama3-8b twins
+    python3 benchmarks/engine_on_gpus.py --sets llama3-8b --peer
+
+With ``--peer``, Hugging Face transformers' Llama with FSDP2 and torch.compile trains the same
+model on the same GPUs, before and after, and the ratio is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+import torch
+
+from workflow_lib import memory
+from workflow_lib.formulas import flops_per_token
+from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
+from workflow_lib.study import load_study
+from workflow_lib.training import capabilities
+
+WARMUP_STEPS, MEASURED_STEPS = 3, 5
+
+
+def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]]:
+    """The cells by set: model, its layers (0: all), degrees, training options."""
+    half = gpus // 2
+    layouts = {
+        "tensor": {"tp": gpus},
+        "tensor and pipeline": {"tp": half, "pp": 2},
+        "pipeline": {"pp": gpus},
+        "sharded": {"dp": gpus},
+    }
+    dense = [
+        (layouts["tensor"], {"recomputation": "full"}),
+        (layouts["tensor"], {"recomputation": "none", "backend": "torch", "overlap": True}),
+        (layouts["tensor and pipeline"], {"recomputation": "full"}),
+        (layouts["pipeline"], {"recomputation": "full"}),
+        (layouts["pipeline"], {"recomputation": "full", "backend": "torch", "overlap": True}),
+        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3}),
+        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3, "backend": "torch"}),
+    ]
+    experts = [
+        ({"dp": gpus, "ep": gpus}, {"recomputation": "full", "routing": "balanced"}),
+        ({"dp": gpus, "ep": gpus}, {"recomputation": "full", "backend": "torch"}),
+        ({"tp": 2, "dp": half, "ep": half}, {"recomputation": "full", "routing": "balanced"}),
+        ({"dp": half, "pp": 2, "ep": half}, {"recomputation": "full", "routing": "balanced"}),
+        ({"tp": gpus}, {"recomputation": "full", "routing": "balanced"}),
+    ]
+    best = {"backend": "torch", "compile": True, "overlap": gpus > 1, "recomputation": "none"}
+    whole = [
+        ({"dp": gpus}, {"zero_stage": 3, **best}),
+        ({"dp": gpus}, {"zero_stage": 2, **best}),
+        ({"dp": gpus}, {"zero_stage": 3, **best, "micro_batch_size": 2}),
+        ({"dp": gpus}, {"zero_stage": 3, **best, "compile": False}),
+        ({"dp": gpus}, {"zero_stage": 2, "overlap": gpus > 1, "recomputation": "none"}),
+    ]
+    sets: dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]] = {
+        "llama3-8b": [("llama3-8b", 0, *one) for one in whole],
+        "llama3-8b-8l": [("llama3-8b", 8, *one) for one in whole],
+        "gpt3-175b": [("gpt3-175b", 8, *one) for one in dense],
+        "llama3-70b": [("llama3-70b", 8, *one) for one in dense],
+        "mixtral-8x7b": [("mixtral-8x7b", 8, *one) for one in experts],
+        "mixtral-8x22b": [("mixtral-8x22b", 8, *one) for one in experts],
+    }
+    sets["twins"] = [
+        one
+        for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
+        for one in sets[name]
+    ]
+    return sets
+
+
+def make_cells(sets: list[str], platform: str, gpus: int) -> Iterator[Cell]:
+    """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
+    from workflow_lib.cells import _hardware  # the one place that turns a platform into hardware
+
+    study = load_study(REPOSITORY / "config")
+    for name in sets:
+        for model_name, layers, degrees, options in option_sets(gpus)[name]:
+            model: Model = study.models[model_name].record(model_name)
+            model = dataclasses.replace(model, layers=layers or model.layers)
+            degree = Degrees(**degrees)
+            plain: dict[str, Any] = {
+                "zero_stage": 1,
+                "micro_batch_size": 1,
+                "global_batch_size": 4 * gpus,
+                "precision": "bf16",
+                "recomputation": "none",
+                "overlap": False,
+                "warmup_steps": WARMUP_STEPS,
+                "measured_steps": MEASURED_STEPS,
+                "learning_rate": 1e-4,
+                "seed": 1,
+                "sequence_parallel": degree.tp > 1,
+                "routing": "dropless" if model.experts else None,
+            }
+            training = Training(**{**plain, **options})
+            if reason := capabilities.refusal(degree, training, model):
+                if os.environ.get("RANK", "0") == "0":
+                    print(f"{model.name} {degree.name} {training.name}: {reason}")
+                continue
+            yield Cell(
+                id=f"{platform}/{model.name}-{model.layers}l/{degree.name}_{training.name}_0",
+                model=model,
+                degrees=degree,
+                training=training,
+                data=Data("synthetic", "synthetic"),
+                hardware=_hardware(platform, study.platforms[platform]),
+                telemetry=Telemetry("nvidia", 10.0, 0.0),
+                nodes=1,
+                software={},
+            )
+
+
+def measure(step: Callable[[], float]) -> tuple[float, float]:
+    """The median duration of a step in seconds, after the warm-up, and the last loss in nats."""
+    times, loss = [], 0.0
+    for number in range(WARMUP_STEPS + MEASURED_STEPS):
+        started = time.monotonic()
+        loss = step()
+        torch.cuda.synchronize()
+        if number >= WARMUP_STEPS:
+            times.append(time.monotonic() - started)
+    return statistics.median(times), loss
+
+
+def train(cell: Cell, device: Any) -> dict[str, Any]:
+    """Train a cell for a few steps on every rank; returns its measures."""
+    import torch.distributed as dist
+
+    from workflow_lib.training import engines, mesh
+    from workflow_lib.training.data import SyntheticTokens, step_batches
+
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    placed = mesh.create(cell.degrees, device.torch)
+    started = time.monotonic()
+    engine = engines.create(cell, placed)
+    build_s = time.monotonic() - started
+    batches = step_batches(SyntheticTokens(cell.model.vocabulary_size), cell, placed, 0)
+    step_s, loss = measure(lambda: engine.train_step(batches))
+    peak = torch.tensor(float(torch.cuda.max_memory_allocated() - before), device=device.torch)
+    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    return {
+        **rates(cell, step_s),
+        "loss": loss,
+        "build_s": build_s,
+        "peak_gb": peak.item() / 1e9,
+        "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).total / 1e9,
+        "left_over_gb": before / 1e9,
+    }
+
+
+def rates(cell: Cell, step_s: float) -> dict[str, float]:
+    """Tokens/s/GPU and MFU by the three conventions, of a step that took ``step_s`` seconds."""
+    tokens = cell.training.global_batch_size * cell.model.sequence_length
+    rate = tokens / step_s / cell.degrees.world_size
+    counts = flops_per_token(cell.model)
+    peak = cell.hardware.peak_flops_per_s(cell.training.precision) or float("nan")
+    return {
+        "step_s": step_s,
+        "tokens_per_s_per_gpu": rate,
+        "mfu_6n": rate * counts.six_n / peak,
+        "mfu_causal": rate * counts.causal / peak,
+        "mfu_full_attention": rate * counts.full_attention / peak,
+    }
+
+
+def train_peer(cell: Cell, device: Any) -> dict[str, Any]:
+    """The same model by transformers, sharded by FSDP2, its layers compiled."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from workflow_lib.training import mesh
+    from workflow_lib.training.data import SyntheticTokens, step_batches
+
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model = cell.model
+    settings = LlamaConfig(
+        vocab_size=model.padded_vocabulary_size,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.ffn_hidden_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.attention_heads,
+        num_key_value_heads=model.kv_heads,
+        max_position_embeddings=model.sequence_length,
+        attn_implementation="sdpa",
+        use_cache=False,
+    )
+    with device.torch:
+        network = LlamaForCausalLM(settings).float()
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for layer in network.model.layers:
+        layer.compile()
+        fully_shard(layer, mp_policy=precision)
+    fully_shard(network, mp_policy=precision)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+    source = SyntheticTokens(model.vocabulary_size)
+    batches = step_batches(source, cell, mesh.create(cell.degrees, device.torch), 0)
+
+    def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    loss_of = torch.compile(cross_entropy)
+
+    def step() -> float:
+        total = torch.zeros((), device=device.torch)
+        for tokens, targets in batches:
+            loss = loss_of(network(input_ids=tokens).logits, targets) / len(batches)
+            loss.backward()
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(total)
+        return float(total) / dist.get_world_size()
+
+    step_s, loss = measure(step)
+    peak = torch.cuda.max_memory_allocated() - before
+    return {**rates(cell, step_s), "loss": loss, "peak_gb": peak / 1e9}
+
+
+def on_every_rank(options: argparse.Namespace) -> None:
+    """Runs in each rank of the launch: trains the cells in turn; the first rank prints."""
+    import torch.distributed as dist
+
+    from workflow_lib.training import device as devices
+    from workflow_lib.training.launch import detect
+
+    launch = detect()
+    cells = list(make_cells(options.sets, options.platform, launch.world_size))
+    cells = [cell for cell in cells if options.only in cell.id]
+    device = devices.choose(launch, cells[0].hardware, cells[0].telemetry)
+    os.environ["LOCAL_RANK"] = str(launch.local_rank)
+    dist.init_process_group("nccl", device_id=device.torch)
+    results: list[dict[str, Any]] = []
+
+    def show(name: str, found: dict[str, Any]) -> None:
+        gc.collect()  # what was trained is unreachable by now
+        torch.cuda.empty_cache()
+        results.append({"cell": name, **found})
+        if launch.rank == 0:
+            print(line(name, found), flush=True)
+            if options.output:
+                with options.output.open("a", encoding="utf-8") as stream:
+                    stream.write(json.dumps(results[-1]) + "\n")
+
+    if launch.rank == 0:
+        print(f"{torch.cuda.get_device_name()} × {launch.world_size}, torch {torch.__version__}")
+        print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step")
+    if options.peer:
+        show("peer, before", train_peer(cells[0], device))
+    for cell in cells:
+        try:
+            show(cell.id, train(cell, device))
+        except torch.OutOfMemoryError as error:
+            # The other ranks may wait for this one for ever; a launch of its own is needed anyway.
+            print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
+            os._exit(1)
+    if options.peer:
+        show("peer, after", train_peer(cells[0], device))
+        ours = max(r["tokens_per_s_per_gpu"] for r in results if "peer" not in r["cell"])
+        theirs = max(r["tokens_per_s_per_gpu"] for r in results if "peer" in r["cell"])
+        if launch.rank == 0:
+            print(f"ratio to transformers with FSDP2 and torch.compile: {ours / theirs:.3f}")
+    dist.destroy_process_group()
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """One line of the table."""
+    estimate = found.get("estimate_gb")
+    shown = f"{estimate:8.1f}" if estimate else "       –"
+    return (
+        f"{found['tokens_per_s_per_gpu']:12.0f} {100 * found['mfu_6n']:6.1f}"
+        f" {100 * found['mfu_causal']:6.1f} {100 * found['mfu_full_attention']:5.1f}"
+        f" {found['peak_gb']:7.1f} {shown} {found['step_s']:8.3f}  {name}"
+        f"  loss {found['loss']:.3f}"
+    )
+
+
+def main() -> int:
+    """Launch a process a GPU and wait for them; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--platform", default="h200", help="whose peak counts (default: h200)")
+    parser.add_argument("--sets", nargs="+", default=["llama3-8b-8l"], help="sets of cells")
+    parser.add_argument("--only", default="", help="only cells whose id contains this")
+    parser.add_argument("--gpus", type=int, help="how many (default: all)")
+    parser.add_argument("--peer", action="store_true", help="train transformers' Llama as well")
+    parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
+    options = parser.parse_args()
+    if "RANK" in os.environ:
+        on_every_rank(options)
+        return 0
+    gpus = options.gpus or torch.cuda.device_count()
+    if gpus == 0:
+        print("engine_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
+        return 0
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus))
+    return subprocess.run([sys.executable, *launcher, __file__, *sys.argv[1:]]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
