@@ -8,6 +8,9 @@ study's), and cells on both sides of a GPU's memory. Needs torch and what envs/t
     python3 benchmarks/engine_on_gpus.py --platform h200 --sets llama3-8b twins
     python3 benchmarks/engine_on_gpus.py --sets llama3-8b --peer
 
+With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
+the first rank took, and which share of that time compute kernels ran beside them.
+
 With ``--peer``, Hugging Face transformers' Llama with FSDP2 and torch.compile trains the same
 model on the same GPUs, before and after, and the ratio is printed.
 """
@@ -38,7 +41,7 @@ from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
 from workflow_lib.study import load_study
 from workflow_lib.training import capabilities
 
-WARMUP_STEPS, MEASURED_STEPS = 3, 5
+WARMUP_STEPS, MEASURED_STEPS = 2, 4
 
 
 def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]]:
@@ -68,6 +71,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
     ]
     best = {"backend": "torch", "compile": True, "overlap": gpus > 1, "recomputation": "none"}
     whole = [
+        ({"dp": gpus}, {**best}),
         ({"dp": gpus}, {"zero_stage": 3, **best}),
         ({"dp": gpus}, {"zero_stage": 2, **best}),
         ({"dp": gpus}, {"zero_stage": 3, **best, "micro_batch_size": 2}),
@@ -82,6 +86,19 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
         "mixtral-8x7b": [("mixtral-8x7b", 8, *one) for one in experts],
         "mixtral-8x22b": [("mixtral-8x22b", 8, *one) for one in experts],
     }
+    pairs = [
+        ({"dp": gpus}, {"zero_stage": 3, "backend": "torch"}),
+        ({"dp": gpus}, {"zero_stage": 1, "backend": "torch"}),
+        ({"dp": gpus}, {"zero_stage": 3}),
+        ({"tp": gpus}, {"backend": "torch"}),
+        ({"pp": gpus}, {"backend": "torch"}),
+        ({"pp": half, "dp": 2, "virtual_stages": 2}, {"backend": "torch"}),
+    ]
+    sets["overlap"] = [
+        ("llama3-8b", 8, degrees, {**options, "overlap": overlap})
+        for degrees, options in pairs
+        for overlap in (False, True)
+    ]
     sets["twins"] = [
         one
         for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
@@ -103,7 +120,7 @@ def make_cells(sets: list[str], platform: str, gpus: int) -> Iterator[Cell]:
             plain: dict[str, Any] = {
                 "zero_stage": 1,
                 "micro_batch_size": 1,
-                "global_batch_size": 4 * gpus,
+                "global_batch_size": 8 * gpus,
                 "precision": "bf16",
                 "recomputation": "none",
                 "overlap": False,
@@ -144,7 +161,45 @@ def measure(step: Callable[[], float]) -> tuple[float, float]:
     return statistics.median(times), loss
 
 
-def train(cell: Cell, device: Any) -> dict[str, Any]:
+def communication(step: Callable[[], float]) -> dict[str, float]:
+    """Profile a step: seconds of this rank's communication kernels, and the share of them beside
+    which compute kernels ran.
+    """
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step()
+        torch.cuda.synchronize()
+    kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+    spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for kernel in kernels:
+        spans["nccl" in kernel.name.lower()].append(
+            (kernel.time_range.start / 1e6, kernel.time_range.end / 1e6)
+        )
+    communicating, computing = merge(spans[True]), merge(spans[False])
+    total = sum(end - start for start, end in communicating)
+    both = 0.0
+    index = 0
+    for start, end in communicating:
+        while index < len(computing) and computing[index][1] <= start:
+            index += 1
+        for other_start, other_end in computing[index:]:
+            if other_start >= end:
+                break
+            both += min(end, other_end) - max(start, other_start)
+    return {"communication_s": total, "overlapped": both / total if total else float("nan")}
+
+
+def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The union of spans, as disjoint ones in order."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     """Train a cell for a few steps on every rank; returns its measures."""
     import torch.distributed as dist
 
@@ -161,6 +216,7 @@ def train(cell: Cell, device: Any) -> dict[str, Any]:
     step_s, loss = measure(lambda: engine.train_step(batches))
     peak = torch.tensor(float(torch.cuda.max_memory_allocated() - before), device=device.torch)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    traced = communication(lambda: engine.train_step(batches)) if trace else {}
     return {
         **rates(cell, step_s),
         "loss": loss,
@@ -168,6 +224,7 @@ def train(cell: Cell, device: Any) -> dict[str, Any]:
         "peak_gb": peak.item() / 1e9,
         "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).total / 1e9,
         "left_over_gb": before / 1e9,
+        **traced,
     }
 
 
@@ -214,8 +271,8 @@ def train_peer(cell: Cell, device: Any) -> dict[str, Any]:
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in network.model.layers:
         layer.compile()
-        fully_shard(layer, mp_policy=precision)
-    fully_shard(network, mp_policy=precision)
+        fully_shard(layer, mp_policy=precision, reshard_after_forward=False)
+    fully_shard(network, mp_policy=precision, reshard_after_forward=False)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     source = SyntheticTokens(model.vocabulary_size)
     batches = step_batches(source, cell, mesh.create(cell.degrees, device.torch), 0)
@@ -227,7 +284,10 @@ def train_peer(cell: Cell, device: Any) -> dict[str, Any]:
 
     def step() -> float:
         total = torch.zeros((), device=device.torch)
-        for tokens, targets in batches:
+        for number, (tokens, targets) in enumerate(batches, start=1):
+            # As our ZeRO-1: weights stay gathered, and gradients are reduced, once a step.
+            network.set_requires_gradient_sync(number == len(batches))
+            network.set_reshard_after_backward(number == len(batches))
             loss = loss_of(network(input_ids=tokens).logits, targets) / len(batches)
             loss.backward()
             total += loss.detach()
@@ -274,7 +334,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
         show("peer, before", train_peer(cells[0], device))
     for cell in cells:
         try:
-            show(cell.id, train(cell, device))
+            show(cell.id, train(cell, device, options.trace))
         except torch.OutOfMemoryError as error:
             # The other ranks may wait for this one for ever; a launch of its own is needed anyway.
             print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
@@ -291,12 +351,18 @@ def on_every_rank(options: argparse.Namespace) -> None:
 def line(name: str, found: dict[str, Any]) -> str:
     """One line of the table."""
     estimate = found.get("estimate_gb")
+    traced = ""
+    if "communication_s" in found:
+        traced = (
+            f"  communication {found['communication_s']:.3f} s, {100 * found['overlapped']:.0f} % "
+            "beside compute"
+        )
     shown = f"{estimate:8.1f}" if estimate else "       –"
     return (
         f"{found['tokens_per_s_per_gpu']:12.0f} {100 * found['mfu_6n']:6.1f}"
         f" {100 * found['mfu_causal']:6.1f} {100 * found['mfu_full_attention']:5.1f}"
         f" {found['peak_gb']:7.1f} {shown} {found['step_s']:8.3f}  {name}"
-        f"  loss {found['loss']:.3f}"
+        f"  loss {found['loss']:.3f}{traced}"
     )
 
 
@@ -308,6 +374,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only cells whose id contains this")
     parser.add_argument("--gpus", type=int, help="how many (default: all)")
     parser.add_argument("--peer", action="store_true", help="train transformers' Llama as well")
+    parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
     parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
     options = parser.parse_args()
     if "RANK" in os.environ:
