@@ -8,7 +8,7 @@ PLATFORM ?= h200
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan profiles test lint format benchmarks slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan profiles test lint format equality benchmarks slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -61,6 +61,9 @@ format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/snakefmt Snakefile rules
+
+equality: $(VENV)/.installed-tests ## train every layout against one process, in a quarter of an hour
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done

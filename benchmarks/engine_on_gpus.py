@@ -222,7 +222,7 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
         "loss": loss,
         "build_s": build_s,
         "peak_gb": peak.item() / 1e9,
-        "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).total / 1e9,
+        "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).allocated / 1e9,
         "left_over_gb": before / 1e9,
         **traced,
     }

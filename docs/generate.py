@@ -1,7 +1,9 @@
 """Writes the reference pages that restate the code: ``python -m docs.generate``.
 
 ``configuration.md`` comes from the models in workflow_lib/config.py and their docstrings,
-``columns.md`` from workflow_lib/records/columns.py. tests/test_docs.py fails when either is stale.
+``columns.md`` from workflow_lib/records/columns.py, ``backends.md`` from what
+workflow_lib/training/capabilities.py says of the combinations in docs/backends.py.
+tests/test_docs.py fails when one is stale.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs import backends
 from workflow_lib import config, records
 from workflow_lib.records import Column
+from workflow_lib.training import capabilities
 
 DIRECTORY = Path(__file__).parent / "reference"
 
@@ -72,6 +76,7 @@ def pages() -> dict[Path, str]:
     return {
         DIRECTORY / "configuration.md": _configuration(),
         DIRECTORY / "columns.md": _columns(),
+        DIRECTORY / "backends.md": _backends(),
     }
 
 
@@ -210,6 +215,21 @@ def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
 def _column_table(columns: Iterable[Column]) -> str:
     rows = [(f"`{c.name}`", c.type.__name__, c.unit, c.description) for c in columns]
     return _table(("column", "type", "unit", "meaning"), rows)
+
+
+# ---------------------------------------------------------------------------------------- backends
+
+
+def _backends() -> str:
+    study = backends.the_study()
+    notice = _NOTICE.format(source="workflow_lib/training/capabilities.py or docs/backends.py")
+    parts = [notice, backends.TITLE.rstrip(), "## Combinations", backends.COMBINATIONS.rstrip()]
+    for title, rows in backends.answers(study):
+        parts += [f"### {title}", _table(("combination", *capabilities.BACKENDS), rows)]
+    parts += ["## The study's cells", backends.SWEEP.rstrip()]
+    for platform, rows in backends.sweep_rows(study):
+        parts += [f"### {platform}", _table(("model", "layout", "ZeRO", "runs on"), rows)]
+    return "\n\n".join(parts) + "\n"
 
 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

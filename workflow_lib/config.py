@@ -170,6 +170,9 @@ class Platform(Strict):
     """Dense bf16 peak of one GPU, TFLOP/s; null gives no MFU, never a guessed one."""
     peak_fp32_tflops: PositiveFloat | None
     """Dense fp32 peak of one GPU, TFLOP/s."""
+    memory_bandwidth_gb_per_s: PositiveFloat | None = None
+    """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
+    takes."""
     power_limit_w: PositiveFloat | None
     """Power limit of one package, W."""
     network: Network

@@ -13,6 +13,8 @@ from workflow_lib.training import capabilities
 #: a cell is refused where its estimate exceeds the GPU's memory by more than this share: within it
 #: the estimate cannot tell, and a run that ends as out_of_memory is a result
 MEMORY_UNCERTAINTY = 0.1
+#: the share of the memory's bandwidth that decoding is expected to reach: an allowance
+EXPECTED_BANDWIDTH_SHARE = 0.5
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
 STARTUP_S = 120.0
 #: a job asks for this many times its estimated duration, and for at least LEAST_TIME_LIMIT_MIN
@@ -94,20 +96,49 @@ def estimate(cell: Cell, platform: Platform) -> Estimate:
 
 
 def _step_time_s(cell: Cell, platform: Platform) -> float | None:
-    """Model FLOPs, and a third more with full recomputation, at the platform's expected MFU,
-    stretched by the 1F1B bubble (p − 1) / m (arXiv 2104.04473, section 2.2).
-    """
-    training = cell.training
-    peak = cell.hardware.peak_flops_per_s(training.precision)
+    """Seconds of one optimiser step, or of generating one global batch."""
+    peak = cell.hardware.peak_flops_per_s(cell.training.precision)
     if peak is None:
         return None
-    tokens = training.global_batch_size * cell.model.sequence_length
-    flops = formulas.flops_per_token(cell.model).causal * tokens
-    if training.recomputation == "full":
-        flops *= 4 / 3
-    bubble = (cell.degrees.pp - 1) / training.micro_batches(cell.degrees.dp)
     rate = cell.degrees.world_size * peak * platform.expected_mfu
-    return flops / rate * (1 + bubble)
+    if cell.training.workload == "inference":
+        return _generation_time_s(cell, platform, rate)
+    forward = formulas.flops_per_token(cell.model).causal / 3
+    flops = formulas.flops_per_token(cell.model, cell.training).causal
+    if cell.training.recomputation == "full":
+        # Selective recomputation repeats no product, so no FLOP that is counted here.
+        flops += forward
+    tokens = cell.training.global_batch_size * cell.model.sequence_length
+    return flops * tokens / rate * (1 + _bubble(cell))
+
+
+def _bubble(cell: Cell) -> float:
+    """The pipeline's idle time over the rest: (p − 1) / (m · v) for p ranks with v chunks each and
+    m micro-batches (arXiv 2104.04473, sections 2.2.1 and 2.2.2).
+    """
+    degrees = cell.degrees
+    passes = cell.training.micro_batches(degrees.dp) * degrees.virtual_stages
+    return (degrees.pp - 1) / passes
+
+
+def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | None:
+    """Prompts at the FLOP/s of ``rate``; then one pass a token, each of which reads a stage's
+    weights and the keys and values so far (arXiv 2211.05102, section 2). Null where the memory's
+    bandwidth is not known.
+    """
+    bandwidth = platform.memory_bandwidth_gb_per_s
+    if bandwidth is None:
+        return None
+    model, degrees, training = cell.model, cell.degrees, cell.training
+    generated = training.generated_tokens
+    prompt = model.sequence_length - generated
+    flops = formulas.prefill_flops(model, prompt).causal * training.global_batch_size
+    stage_bytes = memory.decode_bytes(model, degrees, training, prompt + generated / 2)
+    seconds = stage_bytes / (bandwidth * 1e9 * EXPECTED_BANDWIDTH_SHARE)
+    # A micro-batch's next token needs its last one, so a round takes as many passes of a stage as
+    # there are micro-batches, or stages.
+    passes = (generated - 1) * max(training.micro_batches(degrees.dp), degrees.pp)
+    return flops / rate * (1 + _bubble(cell)) + passes * seconds
 
 
 def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:

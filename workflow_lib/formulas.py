@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workflow_lib.records import Model
+from workflow_lib.records import Model, Training
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ class Parameters:
         return ends + self.layers * (self.layer_dense + experts * self.feed_forward)
 
 
+def key_value_size(model: Model) -> int:
+    """Columns of the keys, and as many of the values, of all their heads together."""
+    return model.hidden_size // model.attention_heads * model.kv_heads
+
+
 def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     """Count a model's parameters.
 
@@ -55,7 +60,7 @@ def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     """
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     vocabulary = model.vocabulary_size if vocabulary_size is None else vocabulary_size
-    key_value = hidden // model.attention_heads * model.kv_heads
+    key_value = key_value_size(model)
     attention = 2 * hidden * hidden + 2 * hidden * key_value
     if model.family == "gpt":
         # Biases everywhere, two LayerNorms with weight and bias, a two-matrix feed-forward part.
@@ -80,34 +85,125 @@ def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     )
 
 
+def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
+    """Parameters of the low-rank adapters (arXiv 2106.09685) of all layers, of ``rank`` each; with
+    ``tp``, of one tensor-parallel rank's part of them.
+
+    A matrix of ``in`` × ``out`` gets rank · (in + out). Adapted are the joined query, key and value
+    matrix, attention's output, and the dense feed-forward part's matrices, a gated one's gate and
+    up matrix being joined; experts, the router, the embedding and the head are not. Only the side
+    on which the adapted matrix is cut is cut.
+    """
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    cut, whole = hidden + 2 * key_value_size(model) + hidden, hidden + hidden
+    if not model.experts:
+        cut += (ffn if model.family == "gpt" else 2 * ffn) + ffn
+        whole += hidden + hidden
+    return model.layers * rank * (cut / tp + whole)
+
+
 @dataclass(frozen=True)
-class FlopsPerToken:
-    """Model FLOPs of training on one token (forward and backward, no recomputation), counted in
-    the three ways in use. One run has, say, 52.0 %, 55.6 % and 62.5 % MFU by them.
+class Flops:
+    """Model FLOPs (no recomputation), counted in the three ways in use. One run of training has,
+    say, 52.0 %, 55.6 % and 62.5 % MFU by them.
     """
 
-    #: 6·N, N being the active parameters (arXiv 2001.08361)
+    #: products with all N active parameters and nothing else: 6·N in training (arXiv 2001.08361)
     six_n: float
-    #: 6·(N − input embeddings), and attention over the half of the matrix that causality leaves
+    #: products with all but the input embeddings, and attention over the half of the matrix that
+    #: causality leaves (as NVIDIA counts Grok 1)
     causal: float
-    #: 6·(N − input embeddings), and attention over the whole matrix (arXiv 2204.02311, appendix B;
-    #: as NVIDIA's published Megatron and NeMo figures count)
+    #: products with all but the input embeddings, and attention over the whole matrix (arXiv
+    #: 2204.02311, appendix B; as NVIDIA counts GPT-3, Llama 3.1 and Nemotron-4)
     full_attention: float
 
+    def __add__(self, other: Flops) -> Flops:
+        return Flops(
+            self.six_n + other.six_n,
+            self.causal + other.causal,
+            self.full_attention + other.full_attention,
+        )
 
-def flops_per_token(model: Model) -> FlopsPerToken:
-    """Count a model's training FLOPs for one token of a full sequence.
+    def __mul__(self, factor: float) -> Flops:
+        return Flops(self.six_n * factor, self.causal * factor, self.full_attention * factor)
 
-    The scores and the weighted sum take 2·s·h multiply-adds a token and layer in the forward pass
-    over the whole s × s matrix, and twice that in the backward one: 12·L·h·s FLOPs in all. The
-    input embeddings are look-ups and count nothing, but a tied head is a product and counts.
+
+def flops_per_token(model: Model, training: Training | None = None) -> Flops:
+    """Count the FLOPs of a cell's workload for one token of a full sequence; without ``training``,
+    those of pretraining.
+
+    A matrix product takes two FLOPs a parameter in the forward pass and four in the backward one:
+    two for the gradient of its input and two for that of its weight. The scores and the weighted
+    sum of values take 4·s·h FLOPs a token and layer in the forward pass over the whole s × s
+    matrix, and twice that in the backward one: 12·L·h·s in all. The input embeddings are look-ups
+    and count nothing, but a tied head is a product and counts.
+
+    Adapters (workload ``lora``) train while the weights are frozen, which then have no gradient:
+    four FLOPs a parameter of theirs, six an adapter's; attention has no weights and keeps its
+    12·L·h·s. In inference a token's share of :func:`generation_flops`.
+    """
+    if training is not None and training.workload == "inference":
+        length = model.sequence_length
+        generated = training.generated_tokens
+        return generation_flops(model, length - generated, generated) * (1 / length)
+    each, adapters = 6.0, 0.0
+    if training is not None and training.workload == "lora":
+        each, adapters = 4.0, adapter_parameters(model, training.lora_rank)
+    counts = parameters(model)
+    attention = 3.0 * _ATTENTION_FLOPS * model.layers * model.hidden_size * model.sequence_length
+    products = each * _multiplied(counts) + 6.0 * adapters
+    return Flops(
+        six_n=each * counts.active + 6.0 * adapters,
+        causal=products + attention / 2,
+        full_attention=products + attention,
+    )
+
+
+#: a layer's scores and weighted sum, forward, for each token, hidden column and token attended to:
+#: two products of two FLOPs
+_ATTENTION_FLOPS = 4
+
+
+def prefill_flops(model: Model, tokens: int) -> Flops:
+    """Count the FLOPs of the forward pass over one prompt of ``tokens`` tokens.
+
+    As in training, but only the last token's logits are wanted: the head is one product of its
+    matrix with one vector. ``six_n`` is 2·N a token all the same (arXiv 2001.08361, table 1).
     """
     counts = parameters(model)
-    attention = 12.0 * model.layers * model.hidden_size * model.sequence_length
-    tied = counts.output_head == 0
-    multiplied = counts.active - counts.position_embedding - (0 if tied else counts.input_embedding)
-    return FlopsPerToken(
-        six_n=6.0 * counts.active,
-        causal=6.0 * multiplied + attention / 2,
-        full_attention=6.0 * multiplied + attention,
+    head = counts.output_head or counts.input_embedding
+    products = 2.0 * ((_multiplied(counts) - head) * tokens + head)
+    attention = float(_ATTENTION_FLOPS * model.layers * model.hidden_size) * tokens * tokens
+    return Flops(
+        six_n=2.0 * counts.active * tokens,
+        causal=products + attention / 2,
+        full_attention=products + attention,
     )
+
+
+def decode_flops(model: Model, context: float) -> Flops:
+    """Count the FLOPs of generating one token that attends to ``context`` tokens, itself among
+    them; causality leaves nothing out there.
+    """
+    counts = parameters(model)
+    attention = float(_ATTENTION_FLOPS * model.layers * model.hidden_size) * context
+    flops = 2.0 * _multiplied(counts) + attention
+    return Flops(six_n=2.0 * counts.active, causal=flops, full_attention=flops)
+
+
+def generation_flops(model: Model, prompt: int, generated: int) -> Flops:
+    """Count the FLOPs of one sequence: a prompt, and the tokens generated after it.
+
+    The prompt's pass yields the first generated token and each later one takes a pass of its own;
+    the last one is never fed back.
+    """
+    passes = generated - 1
+    # Contexts are prompt + 1 to prompt + passes, and the count is linear in the context.
+    mean_context = prompt + (passes + 1) / 2
+    return prefill_flops(model, prompt) + decode_flops(model, mean_context) * passes
+
+
+def _multiplied(counts: Parameters) -> int:
+    """The active parameters that are multiplied with something: all but look-ups."""
+    tied = counts.output_head == 0
+    return counts.active - counts.position_embedding - (0 if tied else counts.input_embedding)

@@ -103,6 +103,8 @@ class Run:
     missing: Mapping[str, str] = field(default_factory=dict)
     period_s: float = 0.5
     step_tokens: int = 32
+    #: of inference: from a step's start to the end of rank 1's prefill; rank 0's is 1 s shorter
+    prefill_s: float | None = None
 
     def write(self, directory: Path) -> RunPaths:
         """Write the run's files."""
@@ -148,7 +150,10 @@ class Run:
                 "started_unix_s": START + 10 + 10 * step,
                 # Rank 1 is the slower one, but for the last step, where rank 0 is.
                 "ended_unix_s": START + 20 + 10 * step - (0 if (rank == 1) != (step == 2) else 1),
-                "loss": 3.0 - step if rank == 0 else None,
+                "prefill_ended_unix_s": None
+                if self.prefill_s is None
+                else START + 10 + 10 * step + self.prefill_s - (rank == 0),
+                "loss": 3.0 - step if rank == 0 and self.prefill_s is None else None,
                 "tokens": self.step_tokens,
                 "memory_peak_bytes": 1000 + 100 * rank,
             }

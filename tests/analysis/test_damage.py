@@ -64,7 +64,7 @@ def test_time_that_runs_backwards_is_an_error(tmp_path: Path) -> None:
 
 
 def test_tokens_other_than_the_cells_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"step 1 the ranks trained on 62 tokens, expected 64 "):
+    with pytest.raises(RecordError, match=r"step 1 the ranks count 62 tokens, expected 64 "):
         reduce_run(Run(step_tokens=31).write(tmp_path / "run1").directory)
 
 

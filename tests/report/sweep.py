@@ -18,6 +18,7 @@ from workflow_lib.records import (
     Outcome,
     OutcomeRecord,
     RunPaths,
+    inapplicable,
     write_json,
 )
 from workflow_lib.results import run_directory
@@ -34,6 +35,7 @@ class Planned:
     model: str = "gpt3-175b"
     platform: str = "h200"
     options: str = "mb1-bf16"
+    workload: str = "pretrain"
     outcomes: Sequence[Outcome | None] = (Outcome.COMPLETED,)
     cause: str = "all ranks ended in order"
     reason: str = ""
@@ -68,6 +70,11 @@ def _identity(cell: Planned) -> dict[str, Any]:
         "precision": "bf16",
         "recomputation": "none",
         "overlap": False,
+        "backend": "deepspeed",
+        "workload": cell.workload,
+        "sequence_parallel": True,
+        "compile": False,
+        "routing": None,
         "nodes": cell.nodes,
         "gpus": 8 * cell.nodes,
     }
@@ -113,6 +120,7 @@ def _write_run(paths: RunPaths, cell: Planned, repeat: int, outcome: Outcome) ->
         "cause": cause,
         "missing_reasons": "{}",
         **{m.name: m.type(_VALUES.get(m.name, 1.0) + repeat) for m in MEASURES},
+        **dict.fromkeys(inapplicable(cell.workload)),
         **cell.measures,
     }
     gpus = [

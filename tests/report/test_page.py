@@ -100,6 +100,24 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
     assert "python -m workflow_lib.analysis collect" in page.text
 
 
+def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path: Path) -> None:
+    decoding = {"decode_tokens_per_s_per_gpu": 321.0}
+    generating = Planned("tp1", workload="inference", measures=decoding)
+    alone = build(tmp_path / "alone", [generating]).text
+    assert "Fastest decoding: tp1 on h200 (8 GPUs), 321 tokens/s per GPU." in alone
+    assert "Decoding per GPU" in alone
+    assert "MFU, causal" not in alone
+    assert "Fastest: " not in alone
+
+    training = build(tmp_path / "training", [Planned("tp1")]).text
+    assert "Decoding per GPU" not in training
+    assert "Fastest decoding" not in training
+
+    both = build(tmp_path / "both", [generating, Planned("tp2")]).text
+    assert "Decoding per GPU" in both
+    assert "MFU, causal" in both
+
+
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned(), Planned("tp4", simulated=True)])
     for tag, attributes in page.tags:

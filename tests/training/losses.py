@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ import torch.distributed as dist
 
 from workflow_lib.records import Cell, read_record
 from workflow_lib.training import device as devices
+from workflow_lib.training import engines
 from workflow_lib.training import mesh as meshes
 from workflow_lib.training.capabilities import refusal
 from workflow_lib.training.data import TokenFile, step_batches
-from workflow_lib.training.engines.deepspeed import DeepSpeedEngine
 from workflow_lib.training.launch import detect
 
 
@@ -28,14 +29,23 @@ def losses(cell: Cell, device: devices.Device, tokens: Path) -> dict[str, Any]:
     """Train a cell as the training program would, without its files."""
     assert refusal(cell.degrees, cell.training, cell.model) is None
     mesh = meshes.create(cell.degrees, device.torch)
-    engine = DeepSpeedEngine(cell, mesh)
+    if cell.training.compile:
+        torch._dynamo.reset()  # so that this cell compiles what an earlier one may have
+        torch._dynamo.utils.counters.clear()
+    engine = engines.create(cell, mesh)
     source = TokenFile(tokens, cell.model.vocabulary_size, cell.model.sequence_length + 1)
     steps = cell.training.warmup_steps + cell.training.measured_steps
     values, norms = [], []
     for step in range(steps):
         values.append(engine.train_step(step_batches(source, cell, mesh, step)))
         norms.append(engine.gradient_norm())
-    return {"losses": values, "norms": norms, "parameters": engine.parameters}
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"] if cell.training.compile else 0
+    return {
+        "losses": values,
+        "norms": norms,
+        "parameters": engine.parameters,
+        "compiled_graphs": graphs,
+    }
 
 
 def main() -> None:
@@ -54,7 +64,12 @@ def main() -> None:
     )
     results = {}
     for name, cell in cells.items():
-        mine = losses(cell, device, Path(sys.argv[3]))
+        mine: dict[str, Any]
+        try:
+            mine = losses(cell, device, Path(sys.argv[3]))
+        except Exception:
+            # What fails on every rank alike leaves the other cells their turn.
+            mine = {"error": traceback.format_exc()}
         everyone: list[Any] = [None] * launch.world_size
         dist.all_gather_object(everyone, mine)
         results[name] = everyone

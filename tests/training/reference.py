@@ -16,7 +16,8 @@ from workflow_lib.training.weights import Weights
 def reference(cell: Cell, tokens: Path, device: str = "cpu") -> tuple[list[float], list[float]]:
     """Losses and gradient norms (before clipping) of each step, in fp32, by torch alone."""
     mesh = single_process(torch.device(device))
-    weights = Weights(mesh, cell.training.seed, torch.float32)
+    adapters = torch.float32 if cell.training.workload == "lora" else None
+    weights = Weights(mesh, cell.training.seed, torch.float32, adapters)
     model = Decoder(parts(cell.model, weights, cell.training), None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=cell.training.learning_rate)
     source = TokenFile(tokens, cell.model.vocabulary_size, cell.model.sequence_length + 1)

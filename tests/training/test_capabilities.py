@@ -5,7 +5,7 @@ import pytest
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
 from workflow_lib.records import Degrees
-from workflow_lib.training.capabilities import refusal
+from workflow_lib.training.capabilities import refusal, with_backend
 
 
 @pytest.mark.parametrize(
@@ -16,13 +16,36 @@ from workflow_lib.training.capabilities import refusal
         (Degrees(dp=2), {"zero_stage": 4}, LLAMA, "ZeRO-4: the stages are 0 to 3"),
         (Degrees(dp=2), {"zero_stage": 0, "precision": "bf16"}, LLAMA, "use zero_stage 1"),
         (Degrees(pp=2, dp=2), {"overlap": True}, LLAMA, "silent copy .* without overlap"),
-        (Degrees(tp=2), {"overlap": True}, LLAMA, "no gradient reduction to overlap"),
+        (Degrees(), {"overlap": True}, LLAMA, "no communication to overlap"),
+        (Degrees(tp=2), {"overlap": True}, LLAMA, "use sequence_parallel: true"),
+        (
+            Degrees(tp=2),
+            {"sequence_parallel": True},
+            replace(LLAMA, sequence_length=63),
+            "cut in 2",
+        ),
         (Degrees(dp=2), {"overlap": True, "zero_stage": 0}, LLAMA, "zero_stage 2 or 3"),
         (Degrees(dp=2), {"overlap": True, "precision": "bf16"}, LLAMA, "zero_stage 2 or 3"),
         (Degrees(tp=4), {}, LLAMA, "2 key and value heads"),
         (Degrees(tp=2), {}, replace(GPT, vocabulary_multiple=1), "another vocabulary_multiple"),
-        (Degrees(pp=8), {}, LLAMA, "llama-test has 4 layers"),
-        (Degrees(pp=3), {}, LLAMA, "has 4 layers, and 4 / 3 = 1.333; use a PP that divides them"),
+        (Degrees(pp=8), {}, LLAMA, "8 pipeline stages: llama-test has only 4 layers"),
+        (
+            Degrees(pp=2, stage_layers=(1, 2)),
+            {},
+            LLAMA,
+            "2 stages with 3 layers, .* make them agree",
+        ),
+        (Degrees(pp=2, stage_layers=(4, 0)), {}, LLAMA, "each stage needs a layer"),
+        (Degrees(virtual_stages=2), {}, LLAMA, "no pipeline to interleave"),
+        (Degrees(pp=2, virtual_stages=2), {}, LLAMA, "no interleaved schedule; use backend: torch"),
+        (Degrees(), {"compile": True}, LLAMA, "break up compiled layers; use backend: torch"),
+        (Degrees(pp=4), {"backend": "torch", "global_batch_size": 2}, LLAMA, "at least as many"),
+        (
+            Degrees(pp=2, virtual_stages=2),
+            {"backend": "torch", "global_batch_size": 3},
+            LLAMA,
+            "wants a multiple of PP",
+        ),
         (Degrees(dp=2, ep=2), {}, LLAMA, "llama-test has no experts"),
         (Degrees(dp=8, ep=8), {}, MIXTRAL, "mixtral-test has 4 experts"),
         (Degrees(tp=2, dp=1, ep=2), {}, MIXTRAL, "EP must divide DP"),
@@ -40,3 +63,11 @@ def test_bf16_without_zero_runs_where_there_is_one_replica():
     training = replace(TRAINING, zero_stage=0, precision="bf16")
 
     assert refusal(Degrees(tp=2, pp=2), training, LLAMA) is None
+
+
+@pytest.mark.parametrize("zero_stage", [2, 3])
+def test_auto_takes_torch_where_deepspeed_cannot_cut_a_pipeline_further(zero_stage):
+    training = replace(TRAINING, zero_stage=zero_stage)
+
+    assert with_backend(Degrees(pp=2), training, LLAMA, "auto").backend == "torch"
+    assert with_backend(Degrees(dp=2), training, LLAMA, "auto").backend == "deepspeed"

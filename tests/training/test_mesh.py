@@ -32,6 +32,14 @@ def test_experts_are_spread_over_neighbouring_replicas_and_copied_over_the_rest(
     assert group_members(degrees, "expert_dp") == [[0, 4], [1, 5], [2, 6], [3, 7]]
 
 
+def test_an_interleaved_layout_has_the_ranks_and_groups_of_a_plain_one():
+    chunks = Degrees(tp=2, pp=2, dp=2, virtual_stages=2)
+
+    assert chunks.world_size == 8
+    assert group_members(chunks, "pp") == group_members(EIGHT, "pp")
+    assert coordinates(4, chunks) == coordinates(4, EIGHT)
+
+
 def test_a_rank_outside_of_the_layout_is_refused():
     with pytest.raises(ValueError, match="rank 8 is outside of a layout of 8 ranks"):
         coordinates(8, EIGHT)

@@ -5,9 +5,9 @@ import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
 from workflow_lib.formulas import parameters
-from workflow_lib.training.layers import rotate
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, held_parameters, parts
+from workflow_lib.training.rotary import rotary_table, rotate
 from workflow_lib.training.weights import Weights
 
 MESH = single_process(torch.device("cpu"))
@@ -66,22 +66,53 @@ def test_no_position_sees_a_later_one(model):
 def test_recomputation_changes_neither_loss_nor_gradients(model):
     tokens = torch.randint(257, (2, 64), generator=torch.Generator().manual_seed(0))
     results = []
-    for recomputation in ("none", "full"):
+    for recomputation in ("none", "selective", "full"):
         decoder = build(model, recomputation=recomputation)
         loss = decoder(tokens, tokens.roll(-1, dims=1))
         loss.backward()
         results.append((loss, [p.grad for p in decoder.parameters()]))
 
-    torch.testing.assert_close(results[0][0], results[1][0])
-    for kept, again in zip(results[0][1], results[1][1], strict=True):
-        torch.testing.assert_close(kept, again)
+    for loss, gradients in results[1:]:
+        torch.testing.assert_close(loss, results[0][0])
+        for kept, again in zip(results[0][1], gradients, strict=True):
+            torch.testing.assert_close(kept, again)
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA], ids=lambda model: model.family)
+@pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
+def test_a_layer_compiles_to_one_graph(model, recomputation):
+    torch._dynamo.reset()
+    layer = build(model, recomputation=recomputation).parts[2]
+    x = torch.randn(2, 64, 64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=False)
+    results = []
+    for each in (layer, compiled):
+        y = each(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), [x, *layer.parameters()])))
+
+    for eager, graph in zip(*results, strict=True):
+        torch.testing.assert_close(graph, eager)
+
+
+def test_rotary_positions_are_turned_in_fp32_and_their_gradients_back():
+    x = torch.randn(1, 10, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    table = [each.double() for each in rotary_table(10, 8, torch.device("cpu"))]
+    far = [each[-1:] for each in rotary_table(8192, 8, torch.device("cpu"))]
+
+    assert torch.autograd.gradcheck(lambda x: rotate(x, *table), x.requires_grad_())
+    # Position 8191 is no bf16 number: turned by 8192 the first pair would be 55 degrees off.
+    turned = rotate(torch.ones(1, 1, 1, 8, dtype=torch.bfloat16), *far)
+    angle = torch.tensor(8191.0, dtype=torch.float64)
+    assert turned.dtype == torch.bfloat16
+    assert turned[0, 0, 0, 0].item() == pytest.approx((angle.cos() - angle.sin()).item(), rel=1e-2)
 
 
 def test_rotary_positions_make_scores_depend_on_distance_alone():
     query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
-    queries, keys = rotate(query.expand(1, 1, 10, 8)), rotate(key.expand(1, 1, 10, 8))
+    table = rotary_table(10, 8, torch.device("cpu"))
+    queries, keys = (rotate(x.expand(1, 10, 1, 8), *table)[0, :, 0] for x in (query, key))
 
-    scores = (queries @ keys.transpose(-1, -2))[0, 0]
+    scores = queries @ keys.t()
 
     assert scores[3, 1] == pytest.approx(scores[9, 7].item(), abs=1e-5)
     assert scores[3, 1] != pytest.approx(scores[3, 2].item(), abs=1e-3)
@@ -98,6 +129,6 @@ def test_a_token_meets_its_two_best_experts_weighted_by_their_softmax():
         shares = best.softmax(0)
         expected = torch.zeros(64)
         for share, expert in zip(shares, chosen, strict=True):
-            gate, up = (layer.gate_up[expert] @ token).chunk(2)
-            expected += share * (layer.down[expert] @ (torch.nn.functional.silu(gate) * up))
+            gate, up = (layer.local.gate_up[expert] @ token).chunk(2)
+            expected += share * (layer.local.down[expert] @ (torch.nn.functional.silu(gate) * up))
         torch.testing.assert_close(mixed[0, position], expected)

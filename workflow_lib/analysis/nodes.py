@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
@@ -34,6 +34,8 @@ class Node:
     #: of its power-reporting GPUs together; null with ``idle_reason``
     idle_power_w: float | None
     idle_reason: str
+    #: of the same GPUs, for each phase of the steps; where a row lacks energy_j it means nothing
+    phase_energy_j: Mapping[str, float] = field(default_factory=dict)
 
 
 def reduce_node(
@@ -44,11 +46,13 @@ def reduce_node(
     window: Window,
     training_started_unix_s: float,
     idle_baseline_s: float,
+    phases: Mapping[str, Sequence[Window]],
 ) -> Node:
     """Reduce the samples of a node's ``gpus`` to what they did within the measured ``window``.
 
     ``training_started_unix_s`` is when the first rank of the run started: until then GPUs idled,
-    and for ``idle_baseline_s`` from the first sample on the node's CPUs did, too.
+    and for ``idle_baseline_s`` from the first sample on the node's CPUs did, too. ``phases`` are
+    parts of the measured steps whose energy is wanted by itself.
     A node without telemetry has null measures. Raises RecordError where a file is damaged.
     """
     absent = [
@@ -69,8 +73,17 @@ def reduce_node(
     rows = tuple(reader.row(hardware) for reader in readers)
     sensors = [gpu for gpu in gpus if is_power_sensor(gpu, hardware)]
     return Node(
-        rows, *_idle_power(samples, start, sensors, training_started_unix_s, idle_baseline_s)
+        rows,
+        *_idle_power(samples, start, sensors, training_started_unix_s, idle_baseline_s),
+        {phase: _energy_j(samples, sensors, windows) for phase, windows in phases.items()},
     )
+
+
+def _energy_j(samples: pl.DataFrame, sensors: Sequence[int], windows: Sequence[Window]) -> float:
+    """The energy of power-reporting GPUs over several windows together, by the trapezoid rule."""
+    lazy = samples.lazy().filter(pl.col("gpu").is_in(list(sensors)))
+    looks = [metrics.over_window(lazy, pl.col("power_w"), window) for window in windows]
+    return float(sum(look["integral"].sum() for look in pl.collect_all(looks)))
 
 
 def _look(

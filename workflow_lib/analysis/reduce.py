@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib import results
+from workflow_lib.analysis.generation import add_generation
 from workflow_lib.analysis.nodes import Node, reduce_node
 from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steps import Steps, read_steps
@@ -58,6 +59,9 @@ def summarise(paths: RunPaths, run: int) -> dict[str, Any]:
     row.add_flops(steps)
     row.add_power(steps, nodes, gpus)
     row.add_temperatures(gpus)
+    if steps.phases:
+        add_generation(row, steps, nodes)
+    row.clear_inapplicable()
     identity = {"cell": cell.id, "run": run}
     return {"run": row.whole("not computed"), "gpus": [{**identity, **gpu} for gpu in gpus]}
 
@@ -97,6 +101,7 @@ def _reduce_nodes(paths: RunPaths, cell: Cell, steps: Steps) -> list[Node]:
             steps.window,
             training_started_unix_s,
             cell.telemetry.idle_baseline_s,
+            steps.phases,
         )
         for node in sorted(used)
     ]

@@ -13,7 +13,7 @@ from workflow_lib.analysis.gpus import is_power_sensor
 from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.formulas import flops_per_token
-from workflow_lib.records import MEASURES, RUNS, Cell, OutcomeRecord, identity
+from workflow_lib.records import MEASURES, RUNS, Cell, OutcomeRecord, identity, inapplicable
 
 
 class RunRow:
@@ -34,6 +34,17 @@ class RunRow:
         self.values[name] = value
         if value is None:
             self.reasons[name] = reason
+
+    def clear_inapplicable(self) -> None:
+        """Null what means nothing for the cell's workload; nothing is set afterwards."""
+        workload = self.cell.training.workload
+        reason = (
+            "inference reports prefill and decode apart, and has no loss"
+            if workload == "inference"
+            else f"workload {workload} generates nothing"
+        )
+        for name in inapplicable(workload):
+            self.set(name, None, reason)
 
     def whole(self, reason: str) -> dict[str, Any]:
         """The row with all columns; ``reason`` is why a measure that was never set is null."""
@@ -72,7 +83,7 @@ class RunRow:
 
     def add_flops(self, steps: Steps) -> None:
         """Set the measures that count FLOPs."""
-        counts = flops_per_token(self.cell.model)
+        counts = flops_per_token(self.cell.model, self.cell.training)
         rate = self.values["tokens_per_s_per_gpu"]
         self.set("model_tflops_per_s_per_gpu", rate * counts.causal / 1e12)
         peak, reason = self._peak(steps)

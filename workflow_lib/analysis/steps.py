@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -10,11 +11,7 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.records import STEPS, Cell, RankRecord, RecordError, RunPaths, read_record
 
-_REQUIRED = tuple(
-    column.name
-    for column in STEPS
-    if column.name not in ("loss", "memory_allocated_bytes", "memory_peak_bytes")
-)
+_OPTIONAL = ("loss", "memory_allocated_bytes", "memory_peak_bytes")
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,10 @@ class Steps:
     #: from the start of the first rank to begin the first measured step to the end of the last
     #: rank to end the last one
     window: Window
-    #: of the measured steps, over all replicas
+    #: of the measured steps, over all replicas; with inference those read and those generated
     tokens: int
+    #: of inference, "prefill" and "decode": when each measured step did it, by the slowest rank
+    phases: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
 
     @property
     def measured(self) -> pl.DataFrame:
@@ -43,10 +42,13 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     Raises FileNotFoundError where a rank's file is missing, and RecordError where a file is
     damaged, a step is missing, or the ranks' tokens are not those that the cell asks for.
     """
+    generates = cell.training.workload == "inference"
+    optional = (*_OPTIONAL, *(() if generates else ("prefill_ended_unix_s",)))
+    required = tuple(column.name for column in STEPS if column.name not in optional)
     ranks, frames = [], []
     for number in range(cell.degrees.world_size):
         rank = read_record(paths.rank(number), RankRecord)
-        frame = read_rows(paths.rank_steps(number), STEPS, _REQUIRED)
+        frame = read_rows(paths.rank_steps(number), STEPS, required)
         _check_measured(paths, cell, number, frame)
         ranks.append(rank)
         frames.append(
@@ -64,7 +66,32 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
         raise RecordError(f"{paths.steps}: the measured steps end at {end}, before they begin")
     training = cell.training
     tokens = training.global_batch_size * cell.model.sequence_length * training.measured_steps
-    return Steps(tuple(ranks), rows, Window(start, end), tokens)
+    phases = _phases(paths, measured) if generates else {}
+    return Steps(tuple(ranks), rows, Window(start, end), tokens, phases)
+
+
+def _phases(paths: RunPaths, measured: pl.DataFrame) -> dict[str, tuple[Window, ...]]:
+    """Each step from its first rank's start to its last rank's prefill's end, and on to its end."""
+    times = (
+        measured.group_by("step")
+        .agg(
+            pl.col("started_unix_s").min(),
+            pl.col("prefill_ended_unix_s").max(),
+            pl.col("ended_unix_s").max(),
+        )
+        .sort("step")
+        .rows()
+    )
+    for step, start, prefilled, end in times:
+        if not start < prefilled <= end:
+            raise RecordError(
+                f"{paths.steps}: step {step} began at {start}, ended its prefill at {prefilled} "
+                f"and itself at {end}; expected one after the other"
+            )
+    return {
+        "prefill": tuple(Window(start, prefilled) for _, start, prefilled, _ in times),
+        "decode": tuple(Window(prefilled, end) for _, _, prefilled, end in times),
+    }
 
 
 def _check_measured(paths: RunPaths, cell: Cell, rank: int, frame: pl.DataFrame) -> None:
@@ -83,7 +110,7 @@ def _span(steps: list[int]) -> str:
 
 
 def _check_tokens(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
-    """Every rank of a replica trains on the same tokens, and the replicas together on the batch."""
+    """Every rank of a replica has the same tokens, and the replicas together the batch's."""
     replicas = measured.group_by("step", "dp_rank").agg(
         lowest=pl.col("tokens").min(), highest=pl.col("tokens").max()
     )
@@ -100,7 +127,7 @@ def _check_tokens(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
     if wrong.height:
         step, tokens = wrong.row(0)
         raise RecordError(
-            f"{paths.steps}: in step {step} the ranks trained on {tokens} tokens, expected "
+            f"{paths.steps}: in step {step} the ranks count {tokens} tokens, expected "
             f"{expected} (global_batch_size {cell.training.global_batch_size} × "
             f"sequence_length {cell.model.sequence_length})"
         )

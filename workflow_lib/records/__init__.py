@@ -52,6 +52,7 @@ from workflow_lib.records.columns import (
     STEPS,
     Column,
     identity,
+    inapplicable,
 )
 from workflow_lib.records.files import (
     RecordError,
@@ -112,6 +113,7 @@ __all__ = [
     "Training",
     "Workload",
     "identity",
+    "inapplicable",
     "node_name",
     "read_if_there",
     "read_json",

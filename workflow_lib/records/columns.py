@@ -61,9 +61,10 @@ STEPS = _columns(
     ("step", int, "", "from 0, warm-up included"),
     ("phase", str, "", "warmup or measured"),
     ("started_unix_s", float, "s", "wall clock of the node at the start of the step"),
+    ("prefill_ended_unix_s", float, "s", "the same once all prompts were read; empty in training"),
     ("ended_unix_s", float, "s", "wall clock of the node once the step's work had ended"),
     ("loss", float, "nat", "mean cross-entropy over the global batch; empty where not known here"),
-    ("tokens", int, "", "tokens that this rank's replica consumed"),
+    ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
     ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
 )
@@ -149,7 +150,12 @@ MEASURES = _columns(
     ("measured_duration_s", float, "s", "from the first measured step's start to the last's end"),
     ("step_time_s", float, "s", "median over measured steps of the slowest rank's step"),
     ("step_time_iqr_s", float, "s", "interquartile range of the same"),
-    ("tokens_per_s", float, "1/s", "tokens of the measured steps over measured_duration_s"),
+    (
+        "tokens_per_s",
+        float,
+        "1/s",
+        "tokens trained on in the measured steps over measured_duration_s",
+    ),
     ("tokens_per_s_per_gpu", float, "1/s", "the same for one GPU"),
     ("model_tflops_per_s_per_gpu", float, "TFLOP/s", "model FLOPs, counted as in mfu_causal"),
     ("mfu_6n", float, "", "model FLOPs utilisation, 6·N·tokens"),
@@ -162,7 +168,7 @@ MEASURES = _columns(
     ("energy_j", float, "J", "all GPUs over the measured steps, trapezoid of power"),
     ("energy_counter_j", float, "J", "the same from the driver's energy counters"),
     ("energy_difference", float, "", "energy_counter_j / energy_j − 1"),
-    ("tokens_per_j", float, "1/J", "tokens of the measured steps over energy_j"),
+    ("tokens_per_j", float, "1/J", "tokens trained on in the measured steps over energy_j"),
     ("energy_delay_product_js", float, "J·s", "energy of a step times the median step time"),
     ("samples_per_s_per_mj", float, "1/(s·MJ)", "the study's efficiency: counts time twice"),
     ("temperature_mean_c", float, "°C", "mean over GPUs and time"),
@@ -180,7 +186,58 @@ MEASURES = _columns(
     ("memory_peak_bytes", float, "B", "of the fullest rank; host memory on a CPU"),
     ("loss_first", float, "nat", "loss of the first step"),
     ("loss_last", float, "nat", "loss of the last step"),
+    # Inference alone. A step's prefill reads all prompts and chooses the first tokens; its decoding
+    # generates the others, all sequences of a replica at once.
+    ("prefill_time_s", float, "s", "median over measured steps: first start to last prefill's end"),
+    ("decode_time_s", float, "s", "median over measured steps: last prefill's end to last end"),
+    ("prefill_tokens_per_s_per_gpu", float, "1/s", "prompt tokens of a step over prefill_time_s"),
+    (
+        "decode_tokens_per_s_per_gpu",
+        float,
+        "1/s",
+        "tokens of a step but each sequence's first, over decode_time_s",
+    ),
+    (
+        "time_to_first_token_s",
+        float,
+        "s",
+        "prefill_time_s: the whole batch waits until all its prompts are read",
+    ),
+    (
+        "time_per_output_token_s",
+        float,
+        "s",
+        "decode_time_s over a sequence's tokens but the first",
+    ),
+    ("prefill_energy_j", float, "J", "all GPUs, all measured steps' prefills, trapezoid of power"),
+    ("decode_energy_j", float, "J", "all GPUs, all measured steps' decoding, trapezoid of power"),
+    (
+        "decode_tokens_per_j",
+        float,
+        "1/J",
+        "tokens of the measured steps but each sequence's first, over decode_energy_j",
+    ),
 )
+
+_OF_TRAINING = frozenset(
+    (
+        *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "model_tflops_per_s_per_gpu"),
+        *("mfu_6n", "mfu_causal", "mfu_full_attention", "loss_first", "loss_last"),
+    )
+)
+_OF_INFERENCE = frozenset(
+    (
+        *("prefill_time_s", "prefill_tokens_per_s_per_gpu", "time_to_first_token_s"),
+        *("decode_time_s", "decode_tokens_per_s_per_gpu", "time_per_output_token_s"),
+        *("prefill_energy_j", "decode_energy_j", "decode_tokens_per_j"),
+    )
+)
+
+
+def inapplicable(workload: str) -> frozenset[str]:
+    """The MEASURES that mean nothing for a workload, and are null in all of its runs."""
+    return _OF_TRAINING if workload == "inference" else _OF_INFERENCE
+
 
 #: runs.parquet: one row a run of every feasible cell, whatever became of it
 RUNS = (

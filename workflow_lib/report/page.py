@@ -16,10 +16,10 @@ from markupsafe import Markup
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import PLAN, RecordError, RunPaths, read_json
+from workflow_lib.records import PLAN, RecordError, RunPaths, inapplicable, read_json
 from workflow_lib.report.cells import Row, completed, in_order, in_words, labels, natural
 from workflow_lib.report.figures import FigureEntry, Tables, figures, read_tables
-from workflow_lib.report.quantities import NOTHING, SHOWN, shown, significant
+from workflow_lib.report.quantities import NOTHING, SHOWN, Quantity, shown, significant
 from workflow_lib.results import run_directory
 
 _ENVIRONMENT = jinja2.Environment(
@@ -43,6 +43,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     plan = in_order(read_table(directory / "plan.parquet", PLAN).to_dicts())
     tables = read_tables(directory)
     cells = in_order(tables.cells)
+    quantities = [each for each in SHOWN if _applies(each.measure, cells)]
     text = _ENVIRONMENT.get_template("report.html.j2").render(
         sweep=sweep,
         description=description,
@@ -53,8 +54,10 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         simulated_all=all(cell["simulated"] for cell in cells if completed(cell)),
         counts=_counts(cells, tables.runs),
         best=_best(cells),
-        quantities=SHOWN,
-        cells=[_cell(cell, label) for cell, label in zip(cells, labels(cells), strict=True)],
+        quantities=quantities,
+        cells=[
+            _cell(cell, label, quantities) for cell, label in zip(cells, labels(cells), strict=True)
+        ],
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=_gpu_hours(plan),
         figures=[_inline(entry, directory / "figures") for entry in figures(tables)],
@@ -99,15 +102,21 @@ def _best(cells: Sequence[Row]) -> list[dict[str, Any]]:
     """For each model, the completed cells that are best by throughput, energy and temperature."""
     questions = (
         ("Fastest", "tokens_per_s", "tokens/s", max),
+        ("Fastest prefill", "prefill_tokens_per_s_per_gpu", "tokens/s per GPU", max),
+        ("Fastest decoding", "decode_tokens_per_s_per_gpu", "tokens/s per GPU", max),
         ("Most tokens per joule", "tokens_per_j", "tokens/J", max),
+        ("Most decoded tokens per joule", "decode_tokens_per_j", "tokens/J", max),
         ("Coolest (mean)", "temperature_mean_c", "°C", min),
     )
     names = {cell["cell"]: label for cell, label in zip(cells, labels(cells), strict=True)}
     models = []
     for model in sorted({cell["model"] for cell in cells}, key=natural):
-        of_model = [cell for cell in cells if cell["model"] == model and completed(cell)]
+        all_of_model = [cell for cell in cells if cell["model"] == model]
+        of_model = [cell for cell in all_of_model if completed(cell)]
         answers: list[tuple[Any, ...]] = []
         for question, measure, unit, choose in questions:
+            if not _applies(measure, all_of_model):
+                continue
             known = [cell for cell in of_model if cell[measure] is not None]
             if known:
                 winner = choose(known, key=lambda cell: cell[measure])
@@ -120,13 +129,18 @@ def _best(cells: Sequence[Row]) -> list[dict[str, Any]]:
     return models
 
 
-def _cell(cell: Row, label: str) -> dict[str, Any]:
+def _applies(measure: str, cells: Sequence[Row]) -> bool:
+    """Whether a measure means anything for the workload of any cell."""
+    return any(measure not in inapplicable(cell["workload"]) for cell in cells)
+
+
+def _cell(cell: Row, label: str, quantities: Sequence[Quantity]) -> dict[str, Any]:
     return {
         "row": cell,
         "label": label,
         "outcome": in_words(cell["outcome"]),
         "completed": completed(cell),
-        "values": [shown(cell, quantity) for quantity in SHOWN],
+        "values": [shown(cell, quantity) for quantity in quantities],
     }
 
 
@@ -164,7 +178,9 @@ def _missing(tables: Tables) -> list[tuple[str, str, int]]:
     found: Counter[tuple[str, str]] = Counter()
     for run in tables.runs:
         if run["outcome"] == "completed" and run["missing_reasons"]:
-            found.update(json.loads(run["missing_reasons"]).items())
+            reasons = json.loads(run["missing_reasons"])
+            meant = reasons.keys() - inapplicable(run["workload"])
+            found.update((column, reasons[column]) for column in meant)
     return [(column, reason, count) for (column, reason), count in sorted(found.items())]
 
 

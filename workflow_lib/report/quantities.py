@@ -23,13 +23,18 @@ class Quantity:
     factor: float = 1.0
 
 
-#: the measures that the page's table shows, in order
+#: the measures that the page's table shows, in order, where they apply to any of its cells
 SHOWN = (
     Quantity("tokens_per_s", "Throughput", "tokens/s"),
     Quantity("tokens_per_s_per_gpu", "per GPU", "tokens/s"),
+    Quantity("prefill_tokens_per_s_per_gpu", "Prefill per GPU", "tokens/s"),
+    Quantity("decode_tokens_per_s_per_gpu", "Decoding per GPU", "tokens/s"),
+    Quantity("time_to_first_token_s", "First token", "s"),
+    Quantity("time_per_output_token_s", "Output token", "ms", 1e3),
     Quantity("step_time_s", "Step time", "s"),
     Quantity("power_per_gpu_mean_w", "Power per GPU", "W"),
     Quantity("tokens_per_j", "Efficiency", "tokens/J"),
+    Quantity("decode_tokens_per_j", "Decoding efficiency", "tokens/J"),
     Quantity("temperature_mean_c", "Mean temperature", "°C"),
     Quantity("temperature_peak_c", "Peak temperature", "°C"),
     Quantity("throttle_power_share", "At power cap", "% of time", 100.0),

@@ -98,10 +98,11 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     import torch.distributed as dist
 
     from workflow_lib.training import device as devices
+    from workflow_lib.training import engines
     from workflow_lib.training import mesh as meshes
     from workflow_lib.training.data import open_source
-    from workflow_lib.training.engines.deepspeed import DeepSpeedEngine
-    from workflow_lib.training.loop import train
+    from workflow_lib.training.engines.generation import GenerationEngine
+    from workflow_lib.training.loop import generate, train
 
     device = devices.choose(launch, cell.hardware, cell.telemetry, cell.degrees.gpu_order)
     source = open_source(cell, tokens)
@@ -117,7 +118,8 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     )
     mesh = meshes.create(cell.degrees, device.torch)
     progress.enter("build")
-    engine = DeepSpeedEngine(cell, mesh)
+    generates = cell.training.workload == "inference"
+    engine = GenerationEngine(cell, mesh) if generates else engines.create(cell, mesh)
     record = RankRecord(
         rank=mesh.rank,
         node=node_name(),
@@ -131,7 +133,10 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
         pid=os.getpid(),
         started_unix_s=started,
     )
-    train(cell, mesh, device, engine, source, paths, record, progress.enter)
+    if isinstance(engine, GenerationEngine):
+        generate(cell, mesh, device, engine, source, paths, record, progress.enter)
+    else:
+        train(cell, mesh, device, engine, source, paths, record, progress.enter)
     progress.enter("end")
     dist.barrier()
     dist.destroy_process_group()

@@ -36,7 +36,7 @@ def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
         _indivisible(degrees, training, model),
         _stages(degrees, model),
         _experts(degrees, model),
-        _workload(degrees, training),
+        _workload(degrees, training, model),
         _inert_overlap(degrees, training),
         own(degrees, training),
     ):
@@ -84,6 +84,8 @@ def _stages(degrees: Degrees, model: Model) -> Iterator[str]:
             "stage needs one; use fewer stages"
         )
     given = degrees.stage_layers
+    if given and min(given) < 1:
+        yield f"stage_layers {list(given)}: each stage needs a layer; use at least 1 everywhere"
     if given and (len(given) != stages or sum(given) != model.layers):
         yield (
             f"stage_layers has {len(given)} stages with {sum(given)} layers, but the cell has "
@@ -103,9 +105,28 @@ def _experts(degrees: Degrees, model: Model) -> Iterator[str]:
         yield f"EP {ep} with DP {degrees.dp}: experts are spread over replicas; EP must divide DP"
 
 
-def _workload(degrees: Degrees, training: Training) -> Iterator[str]:
+def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
+    if training.workload == "lora" and training.lora_rank < 1:
+        yield f"workload lora with lora_rank {training.lora_rank}: use at least 1"
     if training.workload != "inference":
         return
+    generated = training.generated_tokens
+    if not 0 < generated < model.sequence_length:
+        yield (
+            f"generated_tokens {generated}: a sequence of {model.name} has "
+            f"{model.sequence_length} tokens, of which at least one is generated and one is the "
+            f"prompt; use 1 to {model.sequence_length - 1}"
+        )
+    if training.sequence_parallel:
+        yield (
+            "sequence parallelism with workload inference: there is one token at a time, which "
+            "cannot be cut; use sequence_parallel: false"
+        )
+    if training.routing == "balanced":
+        yield (
+            "balanced routing with workload inference: experts would drop tokens, and others with "
+            "each micro_batch_size, so that layouts generate different text; use routing: dropless"
+        )
     for given, what, remedy in (
         (training.zero_stage, f"ZeRO-{training.zero_stage}", "zero_stage: 0"),
         (training.recomputation != "none", "recomputation", "recomputation: none"),
@@ -189,11 +210,6 @@ def _torch(degrees: Degrees, training: Training) -> Iterator[str]:
     if training.workload == "inference":
         return
     pp, micro_batches = degrees.pp, training.micro_batches(degrees.dp)
-    if pp > 1 and training.zero_stage == 2:
-        yield (
-            f"PP {pp} with ZeRO-2: torch's pipeline reduces gradients once a step, so that it "
-            "would run as a silent copy of ZeRO-1; use zero_stage 1 or 3"
-        )
     if pp > 1 and micro_batches < pp:
         yield (
             f"PP {pp} with {micro_batches} micro-batches: torch's 1F1B wants at least as many "

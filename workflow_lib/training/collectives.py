@@ -1,16 +1,23 @@
 """Collectives that autograd can pass through. A group that is None or has one rank does nothing.
 
 Names say what the forward pass does. For tensor parallelism see arXiv 1909.08053, section 3:
-``copy_to_group`` is its operator f, ``sum_over_group`` its operator g.
+``copy_to_group`` is its operator f, ``sum_over_group`` its operator g. With sequence parallelism
+(arXiv 2205.05198, section 4.2.2) ``gather_slices`` and ``sum_to_slices``
+take their place.
+
+Each is one operator to torch, so that selective recomputation can keep its result and torch.compile
+need not look inside. Groups go by their names there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d
 
 Group = dist.ProcessGroup | None
 
@@ -25,109 +32,202 @@ def group_rank(group: Group) -> int:
     return 0 if group is None else dist.get_rank(group)
 
 
-class _CopyToGroup(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, x: Tensor, group: Group) -> Tensor:
-        context.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        total = gradients[0].contiguous().clone()
-        dist.all_reduce(total, group=context.group)
-        return total, None
-
-
-class _SumOverGroup(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, x: Tensor, group: Group) -> Tensor:
-        total = x.contiguous().clone()
-        dist.all_reduce(total, group=group)
-        return total
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0], None
-
-
-class _Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        context: Any, rows: Tensor, received: list[int], sent: list[int], group: Group
-    ) -> Tensor:
-        context.received, context.sent, context.group = received, sent, group
-        return _all_to_all(rows, received, sent, group)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        back = _all_to_all(gradients[0], context.sent, context.received, context.group)
-        return back, None, None, None
-
-
-def _all_to_all(rows: Tensor, received: list[int], sent: list[int], group: Group) -> Tensor:
-    output = rows.new_empty(sum(received), *rows.shape[1:])
-    dist.all_to_all_single(output, rows.contiguous(), received, sent, group=group)
-    return output
+def named_group(name: str) -> dist.ProcessGroup:
+    """The group of a name, as operators know it."""
+    group: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)  # type: ignore
+    return group
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
     """Pass x on; sum its gradient over the group."""
-    if group_size(group) == 1:
+    if group is None or group_size(group) == 1:
         return x
-    result: Tensor = _CopyToGroup.apply(x, group)  # type: ignore[no-untyped-call]
+    result: Tensor = _CopyToGroup.apply(x, group.group_name)  # type: ignore[no-untyped-call]
     return result
 
 
 def sum_over_group(x: Tensor, group: Group) -> Tensor:
     """Sum x over the group; pass its gradient on."""
-    if group_size(group) == 1:
+    if group is None or group_size(group) == 1:
         return x
-    result: Tensor = _SumOverGroup.apply(x, group)  # type: ignore[no-untyped-call]
+    result: Tensor = _sum(x, group.group_name)
     return result
 
 
-def exchange(rows: Tensor, received: list[int], sent: list[int], group: Group) -> Tensor:
+def gather_slices(x: Tensor, group: Group) -> Tensor:
+    """Join the ranks' slices of the sequence; sum the gradient and cut it again.
+
+    ``x`` is [batch, sequence / group size, …], the result [batch, sequence, …].
+    """
+    if group is None or group_size(group) == 1:
+        return x
+    result: Tensor = _gather(x, group.group_name)
+    return result
+
+
+def sum_to_slices(x: Tensor, group: Group) -> Tensor:
+    """Sum x over the group and keep this rank's slice of the sequence; join the gradient's slices.
+
+    ``x`` is [batch, sequence, …], the result [batch, sequence / group size, …].
+    """
+    if group is None or group_size(group) == 1:
+        return x
+    result: Tensor = _sum_to_slices(x, group.group_name)
+    return result
+
+
+def exchange(
+    rows: Tensor, received: Sequence[int], sent: Sequence[int], group: dist.ProcessGroup
+) -> Tensor:
     """Send ``sent[r]`` consecutive rows to each rank r and receive ``received[r]`` from it.
 
     ``rows`` is [sum(sent), …]; the result is [sum(received), …], ordered by the sending rank.
     """
-    result: Tensor = _Exchange.apply(rows, received, sent, group)  # type: ignore[no-untyped-call]
+    result: Tensor = _exchange(rows, received, sent, group.group_name)
     return result
 
 
-class _VocabularyParallelCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, logits: Tensor, targets: Tensor, group: Group) -> Tensor:
-        logits = logits.float()
-        highest = logits.amax(dim=-1)
-        dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
-        exponentials = (logits - highest.unsqueeze(-1)).exp_()
-        total = exponentials.sum(dim=-1)
-        dist.all_reduce(total, group=group)
-        local = targets - group_rank(group) * logits.shape[-1]
-        elsewhere = (local < 0) | (local >= logits.shape[-1])
-        local = local.masked_fill(elsewhere, 0)
-        target = logits.gather(-1, local.unsqueeze(-1)).squeeze(-1) - highest
-        target = target.masked_fill(elsewhere, 0.0)
-        dist.all_reduce(target, group=group)
-        probabilities = exponentials.div_(total.unsqueeze(-1))
-        context.save_for_backward(probabilities, local, elsewhere)
-        return total.log() - target
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        probabilities, local, elsewhere = context.saved_tensors
-        hit = (~elsewhere).to(probabilities.dtype).unsqueeze(-1)
-        difference = probabilities.scatter_add(-1, local.unsqueeze(-1), -hit)
-        return difference * gradients[0].unsqueeze(-1), None, None
+# ------------------------------------------------------- collectives that have been started
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, group: Group) -> Tensor:
-    """The mean cross-entropy in nats, where each rank of the group holds a slice of the vocabulary.
+def start_gather(x: Tensor, group: str, wait: bool) -> Callable[[], Tensor]:
+    """Start to gather [batch, local, …] along dimension 1; what is returned yields the whole.
 
-    ``logits`` is [tokens, vocabulary / group size], ``targets`` [tokens]; computed in fp32.
+    Unless ``wait``, the collective runs beside what is called next.
     """
-    if group_size(group) == 1:
-        return torch.nn.functional.cross_entropy(logits.float(), targets)
-    losses: Tensor = _VocabularyParallelCrossEntropy.apply(logits.float(), targets, group)  # type: ignore[no-untyped-call]
-    return losses.mean()
+    pieces, finish = start_stacking_gather(x, group, wait)
+
+    def result() -> Tensor:
+        finish()
+        # With one sequence this is a view.
+        return pieces.transpose(0, 1).flatten(1, 2)
+
+    return result
+
+
+def start_stacking_gather(x: Tensor, group: str, wait: bool) -> tuple[Tensor, Callable[[], object]]:
+    """Start to gather x into [ranks, *x.shape]; what is returned second waits for it."""
+    ranks = named_group(group)
+    x = x.contiguous()
+    pieces = x.new_empty(ranks.size(), *x.shape)
+    work = dist.all_gather_into_tensor(pieces.flatten(0, 1), x, group=ranks, async_op=not wait)
+    return pieces, _nothing if work is None else work.wait
+
+
+def start_sum_to_slices(x: Tensor, group: str, wait: bool) -> Callable[[], Tensor]:
+    """Start to sum [batch, sequence, …] over the group, for this rank's slice of the sequence."""
+    ranks = named_group(group).size()
+    stacked = x.view(x.shape[0], ranks, -1, *x.shape[2:]).transpose(0, 1).contiguous()
+    mine = torch.empty_like(stacked[0])
+    finish = start_stacked_sum(stacked, mine, group, wait)
+
+    def result() -> Tensor:
+        finish()
+        return mine
+
+    return result
+
+
+def start_stacked_sum(
+    stacked: Tensor, mine: Tensor, group: str, wait: bool
+) -> Callable[[], object]:
+    """Start to sum [ranks, …] over the group into this rank's part, ``mine``, which is [...]."""
+    ranks = named_group(group)
+    work = dist.reduce_scatter_tensor(mine, stacked.flatten(0, 1), group=ranks, async_op=not wait)
+    return _nothing if work is None else work.wait
+
+
+def _nothing() -> None:
+    """What there is to wait for after a collective that was waited for at once."""
+
+
+# ------------------------------------------------------- the operators
+
+
+class _CopyToGroup(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, group: str) -> Tensor:
+        context.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _sum(gradients[0], context.group), None
+
+
+@torch.library.custom_op("triptych::sum", mutates_args=())
+def _sum(x: Tensor, group: str) -> Tensor:
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total, group=named_group(group))
+    return total
+
+
+@torch.library.custom_op("triptych::gather", mutates_args=())
+def _gather(x: Tensor, group: str) -> Tensor:
+    return start_gather(x, group, wait=True)()
+
+
+@torch.library.custom_op("triptych::sum_to_slices", mutates_args=())
+def _sum_to_slices(x: Tensor, group: str) -> Tensor:
+    return start_sum_to_slices(x, group, wait=True)()
+
+
+@torch.library.custom_op("triptych::exchange", mutates_args=())
+def _exchange(rows: Tensor, received: Sequence[int], sent: Sequence[int], group: str) -> Tensor:
+    output = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(output, rows.contiguous(), received, sent, group=named_group(group))
+    return output
+
+
+@_sum.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@_gather.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[1] * named_group(group).size(), *x.shape[2:])
+
+
+@_sum_to_slices.register_fake
+def _(x: Tensor, group: str) -> Tensor:
+    return x.new_empty(x.shape[0], x.shape[1] // named_group(group).size(), *x.shape[2:])
+
+
+@_exchange.register_fake
+def _(rows: Tensor, received: Sequence[int], sent: Sequence[int], group: str) -> Tensor:
+    return rows.new_empty(sum(received), *rows.shape[1:])
+
+
+def _remember_group(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
+    ctx.group = inputs[1]
+
+
+def _remember_exchange(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
+    _, ctx.received, ctx.sent, ctx.group = inputs
+
+
+_sum.register_autograd(lambda _, gradient: (gradient, None), setup_context=_remember_group)
+_gather.register_autograd(
+    lambda context, gradient: (_sum_to_slices(gradient, context.group), None),
+    setup_context=_remember_group,
+)
+_sum_to_slices.register_autograd(
+    lambda context, gradient: (_gather(gradient, context.group), None),
+    setup_context=_remember_group,
+)
+_exchange.register_autograd(
+    lambda context, gradient: (
+        _exchange(gradient, context.sent, context.received, context.group),
+        *(None, None, None),
+    ),
+    setup_context=_remember_exchange,
+)
+
+#: as torch dispatches them
+OPERATORS = [
+    torch.ops.triptych.sum.default,
+    torch.ops.triptych.gather.default,
+    torch.ops.triptych.sum_to_slices.default,
+    torch.ops.triptych.exchange.default,
+]

@@ -1,113 +1,124 @@
-"""Mixtral's sparse feed-forward part (arXiv 2401.04088): no token is dropped or padded.
+"""Mixtral's sparse feed-forward part (arXiv 2401.04088).
 
-Each token goes to its two best experts, weighted by the softmax over those two logits. With expert
-parallelism the rows travel to the rank that holds their expert and back; how many each rank gets
-is what the router decides, so the loads are as uneven as the routing.
+Each token goes to its best experts, weighted by the softmax over their logits. With expert
+parallelism the rows travel to the rank that holds their expert and back. Dropless routing gives
+every expert what the router sends it, so that the loads are as uneven as the routing; balanced
+routing gives all of them equally many rows.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from workflow_lib.training.collectives import copy_to_group, exchange, sum_over_group
+from workflow_lib.records import Model, Training
+from workflow_lib.training.collectives import exchange
+from workflow_lib.training.expert_products import expert_product
+from workflow_lib.training.feed_forward import gated
+from workflow_lib.training.routing import (
+    attach,
+    balanced_rows,
+    balancing_loss,
+    dropless_rows,
+    inverse,
+    reorder,
+)
+from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import Weights
 
 
+class LocalExperts(nn.Module):
+    """This rank's experts, each a SwiGLU whose inner size is cut over the tensor-parallel group."""
+
+    def __init__(self, weights: Weights, name: str, model: Model, output_deviation: float) -> None:
+        super().__init__()
+        hidden, ffn = model.hidden_size, model.ffn_hidden_size
+        names = [f"{name}.expert{index}" for index in range(model.experts)]
+        self.gate_up = weights.experts(
+            [[f"{expert}.gate", f"{expert}.up"] for expert in names], (ffn, hidden)
+        )
+        self.down = weights.experts(
+            [[f"{expert}.down"] for expert in names], (hidden, ffn), output_deviation, split=1
+        )
+
+    def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
+        """Pass rows, [rows, hidden] sorted by expert, through their experts; see ``Rows``."""
+        inner = gated(expert_product(rows, self.gate_up, counts))
+        return expert_product(inner, self.down, counts)
+
+
 class SparseFeedForward(nn.Module):
-    """A router and this rank's experts, each a SwiGLU whose inner size is cut over the TP group."""
+    """A router, and the experts that it sends tokens to."""
 
     def __init__(
         self,
         weights: Weights,
+        parallel: TensorParallel,
         name: str,
-        hidden_size: int,
-        ffn_size: int,
-        experts: int,
-        experts_per_token: int,
+        model: Model,
+        training: Training,
         output_deviation: float,
     ) -> None:
         super().__init__()
-        self.tp_group = weights.mesh.tp_group
+        degrees = weights.mesh.degrees
+        self.parallel = parallel
         self.expert_group = weights.mesh.expert_group
-        self.ep = weights.mesh.degrees.ep
-        self.experts, self.experts_per_token = experts, experts_per_token
-        self.router = weights.normal(f"{name}.router", (experts, hidden_size))
-        names = [f"{name}.expert{index}" for index in range(experts)]
-        self.gate_up = weights.experts(
-            [[f"{expert}.gate", f"{expert}.up"] for expert in names], (ffn_size, hidden_size)
+        self.ep = degrees.ep
+        self.experts, self.experts_per_token = model.experts, model.experts_per_token
+        self.balanced = training.routing == "balanced"
+        # The backends average gradients over micro-batches and replicas. Every tensor-parallel
+        # rank computes the balancing loss, and their gradients are summed.
+        self.balancing_factor = training.balancing_loss / (
+            training.micro_batches(degrees.dp) * parallel.size
         )
-        self.down = weights.experts(
-            [[f"{expert}.down"] for expert in names],
-            (hidden_size, ffn_size),
-            output_deviation,
-            split=1,
-        )
+        self.router = weights.normal(f"{name}.router", (model.experts, model.hidden_size))
+        self.local = LocalExperts(weights, name, model, output_deviation)
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = x.reshape(-1, x.shape[-1])
-        logits = F.linear(tokens, self.router).float()
+        # The router sees what this rank has of the sequence. Its logits then enter the group like
+        # the tokens: both meet sums that are partial on each rank.
+        logits = F.linear(x, self.parallel.whole(self.router)).float()
+        logits = self.parallel.enter(logits).flatten(0, 1)
+        whole = self.parallel.enter(x)
         best, chosen = logits.topk(self.experts_per_token, dim=-1)
-        # Both the rows and their weights meet sums that are partial on each tensor-parallel rank,
-        # so the gradients of both have to be summed over the group; the router's then is whole.
-        shares = copy_to_group(best.softmax(dim=-1).to(x.dtype), self.tp_group)
-        tokens = copy_to_group(tokens, self.tp_group)
+        shares = best.softmax(dim=-1)
+        if self.balancing_factor and torch.is_grad_enabled():
+            shares = attach(shares, balancing_loss(logits, chosen), self.balancing_factor)
 
-        order = chosen.flatten().argsort(stable=True)
-        rows = tokens[order // self.experts_per_token]
-        counts = chosen.flatten().bincount(minlength=self.experts)
-        rows = self._through_all_experts(rows, counts)
+        if self.balanced:
+            rows = balanced_rows(chosen, logits.detach().softmax(dim=-1))
+        else:
+            rows = dropless_rows(chosen, self.experts)
+        passed = self._through_all_experts(rows.spread(whole.flatten(0, 1)), rows.counts)
+        picked = rows.collect(passed).view(*shares.shape, -1)
+        mixed = (picked * shares.to(x.dtype).unsqueeze(-1)).sum(dim=1)
+        return self.parallel.leave(mixed.view_as(whole))
 
-        back = torch.empty_like(order)
-        back[order] = torch.arange(order.numel(), device=order.device)
-        picked = rows[back].view(-1, self.experts_per_token, x.shape[-1])
-        mixed = (picked * shares.unsqueeze(-1)).sum(dim=1)
-        return sum_over_group(mixed, self.tp_group).view_as(x)
+    def _through_all_experts(self, rows: Tensor, counts: Tensor | None) -> Tensor:
+        """Pass rows, sorted by expert, through their experts; ``counts`` as in ``Rows``."""
+        if self.expert_group is None or self.ep == 1:
+            alone: Tensor = self.local(rows, counts)
+            return alone
+        if counts is None:
+            # Equally many rows from and to everywhere: [ranks, local experts, capacity, hidden].
+            equal = [len(rows) // self.ep] * self.ep
+            arrived = exchange(rows, equal, equal, self.expert_group)
+            by_rank = arrived.view(self.ep, self.experts // self.ep, -1, rows.shape[1])
+            by_expert = by_rank.transpose(0, 1)
+            passed = self.local(by_expert.flatten(0, 2), None).view(by_expert.shape)
+            return exchange(passed.transpose(0, 1).flatten(0, 2), equal, equal, self.expert_group)
 
-    def _through_all_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
-        """Pass rows, sorted by expert, through their experts; ``counts`` holds rows an expert."""
-        if self.ep == 1:
-            return self._through_local_experts(rows, counts)
+        ones = [1] * self.ep
         sent_counts = counts.view(self.ep, -1)
-        received_counts = torch.empty_like(sent_counts)
-        dist.all_to_all_single(received_counts, sent_counts.contiguous(), group=self.expert_group)
-        sent = sent_counts.sum(dim=1).tolist()
-        received = received_counts.sum(dim=1).tolist()
+        received_counts = exchange(sent_counts, ones, ones, self.expert_group)
+        totals = torch.stack((sent_counts.sum(dim=1), received_counts.sum(dim=1)))
+        sent, received = totals.tolist()
         arrived = exchange(rows, received, sent, self.expert_group)
 
         # What arrives is sorted by sender, then expert; the experts want it by expert alone.
         local = torch.arange(received_counts.shape[1], device=rows.device).repeat(self.ep)
-        order = local.repeat_interleave(received_counts.flatten()).argsort(stable=True)
-        passed = self._through_local_experts(arrived[order], received_counts.sum(dim=0))
-        back = torch.empty_like(order)
-        back[order] = torch.arange(order.numel(), device=order.device)
-        return exchange(passed[back], sent, received, self.expert_group)
-
-    def _through_local_experts(self, rows: Tensor, counts: Tensor) -> Tensor:
-        if rows.is_cuda and rows.dtype == torch.bfloat16 and torch.version.hip is None:
-            ends = counts.cumsum(0).to(torch.int32)
-            gate, up = _grouped_product(rows, self.gate_up, ends).chunk(2, dim=-1)
-            return _grouped_product(F.silu(gate) * up, self.down, ends)
-        outputs = []
-        # unbind: one backward node for the whole stack, where indexing would fill one a slice
-        parts = zip(
-            torch.split(rows, counts.tolist()),
-            self.gate_up.unbind(0),
-            self.down.unbind(0),
-            strict=True,
-        )
-        for part, gate_up, down in parts:
-            gate, up = F.linear(part, gate_up).chunk(2, dim=-1)
-            outputs.append(F.linear(F.silu(gate) * up, down))
-        return torch.cat(outputs)
-
-
-def _grouped_product(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    """Multiply consecutive runs of rows, ending at ``ends``, each with the transpose of its matrix.
-
-    One kernel for all experts; needs bf16 on an NVIDIA GPU.
-    """
-    product: Tensor = torch._grouped_mm(rows, matrices.transpose(-2, -1), offs=ends)
-    return product
+        local = local.repeat_interleave(received_counts.flatten(), output_size=len(arrived))
+        order = local.argsort(stable=True)
+        passed = self.local(reorder(arrived, order), received_counts.sum(dim=0))
+        return exchange(reorder(passed, inverse(order)), sent, received, self.expert_group)

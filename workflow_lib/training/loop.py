@@ -6,26 +6,19 @@ import csv
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO
-
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TextIO
 
 from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, write_json
 from workflow_lib.training.data import Source, step_batches
 from workflow_lib.training.device import Device
+from workflow_lib.training.engines import Engine
 from workflow_lib.training.failures import NonfiniteLoss
 from workflow_lib.training.launch import end_with_job
 from workflow_lib.training.mesh import Mesh
 
-
-class Engine(Protocol):
-    """What the loop needs of an engine."""
-
-    parameters: int
-
-    def train_step(self, batches: list[tuple[Tensor, Tensor]]) -> float:
-        """Do one optimiser step and return the loss of the global batch, in nats."""
-        ...
+if TYPE_CHECKING:
+    from workflow_lib.training.engines.generation import GenerationEngine
 
 
 class StepWriter:
@@ -43,6 +36,14 @@ class StepWriter:
         self._stream.flush()
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a step did: it trained, and has a loss, or generated, and ended its prefill."""
+
+    loss: float | None = None
+    prefill_ended_unix_s: float | None = None
+
+
 def train(
     cell: Cell,
     mesh: Mesh,
@@ -53,46 +54,98 @@ def train(
     record: RankRecord,
     enter: Callable[[str], None],
 ) -> None:
-    """Run the cell's warm-up and measured steps.
+    """Run the cell's warm-up and measured steps of training.
 
     ``enter`` is told the phase that begins, for the record of an error. Raises NonfiniteLoss, and
     whatever the engine or the data raise.
     """
+
+    def step(number: int) -> Work:
+        enter("data")
+        batches = step_batches(source, cell, mesh, number)
+        enter("forward_backward")
+        loss = engine.train_step(batches)
+        device.synchronise()
+        return Work(loss=loss)
+
+    _run_steps(cell, mesh, device, paths, record, step)
+
+
+def generate(
+    cell: Cell,
+    mesh: Mesh,
+    device: Device,
+    engine: GenerationEngine,
+    source: Source,
+    paths: RunPaths,
+    record: RankRecord,
+    enter: Callable[[str], None],
+) -> None:
+    """Run the cell's warm-up and measured steps of inference, as ``train`` does those of training.
+
+    A step's prompts are the beginnings of what a step of training would train on.
+    """
+    length = cell.model.sequence_length - cell.training.generated_tokens
+
+    def step(number: int) -> Work:
+        enter("data")
+        prompts = [ids[:, :length] for ids, _ in step_batches(source, cell, mesh, number)]
+        enter("prefill")
+        engine.prefill(prompts)
+        device.synchronise()
+        prefill_ended = time.time()
+        enter("decode")
+        engine.decode()
+        device.synchronise()
+        return Work(prefill_ended_unix_s=prefill_ended)
+
+    _run_steps(cell, mesh, device, paths, record, step)
+
+
+def _run_steps(
+    cell: Cell,
+    mesh: Mesh,
+    device: Device,
+    paths: RunPaths,
+    record: RankRecord,
+    do: Callable[[int], Work],
+) -> None:
+    write_json(paths.rank(mesh.rank), record)
     training = cell.training
     steps = training.warmup_steps + training.measured_steps
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
     tokens = sequences * cell.model.sequence_length
-    write_json(paths.rank(mesh.rank), record)
     with paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream:
         writer = StepWriter(stream)
         for step in range(steps):
             phase = "warmup" if step < training.warmup_steps else "measured"
             end_with_job()
             started = time.time()
-            enter("data")
-            batches = step_batches(source, cell, mesh, step)
-            enter("forward_backward")
-            loss = engine.train_step(batches)
-            device.synchronise()
+            work = do(step)
             ended = time.time()
-            finite = math.isfinite(loss)
+            finite = work.loss is None or math.isfinite(work.loss)
             allocated, peak = device.memory_bytes()
+            prefill_ended = work.prefill_ended_unix_s
             writer.write(
                 step=step,
                 phase=phase,
                 started_unix_s=f"{started:.6f}",
+                prefill_ended_unix_s="" if prefill_ended is None else f"{prefill_ended:.6f}",
                 ended_unix_s=f"{ended:.6f}",
-                loss=loss if finite else "",
+                loss="" if work.loss is None or not finite else work.loss,
                 tokens=tokens,
                 memory_allocated_bytes=allocated,
                 memory_peak_bytes=peak,
             )
             if not finite:
-                raise NonfiniteLoss(f"the loss of step {step} is {loss}")
+                raise NonfiniteLoss(f"the loss of step {step} is {work.loss}")
             if mesh.rank == 0:
                 rate = tokens * mesh.degrees.dp / (ended - started)
+                said = "" if work.loss is None else f"loss {work.loss:.3f} "
+                if prefill_ended is not None:
+                    said = f"prefill {prefill_ended - started:.3f} s of "
                 print(
-                    f"step {step + 1}/{steps} ({phase}) loss {loss:.3f} "
+                    f"step {step + 1}/{steps} ({phase}) {said}"
                     f"{ended - started:.3f} s {rate:.0f} tokens/s",
                     flush=True,
                 )

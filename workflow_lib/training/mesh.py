@@ -76,6 +76,8 @@ class Mesh:
     device: torch.device
     tp_group: dist.ProcessGroup | None = None
     dp_group: dist.ProcessGroup | None = None
+    #: the ranks that pass activations and gradients on, first stage to last
+    pp_group: dist.ProcessGroup | None = None
     #: the ranks of one replica: all stages and tensor-parallel ranks
     replica_group: dist.ProcessGroup | None = None
     expert_group: dist.ProcessGroup | None = None
@@ -100,12 +102,7 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
         )
 
     def group(*varying: str) -> dist.ProcessGroup:
-        mine: dist.ProcessGroup | None = None
-        # Creating a group is collective: every rank creates all of them, in the same order.
-        for members in group_members(degrees, *varying):
-            created = dist.new_group(members)
-            if rank in members:
-                mine = created
+        mine = _own_group(group_members(degrees, *varying))
         assert mine is not None
         return mine
 
@@ -116,7 +113,33 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
         device,
         tp_group=group("tp"),
         dp_group=group("dp"),
+        pp_group=group("pp"),
         replica_group=group("tp", "pp"),
         expert_group=group("ep") if degrees.ep > 1 else None,
         expert_dp_group=group("expert_dp") if degrees.ep > 1 else None,
     )
+
+
+def end_stages_group(degrees: Degrees) -> dist.ProcessGroup | None:
+    """Create groups of a first-stage rank and its counterpart on the last; return this rank's.
+
+    Every rank of the default group must call this. None on ranks of the stages between them.
+    """
+    return _own_group([[ranks[0], ranks[-1]] for ranks in group_members(degrees, "pp")])
+
+
+def lone_group(degrees: Degrees) -> dist.ProcessGroup:
+    """Create a group of each rank alone; return this rank's. Every rank must call this."""
+    mine = _own_group([[rank] for rank in range(degrees.world_size)])
+    assert mine is not None
+    return mine
+
+
+def _own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
+    rank, mine = dist.get_rank(), None
+    # Creating a group is collective: every rank creates all of them, in the same order.
+    for members in groups:
+        created = dist.new_group(members)
+        if rank in members:
+            mine = created
+    return mine

@@ -8,78 +8,80 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from workflow_lib.records import Model, Training
-from workflow_lib.training.collectives import Group, cross_entropy
+from workflow_lib.training import recomputation
+from workflow_lib.training.adapters import adapt
+from workflow_lib.training.collectives import Group
+from workflow_lib.training.cross_entropy import cross_entropy
 from workflow_lib.training.experts import SparseFeedForward
+from workflow_lib.training.feed_forward import GatedFeedForward, PlainFeedForward
 from workflow_lib.training.layers import (
     Attention,
-    GatedFeedForward,
     LayerNorm,
     OutputHead,
-    PlainFeedForward,
     PositionEmbedding,
     RMSNorm,
     TokenEmbedding,
     output_deviation,
 )
+from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import Weights
 
 
 class TransformerLayer(nn.Module):
     """Attention and a feed-forward part, each after a norm and beside a residual path.
 
-    With full recomputation, only the layer's input is kept for the backward pass, which runs the whole
-    layer again.
+    ``recomputation`` has what is kept of them for the backward pass.
     """
 
-    def __init__(self, weights: Weights, model: Model, index: int, training: Training) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        model: Model,
+        index: int,
+        training: Training,
+    ) -> None:
         super().__init__()
         name, size = f"layer{index}", model.hidden_size
         gpt = model.family == "gpt"
         norm = LayerNorm if gpt else RMSNorm
         deviation = output_deviation(model.layers)
-        self.recompute = training.recomputation == "full"
-        self.attention_norm = norm(weights, size)
+        self.recomputation = training.recomputation
+        self.attention_norm = norm(weights, parallel, size)
         self.attention = Attention(
             weights,
+            parallel,
             f"{name}.attention",
             size,
             model.attention_heads,
             model.kv_heads,
-            rotary=not gpt,
+            rotary_length=0 if gpt else model.sequence_length,
             bias=gpt,
             output_deviation=deviation,
         )
-        self.feed_forward_norm = norm(weights, size)
+        self.feed_forward_norm = norm(weights, parallel, size)
         ffn_name, ffn_size = f"{name}.feed_forward", model.ffn_hidden_size
         self.feed_forward: nn.Module
         if gpt:
-            self.feed_forward = PlainFeedForward(weights, ffn_name, size, ffn_size, deviation)
+            self.feed_forward = PlainFeedForward(
+                weights, parallel, ffn_name, size, ffn_size, deviation
+            )
         elif model.experts == 0:
-            self.feed_forward = GatedFeedForward(weights, ffn_name, size, ffn_size, deviation)
+            self.feed_forward = GatedFeedForward(
+                weights, parallel, ffn_name, size, ffn_size, deviation
+            )
         else:
             self.feed_forward = SparseFeedForward(
-                weights,
-                ffn_name,
-                size,
-                ffn_size,
-                model.experts,
-                model.experts_per_token,
-                deviation,
+                weights, parallel, ffn_name, model, training, deviation
             )
+        if training.workload == "lora":
+            adapt(self, weights, name, model, training)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.recompute and torch.is_grad_enabled():
-            # No layer draws random numbers, so there is no generator state to put back.
-            again: Tensor = checkpoint(
-                self._forward, x, use_reentrant=False, preserve_rng_state=False
-            )
-            return again
-        return self._forward(x)
+        return recomputation.run(self._forward, x, self.recomputation)
 
     def _forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
@@ -107,13 +109,19 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
     """List a model's parts, from token ids to logits, over its padded vocabulary."""
     size, vocabulary = model.hidden_size, model.padded_vocabulary_size
     gpt = model.family == "gpt"
-    embedding = Part(TokenEmbedding, (weights, vocabulary, size), "embedding" if gpt else None)
-    positions = [Part(PositionEmbedding, (weights, model.sequence_length, size))] if gpt else []
+    parallel = TensorParallel(weights.mesh.tp_group, training.sequence_parallel, training.overlap)
+    embedding = Part(
+        TokenEmbedding, (weights, parallel, vocabulary, size), "embedding" if gpt else None
+    )
+    positions = (
+        [Part(PositionEmbedding, (weights, parallel, model.sequence_length, size))] if gpt else []
+    )
     layers = [
-        Part(TransformerLayer, (weights, model, index, training)) for index in range(model.layers)
+        Part(TransformerLayer, (weights, parallel, model, index, training))
+        for index in range(model.layers)
     ]
-    final_norm = Part(LayerNorm if gpt else RMSNorm, (weights, size))
-    head = embedding if gpt else Part(OutputHead, (weights, vocabulary, size))
+    final_norm = Part(LayerNorm if gpt else RMSNorm, (weights, parallel, size))
+    head = embedding if gpt else Part(OutputHead, (weights, parallel, vocabulary, size))
     return [embedding, *positions, *layers, final_norm, head]
 
 
@@ -144,12 +152,12 @@ class Decoder(nn.Module):
 class Loss(nn.Module):
     """Mean cross-entropy of logits [batch, sequence, vocabulary / tp], in nats."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, compiled: bool = False) -> None:
         super().__init__()
-        self.group = group
+        self.group, self.compiled = group, compiled
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.group)
+        return cross_entropy(logits.flatten(0, 1), targets.flatten(), self.group, self.compiled)
 
 
 def held_parameters(module: nn.Module) -> int:

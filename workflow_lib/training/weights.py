@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,12 @@ class Weights:
     mesh: Mesh
     seed: int
     dtype: torch.dtype
+    #: where low-rank adapters train and all else is frozen, the precision of the adapters
+    adapters: torch.dtype | None = None
+
+    def for_adapters(self) -> Weights:
+        """What makes the adapters, which train, beside these weights, which do not."""
+        return replace(self, dtype=self.adapters or self.dtype, adapters=None)
 
     def normal(
         self,
@@ -82,6 +88,11 @@ class Weights:
         whole = torch.full((size,), value, device=self.mesh.device, dtype=self.dtype)
         return self._parameter(self._cut(whole, split), split)
 
+    def zeros(self, shape: Sequence[int], split: int | None = None) -> nn.Parameter:
+        """A matrix of zeros of the whole model's ``shape``, cut along ``split``."""
+        whole = torch.zeros(tuple(shape), device=self.mesh.device, dtype=self.dtype)
+        return self._parameter(self._cut(whole, split), split)
+
     def _draw(self, name: str, shape: Sequence[int], deviation: float) -> Tensor:
         digest = hashlib.sha256(f"{self.seed}/{name}".encode()).digest()
         generator = torch.Generator(self.mesh.device)
@@ -98,7 +109,7 @@ class Weights:
         return whole.chunk(group_size(group), dim=split)[group_rank(group)].clone()
 
     def _parameter(self, tensor: Tensor, split: int | None) -> nn.Parameter:
-        parameter = nn.Parameter(tensor)
+        parameter = nn.Parameter(tensor, requires_grad=self.adapters is None)
         # Gradient norms count a weight that is cut on every rank, any other on one only.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         return parameter

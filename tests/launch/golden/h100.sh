@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 0953d2b526c9aaeda3e947dad859bf97065f176d49d6b07018c06dd4bda0f0b2
+# sha256 of all lines below: 34b4945c79c26831f2ccb289df3ecee9a3203187ff601b539d70486e1645fdc4
 #
 # One run of the cell
-#   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-recompute_926a2d83
+#   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_62d1f374
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-926a2d83
+#SBATCH --job-name=triptych-62d1f374
 #SBATCH --partition=h100
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-recompute_926a2d83/run1
+run_directory=/srv/triptych/results/cells/h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_62d1f374/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 063f3ca1dd4bccf5ca790dbe08f1c7188fe6bb94e05a4327041b9f0219d315c2
+# sha256 of all lines below: 86e1a4be1fc491ce6957cc6c87391a7d4fa66d7e67053ab4a5f91082f7710091
 #
 # One run of the cell
-#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
+#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-aaca6c2d
+#SBATCH --job-name=triptych-1638a33c
 #SBATCH --partition=h200
 #SBATCH --account=research
 #SBATCH --qos=long
@@ -23,7 +23,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d/run1
+run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c/run1
 python=python3
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d8c282abf0f631819fa52d2f743647d7fb5f88201b359caa64392fd282616b2c
+# sha256 of all lines below: b4cbf38b04ed834b90b40c40d1f7a6474d01d14b4f1124ee0559037aafbb0354
 #
 # One run of the cell
-#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
+#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-aaca6c2d
+#SBATCH --job-name=triptych-1638a33c
 #SBATCH --partition=h200
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d/run1
+run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c/run1
 python=python3
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 7d9cf1aac0f0adcf09dfd5d5ae979bbfc28ad232c07bd88a01ef3e65b037d1d5
+# sha256 of all lines below: fae25c191239a76e11218e01e6eac00258c4610b4a1525f60a9e9f571c53364d
 #
 # One run of the cell
-#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d
+#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-aaca6c2d
+#SBATCH --job-name=triptych-1638a33c
 #SBATCH --partition=h200
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-recompute_aaca6c2d/run1
+run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 8783a56cd1df7694fbd41e2accc2e39eda1464737cbbe21eea62e32a8bf4d5af
+# sha256 of all lines below: c34f76bda83bc6e10b004b9ea57ace34b5c1742eef96e44012c25c551eebb691
 #
 # One run of the cell
-#   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43
+#   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_99f431f8
 #
 # It can be given to bash by hand; the workflow then takes its result.
 
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_82b00e43/run1
+run_directory=/srv/triptych/results/cells/local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_99f431f8/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: e25f751f2e7daa746dc42912b478312de233d07ada3b0f2deee91da4e9dd6df0
+# sha256 of all lines below: 21be1057f118a11c7d4c0b168307598210ccf78c167e1d260b83155ae0c88080
 #
 # One run of the cell
-#   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1_c67e506d
+#   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_26857e3f
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-c67e506d
+#SBATCH --job-name=triptych-26857e3f
 #SBATCH --partition=mi250
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1_c67e506d/run1
+run_directory=/srv/triptych/results/cells/mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_26857e3f/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"

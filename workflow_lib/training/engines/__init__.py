@@ -1,1 +1,46 @@
 """The libraries that step a model, each behind the same few calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from workflow_lib.records import Cell
+    from workflow_lib.training.mesh import Mesh
+
+
+class Engine(Protocol):
+    """A cell's model on this rank, and what steps it."""
+
+    #: that this rank holds before ZeRO cuts them, over all of its stages
+    parameters: int
+
+    def train_step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
+        """Do one optimiser step over this replica's micro-batches.
+
+        Each is a pair of [micro-batch size, sequence length] ids: tokens, and what follows them.
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
+        the loss is finite and the gradient is not.
+        """
+        ...
+
+    def gradient_norm(self) -> float:
+        """The norm of the whole model's gradient in the last step, before it was clipped."""
+        ...
+
+
+def create(cell: Cell, mesh: Mesh) -> Engine:
+    """Build a cell's model with the backend that the cell names; no other is imported.
+
+    The default process group must exist already.
+    """
+    if cell.training.backend == "torch":
+        from workflow_lib.training.engines.torch.engine import TorchEngine
+
+        return TorchEngine(cell, mesh)
+    from workflow_lib.training.engines.deepspeed import DeepSpeedEngine
+
+    return DeepSpeedEngine(cell, mesh)

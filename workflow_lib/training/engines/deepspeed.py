@@ -20,16 +20,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from workflow_lib.records import Cell, Training
-from workflow_lib.training.clipping import MAXIMUM_GRADIENT_NORM, clip_gradients
+from workflow_lib.training import stages
+from workflow_lib.training.clipping import (
+    MAXIMUM_GRADIENT_NORM,
+    NonfiniteGradient,
+    clip_gradients,
+)
 from workflow_lib.training.mesh import Mesh
 from workflow_lib.training.model import Decoder, Loss, Part, held_parameters, parts
 from workflow_lib.training.weights import Weights, expert_group_name
 
 Batch = tuple[Tensor, Tensor]
-
-
-class SkippedUpdate(ArithmeticError):
-    """The engine found a gradient that is not finite and left the weights as they were."""
 
 
 def import_deepspeed(device: torch.device) -> Any:
@@ -64,18 +65,19 @@ class DeepSpeedEngine:
         self._mesh = mesh
         self._micro_batches = cell.training.micro_batches(mesh.degrees.dp)
         dtype = torch.bfloat16 if cell.training.precision == "bf16" else torch.float32
-        weights = Weights(mesh, cell.training.seed, dtype)
+        lora = cell.training.workload == "lora"
+        weights = Weights(mesh, cell.training.seed, dtype, adapters=dtype if lora else None)
         sequence = parts(cell.model, weights, cell.training)
         with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
             if mesh.degrees.pp > 1:
-                module = _pipeline(sequence, mesh)
+                module = _pipeline(sequence, mesh, cell.model.layers, tie=not lora)
                 mpu = module.mpu()
             else:
                 mpu = _ModelParallelUnit(mesh)
                 module = _whole(sequence, mesh, cell.training, mpu, dtype)
             self.parameters = held_parameters(module)
             settings = _settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
-            settings["zero_optimization"].update(_buckets(self.parameters))
+            settings["zero_optimization"].update(_buckets(module))
             self._spread_experts(module)
             optimizer = torch.optim.AdamW(
                 _parameter_groups(module),
@@ -92,7 +94,7 @@ class DeepSpeedEngine:
         self._plain_norm: Tensor | None = None
 
         def clip() -> None:
-            self._plain_norm = clip_gradients(module, mesh)
+            self._plain_norm = clip_gradients(module.parameters(), mesh)
 
         # With a plain fp32 optimiser DeepSpeed counts the gradients of the first stage only.
         self._engine.clip_fp32_gradients = clip
@@ -100,8 +102,8 @@ class DeepSpeedEngine:
     def train_step(self, batches: Sequence[Batch]) -> float:
         """Do one optimiser step over this replica's micro-batches.
 
-        Returns the loss of the global batch in nats, on every rank. Raises SkippedUpdate where a
-        gradient was not finite although the loss was.
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
+        the loss is finite and the gradient is not.
         """
         if self._mesh.degrees.pp > 1:
             loss = self._engine.train_batch(iter(batches))
@@ -110,7 +112,9 @@ class DeepSpeedEngine:
         value = float(loss)
         if self._engine.skipped_steps and math.isfinite(value):
             step = self._engine.global_steps - 1
-            raise SkippedUpdate(f"the gradient of step {step} is not finite (its loss is {value})")
+            raise NonfiniteGradient(
+                f"the gradient of step {step} is not finite (its loss is {value})"
+            )
         return value
 
     def _accumulate(self, batches: Sequence[Batch]) -> Tensor:
@@ -150,6 +154,14 @@ class DeepSpeedEngine:
         ):
             registry[name] = group
             ranks[name] = dist.get_process_group_ranks(group)
+
+        experts = [p for p in module.parameters() if not getattr(p, "allreduce", True)]
+        if not any(expert.requires_grad for expert in experts):
+            # It wants experts to train where there are any, and need not know of these: only not to
+            # overwrite them by those of the first replica, as this name tells it.
+            for expert in experts:
+                expert.ds_optim_param = True  # type: ignore[attr-defined]
+            return
 
         class Marker(MoE):  # type: ignore[misc]
             """Has no weights: DeepSpeed looks for its own layer to know that experts exist."""
@@ -208,14 +220,26 @@ def _whole(
         return Decoder(sequence, mesh.tp_group)
 
 
-def _pipeline(sequence: list[Part], mesh: Mesh) -> Any:
-    """Build this rank's stage: transformer layers in equal parts, the rest beside them."""
+def _pipeline(sequence: list[Part], mesh: Mesh, layers: int, tie: bool) -> Any:
+    """Build this rank's stage of a model of so many transformer layers.
+
+    ``tie`` sums the gradients of what two stages share, which a frozen model does not have.
+    """
     from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
+    begins = stages.bounds(sequence, mesh.degrees.layers_of_stages(layers))
+
+    class Stages(PipelineModule):  # type: ignore[misc]
+        """Takes its stages from the cell; DeepSpeed's own ways to divide know no list."""
+
+        def _partition_layers(self, method: str = "") -> None:
+            self.parts = begins
+            self._set_bounds(begins[mesh.place.pp], begins[mesh.place.pp + 1])
+
     specifications = [
         TiedLayerSpec(part.tied, part.kind, *part.arguments)
-        if part.tied
+        if part.tied and tie
         else LayerSpec(part.kind, *part.arguments)
         for part in sequence
     ]
@@ -223,20 +247,16 @@ def _pipeline(sequence: list[Part], mesh: Mesh) -> Any:
         num_pp=mesh.degrees.pp, num_mp=mesh.degrees.tp, num_dp=mesh.degrees.dp
     )
     with torch.no_grad():  # it broadcasts the tied embedding, which autograd would remember
-        return PipelineModule(
-            specifications,
-            topology=topology,
-            loss_fn=Loss(mesh.tp_group),
-            partition_method="type:TransformerLayer",
-        )
+        return Stages(specifications, topology=topology, loss_fn=Loss(mesh.tp_group))
 
 
 def _parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Group the parameters as DeepSpeed wants it: the spread experts apart from the rest."""
+    """Group what trains as DeepSpeed wants it: the spread experts apart from the rest."""
     dense: list[nn.Parameter] = []
     experts: list[Any] = []
     for parameter in module.parameters():
-        (dense if getattr(parameter, "allreduce", True) else experts).append(parameter)
+        if parameter.requires_grad:
+            (dense if getattr(parameter, "allreduce", True) else experts).append(parameter)
     groups: list[dict[str, Any]] = [{"params": dense, "name": "dense"}] if dense else []
     if experts:
         groups.append({"params": experts, "name": experts[0].group_name, "moe": True})
@@ -257,6 +277,10 @@ def _settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
         "steps_per_print": None,
         "bf16": {"enabled": bf16},
         "data_types": {"grad_accum_dtype": "fp32"},
+        # Else a stage sends each tensor-parallel rank's part of what it takes to be equal on all.
+        "pipeline": dict.fromkeys(
+            ("pipe_partitioned", "grad_partitioned"), not training.sequence_parallel
+        ),
         "zero_optimization": {
             "stage": stage,
             "overlap_comm": training.overlap,
@@ -266,7 +290,8 @@ def _settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
     }
 
 
-def _buckets(parameters: int) -> dict[str, int]:
-    """Bucket sizes in elements: DeepSpeed's own, but never more than the rank holds."""
-    size = min(500_000_000, parameters)
+def _buckets(module: nn.Module) -> dict[str, int]:
+    """Bucket sizes in elements: DeepSpeed's own, but never more than the rank has that trains."""
+    trained = (p for p in module.parameters() if p.requires_grad)
+    size = min(500_000_000, sum(int(getattr(p, "ds_numel", p.numel())) for p in trained))
     return {"reduce_bucket_size": size, "allgather_bucket_size": size}

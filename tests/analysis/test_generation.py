@@ -1,0 +1,116 @@
+"""The measures of an inference run, against their values by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import RecordError
+
+from .synthetic_run import START, Run, cell
+
+#: 4 sequences of 10 + 6 tokens a step, on 2 GPUs
+INFERENCE = cell(
+    training=replace(cell().training, zero_stage=0, workload="inference", generated_tokens=6)
+)
+
+
+def rising(fields: dict[str, Any]) -> dict[str, Any]:
+    """Power that is a straight line in time: 100 W at the start and 10 W/s more."""
+    return {**fields, "power_w": 100 + 10 * (fields["unix_time_s"] - START)}
+
+
+def reduced(run: Run, tmp_path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    paths = run.write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
+    reasons = json.loads(row["missing_reasons"])
+    assert {name for name, value in row.items() if value is None} - {"routing"} == set(reasons)
+    return row, reasons
+
+
+def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
+    row, _ = reduced(Run(cell=INFERENCE, prefill_s=4.0, edit=rising), tmp_path)
+
+    # Steps last from 20 to 30 and 30 to 40 s; the slower rank ends its prefills at 24 and 34.
+    expected = {
+        "prefill_time_s": 4.0,
+        "decode_time_s": 6.0,
+        "time_to_first_token_s": 4.0,
+        "prefill_tokens_per_s_per_gpu": 4 * 10 / 4 / 2,
+        # The prefill has chosen the first of six tokens.
+        "decode_tokens_per_s_per_gpu": 4 * 5 / 6 / 2,
+        "time_per_output_token_s": 6 / 5,
+        # Two GPUs; 320 W at 22 s and 420 W at 32 s are the prefills' means.
+        "prefill_energy_j": 2 * (4 * 320 + 4 * 420),
+        "decode_energy_j": 2 * (6 * 370 + 6 * 470),
+        "decode_tokens_per_j": 2 * 4 * 5 / (2 * (6 * 370 + 6 * 470)),
+        "step_time_s": 10.0,
+        "energy_j": 2 * 20 * 400,
+        "samples_per_s_per_mj": 8 / 20 / (2 * 10 * 400 / 1e6),
+    }
+    for name, value in expected.items():
+        assert row[name] == pytest.approx(value), name
+
+
+def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
+    _, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0), tmp_path)
+
+    assert reasons == dict.fromkeys(
+        (
+            *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "loss_first", "loss_last"),
+            *("model_tflops_per_s_per_gpu", "mfu_6n", "mfu_causal", "mfu_full_attention"),
+        ),
+        "inference reports prefill and decode apart, and has no loss",
+    )
+
+
+def test_a_single_token_leaves_nothing_to_decode(tmp_path: Path) -> None:
+    one = replace(INFERENCE, training=replace(INFERENCE.training, generated_tokens=1))
+    row, reasons = reduced(Run(cell=one, prefill_s=4.0), tmp_path)
+
+    assert row["prefill_tokens_per_s_per_gpu"] == pytest.approx(4 * 15 / 4 / 2)
+    assert "one token, which its prefill chooses" in reasons["decode_tokens_per_j"]
+
+
+def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path: Path) -> None:
+    def of_one(fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
+
+    row, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0, edit=of_one), tmp_path)
+
+    for name in ("prefill_energy_j", "decode_energy_j", "decode_tokens_per_j"):
+        assert reasons[name] == "node1 GPU 1: no sample has a power_w"
+    assert row["decode_time_s"] == 6.0
+
+
+def test_an_unused_gpu_of_the_node_counts_for_no_phase(tmp_path: Path) -> None:
+    run = Run(cell=INFERENCE, prefill_s=4.0, gpus_per_node=4)
+    row, _ = reduced(run, tmp_path)
+
+    assert row["prefill_energy_j"] == pytest.approx(8 * (400 + 600))
+
+
+def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"step 1 began at .*, ended its prefill at"):
+        reduced(Run(cell=INFERENCE, prefill_s=11.0), tmp_path)
+
+
+def test_an_inference_run_without_the_times_of_its_prefills_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="prefill_ended_unix_s is ''"):
+        reduced(Run(cell=INFERENCE), tmp_path)
+
+
+def test_adapters_are_measured_by_their_own_flops(tmp_path: Path) -> None:
+    lora = cell(training=replace(cell().training, workload="lora", lora_rank=2))
+    row, reasons = reduced(Run(cell=lora), tmp_path)
+
+    # 3.2 tokens/s a GPU; frozen: 4·420. An adapter of rank 2 beside 4 → 12, 4 → 4, 4 → 16 and
+    # 8 → 4 in each of two layers: 2·2·(16 + 8 + 20 + 12) = 224 parameters that train.
+    assert row["mfu_6n"] == pytest.approx(3.2 * (4 * 420 + 6 * 224) / 1000)
+    assert reasons["decode_time_s"] == "workload lora generates nothing"

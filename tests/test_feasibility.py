@@ -1,0 +1,114 @@
+"""What a step is expected to take, by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workflow_lib import feasibility, formulas
+from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry, Training
+from workflow_lib.study import load_study
+
+MODEL = Model("llama3-8b", "llama", 32, 4096, 14336, 32, 8, 8192, 128256)
+TRAINING = Training(
+    zero_stage=1,
+    micro_batch_size=1,
+    global_batch_size=16,
+    precision="bf16",
+    recomputation="none",
+    overlap=False,
+    warmup_steps=2,
+    measured_steps=8,
+    learning_rate=1e-4,
+    seed=1,
+)
+HARDWARE = Hardware("h200", "H200", 8, 1, None, 1e15, None, None, ("unknown",) * 8)
+INFERENCE = {"workload": "inference", "generated_tokens": 192, "zero_stage": 0, "backend": "torch"}
+#: FLOP/s that are expected of a GPU
+RATE = 1e15 * 0.4
+
+
+@pytest.fixture(scope="module")
+def platform():
+    return load_study(Path(__file__).parents[1] / "config").platforms["h200"]
+
+
+def step_time_s(platform, degrees=None, model=MODEL, **changes):
+    cell = Cell(
+        id="h200/llama3-8b/test",
+        model=model,
+        degrees=degrees or Degrees(),
+        training=replace(TRAINING, **changes),
+        data=Data("synthetic", "synthetic"),
+        hardware=HARDWARE,
+        telemetry=Telemetry("simulated", 10.0, 0.0),
+        nodes=1,
+        software={},
+    )
+    return feasibility.estimate(cell, platform).step_time_s
+
+
+def test_chunks_divide_the_bubble(platform):
+    alone = step_time_s(platform)
+    # Four ranks and 16 micro-batches: 3/16 of the time on top, or half of that.
+    assert step_time_s(platform, Degrees(pp=4)) == pytest.approx(alone / 4 * (1 + 3 / 16))
+    interleaved = Degrees(pp=4, virtual_stages=2)
+    assert step_time_s(platform, interleaved) == pytest.approx(alone / 4 * (1 + 3 / 32))
+
+
+def test_full_recomputation_repeats_the_forward_pass_and_selective_no_product(platform):
+    plain = step_time_s(platform)
+    assert step_time_s(platform, recomputation="full") == pytest.approx(plain * 4 / 3)
+    assert step_time_s(platform, recomputation="selective") == plain
+
+
+def test_adapters_save_the_weights_gradients_and_no_forward_pass(platform):
+    lora = {"workload": "lora", "lora_rank": 16}
+    forward = formulas.flops_per_token(MODEL).causal / 3
+    repeated = step_time_s(platform, recomputation="full", **lora) - step_time_s(platform, **lora)
+    assert repeated == pytest.approx(forward * 16 * 8192 / RATE)
+    assert 2 / 3 < step_time_s(platform, **lora) / step_time_s(platform) < 0.75
+
+
+def test_generating_reads_the_weights_and_the_cache_for_every_token(platform):
+    prefill = formulas.prefill_flops(MODEL, 8000).causal * 16 / (2 * RATE)
+    # On each of two tensor-parallel ranks half of the matrices, and for 8000 and, in the mean, 96
+    # tokens the keys and values of 4 heads of 128 in 32 layers; 2 B each; 16 times 191 passes.
+    weights = (8_030_261_248 - 4096) / 2 + 4096
+    cache = 2 * 32 * 4 * 128 * 8096
+    decode = 16 * 191 * 2 * (weights + cache) / (4800e9 * 0.5)
+    assert step_time_s(platform, Degrees(tp=2), **INFERENCE) == pytest.approx(prefill + decode)
+
+
+def test_a_batch_that_fills_the_stages_hides_their_number(platform):
+    def decode(pp, sequences):
+        degrees = Degrees(pp=pp)
+        whole = step_time_s(platform, degrees, global_batch_size=sequences, **INFERENCE)
+        flops = formulas.prefill_flops(MODEL, 8000).causal * sequences
+        return whole - flops / (pp * RATE) * (1 + (pp - 1) / sequences)
+
+    # One sequence passes through stages of half the size one after the other; two at once.
+    assert decode(2, 2) == pytest.approx(decode(2, 1))
+    assert decode(2, 4) == pytest.approx(2 * decode(2, 2))
+
+
+def test_few_tokens_read_few_experts(platform):
+    model = Model("mixtral-8x7b", "mixtral", 32, 4096, 14336, 32, 8, 4096, 32000, 1, 8, 2)
+
+    def decode(micro_batch_size):
+        whole = step_time_s(platform, model=model, micro_batch_size=micro_batch_size, **INFERENCE)
+        return whole - formulas.prefill_flops(model, 3904).causal * 16 / RATE
+
+    # Of 16 sequences, one at a time chooses 2 of 8 experts; all 16 choose 1 − 0.75¹⁶ of them.
+    one, all_at_once = decode(1) / 16, decode(16)
+    experts = 32 * 8 * 3 * 4096 * 14336
+    cache = 2 * 32 * 1024 * (3904 + 96)
+    seconds = 191 * 2 / (4800e9 * 0.5)
+    expected = seconds * (experts * (1 - 0.75**16 - 0.25) + 15 * cache)
+    assert all_at_once - one == pytest.approx(expected)
+
+
+def test_an_unknown_bandwidth_gives_no_estimate(platform):
+    unknown = platform.model_copy(update={"memory_bandwidth_gb_per_s": None})
+    assert step_time_s(unknown, **INFERENCE) is None
+    assert step_time_s(unknown) is not None

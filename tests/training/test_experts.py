@@ -1,0 +1,217 @@
+"""Routing, dropping and padding, and the balancing loss, against numbers worked out by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.training.cells import MIXTRAL, TRAINING
+from workflow_lib.training.expert_products import expert_product, has_grouped_product
+from workflow_lib.training.mesh import single_process
+from workflow_lib.training.model import Decoder, parts
+from workflow_lib.training.routing import (
+    attach,
+    balanced_rows,
+    balancing_loss,
+    dropless_rows,
+    reorder,
+)
+from workflow_lib.training.weights import Weights
+
+CPU = torch.device("cpu")
+#: four tokens choose one of two experts; the first expert is chosen three times
+CHOSEN = torch.tensor([[0], [1], [0], [0]])
+PROBABILITIES = torch.tensor([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
+TOKENS = torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+
+
+def sparse_layer(**options):
+    """The sparse feed-forward part of a layer, with a router that decides clearly."""
+    weights = Weights(single_process(CPU), 7, torch.float32)
+    decoder = Decoder(parts(MIXTRAL, weights, replace(TRAINING, **options)), None)
+    part = decoder.parts[1].feed_forward
+    part.router.data.mul_(50)
+    return part
+
+
+def tokens_of(batch, length, seed=0):
+    return torch.randn(batch, length, 64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_dropless_rows_are_sorted_by_expert_and_none_is_missing():
+    rows = dropless_rows(CHOSEN, 2)
+
+    assert rows.spread(TOKENS).flatten().tolist() == [1, 3, 4, 2]
+    assert rows.counts.tolist() == [3, 1]
+    assert torch.equal(rows.collect(rows.spread(TOKENS)), TOKENS)
+
+
+def test_balanced_experts_drop_the_least_probable_rows_and_pad_with_zeros():
+    # Two rows each: the first expert drops token 2 (0.6), the second one lacks a row.
+    rows = balanced_rows(CHOSEN, PROBABILITIES)
+
+    assert rows.counts is None
+    assert rows.spread(TOKENS).flatten().tolist() == [4, 1, 2, 0]
+    assert rows.collect(rows.spread(TOKENS)).flatten().tolist() == [1, 2, 0, 4]
+
+
+def test_a_capacity_is_rounded_up():
+    # 5 tokens · 2 choices over 4 experts: 3 rows each
+    chosen = torch.tensor([[0, 1], [0, 1], [2, 3], [0, 2], [1, 3]])
+    rows = balanced_rows(chosen, torch.full((5, 4), 0.25))
+
+    assert len(rows.choice) == 12
+    assert rows.padded.sum() == 2
+    assert not rows.dropped.any()
+
+
+@pytest.mark.parametrize("rows", [dropless_rows(CHOSEN, 2), balanced_rows(CHOSEN, PROBABILITIES)])
+def test_gradients_go_back_the_way_that_the_rows_came(rows):
+    tokens = TOKENS.double().requires_grad_()
+
+    assert torch.autograd.gradcheck(lambda x: rows.collect(rows.spread(x) ** 2), tokens)
+
+
+def test_tokens_that_two_experts_see_get_both_gradients():
+    tokens = TOKENS.double().requires_grad_()
+    rows = dropless_rows(torch.tensor([[0, 1], [1, 0], [1, 2], [0, 2]]), 3)
+
+    assert torch.autograd.gradcheck(lambda x: rows.spread(x) ** 2, tokens)
+
+
+def test_reordered_rows_have_reordered_gradients():
+    tokens = TOKENS.double().requires_grad_()
+    order = torch.tensor([2, 0, 3, 1])
+
+    assert reorder(tokens, order).flatten().tolist() == [3, 1, 4, 2]
+    assert torch.autograd.gradcheck(lambda x: reorder(x, order) ** 2, tokens)
+
+
+def test_balanced_routing_changes_nothing_where_the_router_is_even():
+    # Every expert is the first and the second choice of equally many tokens.
+    x = torch.zeros(1, 8, 64)
+    x[0, :, :4] = torch.eye(4).repeat(2, 1) + 0.5 * torch.eye(4).roll(1, 0).repeat(2, 1)
+    outputs = []
+    for routing in ("dropless", "balanced"):
+        part = sparse_layer(routing=routing)
+        part.router.data.zero_()[:, :4] = torch.eye(4)
+        outputs.append(part(x))
+
+    torch.testing.assert_close(*outputs)
+
+
+def test_a_token_that_all_its_experts_drop_is_passed_by():
+    part = sparse_layer(routing="balanced")
+    x = tokens_of(1, 1).repeat(1, 8, 1)  # all want the same two experts, which take 4 each
+
+    assert (part(x)[0].abs().sum(dim=-1) == 0).sum() == 4
+
+
+def test_balanced_routing_never_asks_what_the_numbers_are():
+    # A graph without breaks: no size and no branch depends on a value.
+    torch._dynamo.reset()
+    part = sparse_layer(routing="balanced", balancing_loss=0.1)
+    x = tokens_of(2, 16)
+
+    compiled = torch.compile(part, fullgraph=True, backend="aot_eager", dynamic=False)
+
+    torch.testing.assert_close(compiled(x), part(x))
+
+
+def test_the_balancing_loss_counts_choices_and_probabilities():
+    # Fractions 3/4 and 1/4, mean probabilities 0.6 and 0.4: 2 · (0.45 + 0.1)
+    loss = balancing_loss(PROBABILITIES.log(), CHOSEN)
+
+    assert loss.item() == pytest.approx(1.1)
+
+
+def test_the_balancing_loss_of_an_even_router_is_the_number_of_choices():
+    chosen = torch.tensor([[0, 1], [2, 3], [1, 0], [3, 2]])
+
+    assert balancing_loss(torch.zeros(4, 4), chosen).item() == pytest.approx(2)
+
+
+def test_an_attached_loss_leaves_values_alone_and_adds_its_gradient():
+    x = torch.tensor([3.0, 4.0], requires_grad=True)
+    y = attach(2 * x, x.square().sum(), 0.5)
+    y.sum().backward()
+
+    assert y.tolist() == [6, 8]
+    assert x.grad.tolist() == [2 + 0.5 * 6, 2 + 0.5 * 8]
+
+
+def test_the_balancing_loss_is_averaged_over_a_replicas_micro_batches():
+    x = tokens_of(1, 16)
+    gradients = {}
+    for name, options in {
+        "none": {"global_batch_size": 1},
+        "one micro-batch": {"global_batch_size": 1, "balancing_loss": 0.5},
+        "four": {"global_batch_size": 4, "balancing_loss": 0.5},
+    }.items():
+        part = sparse_layer(**options)
+        part(x).sum().backward()
+        gradients[name] = part.router.grad
+    router = part.router.detach().requires_grad_()
+    logits = F.linear(x[0], router)
+    (0.5 * balancing_loss(logits, logits.topk(2).indices)).backward()
+
+    added = gradients["one micro-batch"] - gradients["none"]
+    torch.testing.assert_close(added, router.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        gradients["four"] - gradients["none"], added / 4, rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 5], [0, 8, 0]])
+def test_each_expert_multiplies_its_own_rows(counts):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(8, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    matrices = torch.randn(3, 6, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    expert = torch.arange(3).repeat_interleave(torch.tensor(counts))
+
+    product = expert_product(rows, matrices, torch.tensor(counts))
+
+    expected = torch.einsum("ri,roi->ro", rows, matrices[expert])
+    torch.testing.assert_close(product, expected)
+    gradient = torch.randn(8, 6, generator=generator, dtype=torch.float64)
+    for ours, theirs in zip(
+        torch.autograd.grad(product, (rows, matrices), gradient),
+        torch.autograd.grad(expected, (rows, matrices), gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_experts_with_equally_many_rows_need_no_counts():
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(6, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    matrices = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for counts in (None, torch.tensor([2, 2, 2])):
+        product = expert_product(rows, matrices, counts)
+        gradients.append((product, *torch.autograd.grad(product.square().sum(), (rows, matrices))))
+
+    for alone, counted in zip(*gradients, strict=True):
+        torch.testing.assert_close(alone, counted)
+
+
+def test_frozen_experts_pass_the_gradient_of_their_rows_on():
+    rows, matrices = torch.ones(4, 3, requires_grad=True), torch.full((2, 5, 3), 2.0)
+    for counts in (None, torch.tensor([1, 3])):
+        (gradient,) = torch.autograd.grad(expert_product(rows, matrices, counts).sum(), rows)
+        assert torch.equal(gradient, torch.full((4, 3), 10.0))
+
+
+def test_there_is_no_grouped_product_on_a_cpu():
+    assert not has_grouped_product(CPU, torch.bfloat16)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_grouped_product_is_found_on_a_gpu_that_has_tensor_cores_for_it():
+    device = torch.device("cuda", 0)
+    if torch.cuda.get_device_capability(device) < (9, 0):
+        pytest.skip("older than Hopper")
+
+    assert has_grouped_product(device, torch.bfloat16)
+    assert not has_grouped_product(device, torch.float32)

@@ -1,0 +1,229 @@
+"""Generation: with a cache as without, in every layout as in one process, and as a peer does it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
+from tests.training.generated import generated
+from tests.training.test_peer_models import llama_as_ours, llama_peer, mixtral_peer, randomised
+from tests.training.test_program import rows, run
+from workflow_lib.records import Degrees, RunPaths, write_json
+from workflow_lib.training.capabilities import refusal
+from workflow_lib.training.data import SyntheticTokens, step_batches
+from workflow_lib.training.engines.generation import GenerationEngine, greedy
+from workflow_lib.training.key_value_cache import KeyValueCache
+from workflow_lib.training.mesh import single_process
+from workflow_lib.training.model import Decoder, parts
+from workflow_lib.training.weights import Weights
+
+MESH = single_process(torch.device("cpu"))
+INFERENCE = {
+    "workload": "inference",
+    "backend": "torch",
+    "generated_tokens": 12,
+    "zero_stage": 0,
+    "global_batch_size": 8,
+}
+
+
+def inference(model, degrees=None, **options):
+    return cell(model, degrees, **{**INFERENCE, **options})
+
+
+CELLS = {
+    "dp2": inference(LLAMA, Degrees(dp=2), micro_batch_size=2),
+    "tp2": inference(LLAMA, Degrees(tp=2), micro_batch_size=4),
+    "tp2 positions": inference(GPT, Degrees(tp=2), micro_batch_size=2),
+    "pp2": inference(GPT, Degrees(pp=2), micro_batch_size=1),
+    "pp2 uneven, one micro-batch": inference(
+        LLAMA, Degrees(pp=2, stage_layers=(1, 3)), micro_batch_size=8
+    ),
+    "pp2 one token": inference(LLAMA, Degrees(pp=2), micro_batch_size=2, generated_tokens=1),
+    "ep2": inference(MIXTRAL, Degrees(dp=2, ep=2), micro_batch_size=2),
+    "tp2 pp2": inference(LLAMA, Degrees(tp=2, pp=2), micro_batch_size=2),
+    "pp2 ep2": inference(MIXTRAL, Degrees(pp=2, dp=2, ep=2), micro_batch_size=2),
+}
+
+
+@functools.cache
+def alone(model, tokens=12):
+    """The tokens of each step and sequence, from one process."""
+    return generated(inference(model, micro_batch_size=4, generated_tokens=tokens), MESH)
+
+
+def logits(decoder, ids):
+    for part in decoder.parts:
+        ids = part(ids)
+    return ids
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+def test_a_cache_changes_no_token(model):
+    one = inference(model, micro_batch_size=4)
+    weights = Weights(MESH, one.training.seed, torch.float32)
+    decoder = Decoder(parts(model, weights, one.training), None)
+    batches = step_batches(SyntheticTokens(model.vocabulary_size), one, MESH, 0)
+    ids = torch.cat([tokens[:, :52] for tokens, _ in batches])
+    with torch.no_grad():
+        for _ in range(12):
+            last = logits(decoder, ids)[:, -1, : model.vocabulary_size]
+            ids = torch.cat([ids, last.argmax(-1, keepdim=True)], dim=1)
+
+    assert alone(model)[0] == ids[:, 52:].tolist()
+
+
+def test_the_comparison_would_notice_positions_or_prompts_that_are_not_seen():
+    steps = alone(LLAMA)
+
+    assert len({tuple(sequence) for step in steps for sequence in step}) == 16
+    assert all(len(set(sequence)) > 3 for step in steps for sequence in step)
+
+
+@pytest.fixture(scope="module")
+def everywhere(tmp_path_factory):
+    """Generate with the cells of a world size together, once; return what each rank saw."""
+
+    @functools.cache
+    def generate(world_size):
+        directory = tmp_path_factory.mktemp(f"world{world_size}")
+        for name, one in CELLS.items():
+            if one.degrees.world_size == world_size:
+                write_json(directory / "cells" / f"{name}.json", one)
+        ended = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *("--nproc-per-node", str(world_size), "-m", "tests.training.generated"),
+                *(directory / "cells", directory / "results.json"),
+            ],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        # An exception would not be cached, and each test would start the processes again.
+        if ended.returncode:
+            return ended.stdout[-2000:] + ended.stderr[-8000:]
+        return json.loads((directory / "results.json").read_text())
+
+    return generate
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CELLS)
+def test_a_layout_generates_what_one_process_does(name, everywhere):
+    degrees, training = CELLS[name].degrees, CELLS[name].training
+    results = everywhere(degrees.world_size)
+    assert isinstance(results, dict), results
+    expected = alone(CELLS[name].model, training.generated_tokens)
+
+    for rank, steps in enumerate(results[name]):
+        if rank // (degrees.tp * degrees.dp) < degrees.pp - 1:
+            assert steps is None
+            continue
+        replica = rank // degrees.tp % degrees.dp
+        count = 8 // degrees.dp
+        mine = [step[replica * count : (replica + 1) * count] for step in expected]
+        assert steps == mine
+
+
+def test_padding_of_the_vocabulary_is_never_chosen():
+    scores = torch.tensor([[[0.0, 3.0, 1.0, 9.0]]])
+
+    assert greedy(scores, 3, None).tolist() == [[1]]
+
+
+def test_a_cache_takes_a_prompt_and_then_single_tokens():
+    cache = KeyValueCache(1, 8, 2, 4, torch.float32, torch.device("cpu"))
+    keys = torch.arange(24.0).view(1, 3, 2, 4)
+    cache.extend(keys, keys + 100)
+    seen_keys, seen_values = cache.extend(keys[:, :1], keys[:, :1])
+
+    torch.testing.assert_close(seen_keys, torch.cat([keys, keys[:, :1]], dim=1))
+    torch.testing.assert_close(seen_values[:, :3], keys + 100)
+    with pytest.raises(ValueError, match="2 tokens after 4"):
+        cache.extend(keys[:, :2], keys[:, :2])
+
+
+def test_a_replica_holds_caches_of_all_its_sequences_and_no_gradients():
+    engine = GenerationEngine(inference(LLAMA, micro_batch_size=2), MESH)
+    prompts = [torch.zeros(2, 52, dtype=torch.int64)] * 4
+
+    engine.prefill(prompts)
+    first, *_ = engine.decode()
+
+    assert first.shape == (2, 12)
+    assert first.is_inference()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "peer_of"), [(LLAMA, llama_peer), (MIXTRAL, mixtral_peer)])
+def test_tokens_are_those_that_transformers_generates(model, peer_of):
+    model = replace(model, layers=2, vocabulary_multiple=1)
+    peer = randomised(peer_of(model))
+    peer.generation_config.eos_token_id = None
+    engine = GenerationEngine(inference(model, micro_batch_size=8), MESH)
+    theirs = llama_as_ours(dict(peer.named_parameters()), model.layers)
+    with torch.no_grad():
+        for name, parameter in engine.parts.named_parameters():
+            parameter.copy_(theirs[name])
+    prompts = torch.randint(257, (8, 52), generator=torch.Generator().manual_seed(3))
+
+    expected = peer.generate(
+        prompts, attention_mask=torch.ones_like(prompts), max_new_tokens=12, do_sample=False
+    )
+    engine.prefill([prompts])
+    (chosen,) = engine.decode()
+
+    assert chosen.tolist() == expected[:, 52:].tolist()
+    assert len(set(chosen.flatten().tolist())) > 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"generated_tokens": 64}, "use 1 to 63"),
+        ({"generated_tokens": 0}, "use 1 to 63"),
+        ({"sequence_parallel": True}, "use sequence_parallel: false"),
+        ({"routing": "balanced"}, "use routing: dropless"),
+        ({"zero_stage": 3}, "use zero_stage: 0"),
+        ({"backend": "deepspeed"}, "use backend: torch"),
+    ],
+)
+def test_what_cannot_generate_is_refused_with_a_remedy(changes, said):
+    one = inference(MIXTRAL, Degrees(tp=2), **changes)
+
+    assert refusal(one.degrees, one.training, one.model).endswith(said)
+
+
+def test_all_but_one_token_can_be_generated():
+    one = inference(MIXTRAL, Degrees(tp=2), generated_tokens=63)
+
+    assert refusal(one.degrees, one.training, one.model) is None
+
+
+@pytest.mark.slow
+def test_a_run_writes_when_its_prefills_ended_and_no_loss(tmp_path):
+    ended = run(tmp_path, inference(LLAMA, micro_batch_size=4))
+
+    assert ended.returncode == 0, ended.stderr
+    assert re.fullmatch(
+        r"step 2/5 \(measured\) prefill \d\.\d{3} s of \d\.\d{3} s \d+ tokens/s",
+        ended.stdout.splitlines()[1],
+    )
+    steps = rows(RunPaths(tmp_path), 0)
+    assert [row["phase"] for row in steps] == ["warmup"] + ["measured"] * 4
+    for row in steps:
+        times = [row[f"{when}_unix_s"] for when in ("started", "prefill_ended", "ended")]
+        assert sorted(times) == times
+        assert len(set(times)) == 3
+        assert (row["loss"], row["tokens"]) == ("", str(8 * 64))

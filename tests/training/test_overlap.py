@@ -1,0 +1,133 @@
+"""With overlap communication is issued beside compute; without it, never."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from workflow_lib.training.engines.torch import waiting
+from workflow_lib.training.engines.torch.pipeline import one_forward_one_backward
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """What two ranks did in one step of each cell of tests/training/trace.py."""
+    path = tmp_path_factory.mktemp("trace") / "events.json"
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node", "2", "-m", "tests.training.trace", path),
+        ],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr[-8000:]
+    return json.loads(path.read_text())
+
+
+def gathered_ahead(gathers):
+    """Layers whose weights were asked for before the layer ahead of them began."""
+    order = [(what, layer) for what, layer in gathers]
+    begins = [layer for what, layer in order if what == "begin"]
+    return [
+        following
+        for layer, following in pairwise(begins)
+        if order.index(("FSDP::all_gather", following)) < order.index(("begin", layer))
+    ]
+
+
+@pytest.mark.slow
+def test_weights_are_gathered_ahead_of_their_layer_only_with_overlap(traces):
+    for rank in (0, 1):
+        on, off = (traces[f"zero3 {switch}"][rank]["gathers"] for switch in ("on", "off"))
+
+        assert gathered_ahead(on) == ["parts.2", "parts.3", "parts.4"]
+        assert gathered_ahead(off) == []
+
+
+@pytest.mark.slow
+def test_without_overlap_every_collective_of_a_unit_runs_alone(traces):
+    # Units with weights: the embedding, four layers, the head, and the root's norm.
+    kinds = [what for _, what in traces["zero3 off"][0]["events"]]
+
+    assert kinds.count("AloneReduceScatter") == 7
+    # Embedding, layers, head and root for the forward pass; embedding and layers once more for the
+    # backward pass.
+    assert kinds.count("AloneAllGather") == 7 + 5
+    assert [what for _, what in traces["zero0 off"][0]["events"]] == ["AfterAllReduce"] * 7
+    assert traces["zero3 on"][0]["events"] == traces["zero0 on"][0]["events"] == []
+
+
+def passes_while_posted(events):
+    """For each send or receive: how many passes were run between posting and awaiting it."""
+    return [
+        sum(what == "pass" for what, _ in events[begin : events.index(["wait", name])])
+        for begin, (what, name) in enumerate(events)
+        if what == "post"
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["pipeline", "interleaved"])
+def test_sends_and_receives_run_beside_passes_only_with_overlap(traces, schedule):
+    for rank in (0, 1):
+        on, off = (traces[f"{schedule} {switch}"][rank]["events"] for switch in ("on", "off"))
+
+        assert sum(passes_while_posted(on)) > 0
+        assert set(passes_while_posted(off)) == {0}
+        # The same work either way: four micro-batches forward and backward, through each chunk.
+        passes = [event for event in on if event[0] == "pass"]
+        assert passes == [event for event in off if event[0] == "pass"]
+        assert len(passes) == (8 if schedule == "pipeline" else 16)
+
+
+def test_1f1b_is_as_drawn_by_hand():
+    first, last = one_forward_one_backward(ranks=2, micro_batches=3)
+
+    assert first == [
+        *(("F", 0), ("F", 1), None, ("B", 0), ("F", 2), ("B", 1), None, ("B", 2)),
+    ]
+    assert last == [None, ("F", 0), ("B", 0), ("F", 1), ("B", 1), ("F", 2), ("B", 2)]
+
+
+class Stream:
+    """Records which stream waits for which."""
+
+    def __init__(self, name, events):
+        self.name, self.events = name, events
+
+    def wait_stream(self, other):
+        self.events.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.mark.parametrize(
+    ("collective", "function"),
+    [
+        (waiting.AloneAllGather, "all_gather_into_tensor"),
+        (waiting.AloneReduceScatter, "reduce_scatter_tensor"),
+    ],
+)
+def test_a_lone_collective_stands_between_the_compute_before_and_after_it(
+    collective, function, monkeypatch
+):
+    events = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Stream("transfer", events))
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda _: Stream("compute", events))
+    monkeypatch.setattr(dist, function, lambda *_, **__: events.append("collective"))
+
+    alone = collective(torch.device("cuda", 0))
+    more = [dist.ReduceOp.SUM] if collective is waiting.AloneReduceScatter else []
+    alone(torch.empty(2), torch.empty(4), None, *more)
+
+    assert events == ["transfer waits for compute", "collective", "compute waits for transfer"]

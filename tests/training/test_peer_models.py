@@ -1,0 +1,200 @@
+"""With the same weights, the decoders compute what Hugging Face transformers' models compute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
+from workflow_lib.training.cross_entropy import cross_entropy
+from workflow_lib.training.mesh import single_process
+from workflow_lib.training.model import Decoder, parts
+from workflow_lib.training.rotary import ROTARY_BASE
+from workflow_lib.training.routing import balancing_loss
+from workflow_lib.training.weights import Weights
+
+TOKENS = torch.randint(257, (2, 65), generator=torch.Generator().manual_seed(3))
+INPUTS, TARGETS = TOKENS[:, :-1], TOKENS[:, 1:]
+
+
+def gpt_peer(model):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=257,
+            n_positions=model.sequence_length,
+            n_embd=model.hidden_size,
+            n_layer=model.layers,
+            n_head=model.attention_heads,
+            n_inner=model.ffn_hidden_size,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+
+
+def llama_peer(model):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(LlamaConfig(**llama_like(model)))
+
+
+def mixtral_peer(model, **options):
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    return MixtralForCausalLM(
+        MixtralConfig(
+            **llama_like(model),
+            num_local_experts=model.experts,
+            num_experts_per_tok=model.experts_per_token,
+            **options,
+        )
+    )
+
+
+def llama_like(model):
+    return {
+        "vocab_size": 257,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.ffn_hidden_size,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.attention_heads,
+        "num_key_value_heads": model.kv_heads,
+        "max_position_embeddings": model.sequence_length,
+        "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE},
+        "rms_norm_eps": 1e-5,
+    }
+
+
+def gpt_as_ours(theirs, layers):
+    """A peer's tensors under the names of our parameters; its linear maps are transposed."""
+    ours = {"0.weight": theirs["transformer.wte.weight"]}
+    ours["1.weight"] = theirs["transformer.wpe.weight"]
+    for layer in range(layers):
+        for name, other in {
+            "attention_norm": "ln_1",
+            "attention.query_key_value": "attn.c_attn",
+            "attention.output": "attn.c_proj",
+            "feed_forward_norm": "ln_2",
+            "feed_forward.up": "mlp.c_fc",
+            "feed_forward.down": "mlp.c_proj",
+        }.items():
+            source = f"transformer.h.{layer}.{other}"
+            ours[f"{layer + 2}.{name}.weight"] = theirs[f"{source}.weight"].t()
+            ours[f"{layer + 2}.{name}.bias"] = theirs[f"{source}.bias"]
+    ours[f"{layers + 2}.weight"] = theirs["transformer.ln_f.weight"]
+    ours[f"{layers + 2}.bias"] = theirs["transformer.ln_f.bias"]
+    return ours
+
+
+def llama_as_ours(theirs, layers):
+    """The tensors of Llama or Mixtral under the names of our parameters."""
+    ours = {"0.weight": theirs["model.embed_tokens.weight"]}
+    for layer in range(layers):
+
+        def of(*names, prefix=f"model.layers.{layer}."):
+            return torch.cat([theirs[prefix + name] for name in names])
+
+        at = f"{layer + 1}."
+        ours[at + "attention_norm.weight"] = of("input_layernorm.weight")
+        ours[at + "attention.query_key_value.weight"] = of(
+            *(f"self_attn.{each}_proj.weight" for each in "qkv")
+        )
+        ours[at + "attention.output.weight"] = of("self_attn.o_proj.weight")
+        ours[at + "feed_forward_norm.weight"] = of("post_attention_layernorm.weight")
+        if f"model.layers.{layer}.mlp.gate.weight" in theirs:
+            ours[at + "feed_forward.router"] = of("mlp.gate.weight")
+            ours[at + "feed_forward.local.gate_up"] = of("mlp.experts.gate_up_proj")
+            ours[at + "feed_forward.local.down"] = of("mlp.experts.down_proj")
+        else:
+            ours[at + "feed_forward.gate_up.weight"] = of(
+                "mlp.gate_proj.weight", "mlp.up_proj.weight"
+            )
+            ours[at + "feed_forward.down.weight"] = of("mlp.down_proj.weight")
+    ours[f"{layers + 1}.weight"] = theirs["model.norm.weight"]
+    ours[f"{layers + 2}.weight"] = theirs["lm_head.weight"]
+    return ours
+
+
+def randomised(peer):
+    """Give a peer weights that are far from zero, biases and norms included."""
+    generator = torch.Generator().manual_seed(0)
+    for parameter in peer.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator)
+        parameter.data.copy_(drawn * 0.1 + (1.0 if parameter.dim() == 1 else 0.0))
+    return peer.eval()  # it would drop out
+
+
+def with_weights_of(peer, model, as_ours, **options):
+    weights = Weights(single_process(torch.device("cpu")), 0, torch.float32)
+    training = replace(TRAINING, global_batch_size=1, **options)
+    decoder = Decoder(parts(model, weights, training), None)
+    theirs = as_ours(dict(peer.named_parameters()), model.layers)
+    with torch.no_grad():
+        for name, parameter in decoder.named_parameters():
+            parameter.copy_(theirs[name.removeprefix("parts.")])
+    return decoder
+
+
+def assert_same_gradients(decoder, peer, model, as_ours):
+    theirs = {name: parameter.grad for name, parameter in peer.named_parameters()}
+    expected = as_ours(theirs, model.layers)
+    assert len(expected) == len(list(decoder.parameters()))
+    for name, parameter in decoder.named_parameters():
+        gradient = expected[name.removeprefix("parts.")]
+        # in parts of the largest number of the same weight
+        error = (parameter.grad - gradient).abs().max() / gradient.abs().max()
+        assert error < 1e-5, name
+
+
+def logits_of(decoder, tokens):
+    for part in decoder.parts:
+        tokens = part(tokens)
+    return tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "peer_of", "as_ours"),
+    [
+        (GPT, gpt_peer, gpt_as_ours),
+        (LLAMA, llama_peer, llama_as_ours),
+        (MIXTRAL, mixtral_peer, llama_as_ours),
+    ],
+    ids=["gpt", "llama", "mixtral"],
+)
+def test_logits_and_gradients_are_those_of_transformers(model, peer_of, as_ours):
+    model = replace(model, layers=2, vocabulary_multiple=1)
+    peer = randomised(peer_of(model))
+    decoder = with_weights_of(peer, model, as_ours)
+
+    expected = peer(INPUTS).logits
+    logits = logits_of(decoder, INPUTS)
+    torch.nn.functional.cross_entropy(expected.flatten(0, 1), TARGETS.flatten()).backward()
+    cross_entropy(logits.flatten(0, 1), TARGETS.flatten(), None).backward()
+
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    assert_same_gradients(decoder, peer, model, as_ours)
+
+
+@pytest.mark.slow
+def test_the_balancing_loss_and_its_gradient_are_those_of_transformers():
+    model = replace(MIXTRAL, layers=1, vocabulary_multiple=1)
+    peer = randomised(mixtral_peer(model, output_router_logits=True, router_aux_loss_coef=0.3))
+    decoder = with_weights_of(peer, model, llama_as_ours, balancing_loss=0.3)
+
+    theirs = peer(INPUTS)
+    loss = torch.nn.functional.cross_entropy(theirs.logits.flatten(0, 1), TARGETS.flatten())
+    (loss + 0.3 * theirs.aux_loss).backward()
+    ours = decoder(INPUTS, TARGETS)
+    ours.backward()
+
+    # Ours takes part in the training, but not in the loss that is reported.
+    torch.testing.assert_close(ours, loss)
+    router_logits = theirs.router_logits[0]
+    chosen = router_logits.topk(2).indices
+    torch.testing.assert_close(balancing_loss(router_logits, chosen), theirs.aux_loss)
+    assert_same_gradients(decoder, peer, model, llama_as_ours)

@@ -1,0 +1,131 @@
+"""Records in which order two ranks compute and communicate, with and without overlap.
+
+Started by torch.distributed.run with a file for the results: for each cell and rank a list of
+[what, of what], in the order in which it happened during one step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, schedules
+
+from tests.training.cells import LLAMA, cell
+from workflow_lib.records import Cell, Degrees
+from workflow_lib.training import mesh as meshes
+from workflow_lib.training.data import SyntheticTokens, step_batches
+from workflow_lib.training.engines.torch import waiting
+from workflow_lib.training.engines.torch.engine import TorchEngine
+from workflow_lib.training.model import TransformerLayer
+
+CELLS = {
+    f"{name} {'on' if overlap else 'off'}": cell(
+        *(LLAMA, degrees), backend="torch", overlap=overlap, **options
+    )
+    for name, degrees, options in (
+        ("zero3", Degrees(dp=2), {"zero_stage": 3, "global_batch_size": 2}),
+        ("zero0", Degrees(dp=2), {"zero_stage": 0, "global_batch_size": 2}),
+        ("pipeline", Degrees(pp=2), {}),
+        ("interleaved", Degrees(pp=2, virtual_stages=2), {}),
+    )
+    for overlap in (False, True)
+}
+Events = list[tuple[str, str]]
+
+
+def told(function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
+    """The function, which tells before it is called and is given its result to name."""
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        result = function(*arguments, **named)
+        tell(result, *arguments)
+        return result
+
+    return wrapped
+
+
+def watch(events: Events) -> None:
+    """Have the pipeline's sends and receives, its passes, and the lone collectives recorded."""
+    posted: dict[int, str] = {}
+
+    def post(works: list[Any], operations: list[Any], *_: object) -> None:
+        if works:
+            name = str(len(posted))
+            posted.update({id(work): name for work in works})
+            keep.extend(works)
+            events.append(("post", name))
+
+    def wait(_: object, works: list[Any]) -> None:
+        events.extend(("wait", name) for name in sorted({posted[id(work)] for work in works}))
+
+    keep: list[Any] = []  # so that no two have one id
+    schedules._batch_p2p = told(schedules._batch_p2p, post)
+    schedules._wait_batch_p2p = told(schedules._wait_batch_p2p, wait)
+    PipelineStage.forward_one_chunk = told(
+        PipelineStage.forward_one_chunk, lambda _, stage, index, *__: events.append(("pass", "F"))
+    )
+    PipelineStage.backward_one_chunk = told(
+        PipelineStage.backward_one_chunk, lambda _, stage, index, *__: events.append(("pass", "B"))
+    )
+    for kind in (waiting.AloneAllGather, waiting.AloneReduceScatter, waiting.AfterAllReduce):
+        kind.__call__ = told(  # type: ignore[method-assign]
+            kind.__call__, lambda _, self, *__: events.append(("alone", type(self).__name__))
+        )
+
+
+def gathers(one: Cell, mesh: meshes.Mesh, engine: TorchEngine) -> Events:
+    """Of a step: the collectives of FSDP2 and the beginnings of layers, in their order."""
+    for place, part in enumerate(engine.chunks[0].parts):
+        if isinstance(part, TransformerLayer):
+
+            def begin(module: object, arguments: object, name: str = f"parts.{place}") -> None:
+                with torch.profiler.record_function(f"begin {name}"):
+                    pass
+
+            part.register_forward_pre_hook(begin)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        step(one, mesh, engine)
+    found = sorted(
+        (event.time_range.start, event.name)
+        for event in profile.events()
+        if event.name.startswith(("begin ", "FSDP::all_gather (", "FSDP::post_backward_reduce"))
+    )
+    return [(name.split(" ")[0], name.split(" ")[-1].strip("()")) for _, name in found]
+
+
+def step(one: Cell, mesh: meshes.Mesh, engine: TorchEngine) -> None:
+    """One optimiser step."""
+    source = SyntheticTokens(one.model.vocabulary_size)
+    engine.train_step(step_batches(source, one, mesh, 0))
+
+
+def main() -> None:
+    """Trace all cells; rank 0 writes the file."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    events: Events = []
+    watch(events)
+    results = {}
+    for name, one in CELLS.items():
+        mesh = meshes.create(one.degrees, torch.device("cpu"))
+        engine = TorchEngine(one, mesh)
+        step(one, mesh, engine)  # it prepares more than later steps
+        events.clear()
+        mine = gathers(one, mesh, engine) if one.degrees.dp > 1 else step(one, mesh, engine)
+        everyone: list[Any] = [None] * 2
+        dist.all_gather_object(everyone, {"gathers": mine or [], "events": list(events)})
+        results[name] = everyone
+    if dist.get_rank() == 0:
+        Path(sys.argv[1]).write_text(json.dumps(results))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""How much memory a cell's fullest GPU will need, estimated from its definition.
+
+It is meant to tell a cell that fits from one that does not, before a GPU-hour is spent. Each term
+is counted from what the layers and the two backends keep; what is not counted (fragmentation, the
+CUDA context, communicators) is in ``RUNTIME_BYTES``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_lib import formulas
+from workflow_lib.memory import activations, states
+from workflow_lib.records import Degrees, Model, Training
+
+#: the CUDA context, communicators and fragmentation: an allowance, not a measurement
+RUNTIME_BYTES = 3 * 2**30
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on the fullest GPU, by kind."""
+
+    #: as the optimiser sees them, or frozen ones
+    weights: float
+    gradients: float
+    optimizer: float
+    #: weights gathered from other replicas or cast for computing, and buckets of gradients
+    communication: float = 0.0
+    #: activations that layers keep for the backward pass
+    activations: float = 0.0
+    #: what a pipeline's stage receives, and sends that wait
+    pipeline: float = 0.0
+    #: keys and values of the sequences that are generated
+    cache: float = 0.0
+    #: the layer that runs: its activations and gradients beside those that are kept
+    working: float = 0.0
+    #: the loss; never at the same time as ``working``
+    logits: float = 0.0
+    runtime: float = RUNTIME_BYTES
+
+    @property
+    def allocated(self) -> float:
+        """The peak of what torch allocates; ``torch.cuda.max_memory_allocated`` measures it."""
+        states = self.weights + self.gradients + self.optimizer + self.communication
+        kept = self.activations + self.pipeline + self.cache
+        return states + kept + max(self.working, self.logits)
+
+    @property
+    def total(self) -> float:
+        """What the GPU must have."""
+        return self.allocated + self.runtime
+
+    def arithmetic(self) -> str:
+        """The sum, spelled out in GB (10⁹ bytes)."""
+        parts = (
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimiser", self.optimizer),
+            ("communication", self.communication),
+            ("activations", self.activations),
+            ("pipeline", self.pipeline),
+            ("cache", self.cache),
+            ("working", self.working if self.working > self.logits else 0.0),
+            ("logits", self.logits if self.working <= self.logits else 0.0),
+            ("runtime", self.runtime),
+        )
+        return " + ".join(f"{name} {size / 1e9:.1f}" for name, size in parts if size)
+
+
+def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstimate:
+    """Estimate the peak of the fullest rank: every pipeline rank is looked at, as stages differ."""
+    of_workload = _generating if training.workload == "inference" else _training
+    ranks = (of_workload(model, degrees, training, rank) for rank in range(degrees.pp))
+    return max(ranks, key=lambda each: each.total)
+
+
+def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> MemoryEstimate:
+    held = states.held_parameters(model, degrees, training, rank)
+    layer = activations.Layer(model, degrees, training)
+    chunks = degrees.layers_of_stages(model.layers)[rank :: degrees.pp]
+    under_way = activations.in_flight(degrees, training.micro_batches(degrees.dp), rank)
+    weights, gradients, optimizer, communication = states.states_bytes(held, degrees, training)
+    last = rank == degrees.pp - 1
+    return MemoryEstimate(
+        weights=weights,
+        gradients=gradients,
+        optimizer=optimizer,
+        communication=communication,
+        activations=layer.kept
+        * sum(layers * times for layers, times in zip(chunks, under_way, strict=True)),
+        pipeline=activations.pipeline_bytes(model, degrees, training, rank, sum(under_way)),
+        working=max(
+            layer.whole
+            - layer.kept
+            + layer.gradients
+            + states.reduction_bytes(held.layer, training),
+            states.reduction_bytes(held.end, training),
+        ),
+        logits=activations.logits_bytes(model, degrees, training) if last else 0.0,
+    )
+
+
+def _generating(model: Model, degrees: Degrees, training: Training, rank: int) -> MemoryEstimate:
+    """Weights; keys and values in every layer, of all of a replica's sequences; and the layer that
+    runs over the prompts of one micro-batch. See training/engines/generation.py.
+    """
+    element = states.element_bytes(training)
+    layers = sum(degrees.layers_of_stages(model.layers)[rank :: degrees.pp])
+    tokens = training.micro_batch_size * model.sequence_length
+    key_value = formulas.key_value_size(model) / degrees.tp
+    # Of each sequence's last token only, and in fp32 besides.
+    logits = training.micro_batch_size * model.padded_vocabulary_size / degrees.tp * (element + 4)
+    return MemoryEstimate(
+        weights=element * states.held_parameters(model, degrees, training, rank).all,
+        gradients=0.0,
+        optimizer=0.0,
+        cache=training.micro_batches(degrees.dp) * 2 * layers * key_value * tokens * element,
+        # What was received, and two that are sent on ahead.
+        pipeline=3.0 * tokens * model.hidden_size * element if degrees.pp > 1 else 0.0,
+        working=activations.Layer(model, degrees, training).whole,
+        logits=logits if rank == degrees.pp - 1 else 0.0,
+    )
+
+
+def decode_bytes(model: Model, degrees: Degrees, training: Training, context: float) -> float:
+    """Bytes that one pass over the fullest stage reads while it generates a token for each sequence
+    of a micro-batch: weights, and keys and values of ``context`` tokens. Of experts, those that the
+    router is expected to choose: all but (1 − k/E)ⁿ of E, for n tokens with k each.
+    """
+    element = states.element_bytes(training)
+    sequences = training.micro_batch_size
+    chosen = 0.0
+    if model.experts:
+        missed = 1 - model.experts_per_token / model.experts
+        chosen = 1 - missed ** (sequences * degrees.ep)
+    key_value = formulas.key_value_size(model) / degrees.tp
+
+    def read(rank: int) -> float:
+        held = states.held_parameters(model, degrees, training, rank)
+        layers = sum(degrees.layers_of_stages(model.layers)[rank :: degrees.pp])
+        cache = 2 * layers * key_value * sequences * context
+        return element * (held.dense + chosen * held.experts + cache)
+
+    return max(map(read, range(degrees.pp)))

@@ -1,0 +1,105 @@
+"""Bytes of what layers keep for the backward pass, of what stages exchange, and of the loss."""
+
+from __future__ import annotations
+
+from workflow_lib import formulas
+from workflow_lib.memory.states import element_bytes
+from workflow_lib.records import Degrees, Model, Training
+
+#: logits that the loss holds in fp32 at once, as training/cross_entropy.py does
+FP32_LOGITS = 2**26
+#: rows of the fullest expert-parallel rank over the mean, where the router decides: an allowance
+DROPLESS_LOAD = 1.25
+
+
+class Layer:
+    """Bytes that one layer keeps of one micro-batch.
+
+    Counted as in arXiv 2205.05198, sections 4.1 and 4.2.2, with attention that never stores the
+    score matrix, and without dropout.
+    """
+
+    def __init__(self, model: Model, degrees: Degrees, training: Training) -> None:
+        tp, hidden, ffn = degrees.tp, model.hidden_size, model.ffn_hidden_size
+        sliced = training.sequence_parallel
+        # Between the tensor-parallel parts each rank has its slice of the sequence, or all of it.
+        residual = hidden / tp if sliced else float(hidden)
+        # Queries, keys and values, and attention's result.
+        attention = (hidden + 2 * formulas.key_value_size(model) + hidden) / tp
+        widened = (1 if model.family == "gpt" else 2) * ffn / tp  # a gate and what it opens
+        inner = widened + ffn / tp
+        # Products that are summed over the group are kept by selective recomputation before and
+        # after it, unless they are summed to slices.
+        summed = residual if tp == 1 or sliced else 2 * residual
+        if model.experts:
+            rows = float(model.experts_per_token)
+            if training.routing == "dropless" and degrees.ep > 1:
+                rows *= DROPLESS_LOAD
+            # Rows as the experts take them and as they give them back.
+            feed_forward = rows * (inner + 2 * hidden)
+            # The experts' results and, on their way there and back, what others send.
+            products = rows * (widened + (3 if degrees.ep > 1 else 1) * hidden)
+            if tp > 1:
+                products += residual + (hidden if sliced else 0)
+        else:
+            rows = 1.0
+            feed_forward, products = inner, widened + summed
+        # Both norms' inputs and outputs, and what lies between.
+        whole = 4 * residual + attention + feed_forward
+        kept = {
+            "none": whole,
+            "selective": residual + attention + summed + products,
+            "full": residual,
+        }[training.recomputation]
+        each = training.micro_batch_size * model.sequence_length * element_bytes(training)
+        #: with nothing recomputed
+        self.whole = each * whole
+        #: with what is recomputed left out; training/recomputation.py lists what is not
+        self.kept = each * kept
+        #: gradients of the feed-forward part's inside, and of its input and the layer's
+        self.gradients = each * (rows * inner + 2 * residual)
+
+
+def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
+    """Micro-batches between their passes at the fullest moment, for each chunk of a pipeline rank.
+
+    1F1B: as many as there are ranks from this one on (arXiv 2104.04473, section 2.2.1).
+    Interleaved: rank p of P with v chunks warms up with 2·(P − p − 1) + (v − 1)·P passes, P
+    micro-batches through each chunk in turn (section 2.2.2), and has one more under way.
+    """
+    pp, chunks = degrees.pp, degrees.virtual_stages
+    if chunks == 1:
+        return [min(pp - rank, micro_batches)]
+    passes = min(2 * (pp - rank - 1) + (chunks - 1) * pp + 1, micro_batches * chunks)
+    return [
+        sum(1 for number in range(passes) if number // pp % chunks == chunk)
+        for chunk in range(chunks)
+    ]
+
+
+def pipeline_bytes(
+    model: Model, degrees: Degrees, training: Training, rank: int, under_way: int
+) -> float:
+    """Tensors between stages. torch holds one for every micro-batch of a step, received activations
+    and gradients each, of every chunk; DeepSpeed the outputs that are under way, two at least.
+    """
+    if degrees.pp == 1:
+        return 0.0
+    tokens = training.micro_batch_size * model.sequence_length
+    if training.sequence_parallel:
+        tokens //= degrees.tp
+    one = tokens * model.hidden_size * element_bytes(training)
+    if training.backend == "deepspeed":
+        return one * max(under_way, 2)
+    both = 2 * degrees.virtual_stages - (rank == 0) - (rank == degrees.pp - 1)
+    return one * both * training.micro_batches(degrees.dp)
+
+
+def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
+    """Logits and their gradient, and some in fp32; see training/cross_entropy.py. DeepSpeed's
+    pipeline keeps the logits of one more micro-batch.
+    """
+    tokens = training.micro_batch_size * model.sequence_length
+    count = tokens * model.padded_vocabulary_size / degrees.tp
+    copies = 3 if degrees.pp > 1 and training.backend == "deepspeed" else 2
+    return count * copies * element_bytes(training) + 4 * min(FP32_LOGITS, count)

@@ -1,0 +1,125 @@
+"""Bytes of weights, gradients, optimiser state, and what the two backends keep to exchange them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_lib import formulas
+from workflow_lib.records import Degrees, Model, Training
+
+#: DeepSpeed's defaults, in parameters: gathered at once in ZeRO-3, and in a bucket of gradients
+LIVE_PARAMETERS, BUCKET_PARAMETERS = 1_000_000_000, 500_000_000
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters of one rank before ZeRO cuts them."""
+
+    #: the same on all replicas
+    dense: float
+    #: spread over ep of them
+    experts: float
+    #: those of low-rank adapters, which then alone are trained; 0 without
+    adapters: float
+    #: in one layer, and in what stands at the ends: the larger of embedding and head
+    layer: float
+    end: float
+    #: in the part that a stage ends with, whose weights torch's ZeRO-3 does not let go
+    last: float
+
+    @property
+    def all(self) -> float:
+        return self.dense + self.experts
+
+
+def element_bytes(training: Training) -> int:
+    """Bytes of an activation, and of a weight that computes."""
+    return 2 if training.precision == "bf16" else 4
+
+
+def held_parameters(model: Model, degrees: Degrees, training: Training, rank: int) -> Held:
+    counts = formulas.parameters(model, model.padded_vocabulary_size)
+    tp, pp = degrees.tp, degrees.pp
+    layers = sum(degrees.layers_of_stages(model.layers)[rank::pp])
+    dense, experts = counts.layer_dense / tp, 0.0
+    if model.experts:
+        experts = counts.feed_forward * model.experts / (degrees.ep * tp)
+    else:
+        dense += counts.feed_forward / tp
+    embedding = counts.input_embedding / tp
+    head = counts.output_head / tp
+    ends, largest = 0.0, 0.0
+    if rank == 0:
+        ends, largest = embedding + counts.position_embedding, embedding
+    if rank == pp - 1:
+        if not head and pp > 1:  # a tied head is a second copy of the embedding
+            head = embedding
+        ends += head + counts.final_norm
+        largest = max(largest, head)
+    adapters = 0.0
+    if training.workload == "lora":
+        share = layers / model.layers
+        adapters = share * formulas.adapter_parameters(model, training.lora_rank, tp)
+    return Held(
+        dense=layers * dense + ends,
+        experts=layers * experts,
+        adapters=adapters,
+        layer=dense + experts,
+        end=largest,
+        last=(head or embedding) if rank == pp - 1 else dense + experts,
+    )
+
+
+def states_bytes(
+    held: Held, degrees: Degrees, training: Training
+) -> tuple[float, float, float, float]:
+    """Bytes of weights, gradients, optimiser state and communication.
+
+    ZeRO (arXiv 1910.02054, section 3.1 and figure 1): stages 1, 2 and 3 divide optimiser, gradients
+    and weights over the replicas.
+    """
+    stage, element = training.zero_stage, element_bytes(training)
+    frozen = 0.0
+    dense, experts = held.dense, held.experts
+    if training.workload == "lora":
+        dense, experts = held.adapters, 0.0
+
+    def cut(bytes_each: float, divided: bool, dense: float, experts: float) -> float:
+        shards = (degrees.dp, max(degrees.dp // degrees.ep, 1)) if divided else (1, 1)
+        return bytes_each * (dense / shards[0] + experts / shards[1])
+
+    if training.backend == "torch":
+        # fp32 weights, cut like their gradients and both moments; see engines/torch/sharding.py.
+        if training.workload == "lora":
+            frozen = cut(element, stage > 0, held.dense, held.experts)
+        weights = cut(4, stage > 0, dense, experts) + frozen
+        summed_whole = stage < 2 and training.micro_batches(degrees.dp) > 1
+        gradients = cut(4, stage > 0 and not summed_whole, dense, experts)
+        optimizer = cut(8, stage > 0, dense, experts)
+        # What computes is a copy. In ZeRO-3 of the layer that runs, of the next one, and of what a
+        # stage ends with, which stays.
+        gathered = min(held.all, 2 * held.layer + held.last) if stage == 3 else held.all
+        communication = element * gathered
+        return weights, gradients, optimizer, communication
+
+    if training.workload == "lora":
+        frozen = cut(element, stage == 3, held.dense, held.experts)
+    weights = cut(element, stage == 3, dense, experts) + frozen
+    # In bf16 with ZeRO-0 or 1 the gradients of a micro-batch stay, 2 B, beside their fp32 sums.
+    gradients = cut(6 if element == 2 and stage < 2 else 4, stage >= 2, dense, experts)
+    # Two moments, and a copy of the weights in fp32: also of fp32 ones, except without ZeRO.
+    optimizer = cut(12 if element == 2 or stage > 0 else 8, stage > 0, dense, experts)
+    communication = 0.0
+    if stage == 3:
+        communication = element * min(LIVE_PARAMETERS, held.all)
+    if stage >= 2 or (stage == 1 and element == 4):
+        buckets = 2 if training.overlap else 1
+        communication += buckets * element * min(BUCKET_PARAMETERS, dense + experts)
+    return weights, gradients, optimizer, communication
+
+
+def reduction_bytes(parameters: float, training: Training) -> float:
+    """The gradient of one unit, and the fp32 copy of it that torch reduces."""
+    if training.backend == "deepspeed" or training.workload == "lora":
+        return 0.0
+    return parameters * (element_bytes(training) + 4)

@@ -1,0 +1,79 @@
+"""Low-rank adapters (LoRA, arXiv 2106.09685): two thin trained matrices beside a frozen one.
+
+Where the base computes W·x, the adapted layer computes W·x + (alpha / rank)·B·(A·x). B starts at
+zero, so that the first step sees the base model. Attention's query-key-value and output are
+adapted, and the matrices of a dense feed-forward part; those that share a product (query, key and
+value; gate and up) share an A. Experts, router, embedding, norms and head are frozen, no more.
+
+Tensor-parallel ranks exchange A·x alone, which is ``rank`` wide. With sequence parallelism the
+whole matrix of a pair meets a slice of the sequence on each rank, so that its gradient is summed.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from workflow_lib.records import Model, Training
+from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
+from workflow_lib.training.weights import Weights
+
+#: numerator of the scaling, whatever the rank: the default of NVIDIA NeMo's LoRA
+ALPHA = 32.0
+
+
+class AdaptedLinear(nn.Module):
+    """A frozen map and its adapter: A is ``narrow``, B is ``widen``.
+
+    Where the base's outputs are cut over the group, so are B's rows, and A is whole; where its
+    inputs are, so are A's columns, and B is whole.
+    """
+
+    def __init__(
+        self,
+        base: ColumnParallelLinear | RowParallelLinear,
+        weights: Weights,
+        name: str,
+        shape: tuple[int, int],
+        rank: int,
+    ) -> None:
+        """``shape`` is the whole map's: [outputs, inputs]."""
+        super().__init__()
+        trained, (outputs, inputs) = weights.for_adapters(), shape
+        self.base, self.parallel = base, base.parallel
+        self.scale = ALPHA / rank
+        self.rows_cut = isinstance(base, ColumnParallelLinear)
+        self.narrow = trained.normal(
+            f"{name}.narrow", (rank, inputs), inputs**-0.5, split=None if self.rows_cut else 1
+        )
+        self.widen = trained.zeros((outputs, rank), split=0 if self.rows_cut else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parallel = self.parallel
+        if self.rows_cut:
+            thin = parallel.enter(F.linear(x, parallel.whole(self.narrow)))
+            wide = F.linear(thin, self.widen)
+        else:
+            thin = parallel.leave(F.linear(x, self.narrow))
+            wide = F.linear(thin, parallel.whole(self.widen))
+        return torch.add(self.base(x), wide, alpha=self.scale)
+
+
+def adapt(layer: nn.Module, weights: Weights, name: str, model: Model, training: Training) -> None:
+    """Put adapters beside the matrices of a transformer layer of the model."""
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    key_value = hidden // model.attention_heads * model.kv_heads
+    shapes = {
+        "attention.query_key_value": (hidden + 2 * key_value, hidden),
+        "attention.output": (hidden, hidden),
+    }
+    if model.family == "gpt":
+        shapes |= {"feed_forward.up": (ffn, hidden), "feed_forward.down": (hidden, ffn)}
+    elif model.experts == 0:
+        shapes |= {"feed_forward.gate_up": (2 * ffn, hidden), "feed_forward.down": (hidden, ffn)}
+    for path, shape in shapes.items():
+        base = layer.get_submodule(path)
+        assert isinstance(base, (ColumnParallelLinear, RowParallelLinear))
+        adapted = AdaptedLinear(base, weights, f"{name}.{path}", shape, training.lora_rank)
+        layer.set_submodule(path, adapted)

@@ -1,0 +1,197 @@
+"""Batched generation: every sequence's prompt in one pass, then a token at a time, greedily.
+
+All micro-batches of a replica are prefilled, then decoded together, round by round, so that they
+fill a pipeline. Stages pass hidden states on to their neighbours; the last one sends the tokens
+that it chose back to the first. Replicas share nothing but experts, yet all ranks meet at the end
+of prefill and of decoding, so that what GPUs draw belongs to the one or the other. Nothing is
+captured in CUDA graphs, batches are static, and no token ends a sequence.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from workflow_lib.records import Cell
+from workflow_lib.training import stages
+from workflow_lib.training.collectives import Group, group_rank, group_size
+from workflow_lib.training.key_value_cache import KeyValueCache
+from workflow_lib.training.layers import Attention, PositionEmbedding
+from workflow_lib.training.mesh import Mesh, end_stages_group
+from workflow_lib.training.model import held_parameters, parts
+from workflow_lib.training.weights import Weights
+
+#: hidden states on their way to the next stage, beyond which a stage waits for the oldest
+_SENT_AHEAD = 2
+
+
+class GenerationEngine:
+    """A cell's model on this rank, and the caches of its replica's sequences."""
+
+    def __init__(self, cell: Cell, mesh: Mesh) -> None:
+        """Build the model. Where there are several ranks, the process groups must exist already."""
+        model, training, degrees = cell.model, cell.training, mesh.degrees
+        self._model, self._training, self._mesh = model, training, mesh
+        self._dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
+        sequence = parts(model, Weights(mesh, training.seed, self._dtype), training)
+        mine = stages.split(sequence, degrees.layers_of_stages(model.layers))[mesh.place.pp]
+        built: dict[str | None, nn.Module] = {}
+        #: this stage's
+        self.parts = nn.ModuleList()
+        for part in mine:
+            module = built[part.tied] if part.tied in built else part.build()
+            if part.tied is not None:
+                built[part.tied] = module
+            self.parts.append(module)
+        self.parameters = held_parameters(self.parts)
+        self._first, self._last = mesh.place.pp == 0, mesh.place.pp == degrees.pp - 1
+        # The last token of a prompt is the only one whose logits are wanted: final norm and head.
+        modules = list(self.parts)
+        self._body, self._head = (modules[:-2], modules[-2:]) if self._last else (modules, [])
+        inner = list(self.parts.modules())
+        self._attentions = [each for each in inner if isinstance(each, Attention)]
+        self._positions = [each for each in inner if isinstance(each, PositionEmbedding)]
+        self._caches = [
+            [self._cache(attention) for attention in self._attentions]
+            for _ in range(training.micro_batches(degrees.dp))
+        ]
+        # A communicator of their own: tokens run against the hidden states' direction.
+        self._token_group = end_stages_group(degrees) if degrees.pp > 1 else None
+        self._sent_states: deque[tuple[dist.Work, Tensor]] = deque()
+        self._sent_tokens: deque[tuple[dist.Work, Tensor]] = deque()
+        self._chosen: list[Tensor | None] = []
+
+    def _cache(self, attention: Attention) -> KeyValueCache:
+        return KeyValueCache(
+            self._training.micro_batch_size,
+            self._model.sequence_length,
+            attention.kv_heads,
+            attention.head_size,
+            self._dtype,
+            self._mesh.device,
+        )
+
+    @torch.inference_mode()
+    def prefill(self, prompts: Sequence[Tensor]) -> None:
+        """Pass a step's prompts, [micro-batch size, prompt length] each, and choose their first
+        tokens. When the device has done what this gives it to do, all ranks' devices have.
+        """
+        for caches in self._caches:
+            for cache in caches:
+                cache.clear()
+        length = prompts[0].shape[1]
+        chosen = [self._pass(index, prompt, length) for index, prompt in enumerate(prompts)]
+        self._chosen = [self._returned(token) for token in chosen]
+        self._meet()
+
+    @torch.inference_mode()
+    def decode(self) -> list[Tensor] | None:
+        """Generate the other tokens of the prompts that were prefilled; all ranks meet again.
+
+        Returns all tokens chosen, [micro-batch size, generated tokens] for each micro-batch; None
+        on ranks without the last stage.
+        """
+        rounds = [self._chosen]
+        for number in range(1, self._training.generated_tokens):
+            chosen = []
+            for index in range(len(self._caches)):
+                token = rounds[-1][index]
+                if number > 1:
+                    token = self._returned(token)
+                chosen.append(self._pass(index, token, 1))
+            rounds.append(chosen)
+        # Nobody waits for the last round's tokens, but they were sent.
+        if self._training.generated_tokens > 1:
+            for token in rounds[-1]:
+                self._returned(token)
+        self._meet()
+        if not self._last:
+            return None
+        whole = zip(*rounds, strict=True)
+        return [torch.cat([each for each in of_one if each is not None], dim=1) for of_one in whole]
+
+    def _pass(self, micro_batch: int, tokens: Tensor | None, length: int) -> Tensor | None:
+        """Pass ``length`` new tokens of a micro-batch; the last stage chooses what follows them.
+
+        Takes tokens on the first stage alone. Returns [micro-batch size, 1] on the last stage.
+        """
+        caches = self._caches[micro_batch]
+        for attention, cache in zip(self._attentions, caches, strict=True):
+            attention.cache = cache
+        for positions in self._positions:
+            positions.first = caches[0].length
+        x = self._received_states(length) if tokens is None or not self._first else tokens
+        for module in self._body:
+            x = module(x)
+        if not self._last:
+            self._send_states(x)
+            return None
+        x = x[:, -1:]
+        for module in self._head:
+            x = module(x)
+        token = greedy(x, self._model.vocabulary_size, self._mesh.tp_group)
+        if self._token_group is not None:
+            work = dist.isend(token, group=self._token_group, group_dst=0)
+            assert work is not None
+            self._sent_tokens.append((work, token))
+        return token
+
+    def _returned(self, token: Tensor | None) -> Tensor | None:
+        """On the first stage, the token that the last one chose; else the token itself."""
+        if not self._first or self._token_group is None:
+            return token
+        token = torch.empty(
+            (self._training.micro_batch_size, 1), dtype=torch.int64, device=self._mesh.device
+        )
+        dist.recv(token, group=self._token_group, group_src=1)
+        return token
+
+    def _received_states(self, length: int) -> Tensor:
+        shape = (self._training.micro_batch_size, length, self._model.hidden_size)
+        states = torch.empty(shape, dtype=self._dtype, device=self._mesh.device)
+        dist.recv(states, group=self._mesh.pp_group, group_src=self._mesh.place.pp - 1)
+        return states
+
+    def _send_states(self, x: Tensor) -> None:
+        x = x.contiguous()
+        work = dist.isend(x, group=self._mesh.pp_group, group_dst=self._mesh.place.pp + 1)
+        assert work is not None
+        self._sent_states.append((work, x))
+        if len(self._sent_states) > _SENT_AHEAD:
+            self._sent_states.popleft()[0].wait()
+
+    def _meet(self) -> None:
+        """Wait for all that was sent, and for all ranks.
+
+        Tokens are never waited for earlier: the first stage takes them only after it has sent on
+        what this rank would then not receive.
+        """
+        for sent in (self._sent_states, self._sent_tokens):
+            while sent:
+                sent.popleft()[0].wait()
+        if self._mesh.degrees.world_size > 1:
+            dist.all_reduce(torch.zeros(1, device=self._mesh.device))
+
+
+def greedy(logits: Tensor, vocabulary_size: int, group: Group) -> Tensor:
+    """The likeliest token of each sequence, [batch, 1]; padding of the vocabulary is never chosen.
+
+    ``logits`` is this rank's slice, [batch, 1, padded vocabulary / group size].
+    """
+    rows = logits.shape[-1]
+    first = group_rank(group) * rows
+    ids = torch.arange(first, first + rows, device=logits.device)
+    logits = logits.float().masked_fill(ids >= vocabulary_size, -torch.inf)
+    highest, place = logits.max(dim=-1)
+    token = place + first
+    if group_size(group) > 1:
+        everywhere = highest.clone()
+        dist.all_reduce(everywhere, op=dist.ReduceOp.MAX, group=group)
+        # Of equals the lowest, so that all ranks agree.
+        token = token.masked_fill(highest < everywhere, vocabulary_size)
+        dist.all_reduce(token, op=dist.ReduceOp.MIN, group=group)
+    return token

@@ -1,0 +1,1 @@
+"""torch as the engine: FSDP2 for replicas, torch.distributed.pipelining for stages."""

@@ -1,0 +1,181 @@
+"""A cell's model on this rank under torch alone.
+
+What it cannot run is listed in ``workflow_lib.training.capabilities``, which the planner reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from workflow_lib.records import Cell, Training
+from workflow_lib.training import stages
+from workflow_lib.training.clipping import NonfiniteGradient, clip_gradients, local_gradient
+from workflow_lib.training.engines.torch.sharding import Sharding
+from workflow_lib.training.mesh import Mesh, end_stages_group
+from workflow_lib.training.model import Loss, Part, TransformerLayer, held_parameters, parts
+from workflow_lib.training.weights import Weights
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Chunk(nn.Module):
+    """Consecutive parts of the model, each cut over the replicas as soon as it has been built.
+
+    So a rank holds one whole part at a time, beside the slices of the others.
+    """
+
+    def __init__(self, sequence: Sequence[Part], sharding: Sharding, compiled: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList()
+        #: before they are cut; a module that occurs twice counts once
+        self.held_parameters = 0
+        shared = {part.tied for part in sequence if sequence.count(part) > 1} - {None}
+        built: dict[str, nn.Module] = {}
+        for place, part in enumerate(sequence):
+            if part.tied is not None and part.tied in built:
+                self.parts.append(built[part.tied])
+                continue
+            module = part.build()
+            self.held_parameters += held_parameters(module)
+            if compiled and isinstance(module, TransformerLayer):
+                module.compile(dynamic=False)
+            if part.tied is not None:
+                built[part.tied] = module
+            # Vectors alone are not worth a collective of their own: the root takes them, and what
+            # the first and last part of one chunk share.
+            if part.tied not in shared and any(p.dim() > 1 for p in module.parameters()):
+                sharding.apply(module, keep=place == len(sequence) - 1)
+            self.parts.append(module)
+        sharding.finish(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """From token ids or hidden states to hidden states or logits."""
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+class TorchEngine:
+    """A cell's model on this rank, and what steps it."""
+
+    def __init__(self, cell: Cell, mesh: Mesh) -> None:
+        """Build and place the model. The default process group must exist already."""
+        training, degrees = cell.training, mesh.degrees
+        self._mesh = mesh
+        self._micro_batches = training.micro_batches(degrees.dp)
+        self._loss = Loss(mesh.tp_group, training.compile)
+        self._sharding = Sharding(mesh, training)
+        held = _held_precision(training)
+        lora = training.workload == "lora"
+        weights = Weights(mesh, training.seed, held, adapters=torch.float32 if lora else None)
+        sequence = parts(cell.model, weights, training)
+        of_stages = stages.split(sequence, degrees.layers_of_stages(cell.model.layers))
+        #: this rank's stages, first to last
+        self.chunks = chunks = [
+            Chunk(of_stages[stage], self._sharding, training.compile)
+            for stage in range(mesh.place.pp, degrees.stages, degrees.pp)
+        ]
+        self.parameters = sum(chunk.held_parameters for chunk in chunks)
+        self._weights = [p for chunk in chunks for p in chunk.parameters() if p.requires_grad]
+        self._tied, self._tied_group = _tied_over_stages(of_stages, chunks, mesh)
+        self._optimizer = torch.optim.AdamW(
+            self._weights, lr=training.learning_rate, fused=mesh.device.type == "cuda"
+        )
+        if degrees.pp > 1:
+            from workflow_lib.training.engines.torch.pipeline import Pipeline
+
+            self._pipeline = Pipeline(cell, mesh, chunks, self._sharding, self._share_of_loss)
+        self._norm = math.nan
+
+    def train_step(self, batches: Sequence[Batch]) -> float:
+        """Do one optimiser step over this replica's micro-batches.
+
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
+        the loss is finite and the gradient is not.
+        """
+        mesh = self._mesh
+        if mesh.degrees.pp > 1:
+            losses = self._pipeline.step(batches)
+        else:
+            losses = [self._forward_backward(*batch, batch is batches[-1]) for batch in batches]
+        total = torch.zeros((), device=mesh.device)
+        for loss in losses:
+            total += loss.detach()
+        # Ranks without the last stage add nothing.
+        if mesh.degrees.pp > 1:
+            dist.all_reduce(total, group=mesh.pp_group)
+        if mesh.degrees.dp > 1:
+            dist.all_reduce(total, group=mesh.dp_group)
+        self._correct_gradients()
+        norm = clip_gradients(self._weights, mesh, self._sharding.cut)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        # The step's only wait for the device.
+        value: float
+        value, self._norm = torch.stack([total / mesh.degrees.dp, norm]).tolist()
+        if math.isfinite(value) and not math.isfinite(self._norm):
+            raise NonfiniteGradient(f"the norm of the gradient is {self._norm} (the loss {value})")
+        return value
+
+    def gradient_norm(self) -> float:
+        """The norm of the whole model's gradient in the last step, before it was clipped."""
+        return self._norm
+
+    def _forward_backward(self, tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
+        (chunk,) = self.chunks
+        assert isinstance(chunk, FSDPModule)
+        self._sharding.before_backward(chunk, last)
+        loss = self._share_of_loss(chunk(tokens), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _share_of_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """A micro-batch's part of the replica's mean loss."""
+        loss: Tensor = self._loss(logits, targets)
+        return loss / self._micro_batches
+
+    @torch.no_grad()
+    def _correct_gradients(self) -> None:
+        """Complete what FSDP2 has averaged over its own group alone."""
+        if self._tied is not None and (gradient := local_gradient(self._tied)) is not None:
+            dist.all_reduce(gradient, group=self._tied_group)
+        if self._mesh.degrees.ep > 1:
+            # Experts have seen the tokens of ep replicas each, and were averaged over dp / ep.
+            experts = [p for p in self._weights if not getattr(p, "allreduce", True)]
+            gradients = [each for each in map(local_gradient, experts) if each is not None]
+            if gradients:  # frozen experts have none
+                torch._foreach_div_(gradients, float(self._mesh.degrees.ep))
+
+
+def _held_precision(training: Training) -> torch.dtype:
+    """What weights are held in: fp32 where the optimiser changes them, as they run where not."""
+    frozen = training.workload == "lora"
+    return torch.bfloat16 if frozen and training.precision == "bf16" else torch.float32
+
+
+def _tied_over_stages(
+    of_stages: list[list[Part]], chunks: list[Chunk], mesh: Mesh
+) -> tuple[nn.Parameter | None, dist.ProcessGroup | None]:
+    """The weight that the first and the last stage share, where this rank has it, and their group.
+
+    The copy on the last stage is marked, by DeepSpeed's name, so that norms count it once.
+    """
+    degrees = mesh.degrees
+    if degrees.pp == 1 or not any(part.tied for part in of_stages[0]):
+        return None, None
+    group = end_stages_group(degrees)
+    if mesh.place.pp == 0:
+        place = next(place for place, part in enumerate(of_stages[0]) if part.tied)
+        return next(chunks[0].parts[place].parameters()), group
+    if mesh.place.pp < degrees.pp - 1:
+        return None, None
+    place = next(place for place, part in enumerate(of_stages[-1]) if part.tied)
+    copy = next(chunks[-1].parts[place].parameters())
+    copy.ds_pipe_replicated = True  # type: ignore[attr-defined]
+    return copy, group

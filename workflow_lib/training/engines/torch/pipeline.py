@@ -1,0 +1,175 @@
+"""The stages of a rank, and the schedules that run them: 1F1B, plain and interleaved.
+
+Without overlap a rank waits for all sends and receives after each of its passes. With it, receives
+are awaited where they are used, and sends at the end of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleMulti,
+    _Action,
+    _ComputationType,
+    _PipelineSchedule,
+    _PipelineScheduleRuntime,
+)
+
+from workflow_lib.records import Cell
+from workflow_lib.training.engines.torch.sharding import Sharding
+from workflow_lib.training.mesh import Mesh
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+Slot = tuple[str, int] | None
+
+
+class _Stage(PipelineStage):
+    """A stage whose gradients are reduced by FSDP2 within the backward passes themselves.
+
+    torch's own stage would reduce them in one go after the last of them. It leaves alone what is no
+    FSDP module, hence the Sequential.
+    """
+
+    def __init__(self, root: nn.Module, sharding: Sharding, *arguments: Any, **named: Any) -> None:
+        super().__init__(nn.Sequential(root), *arguments, **named)
+        assert isinstance(root, FSDPModule)
+        self._root, self._sharding = root, sharding
+
+    def backward_maybe_with_nosync(
+        self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
+    ) -> Any:
+        self._sharding.before_backward(self._root, last_backward)
+        # Before the last one, other micro-batches are still between their passes.
+        self._root.set_is_last_backward(last_backward)
+        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+
+
+class _Plain1F1B(_PipelineScheduleRuntime):
+    """1F1B on torch's runtime, which posts a receive when its sender may send."""
+
+    def __init__(self, stages: list[_Stage], micro_batches: int, **options: Any) -> None:
+        super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]
+        self.pipeline_order = {
+            rank: [
+                None if slot is None else _Action(rank, _ComputationType(slot[0]), slot[1])
+                for slot in slots
+            ]
+            for rank, slots in enumerate(
+                one_forward_one_backward(self.pp_group_size, micro_batches)
+            )
+        }
+        self._prepare_schedule_with_comms(self.pipeline_order)
+
+
+class _AwaitedPlain1F1B(_Plain1F1B):
+    """1F1B that waits, after each pass, for its sends and for what the others sent meanwhile."""
+
+    _step_microbatches = PipelineScheduleMulti._step_microbatches
+
+
+class _AwaitedInterleaved1F1B(ScheduleInterleaved1F1B):
+    """The same with several chunks of the model on each rank."""
+
+    _step_microbatches = PipelineScheduleMulti._step_microbatches
+
+
+def one_forward_one_backward(ranks: int, micro_batches: int) -> list[list[Slot]]:
+    """What each rank does in each time slot (arXiv 2104.04473, figure 4).
+
+    A slot is a pass ("F" or "B") and its micro-batch, or None where the rank waits for another.
+    """
+    waiting: list[list[tuple[str, int]]] = []
+    for rank in range(ranks):
+        warm_up = min(ranks - 1 - rank, micro_batches)
+        order = [("F", index) for index in range(warm_up)]
+        for index in range(micro_batches - warm_up):
+            order += [("F", warm_up + index), ("B", index)]
+        waiting.append(order + [("B", i) for i in range(micro_batches - warm_up, micro_batches)])
+    slots: list[list[Slot]] = [[] for _ in range(ranks)]
+    done: set[tuple[int, str, int]] = set()
+    while any(waiting):
+        now: set[tuple[int, str, int]] = set()
+        for rank, order in enumerate(waiting):
+            if not order:
+                continue
+            kind, index = order[0]
+            source = rank - 1 if kind == "F" else rank + 1
+            ready = not 0 <= source < ranks or (source, kind, index) in done
+            slots[rank].append(order.pop(0) if ready else None)
+            if ready:
+                now.add((rank, kind, index))
+        done |= now
+    return slots
+
+
+class Pipeline:
+    """A rank's stages under their schedule."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        mesh: Mesh,
+        roots: Sequence[nn.Module],
+        sharding: Sharding,
+        loss: LossFunction,
+    ) -> None:
+        """``roots`` are this rank's chunks; ``loss`` takes logits and targets of a micro-batch."""
+        training, pp = cell.training, mesh.degrees.pp
+        stages = [
+            _Stage(
+                root,
+                sharding,
+                chunk * pp + mesh.place.pp,
+                mesh.degrees.stages,
+                mesh.device,
+                **_shapes(cell, mesh, chunk * pp + mesh.place.pp),
+                group=mesh.pp_group,
+            )
+            for chunk, root in enumerate(roots)
+        ]
+        self._first, self._last = stages[0].is_first, stages[-1].is_last
+        kind = {
+            (False, False): _AwaitedPlain1F1B,
+            (False, True): _Plain1F1B,
+            (True, False): _AwaitedInterleaved1F1B,
+            (True, True): ScheduleInterleaved1F1B,
+        }[len(stages) > 1, training.overlap]
+        # The loss is a mean over the replica's micro-batches already.
+        self._schedule: _PipelineSchedule = kind(
+            stages, training.micro_batches(mesh.degrees.dp), loss_fn=loss, scale_grads=False
+        )
+
+    def step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """Run all passes of a step; returns the micro-batches' losses on the last stage's ranks."""
+        losses: list[Tensor] = []
+        # The schedule cuts whole batches itself.
+        tokens = [torch.cat([each for each, _ in batches])] if self._first else []
+        targets = torch.cat([each for _, each in batches]) if self._last else None
+        self._schedule.step(*tokens, target=targets, losses=losses, return_outputs=False)
+        return losses
+
+
+def _shapes(cell: Cell, mesh: Mesh, stage: int) -> dict[str, Tensor]:
+    """What a stage takes and gives for one micro-batch, so that no rank has to ask another."""
+    model, training, tp = cell.model, cell.training, mesh.degrees.tp
+    batch, length = training.micro_batch_size, model.sequence_length
+    activations = torch.bfloat16 if training.precision == "bf16" else torch.float32
+
+    def meta(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
+
+    shown = length // tp if training.sequence_parallel else length
+    hidden = meta(batch, shown, model.hidden_size, dtype=activations)
+    last = stage == mesh.degrees.stages - 1
+    return {
+        "input_args": meta(batch, length, dtype=torch.int64) if stage == 0 else hidden,
+        "output_args": meta(batch, length, model.padded_vocabulary_size // tp, dtype=activations)
+        if last
+        else hidden,
+    }

@@ -1,0 +1,130 @@
+"""Weights, gradients and optimiser states cut over the replicas by FSDP2.
+
+What the ZeRO stages (arXiv 1910.02054) mean here:
+
+====  =====================================  ==========================================
+ 0    every replica holds all                gradients all-reduced once a step
+ 1    weights gathered once a step           gradients summed whole, reduced once a step
+ 2    weights gathered once a step           gradients reduced at every micro-batch
+ 3    weights gathered for each layer and    gradients reduced at every micro-batch
+      pass, and let go after it
+====  =====================================  ==========================================
+
+The optimiser works on fp32 weights; with bf16 they are cast as they are gathered, and gradients are
+summed and reduced in fp32.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from workflow_lib.records import Training
+from workflow_lib.training.engines.torch.waiting import (
+    AfterAllReduce,
+    AloneAllGather,
+    AloneReduceScatter,
+)
+from workflow_lib.training.mesh import Mesh, lone_group
+
+
+class Sharding:
+    """Cuts modules over a cell's replicas, and says when they communicate."""
+
+    def __init__(self, mesh: Mesh, training: Training) -> None:
+        assert mesh.dp_group is not None
+        self._stage, self._overlap = training.zero_stage, training.overlap
+        self._device = mesh.device
+        self._alone = lone_group(mesh.degrees) if self._stage == 0 else None
+        self._replicas = self._over(mesh.dp_group)
+        self._expert_replicas = (
+            self._over(mesh.expert_dp_group) if mesh.expert_dp_group is not None else None
+        )
+        self._precision = (
+            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            if training.precision == "bf16"
+            else MixedPrecisionPolicy()
+        )
+        #: units in the order in which the forward pass meets them
+        self._units: list[FSDPModule] = []
+
+    @property
+    def cut(self) -> bool:
+        """Whether a replica holds only a part of the gradients that the optimiser sees."""
+        return self._stage > 0
+
+    def apply(self, module: nn.Module, keep: bool = False) -> None:
+        """Make a module a unit that is gathered and reduced at once; spread experts, one more.
+
+        With ``keep`` its weights stay gathered after the forward pass in ZeRO-3 too, because the
+        backward pass begins with them.
+        """
+        experts = [part for part in module.modules() if _spread(part)]
+        for part in experts:
+            assert self._expert_replicas is not None
+            self._unit(part, self._expert_replicas, keep)
+        self._unit(module, self._replicas, keep)
+        self._units += [unit for unit in (module, *experts) if isinstance(unit, FSDPModule)]
+
+    def finish(self, root: nn.Module) -> None:
+        """Make all of a stage one tree: weights that no unit has yet belong to its root."""
+        self._unit(root, self._replicas, keep=True)
+        if self._overlap:
+            # The host asks for the next unit's weights before it launches this one's kernels.
+            for unit, following in pairwise(self._units):
+                unit.set_modules_to_forward_prefetch([following])
+        self._units = []
+
+    def before_backward(self, root: FSDPModule, last: bool) -> None:
+        """Say what the next backward pass does; ``last``: it is the step's last micro-batch."""
+        root.set_requires_gradient_sync(last or self._stage >= 2)
+        root.set_reshard_after_backward(last or self._stage == 3)
+
+    def _over(self, group: dist.ProcessGroup) -> DeviceMesh:
+        if self._stage > 0:
+            return DeviceMesh.from_group(group, self._device.type)
+        # Replicated: cut over a group of this rank alone, and all-reduced over the replicas.
+        assert self._alone is not None
+        return DeviceMesh.from_group(
+            [group, self._alone],
+            self._device.type,
+            mesh=torch.tensor(dist.get_process_group_ranks(group)).unsqueeze(1),
+            mesh_dim_names=("replicas", "cut"),
+        )
+
+    def _unit(self, module: nn.Module, mesh: DeviceMesh, keep: bool) -> None:
+        marks = {name: vars(parameter) for name, parameter in module.named_parameters()}
+        unit = fully_shard(
+            module,
+            mesh=mesh,
+            reshard_after_forward=self._stage == 3 and not keep,
+            mp_policy=self._precision,
+        )
+        if self._device.type == "cpu":
+            unit.set_force_sum_reduction_for_comms(True)  # gloo has no averages
+        if not self._overlap:
+            unit.set_custom_all_gather(AloneAllGather(self._device))  # type: ignore[arg-type]
+            unit.set_custom_reduce_scatter(AloneReduceScatter(self._device))  # type: ignore[arg-type]
+            if self._stage == 0:
+                unit.set_all_reduce_hook(AfterAllReduce(self._device))
+        # FSDP2 puts new parameters in their places; what the old ones were marked with stays true.
+        for name, parameter in module.named_parameters():
+            vars(parameter).update(marks[name])
+
+
+def _spread(module: nn.Module) -> bool:
+    """Whether a module holds experts that differ between ranks of an expert-parallel group."""
+    kinds = {
+        getattr(parameter, "allreduce", True) for parameter in module.parameters(recurse=False)
+    }
+    if len(kinds) > 1:
+        raise TypeError(
+            f"{type(module).__name__} holds spread experts beside other weights, which FSDP2 "
+            "cannot reduce over different groups: put the experts into a module of their own"
+        )
+    return kinds == {False}

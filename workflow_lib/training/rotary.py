@@ -1,0 +1,63 @@
+"""Rotary positions (arXiv 2104.09864), as Llama and Mixtral have them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: base of the rotary frequencies, as Llama 3 has it (arXiv 2407.21783)
+ROTARY_BASE = 500_000.0
+
+
+@functools.lru_cache(maxsize=4)
+def rotary_table(length: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosines, [length, 1, size], and sines, [length, 1, size / 2], of rotary positions in fp32.
+
+    Both numbers of a pair turn by one angle, so that the cosines are there twice. One table serves
+    every layer. Integers are converted, since DeepSpeed's ZeRO-3 makes bf16 of every new tensor of
+    floats.
+    """
+    exponents = torch.arange(0, size, 2, device=device).float() / size
+    positions = torch.arange(length, device=device).float()
+    angles = torch.outer(positions, ROTARY_BASE**-exponents).unsqueeze(1)
+    return angles.cos().repeat(1, 1, 2), angles.sin()
+
+
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turn each pair (i, i + size/2) of x, [batch, sequence, heads, size], by its position.
+
+    ``cosines`` and ``sines`` are the rows of ``rotary_table`` for these positions. Computed in
+    fp32. Nothing else is kept for the backward pass, which turns the gradient back. A compiler
+    gets the bare formula: torch 2.11 compiles the function below into one with wrong gradients.
+    """
+    if torch.compiler.is_compiling():
+        first, second = x.float().chunk(2, dim=-1)
+        cosine = cosines.chunk(2, dim=-1)[0]
+        turned = (first * cosine - second * sines, second * cosine + first * sines)
+        return torch.cat(turned, dim=-1).to(x.dtype)
+    result: Tensor = _Rotate.apply(x, cosines, sines)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        context.save_for_backward(cosines, sines)
+        return _turn(x, cosines, sines, 1)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        cosines, sines = context.saved_tensors
+        return _turn(gradients[0], cosines, sines, -1), None, None
+
+
+def _turn(x: Tensor, cosines: Tensor, sines: Tensor, direction: int) -> Tensor:
+    turned = x * cosines
+    first, second = x.chunk(2, dim=-1)
+    to_first, to_second = turned.chunk(2, dim=-1)
+    to_first.addcmul_(second, sines, value=-direction)
+    to_second.addcmul_(first, sines, value=direction)
+    return turned.to(x.dtype)

@@ -1,0 +1,170 @@
+"""Which tokens go to which expert, in which order their rows lie, and what keeps the loads even."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The order in which the experts' rows lie: all of the first expert, all of the second, …
+
+    A choice is one of a token's experts; choice c is token c // k's. Rows and choices belong to
+    each other one to one, but for padded rows and dropped choices, which are null where there can
+    be none.
+    """
+
+    #: of each row the choice it holds, [rows]; any choice where it is padded
+    choice: Tensor
+    #: of each choice its row, [tokens · k]; any row where it was dropped
+    row: Tensor
+    #: rows of each expert, [experts]; null where all have equally many
+    counts: Tensor | None
+    padded: Tensor | None = None
+    dropped: Tensor | None = None
+
+    def spread(self, tokens: Tensor) -> Tensor:
+        """Copy tokens, [tokens, size], into the experts' rows, [rows, size]."""
+        per_token = len(self.row) // len(tokens)
+        return _take(
+            tokens, self.choice // per_token, self.padded, self.row, self.dropped, per_token
+        )
+
+    def collect(self, rows: Tensor) -> Tensor:
+        """Bring what the experts yielded into the order of the choices, [tokens · k, size]."""
+        return _take(rows, self.row, self.dropped, self.choice, self.padded, 1)
+
+
+def dropless_rows(chosen: Tensor, experts: int) -> Rows:
+    """Give every expert the rows that the router sends it; ``chosen`` is [tokens, k]."""
+    flat = chosen.flatten()
+    choice = flat.argsort(stable=True)
+    counts = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
+    return Rows(choice, inverse(choice), counts)
+
+
+def balanced_rows(chosen: Tensor, probabilities: Tensor) -> Rows:
+    """Give every expert ceil(tokens · k / experts) rows: a capacity factor of 1 (arXiv 2101.03961).
+
+    An expert that more tokens chose drops those to which the router gave it the lowest probability,
+    one that fewer chose gets rows of zeros. ``chosen`` is [tokens, k], ``probabilities`` [tokens,
+    experts]. All sizes are known beforehand, so that nothing waits for the device.
+    """
+    tokens, per_token = chosen.shape
+    experts = probabilities.shape[1]
+    capacity = -(-tokens * per_token // experts)
+    choices = torch.arange(tokens * per_token, device=chosen.device).view_as(chosen)
+    choice_of = choices.new_zeros(tokens, experts).scatter_(1, chosen, choices)
+    wanted = torch.full_like(probabilities, -1.0)
+    wanted.scatter_(1, chosen, probabilities.gather(1, chosen))
+    best, token = wanted.topk(capacity, dim=0)  # [capacity, experts]
+    choice = choice_of.gather(0, token).t().flatten()
+    padded = best.t().flatten() < 0
+    # Padded rows write to one place more than there are choices.
+    row = choices.new_full((choices.numel() + 1,), -1)
+    row[choice.masked_fill(padded, choices.numel())] = torch.arange(
+        len(choice), device=chosen.device
+    )
+    row = row[:-1]
+    dropped = row < 0
+    return Rows(choice, row.masked_fill(dropped, 0), None, padded, dropped)
+
+
+def reorder(rows: Tensor, order: Tensor) -> Tensor:
+    """The rows in another order: row i of the result is row ``order[i]``."""
+    return _take(rows, order, None, inverse(order), None, 1)
+
+
+def inverse(order: Tensor) -> Tensor:
+    """The permutation that undoes one."""
+    result = torch.empty_like(order)
+    result[order] = torch.arange(len(order), device=order.device)
+    return result
+
+
+def balancing_loss(logits: Tensor, chosen: Tensor) -> Tensor:
+    """Experts times the sum over them of the fraction of choices and the mean probability.
+
+    Equations 4 to 6 of arXiv 2101.03961 without the coefficient, and with each of a token's k
+    choices counted: k where the router is even. ``logits`` is [tokens, experts] in fp32, ``chosen``
+    [tokens, k].
+    """
+    tokens, experts = logits.shape
+    flat = chosen.flatten()
+    counts = logits.new_zeros(experts).scatter_add_(
+        0, flat, torch.ones_like(flat, dtype=logits.dtype)
+    )
+    return experts / tokens * (counts * logits.softmax(dim=-1).mean(dim=0)).sum()
+
+
+def attach(x: Tensor, loss: Tensor, factor: float) -> Tensor:
+    """Pass x on; in the backward pass add ``factor`` times the gradient of ``loss`` to the rest.
+
+    So a loss inside of a layer takes part in the training whatever carries the activations on.
+    """
+    result: Tensor = _Attach.apply(x, loss, factor)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Attach(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, loss: Tensor, factor: float) -> Tensor:
+        context.factor = factor
+        context.like = loss.dtype, loss.device
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        dtype, device = context.like
+        return gradients[0], torch.full((), context.factor, dtype=dtype, device=device), None
+
+
+class _Take(torch.autograd.Function):
+    """Rows by their index, each source being used ``times`` times or less.
+
+    The backward pass reads by the other direction's index, where torch's own would have to add up
+    into places that it cannot know to be distinct.
+    """
+
+    @staticmethod
+    def forward(
+        context: Any,
+        x: Tensor,
+        index: Tensor,
+        missing: Tensor | None,
+        back: Tensor,
+        lost: Tensor | None,
+        times: int,
+    ) -> Tensor:
+        context.save_for_backward(back, lost)
+        context.times = times
+        return _rows_at(x, index, missing)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        back, lost = context.saved_tensors
+        total = _rows_at(gradients[0], back, lost)
+        if context.times > 1:
+            total = total.view(-1, context.times, total.shape[1]).sum(dim=1)
+        return total, None, None, None, None, None
+
+
+def _take(
+    x: Tensor,
+    index: Tensor,
+    missing: Tensor | None,
+    back: Tensor,
+    lost: Tensor | None,
+    times: int,
+) -> Tensor:
+    result: Tensor = _Take.apply(x, index, missing, back, lost, times)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _rows_at(x: Tensor, index: Tensor, missing: Tensor | None) -> Tensor:
+    rows = x.index_select(0, index)
+    return rows if missing is None else rows.masked_fill_(missing.unsqueeze(-1), 0.0)
