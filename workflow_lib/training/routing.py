@@ -167,4 +167,5 @@ def _take(
 
 def _rows_at(x: Tensor, index: Tensor, missing: Tensor | None) -> Tensor:
     rows = x.index_select(0, index)
-    return rows if missing is None else rows.masked_fill_(missing.unsqueeze(-1), 0.0)
+    # Not in place: torch 2.11 compiles that into wrong gradients.
+    return rows if missing is None else rows.masked_fill(missing.unsqueeze(-1), 0.0)
