@@ -139,7 +139,7 @@ def make_cells(sets: list[str], platform: str, gpus: int) -> Iterator[Cell]:
             }
             training = Training(**{**plain, **options})
             if reason := capabilities.refusal(degree, training, model):
-                if os.environ.get("RANK", "0") == "0":
+                if "RANK" not in os.environ:
                     print(f"{model.name} {degree.name} {training.name}: {reason}")
                 continue
             yield Cell(
@@ -316,8 +316,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
     from workflow_lib.training.launch import detect
 
     launch = detect()
-    cells = list(make_cells(options.sets, options.platform, launch.world_size))
-    cells = [cell for cell in cells if options.only in cell.id]
+    cells = chosen_cells(options, launch.world_size)
     device = devices.choose(launch, cells[0].hardware, cells[0].telemetry)
     os.environ["LOCAL_RANK"] = str(launch.local_rank)
     dist.init_process_group("nccl", device_id=device.torch)
@@ -333,16 +332,13 @@ def on_every_rank(options: argparse.Namespace) -> None:
                 with options.output.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(results[-1]) + "\n")
 
-    if launch.rank == 0:
-        print(f"{torch.cuda.get_device_name()} × {launch.world_size}, torch {torch.__version__}")
-        print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step")
     if options.peer:
         show("peer, before", train_peer(cells[0], device))
     for cell in cells:
         try:
             show(cell.id, train(cell, device, options.trace))
         except torch.OutOfMemoryError as error:
-            # The other ranks may wait for this one for ever; a launch of its own is needed anyway.
+            # The other ranks may wait for this one for ever.
             print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
             os._exit(1)
     if options.peer:
@@ -352,6 +348,12 @@ def on_every_rank(options: argparse.Namespace) -> None:
         if launch.rank == 0:
             print(f"ratio to transformers with FSDP2 and torch.compile: {ours / theirs:.3f}")
     dist.destroy_process_group()
+
+
+def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
+    """The cells of the chosen sets whose id contains what --only says."""
+    cells = make_cells(options.sets, options.platform, gpus)
+    return [cell for cell in cells if options.only in cell.id]
 
 
 def line(name: str, found: dict[str, Any]) -> str:
@@ -373,7 +375,7 @@ def line(name: str, found: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Launch a process a GPU and wait for them; returns the exit code."""
+    """Launch a process a GPU for each cell and wait for them; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--platform", default="h200", help="whose peak counts (default: h200)")
     parser.add_argument("--sets", nargs="+", default=["llama3-8b-8l"], help="sets of cells")
@@ -390,8 +392,18 @@ def main() -> int:
     if gpus == 0:
         print("engine_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
         return 0
+    print(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
+    print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus))
-    return subprocess.run([sys.executable, *launcher, __file__, *sys.argv[1:]]).returncode
+    command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
+    if options.peer:  # with it in one launch, so that both find the same machine
+        return subprocess.run(command).returncode
+    # A launch each, as in the workflow: no cell sees what another has left in memory.
+    codes = [
+        subprocess.run([*command, "--only", cell.id]).returncode
+        for cell in chosen_cells(options, gpus)
+    ]
+    return max(codes, default=0)
 
 
 if __name__ == "__main__":

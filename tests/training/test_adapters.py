@@ -156,8 +156,8 @@ def trained(tokens, tmp_path_factory):
 
 
 @functools.cache
-def expected(model, tokens):
-    return reference(cell(model, **LORA), tokens)
+def expected(model, tokens, device="cpu"):
+    return reference(cell(model, **LORA), tokens, device)
 
 
 @pytest.mark.slow
@@ -172,7 +172,9 @@ def expected(model, tokens):
 def test_a_layout_trains_adapters_as_one_process_does(name, trained, tokens):
     one = CELLS[name]
     bf16 = one.training.precision == "bf16"
-    losses, norms = expected(one.model, tokens)
+    # The ranks train on GPUs where there are enough; see test_equality.
+    on_gpus = torch.cuda.device_count() >= one.degrees.world_size
+    losses, norms = expected(one.model, tokens, "cuda" if on_gpus else "cpu")
 
     results = trained(one.degrees.world_size)
     assert isinstance(results, dict), results
@@ -182,7 +184,8 @@ def test_a_layout_trains_adapters_as_one_process_does(name, trained, tokens):
         assert "error" not in rank, rank["error"]
         assert rank["losses"] == pytest.approx(losses, rel=2e-3 if bf16 else 5e-6)
     steps = 1 if bf16 else len(norms)
-    assert ranks[0]["norms"][:steps] == pytest.approx(norms[:steps], rel=2e-2 if bf16 else 1e-5)
+    close = 2e-2 if bf16 else 1e-3 if on_gpus else 1e-5
+    assert ranks[0]["norms"][:steps] == pytest.approx(norms[:steps], rel=close)
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
