@@ -99,7 +99,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
         for degrees, options in pairs
         for overlap in (False, True)
     ]
-    # Beside a GPU of 141 GB: the first fits, the others do not.
+    # About as much as an H200 has, and more.
     sets["limits"] = [
         ("llama3-70b", 28, layouts["tensor"], {"recomputation": "full"}),
         ("llama3-70b", 34, layouts["tensor"], {"recomputation": "full"}),

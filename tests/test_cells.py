@@ -158,7 +158,7 @@ def reason_of(study_directory):
         (
             "models: llama3-8b, gpus: 4, dp: 1, tp: 4, zero_stage: 0, micro_batch_size: 64, "
             "recomputation: none",
-            "GB on a GPU of 141 GB: weights",
+            "GB on a GPU of 150 GB: weights",
         ),
     ],
 )

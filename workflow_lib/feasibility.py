@@ -12,7 +12,7 @@ from workflow_lib.training import capabilities
 
 #: a cell is refused where its estimate exceeds the GPU's memory by more than this share: within it
 #: the estimate cannot tell, and a run that ends as out_of_memory is a result
-MEMORY_UNCERTAINTY = 0.1
+MEMORY_UNCERTAINTY = 0.05
 #: the share of the memory's bandwidth that decoding is expected to reach: an allowance
 EXPECTED_BANDWIDTH_SHARE = 0.5
 #: start-up, from the job's first line to the first step: imports, communicators, building the model

@@ -37,14 +37,20 @@ class MemoryEstimate:
     working: float = 0.0
     #: the loss; never at the same time as ``working``
     logits: float = 0.0
+    #: what the optimiser's step adds, and logits that are still there; when activations are gone
+    step: float = 0.0
     runtime: float = RUNTIME_BYTES
 
     @property
     def allocated(self) -> float:
         """The peak of what torch allocates; ``torch.cuda.max_memory_allocated`` measures it."""
         states = self.weights + self.gradients + self.optimizer + self.communication
+        return states + max(self._passes, self.step)
+
+    @property
+    def _passes(self) -> float:
         kept = self.activations + self.pipeline + self.cache
-        return states + kept + max(self.working, self.logits)
+        return kept + max(self.working, self.logits)
 
     @property
     def total(self) -> float:
@@ -53,16 +59,18 @@ class MemoryEstimate:
 
     def arithmetic(self) -> str:
         """The sum, spelled out in GB (10⁹ bytes)."""
+        passes = (
+            ("activations", self.activations),
+            ("pipeline", self.pipeline),
+            ("cache", self.cache),
+            ("working", self.working) if self.working > self.logits else ("logits", self.logits),
+        )
         parts = (
             ("weights", self.weights),
             ("gradients", self.gradients),
             ("optimiser", self.optimizer),
             ("communication", self.communication),
-            ("activations", self.activations),
-            ("pipeline", self.pipeline),
-            ("cache", self.cache),
-            ("working", self.working if self.working > self.logits else 0.0),
-            ("logits", self.logits if self.working <= self.logits else 0.0),
+            *(passes if self._passes >= self.step else (("optimiser step", self.step),)),
             ("runtime", self.runtime),
         )
         return " + ".join(f"{name} {size / 1e9:.1f}" for name, size in parts if size)
@@ -82,6 +90,9 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
     under_way = activations.in_flight(degrees, training.micro_batches(degrees.dp), rank)
     weights, gradients, optimizer, communication = states.states_bytes(held, degrees, training)
     last = rank == degrees.pp - 1
+    step = states.step_bytes(held, degrees, training)
+    if last and step and degrees.pp > 1:
+        step += activations.left_logits_bytes(model, degrees, training)
     return MemoryEstimate(
         weights=weights,
         gradients=gradients,
@@ -98,6 +109,7 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
             states.reduction_bytes(held.end, training),
         ),
         logits=activations.logits_bytes(model, degrees, training) if last else 0.0,
+        step=step,
     )
 
 

@@ -103,3 +103,9 @@ def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
     count = tokens * model.padded_vocabulary_size / degrees.tp
     copies = 3 if degrees.pp > 1 and training.backend == "deepspeed" else 2
     return count * copies * element_bytes(training) + 4 * min(FP32_LOGITS, count)
+
+
+def left_logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
+    """Logits and their gradient that DeepSpeed's pipeline holds on to until the next step."""
+    tokens = training.micro_batch_size * model.sequence_length
+    return 2 * element_bytes(training) * tokens * model.padded_vocabulary_size / degrees.tp

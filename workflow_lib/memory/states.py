@@ -118,6 +118,27 @@ def states_bytes(
     return weights, gradients, optimizer, communication
 
 
+def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
+    """What the optimiser's step takes beside weights, gradients and optimiser state, when no
+    activations are left.
+
+    DeepSpeed's ZeRO-0 to 2 copy the fp32 gradients of a parameter group into one tensor; a bf16
+    gradient that lay beside its fp32 sum is gone by then. The spread experts are a group.
+    """
+    stage, bf16 = training.zero_stage, training.precision == "bf16"
+    if training.backend == "torch" or stage == 3 or (stage == 0 and not bf16):
+        return 0.0
+    dense, experts = held.dense, held.experts
+    if training.workload == "lora":
+        dense, experts = held.adapters, 0.0
+    replicas = degrees.dp, max(degrees.dp // degrees.ep, 1)
+    if degrees.ep == 1:
+        dense, experts = dense + experts, 0.0
+    copy = 4 * max(dense / replicas[0], experts / replicas[1])
+    gone = 2 * (dense + experts) if bf16 and stage < 2 else 0.0
+    return max(copy - gone, 0.0)
+
+
 def reduction_bytes(parameters: float, training: Training) -> float:
     """The gradient of one unit, and the fp32 copy of it that torch reduces."""
     if training.backend == "deepspeed" or training.workload == "lora":
