@@ -62,7 +62,7 @@ format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/snakefmt Snakefile rules
 
-equality: $(VENV)/.installed-tests ## train every layout against one process, in a quarter of an hour
+equality: $(VENV)/.installed-tests ## train every layout, and compare it with one process
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
