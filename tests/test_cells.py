@@ -302,6 +302,18 @@ def test_the_first_and_the_last_stage_get_one_more_last():
         ("models: llama3-8b, dp: rest, lora_rank: 8", "lora_rank", 0),
         ("models: llama3-8b, dp: rest, workload: lora, lora_rank: 8", "lora_rank", 8),
         ("models: llama3-8b, dp: rest, generated_tokens: 8", "generated_tokens", 0),
+        (
+            "models: mixtral-8x7b, dp: rest, workload: inference, balancing_loss: 0.01",
+            "balancing_loss",
+            0.0,
+        ),
+        # what DeepSpeed runs as ZeRO-1 is called so
+        ("models: llama3-8b, gpus: 8, tp: 8, dp: 1, zero_stage: 0", "zero_stage", 1),
+        (
+            "models: llama3-8b, gpus: 8, tp: 4, dp: 2, zero_stage: 0, backend: torch",
+            "zero_stage",
+            0,
+        ),
     ],
 )
 def test_options_are_settled_by_the_cell(reason_of, study_directory, block, field, expected):
@@ -309,6 +321,25 @@ def test_options_are_settled_by_the_cell(reason_of, study_directory, block, fiel
     study = load_study(study_directory)
     training = cells.expand_study(study)["one-h200"].cells[0].cell.training
     assert getattr(training, field) == expected
+
+
+def test_lists_that_say_what_is_so_without_them_make_no_other_cell(reason_of, study_directory):
+    reason_of(
+        "models: llama3-8b, pp: 2, dp: 16, stage_layers: [16, 16], gpu_order: [0, 1, 2, 3, "
+        "4, 5, 6, 7]"
+    )
+    cell = cells.expand_study(load_study(study_directory))["one-h200"].cells[0].cell
+    assert cell.degrees == Degrees(pp=2, dp=16)
+
+
+def test_an_exclusion_names_options_as_they_are_settled(reason_of, study_directory):
+    reason_of(
+        "models: llama3-8b, tp: [1, 8], pp: [1, 4], dp: rest, zero_stage: 3",
+        "exclude: [{backend: torch}, {sequence_parallel: true}]\n",
+    )
+    sweep = cells.expand_study(load_study(study_directory))["one-h200"]
+    # Pipelines with ZeRO-3 are torch's, and tp 8 cuts the sequence.
+    assert [planned.cell.degrees.name for planned in sweep.cells] == ["tp1-pp1-dp32"]
 
 
 def test_an_exclusion_can_name_a_backend_or_a_workload(reason_of, study_directory):

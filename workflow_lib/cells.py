@@ -82,9 +82,9 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
         if block.platforms is not None and platform_name not in values(block.platforms):
             continue
         for point in _points(block, spec.training):
-            if any(_excluded(point, platform_name, exclusion) for exclusion in spec.exclude):
-                continue
             planned = _plan(study, spec, platform_name, point)
+            if any(_excluded(planned.cell, exclusion) for exclusion in spec.exclude):
+                continue
             if planned.cell.id not in seen:
                 seen.add(planned.cell.id)
                 yield planned
@@ -102,8 +102,14 @@ def _points(block: Block, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
         yield dict(zip(axes, point, strict=True)) | lists
 
 
-def _excluded(point: Mapping[str, Any], platform: str, exclusion: Exclusion) -> bool:
-    actual = {**point, "platform": platform}
+def _excluded(cell: Cell, exclusion: Exclusion) -> bool:
+    """Whether an exclusion names the cell, with all of its options settled."""
+    actual = {
+        **dataclasses.asdict(cell.training),
+        **dataclasses.asdict(cell.degrees),
+        "platform": cell.hardware.platform,
+        "model": cell.model.name,
+    }
     wanted = {key: axis for key, axis in exclusion if axis is not None}
     return all(actual[key] in values(axis) for key, axis in wanted.items())
 
@@ -113,8 +119,8 @@ def _plan(
 ) -> PlannedCell:
     platform = lookup("platform", platform_name, study.platforms)
     gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
-    degrees = _degrees(point, gpus)
     model = study.models[point["model"]].record(point["model"])
+    degrees = _degrees(point, gpus, model)
     training = _training(point, degrees, model, spec.protocol)
     cell = _cell(study, spec, platform_name, model, degrees, training, gpus)
     reason = infeasibility(cell, platform, gpus)
@@ -125,13 +131,22 @@ def _plan(
     return PlannedCell(cell, spec.repeats, None, reason)
 
 
-def _degrees(point: Mapping[str, Any], gpus: int) -> Degrees:
-    """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so."""
+def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
+    """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so.
+
+    Layers and GPUs that are listed as they would be without a list are not listed.
+    """
     given = {key: point[key] for key in (*_DEGREES, "stage_layers", "gpu_order")}
     for rest, other in (("pp", "dp"), ("dp", "pp")):
         if given[rest] == "rest":
             given[rest] = max(gpus // (given["tp"] * given[other]), 1)
-    return Degrees(**given)
+    degrees = Degrees(**given)
+    even = dataclasses.replace(degrees, stage_layers=())
+    if degrees.stage_layers == even.layers_of_stages(model.layers):
+        degrees = even
+    if degrees.gpu_order == tuple(range(len(degrees.gpu_order))):
+        degrees = dataclasses.replace(degrees, gpu_order=())
+    return degrees
 
 
 def _training(
@@ -146,7 +161,9 @@ def _training(
     if degrees.tp == 1 or workload == "inference":
         options["sequence_parallel"] = False
     if not model.experts:
-        options |= {"routing": None, "balancing_loss": 0.0}
+        options["routing"] = None
+    if not model.experts or workload == "inference":
+        options["balancing_loss"] = 0.0
     if workload != "lora":
         options["lora_rank"] = 0
     if workload != "inference":
@@ -154,7 +171,11 @@ def _training(
     training = Training(
         **options, warmup_steps=protocol.warmup_steps, measured_steps=protocol.measured_steps
     )
-    return capabilities.with_backend(degrees, training, model, wanted)
+    training = capabilities.with_backend(degrees, training, model, wanted)
+    if training.backend == "deepspeed" and training.precision == "bf16" and degrees.dp == 1:
+        # DeepSpeed's ZeRO-1 over one replica is what runs, and all that ZeRO-0 can mean there.
+        training = dataclasses.replace(training, zero_stage=max(training.zero_stage, 1))
+    return training
 
 
 def _cell(

@@ -297,7 +297,7 @@ class TrainingAxes(Strict):
     routing: Axis[records.Routing] | None = None
     """dropless: experts take what the router sends them; balanced: every expert takes equally many
     rows (capacity factor 1), padded or dropped. dropless unless given."""
-    balancing_loss: Axis[Annotated[float, Field(ge=0)]] | None = None
+    balancing_loss: Axis[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     """Coefficient of the router's load-balancing loss. 0 unless given."""
     lora_rank: Axis[StrictPositive] | None = None
     """Rank of the adapters of workload lora. 16 unless given."""

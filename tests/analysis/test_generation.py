@@ -35,21 +35,21 @@ def reduced(run: Run, tmp_path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
-    row, _ = reduced(Run(cell=INFERENCE, prefill_s=4.0, edit=rising), tmp_path)
+    row, _ = reduced(Run(cell=INFERENCE, prefill_s=5.0, edit=rising), tmp_path)
 
-    # Steps last from 20 to 30 and 30 to 40 s; the slower rank ends its prefills at 24 and 34.
+    # Steps last from 20 to 30 and 30 to 40 s; the slower rank ends its prefills at 25 and 35.
     expected = {
-        "prefill_time_s": 4.0,
-        "decode_time_s": 6.0,
-        "time_to_first_token_s": 4.0,
-        "prefill_tokens_per_s_per_gpu": 4 * 10 / 4 / 2,
+        "prefill_time_s": 5.0,
+        "decode_time_s": 5.0,
+        "time_to_first_token_s": 5.0,
+        "prefill_tokens_per_s_per_gpu": 4 * 10 / 5 / 2,
         # The prefill has chosen the first of six tokens.
-        "decode_tokens_per_s_per_gpu": 4 * 5 / 6 / 2,
-        "time_per_output_token_s": 6 / 5,
-        # Two GPUs; 320 W at 22 s and 420 W at 32 s are the prefills' means.
-        "prefill_energy_j": 2 * (4 * 320 + 4 * 420),
-        "decode_energy_j": 2 * (6 * 370 + 6 * 470),
-        "decode_tokens_per_j": 2 * 4 * 5 / (2 * (6 * 370 + 6 * 470)),
+        "decode_tokens_per_s_per_gpu": 4 * 5 / 5 / 2,
+        "time_per_output_token_s": 5 / 5,
+        # Two GPUs; 325 W at 22.5 s and 425 W at 32.5 s are the prefills' means.
+        "prefill_energy_j": 2 * (5 * 325 + 5 * 425),
+        "decode_energy_j": 2 * (5 * 375 + 5 * 475),
+        "decode_tokens_per_j": 2 * 4 * 5 / (2 * (5 * 375 + 5 * 475)),
         "step_time_s": 10.0,
         "energy_j": 2 * 20 * 400,
         "samples_per_s_per_mj": 8 / 20 / (2 * 10 * 400 / 1e6),
@@ -58,8 +58,19 @@ def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
         assert row[name] == pytest.approx(value), name
 
 
+def test_a_phase_that_power_cannot_tell_from_the_next_has_no_energy(tmp_path: Path) -> None:
+    row, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0), tmp_path)
+
+    assert row["prefill_time_s"] == pytest.approx(4.0)
+    assert row["prefill_energy_j"] is None
+    assert (
+        "prefill takes 4 s; boards average power over about a second" in reasons["prefill_energy_j"]
+    )
+    assert row["decode_energy_j"] is not None
+
+
 def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
-    _, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0), tmp_path)
+    _, reasons = reduced(Run(cell=INFERENCE, prefill_s=5.0), tmp_path)
 
     assert reasons == dict.fromkeys(
         (
@@ -72,9 +83,9 @@ def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
 
 def test_a_single_token_leaves_nothing_to_decode(tmp_path: Path) -> None:
     one = replace(INFERENCE, training=replace(INFERENCE.training, generated_tokens=1))
-    row, reasons = reduced(Run(cell=one, prefill_s=4.0), tmp_path)
+    row, reasons = reduced(Run(cell=one, prefill_s=5.0), tmp_path)
 
-    assert row["prefill_tokens_per_s_per_gpu"] == pytest.approx(4 * 15 / 4 / 2)
+    assert row["prefill_tokens_per_s_per_gpu"] == pytest.approx(4 * 15 / 5 / 2)
     assert "one token, which its prefill chooses" in reasons["decode_tokens_per_j"]
 
 
@@ -82,18 +93,18 @@ def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path: Path) -> None:
     def of_one(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
-    row, reasons = reduced(Run(cell=INFERENCE, prefill_s=4.0, edit=of_one), tmp_path)
+    row, reasons = reduced(Run(cell=INFERENCE, prefill_s=5.0, edit=of_one), tmp_path)
 
     for name in ("prefill_energy_j", "decode_energy_j", "decode_tokens_per_j"):
         assert reasons[name] == "node1 GPU 1: no sample has a power_w"
-    assert row["decode_time_s"] == 6.0
+    assert row["decode_time_s"] == 5.0
 
 
 def test_an_unused_gpu_of_the_node_counts_for_no_phase(tmp_path: Path) -> None:
-    run = Run(cell=INFERENCE, prefill_s=4.0, gpus_per_node=4)
+    run = Run(cell=INFERENCE, prefill_s=5.0, gpus_per_node=4)
     row, _ = reduced(run, tmp_path)
 
-    assert row["prefill_energy_j"] == pytest.approx(8 * (400 + 600))
+    assert row["prefill_energy_j"] == pytest.approx(10 * (400 + 600))
 
 
 def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ BOTH = {
     ),
     "tp2 pp2 zero1 tied": (GPT, Degrees(tp=2, pp=2), {}),
     "tp2 pp2 sequence uneven": (LLAMA, Degrees(tp=2, pp=2, stage_layers=(3, 1)), SEQUENCE),
+    "pp4 two micro-batches": (LLAMA, Degrees(pp=4), {"micro_batch_size": 2}),
     "pp2 dp2 zero0 tied": (GPT, Degrees(pp=2, dp=2), {"zero_stage": 0}),
     "pp2 dp2 zero1 tied recompute": (GPT, Degrees(pp=2, dp=2), FULL),
     "tp2 ep2 zero1": (MIXTRAL, Degrees(tp=2, dp=2, ep=2), DROPLESS),
@@ -134,6 +135,11 @@ TORCH = {
     ),
     "tp2 pp2x2 sequence": (LLAMA, replace(INTERLEAVED, tp=2), SEQUENCE),
     "dp4 ep2 zero3": (MIXTRAL, Degrees(dp=4, ep=2), {"zero_stage": 3, **DROPLESS}),
+    # Three experts on a rank, over two ranks that hold the same.
+    "dp4 ep2 six experts": (
+        *(replace(MIXTRAL, name="mixtral-six", experts=6), Degrees(dp=4, ep=2)),
+        {"zero_stage": 3, **DROPLESS},
+    ),
     "tp2 pp2 ep2 zero3 sequence overlap": (
         *(MIXTRAL, Degrees(tp=2, pp=2, dp=2, ep=2)),
         {"zero_stage": 3, **SEQUENCE, **OVERLAP, **DROPLESS},

@@ -9,6 +9,10 @@ from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steps import Steps
 
+#: A reading is the mean power of about the last second (docs/explanation/measurement.md), so that
+#: half a second of each phase is seen in the next: a tenth of the shortest phase that counts.
+SHORTEST_PHASE_S = 5.0
+
 
 def add_generation(row: RunRow, steps: Steps, nodes: Sequence[Node]) -> None:
     """Set them. ``add_power`` has been called before.
@@ -28,7 +32,7 @@ def add_generation(row: RunRow, steps: Steps, nodes: Sequence[Node]) -> None:
     row.set("prefill_time_s", prefill_s)
     row.set("time_to_first_token_s", prefill_s)
     row.set("prefill_tokens_per_s_per_gpu", batch * prompt / prefill_s / gpus)
-    prefill_j, reason = _energy_j(row, nodes, "prefill")
+    prefill_j, reason = _energy_j(row, nodes, "prefill", prefill_s)
     row.set("prefill_energy_j", prefill_j, reason)
 
     if later == 0:
@@ -41,7 +45,7 @@ def add_generation(row: RunRow, steps: Steps, nodes: Sequence[Node]) -> None:
     row.set("decode_time_s", decode_s)
     row.set("time_per_output_token_s", decode_s / later)
     row.set("decode_tokens_per_s_per_gpu", batch * later / decode_s / gpus)
-    decode_j, reason = _energy_j(row, nodes, "decode")
+    decode_j, reason = _energy_j(row, nodes, "decode", decode_s)
     row.set("decode_energy_j", decode_j, reason)
     tokens = batch * later * row.values["measured_steps"]
     if decode_j is not None and decode_j <= 0:
@@ -49,8 +53,18 @@ def add_generation(row: RunRow, steps: Steps, nodes: Sequence[Node]) -> None:
     row.set("decode_tokens_per_j", None if decode_j is None else tokens / decode_j, reason)
 
 
-def _energy_j(row: RunRow, nodes: Sequence[Node], phase: str) -> tuple[float | None, str]:
-    """The energy of all GPUs that report power in one phase; null wherever ``energy_j`` is."""
+def _energy_j(
+    row: RunRow, nodes: Sequence[Node], phase: str, duration_s: float
+) -> tuple[float | None, str]:
+    """The energy of all GPUs that report power in one phase; null wherever ``energy_j`` is, and
+    where phases are so short that each other's power is mixed into theirs.
+    """
+    if duration_s < SHORTEST_PHASE_S:
+        return None, (
+            f"a step's {phase} takes {duration_s:.3g} s; boards average power over about a second, "
+            f"so that phases under {SHORTEST_PHASE_S:g} s cannot be told apart: use more sequences "
+            "or longer ones"
+        )
     if row.values["energy_j"] is None:
         return None, row.reasons["energy_j"]
     return sum(node.phase_energy_j[phase] for node in nodes), ""

@@ -209,8 +209,8 @@ MEASURES = _columns(
         "s",
         "decode_time_s over a sequence's tokens but the first",
     ),
-    ("prefill_energy_j", float, "J", "all GPUs, all measured steps' prefills, trapezoid of power"),
-    ("decode_energy_j", float, "J", "all GPUs, all measured steps' decoding, trapezoid of power"),
+    ("prefill_energy_j", float, "J", "all GPUs, all measured steps' prefills; null under 5 s each"),
+    ("decode_energy_j", float, "J", "all GPUs, all measured steps' decoding; null under 5 s each"),
     (
         "decode_tokens_per_j",
         float,

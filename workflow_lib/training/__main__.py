@@ -106,7 +106,8 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
 
     device = devices.choose(launch, cell.hardware, cell.telemetry, cell.degrees.gpu_order)
     source = open_source(cell, tokens)
-    os.environ["LOCAL_RANK"] = str(launch.local_rank)  # DeepSpeed reads it
+    # DeepSpeed takes the GPU of this number.
+    os.environ["LOCAL_RANK"] = str(launch.local_rank if device.gpu is None else device.gpu)
     dist.init_process_group(
         device.backend,
         init_method=f"tcp://{launch.master_address}:{launch.master_port}",

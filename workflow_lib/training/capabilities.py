@@ -210,13 +210,15 @@ def _torch(degrees: Degrees, training: Training) -> Iterator[str]:
     if training.workload == "inference":
         return
     pp, micro_batches = degrees.pp, training.micro_batches(degrees.dp)
-    if pp > 1 and micro_batches < pp:
+    if training.compile and degrees.ep > 1 and training.routing == "dropless":
         yield (
-            f"PP {pp} with {micro_batches} micro-batches: torch's 1F1B wants at least as many "
-            "micro-batches as ranks; use a smaller micro_batch_size, or backend: deepspeed"
+            f"compile with EP {degrees.ep} and dropless routing: experts get other numbers of rows "
+            "at every step, for which torch would compile again and then give up; use routing: "
+            "balanced, or compile: false"
         )
     if degrees.virtual_stages > 1 and micro_batches % pp:
         yield (
             f"virtual stages with {micro_batches} micro-batches on PP {pp}: the interleaved "
-            "schedule wants a multiple of PP; use another micro_batch_size"
+            "schedule is kept to whole rounds of PP micro-batches (arXiv 2104.04473, section "
+            "2.2.2); use another micro_batch_size"
         )

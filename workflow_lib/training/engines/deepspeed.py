@@ -110,7 +110,9 @@ class DeepSpeedEngine:
         else:
             loss = self._accumulate(batches)
         value = float(loss)
-        if self._engine.skipped_steps and math.isfinite(value):
+        plain = self._plain_norm
+        skipped = self._engine.skipped_steps or (plain is not None and not plain.isfinite())
+        if skipped and math.isfinite(value):
             step = self._engine.global_steps - 1
             raise NonfiniteGradient(
                 f"the gradient of step {step} is not finite (its loss is {value})"

@@ -16,6 +16,7 @@ summed and reduced in fp32.
 
 from __future__ import annotations
 
+import functools
 from itertools import pairwise
 
 import torch
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Shard
 
 from workflow_lib.records import Training
 from workflow_lib.training.engines.torch.waiting import (
@@ -103,6 +105,7 @@ class Sharding:
             module,
             mesh=mesh,
             reshard_after_forward=self._stage == 3 and not keep,
+            shard_placement_fn=functools.partial(_placement, mesh.size(-1)),
             mp_policy=self._precision,
         )
         if self._device.type == "cpu":
@@ -115,6 +118,16 @@ class Sharding:
         # FSDP2 puts new parameters in their places; what the old ones were marked with stays true.
         for name, parameter in module.named_parameters():
             vars(parameter).update(marks[name])
+
+
+def _placement(ranks: int, parameter: nn.Parameter) -> Shard | None:
+    """Along which dimension a weight is cut: experts by rows where there are fewer of them than
+    ranks, or where they would spread unevenly; all else as FSDP2 does it, along the first.
+    """
+    stacked = parameter.dim() == 3
+    if stacked and parameter.shape[0] % ranks and parameter.shape[1] % ranks == 0:
+        return Shard(1)
+    return None
 
 
 def _spread(module: nn.Module) -> bool:
