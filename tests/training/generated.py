@@ -1,28 +1,17 @@
-"""Generates with a list of cells of one world size, one after the other in the same processes.
+"""What a cell generates on a rank: the tokens that its replica chose in two steps.
 
-Started by torch.distributed.run with a directory of cells; rank 0 writes what every rank saw: the
-tokens that its replica chose in two steps, on ranks that have the last stage.
+Only ranks that have the last stage know them. See ``ranks`` for the arguments.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import traceback
-from datetime import timedelta
-from pathlib import Path
-from typing import Any
-
 import torch
-import torch.distributed as dist
 
-from workflow_lib.records import Cell, read_record
-from workflow_lib.training import device as devices
+from tests.training.ranks import on_every_rank
+from workflow_lib.records import Cell
 from workflow_lib.training import mesh as meshes
-from workflow_lib.training.capabilities import refusal
 from workflow_lib.training.data import SyntheticTokens, step_batches
 from workflow_lib.training.engines.generation import GenerationEngine
-from workflow_lib.training.launch import detect
 from workflow_lib.training.mesh import Mesh
 
 
@@ -40,37 +29,5 @@ def generated(cell: Cell, mesh: Mesh) -> list[list[list[int]]] | None:
     return steps or None
 
 
-def main() -> None:
-    """Generate with the cells of the first argument's directory; write the second."""
-    launch = detect()
-    files = sorted(Path(sys.argv[1]).glob("*.json"))
-    cells = {file.stem: read_record(file, Cell) for file in files}
-    first = next(iter(cells.values()))
-    device = devices.choose(launch, first.hardware, first.telemetry)
-    dist.init_process_group(
-        device.backend,
-        init_method=f"tcp://{launch.master_address}:{launch.master_port}",
-        rank=launch.rank,
-        world_size=launch.world_size,
-        timeout=timedelta(seconds=60),
-    )
-    results = {}
-    for name, cell in cells.items():
-        assert refusal(cell.degrees, cell.training, cell.model) is None
-        mine: Any
-        try:
-            mine = generated(cell, meshes.create(cell.degrees, device.torch))
-        except Exception:
-            # What fails on every rank alike leaves the other cells their turn.
-            mine = traceback.format_exc()
-        everyone: list[Any] = [None] * launch.world_size
-        dist.all_gather_object(everyone, mine)
-        results[name] = everyone
-    if launch.rank == 0:
-        Path(sys.argv[2]).write_text(json.dumps(results))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    on_every_rank(lambda cell, device: generated(cell, meshes.create(cell.degrees, device.torch)))

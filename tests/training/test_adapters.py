@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +10,10 @@ import pytest
 import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING, cell
+from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib import formulas
-from workflow_lib.records import Degrees, write_json
+from workflow_lib.records import Degrees
 from workflow_lib.training.adapters import AdaptedLinear
 from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.training.mesh import single_process
@@ -132,25 +130,8 @@ def trained(tokens, tmp_path_factory):
 
     @functools.cache
     def train(world_size):
-        directory = tmp_path_factory.mktemp(f"world{world_size}")
-        for name, one in CELLS.items():
-            if one.degrees.world_size == world_size:
-                write_json(directory / "cells" / f"{name}.json", one)
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(world_size), "-m", "tests.training.losses"),
-                *(directory / "cells", directory / "results.json", tokens),
-            ],
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        # An exception would not be cached, and each test would start the processes again.
-        if ended.returncode:
-            return ended.stdout[-2000:] + ended.stderr[-8000:]
-        return json.loads((directory / "results.json").read_text())
+        cells = {name: one for name, one in CELLS.items() if one.degrees.world_size == world_size}
+        return launch("losses", cells, tmp_path_factory.mktemp(f"world{world_size}"), tokens)
 
     return train
 

@@ -9,12 +9,8 @@ default suite runs the cells in FAST; `make equality` runs all.
 from __future__ import annotations
 
 import functools
-import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +18,9 @@ import pytest
 import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
+from tests.training.ranks import launch
 from tests.training.reference import reference
-from workflow_lib.records import Degrees, write_json
+from workflow_lib.records import Degrees
 from workflow_lib.training.capabilities import refusal
 from workflow_lib.training.tokenize import byte_tokenizer, tokenize
 
@@ -194,26 +191,13 @@ def trained(request, tokens, tmp_path_factory):
 
     @functools.cache
     def train(world_size, compiled):
-        directory = tmp_path_factory.mktemp(f"world{world_size}")
-        for name in selected:
-            one = CELLS[name]
-            if (one.degrees.world_size, one.training.compile) == (world_size, compiled):
-                write_json(directory / "cells" / f"{name}.json", one)
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(world_size), "-m", "tests.training.losses"),
-                *(directory / "cells", directory / "results.json", tokens),
-            ],
-            cwd=Path(__file__).parents[2],
-            # Compiled anew: torch's own cache does not see when one of our operators has changed.
-            env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(directory / "compiled")},
-            capture_output=True,
-            text=True,
-            timeout=290,
-        )
-        assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr[-8000:]
-        return json.loads((directory / "results.json").read_text())
+        cells = {
+            name: CELLS[name]
+            for name in selected
+            if (CELLS[name].degrees.world_size, CELLS[name].training.compile)
+            == (world_size, compiled)
+        }
+        return launch("losses", cells, tmp_path_factory.mktemp(f"world{world_size}"), tokens)
 
     return train
 
@@ -247,7 +231,9 @@ def test_a_layout_trains_as_one_process_does(name, trained, tokens):
 
     if options.compile and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("torch compiles for CPUs with a C++ compiler, and this machine has none")
-    ranks = trained(one.degrees.world_size, options.compile)[name]
+    results = trained(one.degrees.world_size, options.compile)
+    assert isinstance(results, dict), results
+    ranks = results[name]
 
     for rank in ranks:
         assert "error" not in rank, rank["error"]

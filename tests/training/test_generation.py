@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from tests.training.generated import generated
+from tests.training.ranks import launch
 from tests.training.test_peer_models import llama_as_ours, llama_peer, mixtral_peer, randomised
 from tests.training.test_program import rows, run
-from workflow_lib.records import Degrees, RunPaths, write_json
+from workflow_lib.records import Degrees, RunPaths
 from workflow_lib.training.capabilities import refusal
 from workflow_lib.training.data import SyntheticTokens, step_batches
 from workflow_lib.training.engines.generation import GenerationEngine, greedy
@@ -96,25 +93,8 @@ def everywhere(tmp_path_factory):
 
     @functools.cache
     def generate(world_size):
-        directory = tmp_path_factory.mktemp(f"world{world_size}")
-        for name, one in CELLS.items():
-            if one.degrees.world_size == world_size:
-                write_json(directory / "cells" / f"{name}.json", one)
-        ended = subprocess.run(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *("--nproc-per-node", str(world_size), "-m", "tests.training.generated"),
-                *(directory / "cells", directory / "results.json"),
-            ],
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        # An exception would not be cached, and each test would start the processes again.
-        if ended.returncode:
-            return ended.stdout[-2000:] + ended.stderr[-8000:]
-        return json.loads((directory / "results.json").read_text())
+        cells = {name: one for name, one in CELLS.items() if one.degrees.world_size == world_size}
+        return launch("generated", cells, tmp_path_factory.mktemp(f"world{world_size}"))
 
     return generate
 
