@@ -1,0 +1,36 @@
+"""Which GPU a rank takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.training.cells import cell
+from workflow_lib.training.device import choose
+from workflow_lib.training.launch import Launch
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    """torch, as if this machine had two GPUs; returns those that were made current."""
+    current = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    return current
+
+
+@pytest.mark.parametrize(
+    ("order", "local_rank", "gpu"), [((), 0, 0), ((), 1, 1), ((1, 0), 0, 1), ((1, 0), 1, 0)]
+)
+def test_a_rank_takes_the_gpu_that_the_order_gives_it(two_gpus, order, local_rank, gpu):
+    launch = Launch(local_rank, 2, local_rank, 2, "127.0.0.1", 0)
+    one = cell()
+
+    device = choose(launch, one.hardware, one.telemetry, order)
+
+    # Telemetry finds the rank's GPU by the same number.
+    assert (device.gpu, device.name) == (gpu, f"GPU {gpu}")
+    assert device.torch == torch.device("cuda", gpu)
+    assert two_gpus == [torch.device("cuda", gpu)]
