@@ -80,6 +80,34 @@ def test_ranks_that_all_waited_in_vain_are_a_communication_timeout(paths):
     assert "rank 0" in found.cause
 
 
+def test_a_rank_that_did_not_arrive_is_named_before_those_that_waited(paths):
+    runs.train(paths)
+    runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
+    runs.end(paths, "training", training_exit=1)
+    found = outcome.classify(paths, "FAILED")
+    assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
+    assert found.cause.startswith(f"rank 1 on {runs.NODE} did not arrive; rank 0 on ")
+
+
+def test_what_nccls_watchdog_said_names_the_collective_and_who_did_not_arrive(paths):
+    runs.train(paths)
+    paths.logs.mkdir(exist_ok=True)
+    (paths.logs / "training.log").write_text(
+        "step 3/12 (measured)\n"
+        "[rank1]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, "
+        "Timeout(ms)=120000) ran for 120081 milliseconds before timing out.\n"
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    )
+    runs.end(paths, "training", training_exit=134)
+    found = outcome.classify(paths, "FAILED")
+    assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
+    assert found.cause == (
+        f"rank 1 on {runs.NODE} waited in vain in ALLREDUCE (NCCL's watchdog); "
+        f"rank 0 on {runs.NODE} did not arrive"
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "expected"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.cells import GPT, LLAMA, cell
+from workflow_lib.launch.outcome import classify
 from workflow_lib.records import (
     STEPS,
     Data,
@@ -23,6 +25,7 @@ from workflow_lib.records import (
     Outcome,
     RankRecord,
     RunPaths,
+    node_name,
     read_record,
     write_json,
 )
@@ -92,7 +95,7 @@ def test_a_run_on_real_text_learns_and_writes_all_that_analysis_reads(tmp_path):
 
 
 def test_a_loss_that_overflows_ends_the_run_and_names_the_step(tmp_path):
-    ended = run(tmp_path, cell(LLAMA, zero_stage=0, learning_rate=1e30))
+    ended = run(tmp_path, cell(LLAMA, zero_stage=0, learning_rate=1e20))
 
     assert ended.returncode == 1
     record = read_record(RunPaths(tmp_path).rank_error(0), ErrorRecord)
@@ -109,6 +112,7 @@ def test_a_model_that_memory_cannot_hold_is_out_of_memory(tmp_path):
     record = read_record(RunPaths(tmp_path).rank_error(0), ErrorRecord)
     assert record.outcome == Outcome.OUT_OF_MEMORY
     assert record.phase == "build"
+    assert "expected of the fullest rank, in GB: weights " in record.message
     assert ended.returncode == 1
 
 
@@ -142,9 +146,9 @@ def test_a_missing_cell_is_one_line_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tmp_path):
-    """Nobody but the ranks themselves watches over them here."""
-    paths = RunPaths(tmp_path)
+@contextlib.contextmanager
+def two_ranks_at_work(paths, **environment):
+    """Two ranks that train for long, once they have begun; nobody else watches over them."""
     write_json(paths.cell, cell(LLAMA, Degrees(dp=2), measured_steps=100_000))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -155,7 +159,8 @@ def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tm
             cwd=ROOT,
             env=os.environ
             | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+            | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            | environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -167,13 +172,31 @@ def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tm
             assert time.monotonic() < deadline, "training did not start"
             assert ranks[1].poll() is None
             time.sleep(0.1)
-        ranks[1].terminate()
-        assert ranks[1].wait(timeout=10) == -signal.SIGTERM
-        assert ranks[0].wait(timeout=30) == 1
+        yield ranks
     finally:
         for process in ranks:
             process.kill()
             process.wait()
+
+
+def test_a_rank_that_hangs_ends_the_other_and_is_named(tmp_path):
+    paths = RunPaths(tmp_path)
+    with two_ranks_at_work(paths, TRIPTYCH_COMMUNICATION_TIMEOUT_S="4") as ranks:
+        ranks[1].send_signal(signal.SIGSTOP)
+        assert ranks[0].wait(timeout=30) == 1
+
+    paths.script.write_text("")
+    found = classify(paths, "FAILED")
+    assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
+    assert found.cause.startswith(f"rank 1 on {node_name()} did not arrive; rank 0 on ")
+
+
+def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tmp_path):
+    paths = RunPaths(tmp_path)
+    with two_ranks_at_work(paths) as ranks:
+        ranks[1].terminate()
+        assert ranks[1].wait(timeout=10) == -signal.SIGTERM
+        assert ranks[0].wait(timeout=30) == 1
 
     for rank in (0, 1):
         steps = rows(paths, rank)

@@ -8,7 +8,7 @@ import hashlib
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch import seal
+from workflow_lib.launch import seal, waiting
 from workflow_lib.records import (
     Cell,
     EndedRecord,
@@ -88,7 +88,10 @@ def _how(
         outcome, cause = _SCHEDULER_ENDS[state]
         return outcome, f"{cause} ({scheduler_state})"
     if first is not None and (ended is None or ended.failed_stage != "interrupted"):
-        return _rank_error(first)
+        outcome, cause = _rank_error(first)
+        waited = {error.rank for error in _errors(paths)}
+        absent = waiting.absent_ranks(paths, waited)
+        return outcome, f"{absent}; {cause}" if absent else cause
     if ended is None:
         return Outcome.ERROR, (
             f"the job ended without its last word, ended.json (scheduler: {scheduler_state}); "
@@ -108,6 +111,8 @@ def _failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
         log = paths.logs / "telemetry.log"
         return Outcome.TELEMETRY_INVALID, f"telemetry did not start: {_last_line(log)}"
     if ended.training_exit_code is not None:
+        if waited := waiting.stopped_by_watchdog(paths):
+            return Outcome.COMMUNICATION_TIMEOUT, waited
         log = paths.logs / "training.log"
         return Outcome.ERROR, (
             f"training ended with {_exit_code(ended.training_exit_code)} and left no error record; "
@@ -116,11 +121,14 @@ def _failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
     return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; see {paths.logs}"
 
 
+def _errors(paths: RunPaths) -> list[ErrorRecord]:
+    return [records.read_record(path, ErrorRecord) for path in paths.errors.glob("rank*.json")]
+
+
 def _first_error(paths: RunPaths) -> ErrorRecord | None:
     """The earliest error of any rank, a rank that only waited for another one coming last."""
-    errors = [records.read_record(path, ErrorRecord) for path in paths.errors.glob("rank*.json")]
     return min(
-        errors,
+        _errors(paths),
         key=lambda e: (e.outcome == Outcome.COMMUNICATION_TIMEOUT, e.unix_time_s),
         default=None,
     )

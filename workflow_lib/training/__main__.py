@@ -17,6 +17,7 @@ from pathlib import Path
 
 from workflow_lib.records import (
     Cell,
+    Outcome,
     RankRecord,
     RecordError,
     RunPaths,
@@ -26,8 +27,11 @@ from workflow_lib.records import (
 from workflow_lib.training import launch as launching
 from workflow_lib.training.capabilities import refusal
 
-#: a rank that waits this long for another one gives up
-COMMUNICATION_TIMEOUT = datetime.timedelta(seconds=120)
+#: A rank that waits this long for another one gives up, in seconds. In a pipeline ranks wait for
+#: most of a step, and for each other's compiler before it.
+COMMUNICATION_TIMEOUT_S = float(os.environ.get("TRIPTYCH_COMMUNICATION_TIMEOUT_S", "600"))
+#: and stays this long: its launcher ends all others with it, and those may have something to say
+_LAST_WORDS_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -50,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         _run(cell, options.tokens, paths, progress)
     except Exception as error:
         # Whatever it is has to be on disk before this process goes.
-        _report(paths, progress, error)
+        _report(paths, progress, error, cell)
         return 1
     return 0
 
@@ -73,16 +77,18 @@ def _limit_threads(ranks: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
-def _report(paths: RunPaths, progress: Progress, error: Exception) -> None:
+def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -> None:
     from workflow_lib.training.failures import write_error
 
-    record = write_error(paths, progress.rank, progress.phase, error)
+    record = write_error(paths, progress.rank, progress.phase, error, cell)
     print(
         f"rank {record.rank}: {record.outcome.value} in {record.phase}: {record.message} "
         f"(see {paths.rank_error(record.rank)})",
         file=sys.stderr,
         flush=True,
     )
+    if record.outcome is Outcome.COMMUNICATION_TIMEOUT:
+        time.sleep(_LAST_WORDS_S)
 
 
 def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -> None:
@@ -108,12 +114,13 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     source = open_source(cell, tokens)
     # DeepSpeed takes the GPU of this number.
     os.environ["LOCAL_RANK"] = str(launch.local_rank if device.gpu is None else device.gpu)
+    timeout = datetime.timedelta(seconds=COMMUNICATION_TIMEOUT_S)
     dist.init_process_group(
         device.backend,
         init_method=f"tcp://{launch.master_address}:{launch.master_port}",
         rank=launch.rank,
         world_size=launch.world_size,
-        timeout=COMMUNICATION_TIMEOUT,
+        timeout=timeout,
         # NCCL would guess the GPU from the rank, which goes wrong where nodes differ.
         device_id=device.torch if device.torch.type == "cuda" else None,
     )
@@ -121,6 +128,7 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     progress.enter("build")
     generates = cell.training.workload == "inference"
     engine = GenerationEngine(cell, mesh) if generates else engines.create(cell, mesh)
+    meshes.limit_waiting(timeout)
     record = RankRecord(
         rank=mesh.rank,
         node=node_name(),

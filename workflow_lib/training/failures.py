@@ -8,7 +8,8 @@ import traceback
 import torch
 import torch.distributed as dist
 
-from workflow_lib.records import ErrorRecord, Outcome, RunPaths, node_name, write_json
+from workflow_lib import memory
+from workflow_lib.records import Cell, ErrorRecord, Outcome, RunPaths, node_name, write_json
 
 
 class NonfiniteLoss(ArithmeticError):
@@ -54,15 +55,34 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def write_error(paths: RunPaths, rank: int, phase: str, error: BaseException) -> ErrorRecord:
-    """Write ``errors/rank<n>.json`` and return what it says."""
+def memory_at_hand(cell: Cell) -> str:
+    """What the rank's GPU holds, as torch counts it, and by kind what the planner expected."""
+    expected = memory.estimate(cell.model, cell.degrees, cell.training).arithmetic()
+    said = f"expected of the fullest rank, in GB: {expected}"
+    if torch.cuda.is_available():
+        allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+        total = torch.cuda.mem_get_info()[1]
+        said = (
+            f"{allocated / 1e9:.1f} GB allocated and {reserved / 1e9:.1f} GB reserved of "
+            f"{total / 1e9:.1f} GB; {said}"
+        )
+    return said
+
+
+def write_error(
+    paths: RunPaths, rank: int, phase: str, error: BaseException, cell: Cell | None = None
+) -> ErrorRecord:
+    """Write ``errors/rank<n>.json`` and return what it says; with the cell, of memory, too."""
+    outcome, message = outcome_of(error), one_line(error)
+    if outcome is Outcome.OUT_OF_MEMORY and cell is not None:
+        message += f" ({memory_at_hand(cell)})"
     record = ErrorRecord(
         rank=rank,
         node=node_name(),
         unix_time_s=time.time(),
         phase=phase,
-        outcome=outcome_of(error),
-        message=one_line(error),
+        outcome=outcome,
+        message=message,
         traceback="".join(traceback.format_exception(error)),
     )
     write_json(paths.rank_error(rank), record)

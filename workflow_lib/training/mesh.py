@@ -10,10 +10,12 @@ Experts are spread over ``ep`` neighbouring data-parallel replicas: ``ep_rank = 
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from workflow_lib.records import Degrees
 
@@ -64,6 +66,15 @@ def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
         key = tuple(value for axis, at in fixed.items() if axis not in varying for value in at)
         groups.setdefault(key, []).append(rank)
     return list(groups.values())
+
+
+def limit_waiting(timeout: datetime.timedelta) -> None:
+    """Let every process group that there is give up after ``timeout``.
+
+    Groups do not inherit it from the default one, and DeepSpeed makes some of its own.
+    """
+    for group in list(distributed_c10d._world.pg_map):
+        distributed_c10d._set_pg_timeout(timeout, group)
 
 
 @dataclass(frozen=True)
