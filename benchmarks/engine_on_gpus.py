@@ -9,7 +9,8 @@ study's), and cells on both sides of a GPU's memory. Needs torch and what envs/t
     python3 benchmarks/engine_on_gpus.py --sets llama3-8b --peer
 
 With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
-the first rank took, and which share of that time compute kernels ran beside them.
+the first rank took, beside which share of them compute kernels ran, and for which share of the step
+each collective ran alone.
 
 With ``--peer``, Hugging Face transformers' Llama with FSDP2 and torch.compile trains the same
 model on the same GPUs, before and after, and the ratio is printed.
@@ -33,6 +34,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
+import psutil
 import torch
 
 from workflow_lib import memory
@@ -105,6 +107,18 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
         ("llama3-70b", 34, layouts["tensor"], {"recomputation": "full"}),
         ("llama3-8b", 0, layouts["sharded"], {"backend": "torch", "micro_batch_size": 2}),
     ]
+    sets["exposed"] = [
+        (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})
+        for name, of_kind in (
+            ("gpt3-175b", dense),
+            ("llama3-70b", dense),
+            ("mixtral-8x7b", experts),
+            ("mixtral-8x22b", experts),
+        )
+        for degrees, options in of_kind
+        if "backend" not in options
+        for overlap in (False, True)
+    ]
     sets["twins"] = [
         one
         for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
@@ -167,31 +181,49 @@ def measure(step: Callable[[], float]) -> tuple[float, float]:
     return statistics.median(times), loss
 
 
-def communication(step: Callable[[], float]) -> dict[str, float]:
-    """Profile a step: seconds of this rank's communication kernels, and the share of them beside
-    which compute kernels ran.
+def traced(step: Callable[[], float]) -> dict[str, Any]:
+    """Profile a step on this rank. Returns seconds of communication kernels, the share of them
+    beside which compute kernels ran, and by collective the share of the step in which its kernels
+    ran and no compute did.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        started = time.monotonic()
         step()
         torch.cuda.synchronize()
-    kernels = [e for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    spans: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
-    for kernel in kernels:
-        spans["nccl" in kernel.name.lower()].append(
-            (kernel.time_range.start / 1e6, kernel.time_range.end / 1e6)
-        )
-    communicating, computing = merge(spans[True]), merge(spans[False])
+        step_s = time.monotonic() - started
+    spans: dict[str, list[tuple[float, float]]] = {"compute": []}
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            # NCCL's kernels are called ncclDevKernel_AllGather_RING_LL and the like.
+            name = event.name.partition("ncclDevKernel_")[2].partition("_")[0].partition("(")[0]
+            spans.setdefault(name or "compute", []).append(
+                (event.time_range.start / 1e6, event.time_range.end / 1e6)
+            )
+    computing = merge(spans.pop("compute"))
+    communicating = merge([span for each in spans.values() for span in each])
     total = sum(end - start for start, end in communicating)
-    both = 0.0
-    index = 0
-    for start, end in communicating:
-        while index < len(computing) and computing[index][1] <= start:
+    return {
+        "communication_s": total,
+        "overlapped": both(communicating, computing) / total if total else float("nan"),
+        "exposed": {
+            name: (sum(end - start for start, end in merge(each)) - both(merge(each), computing))
+            / step_s
+            for name, each in sorted(spans.items())
+        },
+    }
+
+
+def both(spans: list[tuple[float, float]], others: list[tuple[float, float]]) -> float:
+    """For how long two lists of disjoint, ordered spans run at once."""
+    together, index = 0.0, 0
+    for start, end in spans:
+        while index < len(others) and others[index][1] <= start:
             index += 1
-        for other_start, other_end in computing[index:]:
+        for other_start, other_end in others[index:]:
             if other_start >= end:
                 break
-            both += min(end, other_end) - max(start, other_start)
-    return {"communication_s": total, "overlapped": both / total if total else float("nan")}
+            together += min(end, other_end) - max(start, other_start)
+    return together
 
 
 def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -219,18 +251,22 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     engine = engines.create(cell, placed)
     build_s = time.monotonic() - started
     batches = step_batches(SyntheticTokens(cell.model.vocabulary_size), cell, placed, 0)
+    engine.train_step(batches)
+    torch.cuda.synchronize()
+    start_up_s = time.time() - psutil.Process().create_time()
     step_s, loss = measure(lambda: engine.train_step(batches))
     peak = torch.tensor(float(torch.cuda.max_memory_allocated() - before), device=device.torch)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
-    traced = communication(lambda: engine.train_step(batches)) if trace else {}
+    profiled = traced(lambda: engine.train_step(batches)) if trace else {}
     return {
         **rates(cell, step_s),
         "loss": loss,
         "build_s": build_s,
+        "start_up_s": start_up_s,
         "peak_gb": peak.item() / 1e9,
         "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).allocated / 1e9,
         "left_over_gb": before / 1e9,
-        **traced,
+        **profiled,
     }
 
 
@@ -359,18 +395,21 @@ def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
 def line(name: str, found: dict[str, Any]) -> str:
     """One line of the table."""
     estimate = found.get("estimate_gb")
-    traced = ""
+    # of the launcher's child, imports and building included
+    started = f", first step after {found['start_up_s']:.0f} s" if "start_up_s" in found else ""
+    profiled = ""
     if "communication_s" in found:
-        traced = (
+        exposed = ", ".join(f"{k} {100 * v:.1f} %" for k, v in found["exposed"].items())
+        profiled = (
             f"  communication {found['communication_s']:.3f} s, {100 * found['overlapped']:.0f} % "
-            "beside compute"
+            f"beside compute; exposed, of the step: {exposed or 'nothing'}"
         )
     shown = f"{estimate:8.1f}" if estimate else "       –"
     return (
         f"{found['tokens_per_s_per_gpu']:12.0f} {100 * found['mfu_6n']:6.1f}"
         f" {100 * found['mfu_causal']:6.1f} {100 * found['mfu_full_attention']:5.1f}"
         f" {found['peak_gb']:7.1f} {shown} {found['step_s']:8.3f}  {name}"
-        f"  loss {found['loss']:.3f}{traced}"
+        f"  loss {found['loss']:.3f}{started}{profiled}"
     )
 
 
