@@ -11,9 +11,14 @@ A run's directory, in the order in which its files appear::
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
     telemetry/<node>.json   what the sampler found on the node
-    telemetry/<node>.csv    one row a sample and GPU, flushed every second
+    telemetry/<node>.csv    one row a tick and GPU, flushed every second
+    telemetry/<node>-counters.csv   energy, throttle times, links: each on a period of its own
+    telemetry/<node>-power.csv   the driver's own, finer samples of power
+    telemetry/<node>-events.csv  Xid and ECC events
+    telemetry/<node>-blocks.csv  what each rate cost, where rates take turns
     telemetry/<node>-host.csv   one row a second: CPU, memory, network
     telemetry/<node>-end.json   counts, when the sampler ended in order
+    cool-down.json          how long the job waited for cool GPUs, where it was asked to
     steps/rank<n>.json      where rank n ran and which part of the model it held
     steps/rank<n>.csv       one row a step
     errors/rank<n>.json     what rank n died of
@@ -41,18 +46,14 @@ from workflow_lib.records.cell import (
     Workload,
 )
 from workflow_lib.records.columns import (
-    CELLS,
+    GPU_COUNTERS,
+    GPU_EVENTS,
     GPU_SAMPLES,
-    GPUS,
     HOST_SAMPLES,
-    IDENTITY,
-    MEASURES,
-    PLAN,
-    RUNS,
+    POWER_SAMPLES,
+    SAMPLER_BLOCKS,
     STEPS,
     Column,
-    identity,
-    inapplicable,
 )
 from workflow_lib.records.files import (
     RecordError,
@@ -63,6 +64,7 @@ from workflow_lib.records.files import (
     write_json,
 )
 from workflow_lib.records.outcomes import (
+    CoolDown,
     EndedRecord,
     ErrorRecord,
     JobRecord,
@@ -76,20 +78,37 @@ from workflow_lib.records.paths import (
     RunPaths,
     node_name,
 )
+from workflow_lib.records.tables import (
+    CELLS,
+    GPUS,
+    IDENTITY,
+    MEASURES,
+    OVERHEAD,
+    PLAN,
+    RUNS,
+    identity,
+    inapplicable,
+)
 
 __all__ = [
     "CELLS",
     "GPUS",
+    "GPU_COUNTERS",
+    "GPU_EVENTS",
     "GPU_SAMPLES",
     "HOST_SAMPLES",
     "IDENTITY",
     "MEASURES",
+    "OVERHEAD",
     "PLAN",
+    "POWER_SAMPLES",
     "RUNS",
+    "SAMPLER_BLOCKS",
     "STEPS",
     "Backend",
     "Cell",
     "Column",
+    "CoolDown",
     "Data",
     "Degrees",
     "EndedRecord",

@@ -211,6 +211,15 @@ class Telemetry:
     sample_rate_hz: float
     #: idle time before training, watched but not trained in
     idle_baseline_s: float
+    #: rates that take turns, for what sampling costs training; 0 reads nothing. Empty: the rate is
+    #: sample_rate_hz throughout, and only then has the run an energy
+    interleaved_rates_hz: tuple[float, ...] = ()
+    #: how long each of them lasts
+    block_s: float = 0.0
+    #: before the idle baseline, wait until every GPU is at most this warm; null does not wait
+    cool_down_to_c: float | None = None
+    #: but at most this long
+    cool_down_limit_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Every column of every table and CSV file: its name, type, unit and meaning.
+"""Every column of every CSV file of a run: its name, type, unit and meaning.
 
 ``docs/reference/columns.md`` is made from this.
 """
@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from workflow_lib.records.cell import Cell
 
 
 @dataclass(frozen=True)
@@ -21,43 +18,101 @@ class Column:
     description: str
 
 
-def _columns(*rows: tuple[str, type, str, str]) -> tuple[Column, ...]:
+def columns(*rows: tuple[str, type, str, str]) -> tuple[Column, ...]:
+    """Columns from their name, type, unit and description."""
     return tuple(Column(*row) for row in rows)
 
 
-#: telemetry/<node>.csv; an empty field is a reading that could not be had
-GPU_SAMPLES = _columns(
+#: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field is a reading that
+#: could not be had
+GPU_SAMPLES = columns(
     ("unix_time_s", float, "s", "wall clock of the node when the GPU was read"),
     ("gpu", int, "", "index of the GPU in its node"),
     ("power_w", float, "W", "board (NVIDIA) or package (AMD) power, as the driver averages it"),
-    ("energy_j", float, "J", "the driver's cumulative energy counter; read about once a second"),
-    ("temperature_c", float, "°C", "GPU core temperature"),
-    ("memory_temperature_c", float, "°C", "memory temperature; read about once a second"),
+    ("temperature_c", float, "°C", "GPU core temperature; AMD: the hotspot's"),
     ("sm_clock_mhz", float, "MHz", "streaming-multiprocessor or shader clock"),
     ("memory_clock_mhz", float, "MHz", "memory clock"),
     ("utilisation_percent", float, "%", "share of time with a kernel running, as the driver says"),
-    ("memory_used_bytes", int, "B", "device memory in use; read about once a second"),
     ("event_reasons", int, "", "NVML clocks-event-reasons bits"),
+    ("lateness_s", float, "s", "how long after its deadline the tick began"),
+    ("read_cost_s", float, "s", "time that reading this GPU took"),
+)
+
+#: telemetry/<node>-counters.csv: what costs up to milliseconds to read, each on its own period;
+#: an empty field was not due, or could not be had. The first and the last row of a GPU hold all.
+GPU_COUNTERS = columns(
+    ("unix_time_s", float, "s", "wall clock of the node when the GPU was read"),
+    ("gpu", int, "", "index of the GPU in its node"),
+    ("energy_j", float, "J", "the driver's cumulative energy counter"),
     ("throttle_power_cap_s", float, "s", "cumulative time at the software power cap"),
     ("throttle_sw_thermal_s", float, "s", "cumulative software thermal slowdown"),
     ("throttle_hw_thermal_s", float, "s", "cumulative hardware thermal slowdown"),
     ("throttle_power_brake_s", float, "s", "cumulative hardware power-brake slowdown"),
-    ("read_cost_s", float, "s", "time that reading this GPU took"),
+    ("power_instant_w", float, "W", "power over the sensor's latest, short window"),
+    ("memory_temperature_c", float, "°C", "memory temperature"),
+    ("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge"),
+    ("thermal_margin_c", float, "°C", "how far the core is below the temperature of slowdown"),
+    ("memory_used_bytes", int, "B", "device memory in use"),
+    ("gpu_link_received_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
+    ("gpu_link_sent_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
+    ("pcie_received_bytes", int, "B", "cumulative since sampling began; see pcie_sent_bytes"),
+    (
+        "pcie_sent_bytes",
+        int,
+        "B",
+        "cumulative since sampling began; a lower bound where the driver's 32-bit counter wrapped "
+        "more than once between two readings",
+    ),
+    ("ecc_corrected_errors", int, "", "memory errors that were corrected, since the driver loaded"),
+    ("ecc_uncorrected_errors", int, "", "memory errors that were not, since the driver loaded"),
+    ("read_cost_s", float, "s", "time that the row took to read"),
+)
+
+#: telemetry/<node>-power.csv: power as the driver itself samples it, collected by the batch
+POWER_SAMPLES = columns(
+    ("driver_time_us", int, "µs", "the driver's timestamp, since the epoch"),
+    ("gpu", int, "", "index of the GPU in its node"),
+    ("power_mw", int, "mW", "board power"),
+)
+
+#: telemetry/<node>-events.csv: what drivers report of themselves
+GPU_EVENTS = columns(
+    ("unix_time_s", float, "s", "wall clock of the node when the event was seen"),
+    ("gpu", int, "", "index of the GPU in its node"),
+    ("event", str, "", "xid, ecc_corrected, ecc_uncorrected or lost"),
+    ("code", int, "", "of an xid its number, else empty"),
+)
+
+#: telemetry/<node>-blocks.csv, where the sampler's rate changes in turns
+SAMPLER_BLOCKS = columns(
+    ("started_unix_s", float, "s", "wall clock of the node when the block began"),
+    ("ended_unix_s", float, "s", "and when it ended"),
+    ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 where nothing was read"),
+    ("ticks", int, "", "ticks that were sampled"),
+    ("late_ticks", int, "", "of them, those that began over half a period late"),
+    ("missed_ticks", int, "", "ticks whose deadline passed altogether"),
+    ("cpu_time_s", float, "s", "CPU time of the sampler"),
+    ("memory_bytes", int, "B", "its resident memory at the end of the block"),
 )
 
 #: telemetry/<node>-host.csv
-HOST_SAMPLES = _columns(
+HOST_SAMPLES = columns(
     ("unix_time_s", float, "s", "wall clock of the node"),
     ("cpu_utilisation_percent", float, "%", "busy share of all CPUs since the row before"),
+    ("cpu_temperature_c", float, "°C", "hottest CPU package"),
+    ("cpu_energy_j", float, "J", "RAPL, all CPU packages, cumulative since sampling began"),
     ("memory_used_bytes", int, "B", "host memory in use (total − available)"),
     ("network_received_bytes", int, "B", "cumulative, over all Ethernet interfaces but loopback"),
     ("network_sent_bytes", int, "B", "cumulative, over all Ethernet interfaces but loopback"),
     ("infiniband_received_bytes", int, "B", "cumulative, over all InfiniBand port counters"),
     ("infiniband_sent_bytes", int, "B", "cumulative, over all InfiniBand port counters"),
+    ("node_power_w", float, "W", "the whole node's, from IPMI or hwmon"),
+    ("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
+    ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
 )
 
 #: steps/rank<n>.csv
-STEPS = _columns(
+STEPS = columns(
     ("step", int, "", "from 0, warm-up included"),
     ("phase", str, "", "warmup or measured"),
     ("started_unix_s", float, "s", "wall clock of the node at the start of the step"),
@@ -67,231 +122,4 @@ STEPS = _columns(
     ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
     ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
-)
-
-_IDENTITY = (
-    ("cell", str, "", "the cell's id: its directory under results/cells"),
-    ("platform", str, "", "name of config/platforms/<platform>.yaml"),
-    ("model", str, "", "name of config/models/<model>.yaml"),
-    ("parallelism", str, "", "short name of the layout"),
-    ("options", str, "", "short name of the training options"),
-    ("tp", int, "", "tensor-parallel degree"),
-    ("pp", int, "", "pipeline-parallel degree"),
-    ("dp", int, "", "data-parallel degree"),
-    ("ep", int, "", "expert-parallel degree"),
-    ("zero_stage", int, "", "ZeRO stage"),
-    ("micro_batch_size", int, "", "sequences that a replica processes at once"),
-    ("global_batch_size", int, "", "sequences per optimiser step"),
-    ("sequence_length", int, "", "tokens per sequence"),
-    ("precision", str, "", "bf16 or fp32"),
-    ("recomputation", str, "", "none, selective or full"),
-    ("overlap", bool, "", "communication overlapped with compute"),
-    ("backend", str, "", "what trained: deepspeed or torch"),
-    ("workload", str, "", "pretrain, lora or inference"),
-    ("virtual_stages", int, "", "chunks of the model on each pipeline rank"),
-    ("sequence_parallel", bool, "", "sequence cut between the tensor-parallel parts"),
-    ("compile", bool, "", "layers compiled by torch.compile"),
-    ("routing", str, "", "dropless or balanced; null in a dense model"),
-    ("nodes", int, "", "nodes"),
-    ("gpus", int, "", "GPUs (ranks)"),
-)
-
-#: what tells one cell from another, in every table
-IDENTITY = _columns(*_IDENTITY)
-
-
-def identity(cell: Cell) -> dict[str, Any]:
-    """The IDENTITY columns of a cell."""
-    degrees, training = cell.degrees, cell.training
-    return {
-        "cell": cell.id,
-        "platform": cell.hardware.platform,
-        "model": cell.model.name,
-        "parallelism": degrees.name,
-        "options": training.name,
-        "tp": degrees.tp,
-        "pp": degrees.pp,
-        "dp": degrees.dp,
-        "ep": degrees.ep,
-        "zero_stage": training.zero_stage,
-        "micro_batch_size": training.micro_batch_size,
-        "global_batch_size": training.global_batch_size,
-        "sequence_length": cell.model.sequence_length,
-        "precision": training.precision,
-        "recomputation": training.recomputation,
-        "overlap": training.overlap,
-        "backend": training.backend,
-        "workload": training.workload,
-        "virtual_stages": degrees.virtual_stages,
-        "sequence_parallel": training.sequence_parallel,
-        "compile": training.compile,
-        "routing": training.routing,
-        "nodes": cell.nodes,
-        "gpus": degrees.world_size,
-    }
-
-
-#: plan.parquet: one row a cell that the sweep asks for, infeasible ones included
-PLAN = _columns(
-    *_IDENTITY,
-    ("sweeps", str, "", "every sweep that asks for the cell, separated by commas"),
-    ("repeats", int, "", "runs of the cell"),
-    ("memory_per_gpu_bytes", float, "B", "estimated peak of the fullest rank"),
-    ("step_time_s", float, "s", "estimated, at the platform's expected MFU"),
-    ("gpu_hours", float, "h", "estimated, over all repeats"),
-    ("time_limit_min", int, "min", "asked of the scheduler, for one run"),
-    ("feasible", bool, "", "whether the cell can run"),
-    ("reason", str, "", "why not, with the arithmetic"),
-)
-
-#: what reduce computes of one run, or null with a reason in missing_reasons
-MEASURES = _columns(
-    ("measured_steps", int, "", "steps measured, warm-up excluded"),
-    ("measured_duration_s", float, "s", "from the first measured step's start to the last's end"),
-    ("step_time_s", float, "s", "median over measured steps of the slowest rank's step"),
-    ("step_time_iqr_s", float, "s", "interquartile range of the same"),
-    (
-        "tokens_per_s",
-        float,
-        "1/s",
-        "tokens trained on in the measured steps over measured_duration_s",
-    ),
-    ("tokens_per_s_per_gpu", float, "1/s", "the same for one GPU"),
-    ("model_tflops_per_s_per_gpu", float, "TFLOP/s", "model FLOPs, counted as in mfu_causal"),
-    ("mfu_6n", float, "", "model FLOPs utilisation, 6·N·tokens"),
-    ("mfu_causal", float, "", "without the input embedding, causal attention counted once"),
-    ("mfu_full_attention", float, "", "without the input embedding, attention as if not causal"),
-    ("power_mean_w", float, "W", "all GPUs together: energy over duration"),
-    ("power_per_gpu_mean_w", float, "W", "the same for one GPU"),
-    ("power_peak_w", float, "W", "highest reading of any one package: a lower bound of the peak"),
-    ("idle_power_w", float, "W", "all GPUs together, in the idle baseline before training"),
-    ("energy_j", float, "J", "all GPUs over the measured steps, trapezoid of power"),
-    ("energy_counter_j", float, "J", "the same from the driver's energy counters"),
-    ("energy_difference", float, "", "energy_counter_j / energy_j − 1"),
-    ("tokens_per_j", float, "1/J", "tokens trained on in the measured steps over energy_j"),
-    ("energy_delay_product_js", float, "J·s", "energy of a step times the median step time"),
-    ("samples_per_s_per_mj", float, "1/(s·MJ)", "the study's efficiency: counts time twice"),
-    ("temperature_mean_c", float, "°C", "mean over GPUs and time"),
-    ("temperature_peak_c", float, "°C", "highest reading of any GPU"),
-    ("temperature_spread_c", float, "°C", "hottest less coolest GPU (means) of the worst node"),
-    ("sm_clock_mean_mhz", float, "MHz", "mean over GPUs and time"),
-    ("throttle_power_share", float, "", "share of time at the software power cap"),
-    (
-        "throttle_thermal_share",
-        float,
-        "",
-        "share of time in thermal slowdown, software or hardware",
-    ),
-    ("throttle_brake_share", float, "", "share of time in power-brake slowdown"),
-    ("memory_peak_bytes", float, "B", "of the fullest rank; host memory on a CPU"),
-    ("loss_first", float, "nat", "loss of the first step"),
-    ("loss_last", float, "nat", "loss of the last step"),
-    # Inference alone. A step's prefill reads all prompts and chooses the first tokens; its decoding
-    # generates the others, all sequences of a replica at once.
-    ("prefill_time_s", float, "s", "median over measured steps: first start to last prefill's end"),
-    ("decode_time_s", float, "s", "median over measured steps: last prefill's end to last end"),
-    ("prefill_tokens_per_s_per_gpu", float, "1/s", "prompt tokens of a step over prefill_time_s"),
-    (
-        "decode_tokens_per_s_per_gpu",
-        float,
-        "1/s",
-        "tokens of a step but each sequence's first, over decode_time_s",
-    ),
-    (
-        "time_to_first_token_s",
-        float,
-        "s",
-        "prefill_time_s: the whole batch waits until all its prompts are read",
-    ),
-    (
-        "time_per_output_token_s",
-        float,
-        "s",
-        "decode_time_s over a sequence's tokens but the first",
-    ),
-    ("prefill_energy_j", float, "J", "all GPUs, all measured steps' prefills; null under 5 s each"),
-    ("decode_energy_j", float, "J", "all GPUs, all measured steps' decoding; null under 5 s each"),
-    (
-        "decode_tokens_per_j",
-        float,
-        "1/J",
-        "tokens of the measured steps but each sequence's first, over decode_energy_j",
-    ),
-)
-
-_OF_TRAINING = frozenset(
-    (
-        *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "model_tflops_per_s_per_gpu"),
-        *("mfu_6n", "mfu_causal", "mfu_full_attention", "loss_first", "loss_last"),
-    )
-)
-_OF_INFERENCE = frozenset(
-    (
-        *("prefill_time_s", "prefill_tokens_per_s_per_gpu", "time_to_first_token_s"),
-        *("decode_time_s", "decode_tokens_per_s_per_gpu", "time_per_output_token_s"),
-        *("prefill_energy_j", "decode_energy_j", "decode_tokens_per_j"),
-    )
-)
-
-
-def inapplicable(workload: str) -> frozenset[str]:
-    """The MEASURES that mean nothing for a workload, and are null in all of its runs."""
-    return _OF_TRAINING if workload == "inference" else _OF_INFERENCE
-
-
-#: runs.parquet: one row a run of every feasible cell, whatever became of it
-RUNS = (
-    *_columns(
-        *_IDENTITY,
-        ("run", int, "", "which repeat, from 1"),
-        ("gpu_name", str, "", "as the driver calls it"),
-        ("simulated", bool, "", "whether GPU readings were simulated"),
-        ("outcome", str, "", "how the run ended; not_run where it has not"),
-        ("cause", str, "", "one sentence on the outcome"),
-        ("missing_reasons", str, "", "JSON: column → why it is null"),
-    ),
-    *MEASURES,
-)
-
-#: gpus.parquet: one row a GPU and run, over the measured steps
-GPUS = _columns(
-    ("cell", str, "", "the cell's id"),
-    ("run", int, "", "which repeat, from 1"),
-    ("node", str, "", "the node's name"),
-    ("gpu", int, "", "index of the GPU in its node"),
-    ("airflow", str, "", "front, rear or unknown"),
-    ("simulated", bool, "", "whether its readings were simulated"),
-    ("samples", int, "", "samples within the measured steps"),
-    ("longest_gap_s", float, "s", "longest time between two of them"),
-    ("power_mean_w", float, "W", "energy_j over duration"),
-    ("power_peak_w", float, "W", "highest reading"),
-    ("energy_j", float, "J", "trapezoid of power"),
-    ("energy_counter_j", float, "J", "from the driver's counter"),
-    ("temperature_mean_c", float, "°C", "time-weighted mean"),
-    ("temperature_peak_c", float, "°C", "highest reading"),
-    ("sm_clock_mean_mhz", float, "MHz", "time-weighted mean"),
-    ("throttle_power_share", float, "", "share of time at the software power cap"),
-    ("throttle_thermal_share", float, "", "share of time in thermal slowdown"),
-    ("throttle_brake_share", float, "", "share of time in power-brake slowdown"),
-    ("throttle_source", str, "", "counters (exact) or events (sampled); null where neither is"),
-    ("missing_reasons", str, "", "JSON: column → why it is null"),
-)
-
-#: cells.parquet: one row a cell of the plan, infeasible ones included
-CELLS = (
-    *_columns(
-        *_IDENTITY,
-        ("gpu_name", str, "", "as the driver calls it, in the completed runs"),
-        ("simulated", bool, "", "whether GPU readings of any run were simulated"),
-        ("repeats", int, "", "runs that the plan asks for"),
-        ("completed", int, "", "runs that completed"),
-        ("outcome", str, "", "completed where any run did, else how most of its runs ended"),
-        ("outcomes", str, "", 'every outcome and its count, as in "completed 2, timeout 1"'),
-        ("cause", str, "", "one sentence on the outcome; why not, where infeasible"),
-    ),
-    *(
-        Column(name + suffix, float, unit, f"{what} over completed runs: {description}")
-        for name, unit, description in ((m.name, m.unit, m.description) for m in MEASURES)
-        for suffix, what in (("", "median"), ("_low", "lowest"), ("_high", "highest"))
-    ),
 )

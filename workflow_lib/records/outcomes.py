@@ -124,14 +124,30 @@ class TelemetryStart:
 
 
 @dataclass(frozen=True)
+class CoolDown:
+    """``cool-down.json``: what became of waiting for cool GPUs."""
+
+    started_unix_s: float
+    waited_s: float
+    #: whether every GPU got as cool as the cell asks
+    reached: bool
+    #: of all nodes' GPUs, before and after the wait
+    hottest_before_c: float
+    hottest_after_c: float
+
+
+@dataclass(frozen=True)
 class TelemetryEnd:
     """``telemetry/<node>-end.json``: what the sampler did, written when it ends in order."""
 
     node: str
     ended_unix_s: float
+    #: ticks, at each of which every GPU was read
     samples: int
-    #: samples that came later than half a period after their deadline
+    #: ticks that came later than half a period after their deadline
     late_samples: int
+    #: ticks whose deadline passed altogether, so that they were left out
+    missed_samples: int
     #: "column: message" → how often a reading failed
     errors: Mapping[str, int]
     cpu_time_s: float

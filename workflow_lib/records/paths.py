@@ -72,6 +72,11 @@ class RunPaths:
         return self.directory / ".lock"
 
     @property
+    def cool_down(self) -> Path:
+        """What became of waiting for cool GPUs; only where the cell asks for it."""
+        return self.directory / "cool-down.json"
+
+    @property
     def telemetry_stop(self) -> Path:
         """Its existence asks every sampler to end."""
         return self.telemetry / "stop"
@@ -87,6 +92,19 @@ class RunPaths:
 
     def gpu_samples(self, node: str) -> Path:
         return self.telemetry / f"{node}.csv"
+
+    def gpu_counters(self, node: str) -> Path:
+        return self.telemetry / f"{node}-counters.csv"
+
+    def power_samples(self, node: str) -> Path:
+        return self.telemetry / f"{node}-power.csv"
+
+    def gpu_events(self, node: str) -> Path:
+        return self.telemetry / f"{node}-events.csv"
+
+    def sampler_blocks(self, node: str) -> Path:
+        """Only where the sampler's rate changes in turns."""
+        return self.telemetry / f"{node}-blocks.csv"
 
     def host_samples(self, node: str) -> Path:
         return self.telemetry / f"{node}-host.csv"

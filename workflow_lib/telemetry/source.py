@@ -43,11 +43,31 @@ class Source(Protocol):
         """Column → why it stays empty."""
         ...
 
-    def read(self, gpu: int, unix_time_s: float, slow: bool) -> Mapping[str, Value]:
+    def read(self, gpu: int, unix_time_s: float) -> Mapping[str, Value]:
         """Read a GPU at the time given: column → value, in the units of GPU_SAMPLES.
 
-        ``slow`` asks also for the readings that cost milliseconds.
+        Called at every tick, so it makes only calls of microseconds, and none that blocks.
         """
+        ...
+
+    def read_counters(
+        self, gpu: int, unix_time_s: float, everything: bool = False
+    ) -> Mapping[str, Value]:
+        """Read what of GPU_COUNTERS is due by now, or everything; empty where nothing is.
+
+        Called for each GPU about once a second, in turn.
+        """
+        ...
+
+    def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
+        """The driver's own power samples since the last call: timestamp in µs since the epoch, mW.
+
+        Empty where the driver keeps none; ``missing["power_mw"]`` then says why.
+        """
+        ...
+
+    def events(self) -> Sequence[tuple[int, str, int | None]]:
+        """GPU, event and code of what the driver has reported since the last call; never waits."""
         ...
 
     def close(self) -> None:
