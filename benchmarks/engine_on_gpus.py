@@ -43,8 +43,6 @@ from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
 from workflow_lib.study import load_study
 from workflow_lib.training import capabilities
 
-WARMUP_STEPS, MEASURED_STEPS = 2, 3
-
 
 def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]]:
     """The cells by set: model, its layers (0: all), degrees, training options."""
@@ -127,12 +125,12 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
     return sets
 
 
-def make_cells(sets: list[str], platform: str, gpus: int) -> Iterator[Cell]:
+def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
     """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
     from workflow_lib.cells import _hardware  # the one place that turns a platform into hardware
 
-    study = load_study(REPOSITORY / "config")
-    for name in sets:
+    study, platform = load_study(REPOSITORY / "config"), options_given.platform
+    for name in options_given.sets:
         for model_name, layers, degrees, options in option_sets(gpus)[name]:
             model: Model = study.models[model_name].record(model_name)
             model = dataclasses.replace(model, layers=layers or model.layers)
@@ -144,8 +142,8 @@ def make_cells(sets: list[str], platform: str, gpus: int) -> Iterator[Cell]:
                 "precision": "bf16",
                 "recomputation": "none",
                 "overlap": False,
-                "warmup_steps": WARMUP_STEPS,
-                "measured_steps": MEASURED_STEPS,
+                "warmup_steps": options_given.warmup,
+                "measured_steps": options_given.steps,
                 "learning_rate": 1e-4,
                 "seed": 1,
                 "sequence_parallel": degree.tp > 1,
@@ -169,14 +167,14 @@ def make_cells(sets: list[str], platform: str, gpus: int) -> Iterator[Cell]:
             )
 
 
-def measure(step: Callable[[], float]) -> tuple[float, float]:
+def measure(step: Callable[[], float], training: Training) -> tuple[float, float]:
     """The median duration of a step in seconds, after the warm-up, and the last loss in nats."""
     times, loss = [], 0.0
-    for number in range(WARMUP_STEPS + MEASURED_STEPS):
+    for number in range(training.warmup_steps + training.measured_steps):
         started = time.monotonic()
         loss = step()
         torch.cuda.synchronize()
-        if number >= WARMUP_STEPS:
+        if number >= training.warmup_steps:
             times.append(time.monotonic() - started)
     return statistics.median(times), loss
 
@@ -254,7 +252,7 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     engine.train_step(batches)
     torch.cuda.synchronize()
     start_up_s = time.time() - psutil.Process().create_time()
-    step_s, loss = measure(lambda: engine.train_step(batches))
+    step_s, loss = measure(lambda: engine.train_step(batches), cell.training)
     peak = torch.tensor(float(torch.cuda.max_memory_allocated() - before), device=device.torch)
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     profiled = traced(lambda: engine.train_step(batches)) if trace else {}
@@ -339,7 +337,7 @@ def train_peer(cell: Cell, device: Any) -> dict[str, Any]:
         dist.all_reduce(total)
         return float(total) / dist.get_world_size()
 
-    step_s, loss = measure(step)
+    step_s, loss = measure(step, cell.training)
     peak = torch.cuda.max_memory_allocated() - before
     return {**rates(cell, step_s), "loss": loss, "peak_gb": peak / 1e9}
 
@@ -388,7 +386,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
 
 def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
     """The cells of the chosen sets whose id contains what --only says."""
-    cells = make_cells(options.sets, options.platform, gpus)
+    cells = make_cells(options, gpus)
     return [cell for cell in cells if options.only in cell.id]
 
 
@@ -422,6 +420,9 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, help="how many (default: all)")
     parser.add_argument("--peer", action="store_true", help="train transformers' Llama as well")
     parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
+    parser.add_argument("--together", action="store_true", help="train all cells in one launch")
+    parser.add_argument("--steps", type=int, default=3, help="measured steps (default: 3)")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before (default: 2)")
     parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
     options = parser.parse_args()
     if "RANK" in os.environ:
@@ -435,7 +436,7 @@ def main() -> int:
     print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus))
     command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
-    if options.peer:  # with it in one launch, so that both find the same machine
+    if options.peer or options.together:  # so that both find the same machine, or to save time
         return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.
     codes = [

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+import re
+import resource
 import signal
 import socket
 import subprocess
@@ -189,6 +191,21 @@ def test_a_rank_that_hangs_ends_the_other_and_is_named(tmp_path):
     found = classify(paths, "FAILED")
     assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
     assert found.cause.startswith(f"rank 1 on {node_name()} did not arrive; rank 0 on ")
+
+
+def test_a_rank_that_runs_out_of_memory_ends_the_other_and_is_named(tmp_path):
+    paths = RunPaths(tmp_path)
+    # Every tensor is mapped by itself, so that the first one after the limit cannot be had.
+    with two_ranks_at_work(paths, MALLOC_MMAP_THRESHOLD_="4096") as ranks:
+        resource.prlimit(ranks[1].pid, resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
+        assert ranks[1].wait(timeout=30) == 1
+        assert ranks[0].wait(timeout=30) == 1
+
+    paths.script.write_text("")
+    found = classify(paths, "FAILED")
+    assert found.outcome is Outcome.OUT_OF_MEMORY
+    assert re.match(rf"rank 1 on {node_name()}, in (data|forward_backward): ", found.cause)
+    assert "expected of the fullest rank, in GB: weights " in found.cause
 
 
 def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tmp_path):

@@ -61,7 +61,8 @@ def memory_at_hand(cell: Cell) -> str:
     said = f"expected of the fullest rank, in GB: {expected}"
     if torch.cuda.is_available():
         allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        total = torch.cuda.mem_get_info()[1]
+        # As torch found it at the start: the driver, with no memory left, may not answer.
+        total = torch.cuda.get_device_properties().total_memory
         said = (
             f"{allocated / 1e9:.1f} GB allocated and {reserved / 1e9:.1f} GB reserved of "
             f"{total / 1e9:.1f} GB; {said}"
