@@ -8,7 +8,7 @@ PLATFORM ?= h200
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan profiles test lint format equality benchmarks slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan status profiles test lint format equality benchmarks slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -39,6 +39,9 @@ demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
 
 plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
 	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) --output results/plans/$(PLATFORM)/plan.parquet
+
+status: $(VENV)/.installed ## where every run is, and why runs failed
+	@$(BIN)/python -m workflow_lib.status
 
 profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(PYTHON) profiles/register.py

@@ -1,0 +1,163 @@
+"""Where runs are, told from what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.training.cells import LLAMA, cell
+from workflow_lib import records, results, status
+from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+
+NOW = 1_800_000_000.0
+CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
+
+
+def make_run(root, run=1, name=CELL):
+    """A run that has been rendered."""
+    paths = RunPaths(results.run_directory(root, name, run))
+    records.write_json(paths.cell, cell(LLAMA))
+    return paths
+
+
+def queue(paths):
+    records.write_json(paths.job, JobRecord("slurm", "4711", NOW - 7200, "ada (process 1)"))
+
+
+def begin(paths):
+    queue(paths)
+    records.write_json(paths.environment, {"recorded_unix_s": NOW - 90})
+
+
+def say_last_word(paths):
+    begin(paths)
+    words = EndedRecord("4711", ("n1", "n2"), NOW - 90, NOW - 30, 0, 0, None, "")
+    records.write_json(paths.ended, words)
+
+
+def end(paths, outcome, cause="trained to the end"):
+    say_last_word(paths)
+    ended = OutcomeRecord(
+        outcome, cause, "4711", ("n1", "n2"), NOW - 90, NOW - 30, "COMPLETED", False
+    )
+    records.write_json(paths.outcome if outcome.is_result else paths.failure, ended)
+
+
+def only(root):
+    (found,) = status.find(root)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "since"),
+    [
+        (lambda paths: None, "planned", None),
+        (queue, "queued", NOW - 7200),
+        (begin, "running", NOW - 90),
+        (say_last_word, "ended", NOW - 30),
+        (lambda paths: end(paths, Outcome.COMPLETED), "finished", NOW - 30),
+        (lambda paths: end(paths, Outcome.OUT_OF_MEMORY), "finished", NOW - 30),
+        (lambda paths: end(paths, Outcome.NODE_FAILURE), "failed", NOW - 30),
+    ],
+)
+def test_a_run_is_where_its_files_say(tmp_path, happens, state, since):
+    happens(make_run(tmp_path))
+    found = only(tmp_path)
+    assert (found.cell, found.run) == (CELL, 1)
+    assert (found.state, found.since_unix_s) == (state, since)
+    assert found.job_id == (None if state == "planned" else "4711")
+
+
+def test_a_running_run_says_how_far_it_is_and_what_it_tried_before(tmp_path):
+    paths = make_run(tmp_path)
+    begin(paths)
+    (paths.attempts / "1").mkdir(parents=True)
+    paths.steps.mkdir()
+    paths.rank_steps(0).write_text("step\n0\n1\n")
+    paths.telemetry.mkdir()
+    records.write_json(paths.telemetry_start("n7"), {})
+    found = only(tmp_path)
+    assert (found.steps_done, found.attempt, found.nodes) == (2, 2, ("n7",))
+    assert "attempt 2, 2 steps done" in status.describe([found], NOW)
+
+
+def test_a_failure_names_its_cause_and_the_file_to_read(tmp_path):
+    paths = make_run(tmp_path)
+    end(paths, Outcome.TELEMETRY_INVALID, "No sample of GPU 3.")
+    paths.logs.mkdir()
+    (paths.logs / "training.log").write_text("step 1\n")
+    (paths.logs / "telemetry.log").write_text("no driver\n")
+    text = status.describe([only(tmp_path)], NOW)
+    assert "telemetry_invalid" in text
+    assert "30 s" in text
+    assert "n1 n2" in text
+    assert "No sample of GPU 3." in text
+    assert str(paths.logs / "telemetry.log") in text
+    assert text.endswith("1 runs: telemetry_invalid 1")
+
+
+def test_a_planned_run_needs_no_directory(tmp_path):
+    from workflow_lib.analysis.tables import table, write_table
+
+    row = {column.name: None for column in records.PLAN}
+    rows = [
+        {**row, "cell": CELL, "repeats": 2, "feasible": True},
+        {**row, "cell": CELL + "x", "repeats": 3, "feasible": False},
+    ]
+    write_table(table(rows, records.PLAN), tmp_path / "sweeps" / "demo" / "plan.parquet")
+    found = list(status.find(tmp_path))
+    assert [(each.cell, each.run, each.state) for each in found] == [
+        (CELL, 1, "planned"),
+        (CELL, 2, "planned"),
+    ]
+
+
+def test_runs_are_chosen_by_state_outcome_cell_and_node(tmp_path):
+    end(make_run(tmp_path, 1), Outcome.COMPLETED)
+    end(make_run(tmp_path, 2), Outcome.TIMEOUT)
+    begin(make_run(tmp_path, 1, "other/gpt3-tiny/tp2_89abcdef"))
+    runs = list(status.find(tmp_path))
+    assert [each.run for each in status.select(runs, outcomes=["timeout"])] == [2]
+    assert [each.run for each in status.select(runs, cells=["lab/"])] == [1, 2]
+    assert [each.run for each in status.select(runs, cells=["*/gpt3-tiny"])] == [1]
+    assert [each.run for each in status.select(runs, nodes=["n2"], states=["finished"])] == [1]
+
+
+def test_a_result_is_run_again_on_request_and_keeps_its_files(tmp_path, capsys):
+    paths = make_run(tmp_path)
+    end(paths, Outcome.OUT_OF_MEMORY, "rank 3 ran out of memory")
+    arguments = ["--results", str(tmp_path), "--again", "--outcome", "out_of_memory"]
+    assert status.main(arguments) == 0
+    assert "runs these again" in capsys.readouterr().out
+    assert not paths.outcome.exists()
+    assert records.read_outcome(paths).cause == "rank 3 ran out of memory"
+    assert only(tmp_path).state == "failed"
+
+
+def test_again_without_a_choice_touches_nothing(tmp_path, capsys):
+    paths = make_run(tmp_path)
+    end(paths, Outcome.COMPLETED)
+    assert status.main(["--results", str(tmp_path), "--again"]) == 1
+    assert "--cell '*' is everything" in capsys.readouterr().err
+    assert paths.outcome.exists()
+
+
+def test_json_has_a_line_for_each_run(tmp_path, capsys):
+    end(make_run(tmp_path, 1), Outcome.COMPLETED)
+    make_run(tmp_path, 2)
+    assert status.main(["--results", str(tmp_path), "--json"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["outcome"], first["nodes"]) == ("completed", ["n1", "n2"])
+    assert (second["state"], second["outcome"]) == ("planned", None)
+
+
+def test_damage_and_a_missing_directory_are_one_line(tmp_path, capsys):
+    paths = make_run(tmp_path)
+    queue(paths)
+    paths.job.write_text("{")
+    assert status.main(["--results", str(tmp_path)]) == 1
+    assert str(paths.job) in capsys.readouterr().err
+    assert status.main(["--results", os.fspath(tmp_path / "none")]) == 1
+    assert "give --results" in capsys.readouterr().err

@@ -1,0 +1,256 @@
+"""Where every run is: planned, queued, running, or how it ended. Needs neither Snakemake nor Slurm.
+
+``python -m workflow_lib.status`` prints a table, ``--json`` a line of JSON for each run. It reads
+what runs leave, so it works beside a workflow as well as after one. ``--again`` makes results
+failures, so that the next invocation of the workflow runs them anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from workflow_lib import records, results
+from workflow_lib.analysis import tables
+from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+
+#: states in the order in which a run passes through them; ended: its job has said its last word,
+#: and nobody has yet said what that means
+STATES = ("planned", "queued", "running", "ended", "failed", "finished")
+#: a cause is cut to this in the table; --json has all of it
+_CAUSE_WIDTH = 90
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run and where it is."""
+
+    cell: str
+    run: int
+    state: str
+    #: null until the run has ended
+    outcome: str | None
+    cause: str | None
+    nodes: tuple[str, ...]
+    job_id: str | None
+    #: when the state began; null where nothing has happened yet
+    since_unix_s: float | None
+    #: of the run that is now under way or was last
+    attempt: int
+    #: steps that rank 0 has done; null before training
+    steps_done: int | None
+    #: what to read first
+    log: str | None
+    directory: str
+
+
+def find(root: Path) -> Iterator[RunStatus]:
+    """Every run under the results directory ``root``: those planned, and those on disk.
+
+    Raises records.RecordError where a plan or a run's file is damaged.
+    """
+    runs = {
+        (row["cell"], run)
+        for path in sorted((root / "sweeps").glob("*/plan.parquet"))
+        for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
+        if row["feasible"]
+        for run in range(1, row["repeats"] + 1)
+    }
+    cells = root / "cells"
+    for path in cells.glob("*/*/*/run*/cell.json"):
+        runs.add((str(path.parent.parent.relative_to(cells)), results.run_number(path.parent)))
+    for cell, run in sorted(runs):
+        yield status(cell, run, results.run_directory(root, cell, run))
+
+
+def status(cell: str, run: int, directory: Path) -> RunStatus:
+    """Where the run in ``directory`` is. Raises records.RecordError where a file is damaged."""
+    paths = RunPaths(directory)
+    job = records.read_if_there(paths.job, JobRecord)
+    ended = records.read_if_there(paths.ended, EndedRecord)
+    outcome = records.read_outcome(paths)
+    state, since = _state(paths, job, ended, outcome)
+    said = outcome or ended
+    return RunStatus(
+        cell=cell,
+        run=run,
+        state=state,
+        outcome=outcome.outcome.value if outcome else None,
+        cause=outcome.cause if outcome else None,
+        nodes=said.nodes if said else tuple(paths.sampled_nodes()),
+        job_id=job.job_id if job else (said.job_id if said else None),
+        since_unix_s=since,
+        attempt=1 + sum(1 for _ in paths.attempts.glob("*")),
+        steps_done=_steps_done(paths),
+        log=_log(paths, outcome),
+        directory=str(directory),
+    )
+
+
+def _state(
+    paths: RunPaths,
+    job: JobRecord | None,
+    ended: EndedRecord | None,
+    outcome: OutcomeRecord | None,
+) -> tuple[str, float | None]:
+    """The state, and when it began."""
+    if outcome is not None:
+        finished = paths.outcome.exists()
+        written = paths.outcome if finished else paths.failure
+        since = outcome.ended_unix_s or written.stat().st_mtime
+        return "finished" if finished else "failed", since
+    if ended is not None:
+        return "ended", ended.ended_unix_s
+    if paths.environment.exists():
+        return "running", records.read_json(paths.environment)["recorded_unix_s"]
+    return ("queued", job.submitted_unix_s) if job is not None else ("planned", None)
+
+
+def _steps_done(paths: RunPaths) -> int | None:
+    try:
+        return max(paths.rank_steps(0).read_bytes().count(b"\n") - 1, 0)
+    except FileNotFoundError:
+        return None
+
+
+def _log(paths: RunPaths, outcome: OutcomeRecord | None) -> str | None:
+    """The file that says most about where the run is, or why it failed."""
+    invalid = outcome is not None and outcome.outcome is Outcome.TELEMETRY_INVALID
+    names = ("telemetry.log", "training.log") if invalid else ("training.log", "telemetry.log")
+    files = [paths.logs / name for name in names]
+    return next((str(path) for path in files if path.exists() and path.stat().st_size), None)
+
+
+def select(
+    runs: Iterable[RunStatus],
+    states: Sequence[str] = (),
+    outcomes: Sequence[str] = (),
+    cells: Sequence[str] = (),
+    nodes: Sequence[str] = (),
+) -> list[RunStatus]:
+    """The runs that fit one of each kind that is given; cells are patterns, as in ``h200/*``."""
+    return [
+        each
+        for each in runs
+        if (not states or each.state in states)
+        and (not outcomes or each.outcome in outcomes)
+        and (not cells or any(fnmatch.fnmatchcase(each.cell, f"{one}*") for one in cells))
+        and (not nodes or not set(nodes).isdisjoint(each.nodes))
+    ]
+
+
+def run_again(runs: Iterable[RunStatus]) -> list[RunStatus]:
+    """Make the results among the runs failures; returns those that the workflow will now run anew.
+
+    Runs that failed are run again without this. What a run measured stays in its directory until
+    its next attempt begins, which sets it aside.
+    """
+    chosen = [each for each in runs if each.state in ("finished", "failed")]
+    for each in chosen:
+        paths = RunPaths(Path(each.directory))
+        if each.state == "finished":
+            paths.outcome.rename(paths.failure)
+    return chosen
+
+
+def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
+    """The runs as a table, and how many there are of each kind."""
+    rows = [
+        [
+            each.cell,
+            each.run,
+            each.outcome or each.state,
+            _ago(each.since_unix_s, now_unix_s),
+            each.job_id or "",
+            " ".join(each.nodes),
+            _progress(each) if each.cause is None else _shortened(each.cause),
+        ]
+        for each in runs
+    ]
+    headers = ["cell", "run", "state", "since", "job", "nodes", "what"]
+    counts = Counter(each.outcome or each.state for each in runs)
+    said = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
+    failed = [
+        f"{each.directory}: read {each.log}" for each in runs if each.state == "failed" and each.log
+    ]
+    parts = [tabulate(rows, headers, disable_numparse=True), "\n".join(failed)]
+    return "\n\n".join([*filter(None, parts), f"{len(runs)} runs: {said or 'none'}"])
+
+
+def _progress(each: RunStatus) -> str:
+    again = f"attempt {each.attempt}" if each.attempt > 1 else ""
+    steps = f"{each.steps_done} steps done" if each.steps_done is not None else ""
+    return ", ".join(filter(None, [again, steps]))
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _CAUSE_WIDTH else text[: _CAUSE_WIDTH - 1] + "…"
+
+
+def _ago(since_unix_s: float | None, now_unix_s: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    if since_unix_s is None:
+        return ""
+    seconds = max(now_unix_s - since_unix_s, 0.0)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the status; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.status", description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
+    parser.add_argument("--state", action="append", default=[], choices=STATES)
+    parser.add_argument("--outcome", action="append", default=[], choices=[*Outcome])
+    parser.add_argument(
+        "--cell", action="append", default=[], help="beginning of an id, or a pattern with *"
+    )
+    parser.add_argument("--node", action="append", default=[], help="that the run was on")
+    parser.add_argument(
+        "--again", action="store_true", help="have the workflow run the chosen results anew"
+    )
+    options = parser.parse_args(arguments)
+    if not options.results.is_dir():
+        print(f"status: {options.results} is no directory; give --results", file=sys.stderr)
+        return 1
+    chosen = (options.state, options.outcome, options.cell, options.node)
+    if options.again and not any(chosen):
+        print(
+            "status: --again wants a choice: --outcome, --cell, --node or --state "
+            "(--cell '*' is everything)",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        runs = select(find(options.results), *chosen)
+        if options.again:
+            runs = run_again(runs)
+    except (records.RecordError, OSError) as error:
+        print(f"status: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        for each in runs:
+            print(json.dumps(dataclasses.asdict(each), ensure_ascii=False))
+        return 0
+    print(describe(runs, time.time()))
+    if options.again:
+        print("The same snakemake command now runs these again; each keeps this attempt's files.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
