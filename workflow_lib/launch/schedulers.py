@@ -1,7 +1,8 @@
-"""Submits a rendered script to Slurm or to this machine, through submitit's job handles.
+"""Submits a rendered script to Slurm or to this machine, and tells what became of the job.
 
-submitit pickles functions for its own jobs; none is pickled here. What is submitted is the script
-that lies in the run directory, and its result is read from the files that it leaves.
+On this machine jobs are submitit's. It pickles functions for its own jobs; none is pickled here.
+What is submitted is the script that lies in the run directory, and its result is read from the
+files that it leaves.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Protocol
 
 import submitit
 
+from workflow_lib.launch.board import VANISHED, Board
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, RunPaths
 
-#: how long sacct may take to answer
-SACCT_TIMEOUT_S = 60.0
+#: how often Slurm is asked for the states of jobs, by all processes of a user together
+ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
 #: a local job is ended after this long: the local platform is for small cells
 LOCAL_LIMIT_MIN = 60
 #: what sbatch says, and which key of the platform's file mends it
@@ -61,6 +62,9 @@ class Scheduler(Protocol):
     def state(self, job_id: str) -> str | None:
         """The scheduler's word for the job's state; None where it cannot tell now."""
 
+    def forget(self, job_id: str) -> None:
+        """Nobody waits for the job any more."""
+
     def is_over(self, state: str | None) -> bool:
         """Whether a job in that state has ended for good."""
 
@@ -69,11 +73,14 @@ class Scheduler(Protocol):
 
 
 class Slurm:
-    """Slurm, asked through ``sbatch`` and submitit's ``sacct`` watcher."""
+    """Slurm, through ``sbatch``, ``squeue`` and ``sacct``."""
 
-    _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL")
+    _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", VANISHED)
     _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
     _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+
+    #: made when it is first asked
+    _board: Board | None = None
 
     def submit(self, paths: RunPaths, cell: Cell) -> str:
         """Give ``job.sh`` to sbatch."""
@@ -100,21 +107,15 @@ class Slurm:
         return done.stdout.strip().partition(";")[0]
 
     def state(self, job_id: str) -> str | None:
-        """Ask sacct for the job's state, and read the answer as submitit does.
+        """What the board says, which this user's waiting processes share."""
+        if self._board is None:
+            self._board = Board(ASK_EVERY_S)
+        return self._board.state(job_id)
 
-        submitit's own question has no time limit, and an accounting database that hangs must not
-        keep a run waiting whose last word is on disk.
-        """
-        command = ["sacct", "-X", "-o", "JobID,State,NodeList", "--parsable2", "-j", job_id]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=SACCT_TIMEOUT_S, check=True
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            sys.stderr.write(f"triptych: cannot tell the state of job {job_id} now: {error}\n")
-            return None
-        jobs = submitit.SlurmJob.watcher.read_info(done.stdout)
-        return jobs.get(job_id, {}).get("State") or None
+    def forget(self, job_id: str) -> None:
+        """Take the job off the board."""
+        if self._board is not None:
+            self._board.forget(job_id)
 
     def is_over(self, state: str | None) -> bool:
         """A requeued job is not over: it waits for its next start."""
@@ -163,6 +164,9 @@ class Local:
         ours = b"submitit" in command or b"job.sh" in command
         runs = ours and is_running(int(job_id))
         return "RUNNING" if runs else "FINISHED"
+
+    def forget(self, job_id: str) -> None:
+        """Nothing was kept."""
 
     def is_over(self, state: str | None) -> bool:
         """A process that is gone does not come back."""

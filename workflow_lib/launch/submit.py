@@ -18,15 +18,23 @@ from pathlib import Path
 from workflow_lib import records
 from workflow_lib.launch import attempts, outcome, schedulers, seal
 from workflow_lib.launch.schedulers import Scheduler, SubmissionError
-from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records import (
+    Cell,
+    EndedRecord,
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+)
 
-#: how often the run directory is looked at, and how often the scheduler is asked
+#: how often the run directory is looked at, and how often what the scheduler says of the job
 LOOK_EVERY_S = 0.5
-ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "30"))
+ASK_EVERY_S = schedulers.ASK_EVERY_S
 #: how long after a job's end its last word may take to be seen over a shared file system
 FILE_SYSTEM_LAG_S = 10.0
-#: how long after a job's last word the scheduler may take to settle what it calls the end
-SETTLE_S = 15.0
+#: how long after a job's last word the scheduler may take to settle what it calls the end, once it
+#: is asked
+SETTLE_S = 15.0 + ASK_EVERY_S
 #: how often a run is tried again at once where the cluster, not the run, is at fault
 RETRIES = 2
 _RETRIED = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
@@ -78,6 +86,8 @@ def _attempt(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> Outc
     elif job is not None:
         _say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
     state = _wait(paths, scheduler, job)
+    if job is not None:
+        scheduler.forget(job.job_id)
     ended = outcome.classify(paths, state)
     records.write_json(paths.outcome if ended.outcome.is_result else paths.failure, ended)
     return ended
@@ -117,6 +127,9 @@ def _wait(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str |
         state = _wait_once(paths, scheduler, job)
         if job is None or not paths.ended.exists() or scheduler.is_over(state):
             return state
+        if records.read_record(paths.ended, EndedRecord).failed_stage is None:
+            # It did all that it had to do: what the scheduler calls that changes nothing.
+            return None
         state, said = _settled(scheduler, job), paths.ended.stat().st_mtime_ns
         if not scheduler.will_start_again(state):
             return state

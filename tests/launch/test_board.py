@@ -1,0 +1,209 @@
+"""One question for all who wait, at fake ``squeue`` and ``sacct``."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workflow_lib.launch import board
+from workflow_lib.launch.board import Board
+
+ROOT = Path(__file__).parents[2]
+PERIOD_S = 0.05
+
+
+class Cluster:
+    """Commands that say what they are told, and count how often they were asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.squeue({})
+        self.sacct({})
+
+    def write(self, name: str, script: str) -> None:
+        command = self.directory / f"{name}.new"
+        command.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.directory}/asked\n{script}\n')
+        command.chmod(0o755)
+        command.replace(self.directory / name)
+
+    def squeue(self, states: dict[str, str]) -> None:
+        self.write("squeue", _lines(states))
+
+    def sacct(self, states: dict[str, str]) -> None:
+        self.write("sacct", _lines(states))
+
+    def asked(self) -> list[str]:
+        path = self.directory / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def _lines(states: dict[str, str]) -> str:
+    return "".join(f"echo '{job}|{state}'\n" for job, state in states.items())
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    made = Cluster(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{made.directory}{os.pathsep}{os.environ['PATH']}")
+    return made
+
+
+@pytest.fixture
+def made(tmp_path):
+    return Board(PERIOD_S, tmp_path / "board")
+
+
+def next_period() -> None:
+    time.sleep(PERIOD_S * 1.5)
+
+
+def test_jobs_have_the_state_that_squeue_tells(cluster, made):
+    cluster.squeue({"1": "RUNNING", "2": "PENDING", "3": "COMPLETED"})
+    made.state("1"), made.state("2")
+    next_period()
+    assert made.state("1") == "RUNNING"
+    assert made.state("2") == "PENDING"
+    assert cluster.asked()[-1].endswith("--jobs=1,2")
+
+
+def test_within_a_period_nobody_is_asked_twice(cluster, tmp_path):
+    cluster.squeue({str(job): "RUNNING" for job in range(400)})
+    boards = [Board(30.0, tmp_path / "board") for _ in range(400)]
+    for _ in range(3):
+        states = [each.state(str(job)) for job, each in enumerate(boards)]
+    assert len(cluster.asked()) == 1
+    # The first to come asked before the others were there.
+    assert states[0] == "RUNNING"
+    assert states[1:] == [None] * 399
+
+
+def test_processes_that_ask_at_once_share_one_question(cluster, tmp_path):
+    cluster.write("squeue", "sleep 0.5; echo '1|RUNNING'; echo '2|RUNNING'; echo '3|RUNNING'")
+    program = (
+        "import sys, time; from pathlib import Path; from workflow_lib.launch.board import Board\n"
+        "board = Board(60.0, Path(sys.argv[1]))\n"
+        "for _ in range(20): board.state(sys.argv[2]); time.sleep(0.05)\n"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "board"), job],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )
+        for job in ("1", "2", "3")
+    ]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert len(cluster.asked()) == 1
+
+
+def test_a_job_that_slurmctld_forgot_is_looked_up_in_the_accounting(cluster, made):
+    cluster.squeue({"1": "RUNNING"})
+    cluster.sacct({"2": "CANCELLED by 0", "22": "FAILED"})
+    made.state("1")
+    assert made.state("2") is None
+    for _ in range(4):
+        next_period()
+        states = made.state("1"), made.state("2")
+        if states == ("RUNNING", "CANCELLED by 0"):
+            break
+    assert states == ("RUNNING", "CANCELLED by 0")
+    assert [line.split()[0] for line in cluster.asked()[:3]] == ["squeue", "squeue", "sacct"]
+    assert cluster.asked()[2].endswith("--jobs=2")
+
+
+def test_squeue_that_knows_none_of_the_jobs_has_answered(cluster, made, capsys):
+    cluster.write("squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    cluster.sacct({"1": "TIMEOUT"})
+    made.state("1")
+    next_period()
+    assert made.state("1") == "TIMEOUT"
+    assert capsys.readouterr().err == ""
+
+
+def test_an_outage_is_said_once_and_survived(cluster, made, capsys):
+    cluster.write("squeue", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert made.state("1") is None
+    time.sleep(PERIOD_S * 2.5)
+    assert made.state("1") is None
+    cluster.squeue({"1": "RUNNING"})
+    time.sleep(PERIOD_S * 4.5)
+    assert made.state("1") == "RUNNING"
+    said = capsys.readouterr().err
+    assert said == (
+        "triptych: Slurm does not answer now, asking on: squeue: Unable to contact slurm "
+        "controller\n"
+    )
+
+
+def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, tmp_path, monkeypatch):
+    clock = [1e9]
+    monkeypatch.setattr(board.time, "time", lambda: clock[0])
+    cluster.write("squeue", "exit 1")
+    made = Board(10.0, tmp_path / "board")
+    times = []
+    for _ in range(1200):
+        before = len(cluster.asked())
+        made.state("1")
+        if len(cluster.asked()) > before:
+            times.append(clock[0] - 1e9)
+        clock[0] += 1
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert gaps == [20, 40, 80, 160, 300, 300]
+
+
+def test_a_database_that_is_down_ends_no_run(cluster, made):
+    cluster.write("sacct", "echo 'Unable to contact slurmdbd' >&2; exit 1")
+    for _ in range(6):
+        assert made.state("1") is None
+        next_period()
+
+
+def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch):
+    cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    monkeypatch.setattr(board, "_VANISHED_AFTER_S", 0.3)
+    started = time.monotonic()
+    assert made.state("1") is None
+    while made.state("1") is None:
+        assert time.monotonic() < started + 10
+        time.sleep(0.02)
+    assert time.monotonic() >= started + 0.3
+    assert made.state("1") == board.VANISHED
+
+
+def test_what_was_told_of_an_earlier_job_with_the_same_id_is_not_taken(cluster, tmp_path):
+    cluster.squeue({"1": "COMPLETED"})
+    Board(60.0, tmp_path / "board").state("1")
+    assert Board(60.0, tmp_path / "board").state("1") is None
+
+
+def test_a_job_that_nobody_waits_for_is_not_asked_about(cluster, made, tmp_path):
+    made.state("1"), made.state("2")
+    made.forget("1")
+    stale = tmp_path / "board" / "3.job"
+    stale.touch()
+    os.utime(stale, (0, 0))
+    next_period()
+    made.state("2")
+    assert cluster.asked()[-1].endswith("--jobs=2")
+    assert not stale.exists()
+
+
+def test_a_directory_that_others_can_write_is_refused(tmp_path):
+    directory = tmp_path / "board"
+    directory.mkdir()
+    directory.chmod(0o777)
+    with pytest.raises(PermissionError, match="set TMPDIR"):
+        Board(1.0, directory)
+
+
+def test_a_damaged_board_is_made_anew(cluster, made, tmp_path):
+    (tmp_path / "board" / "board.json").write_text("{")
+    cluster.squeue({"1": "RUNNING"})
+    assert made.state("1") == "RUNNING"
