@@ -1,181 +1,315 @@
-"""What the sampler achieves and costs on real NVIDIA GPUs.
+"""What the sampler costs training on this machine's NVIDIA GPUs, and what it achieves.
 
-The real sampler process watches all GPUs of this machine while each of them runs bursts of matrix
-products. From what it wrote, this prints the rate achieved, late samples, what reading a GPU cost,
-what the sampler itself cost, and how far each GPU's trapezoid of power lies from its energy counter
-over the same span. Needs torch and nvidia-ml-py:
+All GPUs run steps of matrix products and an all-reduce, without a pause. Beside them, in parts:
 
-    python3 benchmarks/telemetry_on_gpus.py --seconds 30 --rate 10
+slowdown  the real sampler at several rates, and Zeus's power monitor of all GPUs, each for blocks
+          of a few seconds between blocks in which nothing is read; they are started as a run or a
+          user starts them, and held (SIGSTOP) while it is not their turn
+steady    each alone without a break: CPU time, memory, samples delivered, lateness
+busy      the sampler with a busy loop on every CPU core beside it
+
+Needs torch, numpy, psutil and nvidia-ml-py, and Zeus for what is called zeus; about six minutes:
+
+    python3 benchmarks/telemetry_on_gpus.py --output telemetry.jsonl
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import itertools
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
+# So that torch's number of a GPU is NVML's.
+os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
-import torch
+from benchmarks.measuring import pairs
+from benchmarks.measuring.pairs import NOTHING, Block
+from benchmarks.measuring.parts import Log, parser, run_parts
+from benchmarks.measuring.processes import SamplerProcess, Watched, ZeusProcess, busy_cores
+from benchmarks.measuring.ranks import Ranks
 
-from workflow_lib import records
-
-#: a burst, and the pause after it: power then has edges, where trapezoid and counter could differ
-_BURST_S = 3.0
-_PAUSE_S = 1.0
-_MATRIX = 8192
-
-Row = dict[str, str]
-
-
-def make_cell(gpus: int, rate_hz: float) -> records.Cell:
-    """A cell that asks for NVIDIA telemetry of ``gpus`` GPUs; nothing else of it matters here."""
-    return records.Cell(
-        id="benchmark/none/tp1-pp1-dp1_telemetry_0",
-        model=records.Model("none", "llama", 1, 64, 64, 1, 1, 64, 64),
-        degrees=records.Degrees(dp=gpus),
-        training=records.Training(0, 1, gpus, "bf16", "none", False, 0, 1, 0.0, 0),
-        data=records.Data("none", "synthetic"),
-        hardware=records.Hardware("benchmark", None, gpus, 1, None, None, None, None, ()),
-        telemetry=records.Telemetry("nvidia", rate_hz, 0.0),
-        nodes=1,
-        software={},
-    )
+PARTS = ("slowdown", "steady", "busy")
+MATRIX, PRODUCTS, ALL_REDUCE_BYTES = 8192, 12, 256 * 2**20
+WARM_UP_S = 15.0
+#: how long each rate runs alone, and beside busy cores
+STEADY_S, BUSY_S = {"sampler-10": 15.0, "sampler-50": 20.0, "zeus-10": 10.0}, 12.0
+_SETTLE_S = 2.0
 
 
-def run_bursts(gpus: int, seconds: float) -> None:
-    """Bursts of bf16 matrix products on every GPU, until the time is up."""
-    devices = [torch.device("cuda", index) for index in range(gpus)]
-    matrices = [torch.randn(_MATRIX, _MATRIX, device=d, dtype=torch.bfloat16) for d in devices]
-    outputs = [torch.empty_like(matrix) for matrix in matrices]
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        burst_end = min(time.monotonic() + _BURST_S, end)
-        while time.monotonic() < burst_end:
-            for matrix, output in zip(matrices, outputs, strict=True):
-                for _ in range(20):
-                    torch.mm(matrix, matrix, out=output)
-            for device in devices:
-                torch.cuda.synchronize(device)
-        time.sleep(_PAUSE_S)
+class Benchmark:
+    """The parts, and the ranks beside which they run."""
 
+    def __init__(
+        self,
+        gpus: int,
+        names: Sequence[str],
+        rounds: int,
+        block_s: float,
+        directory: Path,
+        log: Log,
+        device: str = "cuda",
+    ) -> None:
+        """``names`` are of what is tried: sampler-10 is the sampler at 10 Hz, zeus-10 is Zeus."""
+        self.gpus = gpus
+        self.names = list(names)
+        self.rounds = rounds
+        self.block_s = block_s
+        self.directory = directory
+        self.log = log
+        self.device = device
+        self._ranks: Ranks | None = None
+        self._started = 0
 
-def sample(directory: Path, gpus: int, rate_hz: float, seconds: float) -> str:
-    """Run the sampler beside the bursts; returns the node's name. Raises RuntimeError."""
-    paths = records.RunPaths(directory)
-    records.write_json(paths.cell, make_cell(gpus, rate_hz))
-    node = records.node_name()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)],
-        cwd=REPOSITORY,
-        env={**os.environ, "SLURMD_NODENAME": node},
-    )
-    try:
-        while not paths.telemetry_ready(node).exists():
-            if process.poll() is not None:
-                raise RuntimeError("the sampler ended before it was ready; see its message above")
-            time.sleep(0.05)
-        time.sleep(2.0)  # some idle time first
-        run_bursts(gpus, seconds)
-        paths.telemetry_stop.touch()
-        if process.wait(timeout=10) != 0:
-            raise RuntimeError(f"the sampler ended with code {process.returncode}")
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    return node
+    def ranks(self) -> Ranks:
+        """The ranks, started and warmed up when they are first asked for."""
+        if self._ranks is None:
+            started = time.monotonic()
+            self._ranks = Ranks(self.gpus, MATRIX, PRODUCTS, ALL_REDUCE_BYTES, self.device)
+            self.log.say(f"ranks ready after {time.monotonic() - started:.1f} s")
+            time.sleep(WARM_UP_S)
+        self._ranks.check()
+        return self._ranks
 
+    def close(self) -> None:
+        """End the ranks."""
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a sample file."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+    def start(self, name: str) -> SamplerProcess | ZeusProcess:
+        """Start what a name stands for, in a directory of its own. Raises RuntimeError."""
+        kind, _, rate = name.partition("-")
+        if kind == "zeus":
+            return ZeusProcess(float(rate))
+        self._started += 1
+        directory = self.directory / f"{self._started}-{name}"
+        return SamplerProcess(directory, self.gpus, float(rate))
 
+    # ------------------------------------------------------------------------------- slowdown
 
-def energy_line(gpu: int, rows: list[Row]) -> str:
-    """One GPU's energy, by the trapezoid of power and by its counter, between counter readings."""
-    counted = [row for row in rows if row["energy_j"]]
-    first_s, last_s = (float(counted[i]["unix_time_s"]) for i in (0, -1))
-    inside = [
-        (float(row["unix_time_s"]), float(row["power_w"]))
-        for row in rows
-        if row["power_w"] and first_s <= float(row["unix_time_s"]) <= last_s
-    ]
-    trapezoid_j = sum((p + q) / 2 * (t - s) for (s, p), (t, q) in itertools.pairwise(inside))
-    counter_j = float(counted[-1]["energy_j"]) - float(counted[0]["energy_j"])
-    capped = [row["throttle_power_cap_s"] for row in rows if row["throttle_power_cap_s"]]
-    capped_s = f"{float(capped[-1]) - float(capped[0]):8.2f}" if capped else "       –"
-    difference = 100 * (counter_j / trapezoid_j - 1)
-    hottest_c = max(float(row["temperature_c"]) for row in rows if row["temperature_c"])
-    return (
-        f"{gpu:3d} {trapezoid_j:13.1f} {counter_j:11.1f} {difference:+8.3f}"
-        f" {max(p for _, p in inside):8.1f} {hottest_c:6.0f} {capped_s}"
-    )
+    def slowdown(self) -> None:
+        """Blocks with each, between blocks with nothing, in one run of steps."""
+        ranks = self.ranks()
+        watched: dict[str, Watched] = {}
+        try:
+            for name in self.names:
+                try:
+                    watched[name] = self.start(name)
+                except RuntimeError as error:
+                    self.log.say(f"{name}: {error}")
+                    self.log.row("slowdown", name=name, error=str(error))
+            time.sleep(_SETTLE_S)
+            for one in watched.values():
+                one.pause()
+            blocks, cpu_s = self._take_turns(ranks, watched)
+            steps = ranks.step_ends()
+        finally:
+            for one in watched.values():
+                one.end()
+        self.log.row("slowdown-raw", blocks=blocks, step_ends=steps, cpu_s=cpu_s)
+        self._report(blocks, cpu_s, steps)
 
+    def _take_turns(
+        self, ranks: Ranks, watched: dict[str, Watched]
+    ) -> tuple[list[Block], dict[str, float]]:
+        blocks: list[Block] = []
+        cpu_s = dict.fromkeys(watched, 0.0)
+        for name in pairs.order_of_blocks(list(watched), self.rounds, seed=1):
+            ranks.check()
+            one = watched.get(name)
+            if one is not None:
+                before = one.cpu_s()
+                one.resume()
+            start = time.time()
+            time.sleep(self.block_s)
+            end = time.time()
+            if one is not None:
+                one.pause()
+                cpu_s[name] += one.cpu_s() - before
+            blocks.append(Block(name, start, end))
+        return blocks, cpu_s
 
-def report(paths: records.RunPaths, node: str) -> None:
-    """Print what the files say."""
-    start = records.read_record(paths.telemetry_start(node), records.TelemetryStart)
-    end = records.read_record(paths.telemetry_end(node), records.TelemetryEnd)
-    rows = read_rows(paths.gpu_samples(node))
-    first = [float(row["unix_time_s"]) for row in rows if row["gpu"] == "0"]
-    span_s = first[-1] - first[0]
-    gaps = [b - a for a, b in itertools.pairwise(first)]
-    print(f"{len(start.gpus)} × {start.gpus[0]['name']}, driver {start.gpus[0]['driver_version']}")
-    print(f"rate       {(len(first) - 1) / span_s:.3f} Hz of {start.sample_rate_hz} Hz asked")
-    print(f"samples    {end.samples} in {span_s:.1f} s, {end.late_samples} late")
-    print(f"gaps       median {statistics.median(gaps):.4f} s, longest {max(gaps):.4f} s")
-    for name, costs in (
-        ("fast", [float(r["read_cost_s"]) for r in rows if not r["energy_j"]]),
-        ("slow", [float(r["read_cost_s"]) for r in rows if r["energy_j"]]),
-    ):
-        if len(costs) > 1:
-            cuts = statistics.quantiles(costs, n=100)
-            print(
-                f"read cost  {name}: p50 {1e3 * cuts[49]:.3f} ms, p99 {1e3 * cuts[98]:.3f} ms a GPU"
+    def _report(self, blocks: list[Block], cpu_s: dict[str, float], steps: list[float]) -> None:
+        rows = []
+        for name in [*cpu_s, NOTHING]:
+            mine = [block for block in blocks if block.name == name]
+            times = [step for block in mine for step in pairs.steps_of(block, steps)]
+            means = pairs.slowdowns(blocks, steps, name)
+            medians = pairs.slowdowns(blocks, steps, name, statistics.median)
+            of_mean, of_median = pairs.interval(means), pairs.interval(medians)
+            length_s = sum(block.end_s - block.start_s for block in mine)
+            share = cpu_s[name] / length_s if name in cpu_s else float("nan")
+            self.log.row(
+                "slowdown",
+                name=name,
+                gpus=self.gpus,
+                steps=len(times),
+                step_s=statistics.fmean(times),
+                slowdown=of_mean,
+                slowdown_of_median=of_median,
+                each=means,
+                cpu_share=share,
             )
-    print(
-        f"sampler    {end.cpu_time_s:.2f} s CPU, {100 * end.cpu_time_s / span_s:.2f} % of a core, "
-        f"{end.peak_memory_bytes / 1e6:.1f} MB at most"
-    )
-    throttle = sum(bool(row["throttle_sw_thermal_s"]) for row in rows)
-    print(f"throttle   slowdown counters in {throttle} of {len(rows)} rows")
-    print(f"errors     {dict(end.errors) or 'none'}")
-    print(f"missing    {dict(start.missing) or 'none'}")
-    print("GPU   trapezoid/J   counter/J   diff/%   peak/W  max/°C  capped/s")
-    for gpu in range(len(start.gpus)):
-        print(energy_line(gpu, [row for row in rows if row["gpu"] == str(gpu)]))
+            rows.append(
+                (
+                    name,
+                    str(of_mean.pairs),
+                    str(len(times)),
+                    f"{1e3 * statistics.fmean(times):.3f}",
+                    f"{100 * of_mean.mean:+.3f}",
+                    f"{100 * of_mean.low:+.3f} to {100 * of_mean.high:+.3f}",
+                    f"{100 * of_mean.t_low:+.3f} to {100 * of_mean.t_high:+.3f}",
+                    f"{100 * of_median.mean:+.3f}",
+                    f"{100 * of_median.low:+.3f} to {100 * of_median.high:+.3f}",
+                    f"{100 * share:.3f}",
+                )
+            )
+        self.log.table(
+            (
+                "beside training",
+                "pairs",
+                "steps",
+                "step/ms",
+                "slow-down/%",
+                "95 % bootstrap",
+                "95 % t",
+                "of medians/%",
+                "95 % bootstrap",
+                "CPU/% of a core",
+            ),
+            rows,
+        )
+
+    # ------------------------------------------------------------------------------- alone
+
+    def steady(self) -> None:
+        """Each without a break."""
+        self.ranks()
+        self._alone("steady", {name: STEADY_S.get(name, 15.0) for name in self.names})
+
+    def busy(self) -> None:
+        """The samplers beside a busy loop on every core."""
+        self.ranks()
+        names = [name for name in self.names if name.startswith("sampler")]
+        with busy_cores() as cores:
+            self.log.say(f"{cores} cores, each with a busy loop")
+            self._alone("busy", dict.fromkeys(names, BUSY_S))
+
+    def _alone(self, part: str, seconds: dict[str, float]) -> None:
+        rows = []
+        for name, duration_s in seconds.items():
+            try:
+                rows.append(self._one_alone(part, name, duration_s))
+            except Exception as error:  # what one of them lacks costs the others nothing
+                self.log.say(f"{name}: {type(error).__name__}: {error}")
+                self.log.row(part, name=name, error=f"{type(error).__name__}: {error}")
+        self.log.table(
+            (
+                "beside training",
+                "s",
+                "CPU/% of a core",
+                "RSS/MB",
+                "processes",
+                "delivered/%",
+                "late p50/ms",
+                "p99/ms",
+                "max/ms",
+                "read p50/µs",
+                "p99/µs",
+                "late, missed",
+                "kept",
+            ),
+            rows,
+        )
+
+    def _one_alone(self, part: str, name: str, duration_s: float) -> tuple[str, ...]:
+        one = self.start(name)
+        try:
+            time.sleep(_SETTLE_S)
+            cpu_before, start = one.cpu_s(), time.time()
+            time.sleep(duration_s)
+            cpu_s, end = one.cpu_s() - cpu_before, time.time()
+            memory, members = one.memory_bytes(), len(one.members())
+            if isinstance(one, SamplerProcess):
+                ended = one.stop()
+                achieved = one.achieved(start, end)
+                tail = f"{ended.late_samples}, {ended.missed_samples}"
+                kept = ""
+                self.log.row(part, name=name, end=ended, **achieved)
+            else:
+                counts = one.stop()
+                achieved, tail = {}, ""
+                lived_s = time.time() - start + _SETTLE_S
+                kept = ", ".join(
+                    f"{domain} {statistics.fmean(of_gpus.values()) / lived_s:.1f}/s"
+                    for domain, of_gpus in counts.items()
+                )
+                self.log.row(part, name=name, kept=counts, lived_s=lived_s)
+        finally:
+            if one.process.poll() is None:
+                one.end()
+        share = cpu_s / (end - start)
+        self.log.row(
+            part, name=name, gpus=self.gpus, cpu_share=share, rss_bytes=memory, processes=members
+        )
+        return (
+            name,
+            f"{end - start:.0f}",
+            f"{100 * share:.3f}",
+            f"{memory / 1e6:.1f}",
+            str(members),
+            *(
+                f"{scale * achieved[key]:.3f}" if key in achieved else ""
+                for key, scale in _ACHIEVED.items()
+            ),
+            tail,
+            kept,
+        )
+
+
+_ACHIEVED = {
+    "delivered": 100.0,
+    "lateness_p50_ms": 1.0,
+    "lateness_p99_ms": 1.0,
+    "lateness_max_ms": 1.0,
+    "read_cost_p50_us": 1.0,
+    "read_cost_p99_us": 1.0,
+}
 
 
 def main() -> int:
-    """Run and report; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of bursts (default: 30)")
-    parser.add_argument("--rate", type=float, default=10.0, help="samples a second (default: 10)")
-    parser.add_argument("--keep", type=Path, help="an empty directory that keeps the files")
-    options = parser.parse_args()
-    gpus = torch.cuda.device_count()
+    """Run the parts; returns the exit code."""
+    arguments = parser(__doc__, PARTS)
+    arguments.add_argument(
+        "--beside", nargs="+", default=["sampler-10", "sampler-50", "zeus-10"], help="what is tried"
+    )
+    arguments.add_argument("--rounds", type=int, default=10, help="blocks of each (default: 10)")
+    arguments.add_argument(
+        "--block", type=float, default=3.75, help="seconds a block (default: 3.75)"
+    )
+    options = arguments.parse_args()
+    import torch
+
+    gpus = options.gpus or torch.cuda.device_count()
     if gpus == 0:
         print("telemetry_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
         return 0
+    log = Log(options.output)
+    log.say(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.keep or Path(temporary)
+        benchmark = Benchmark(gpus, options.beside, options.rounds, options.block, directory, log)
+        parts = {name: getattr(benchmark, name) for name in PARTS}
         try:
-            node = sample(directory, gpus, options.rate, options.seconds)
-        except RuntimeError as error:
-            print(f"telemetry_on_gpus: {error}", file=sys.stderr)
-            return 1
-        report(records.RunPaths(directory), node)
-    return 0
+            return run_parts(parts, options.parts, log)
+        finally:
+            benchmark.close()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Writes the reference pages that restate the code: ``python -m docs.generate``.
 
-``configuration.md`` comes from the models in workflow_lib/config.py and their docstrings,
+``configuration.md`` comes from the models in workflow_lib/config and their docstrings,
 ``columns.md`` from workflow_lib/records/columns.py, ``backends.md`` from what
 workflow_lib/training/capabilities.py says of the combinations in docs/backends.py.
 tests/test_docs.py fails when one is stale.
@@ -55,18 +55,41 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Data", config.DataSpec),
     ("Sweep", config.SweepSpec),
     ("Protocol", config.Protocol),
+    ("Cool-down", config.CoolDown),
     ("Training options", config.TrainingAxes),
     ("Block", config.Block),
     ("Exclusion", config.Exclusion),
 )
 
 _TABLES = (
-    ("telemetry/&lt;node&gt;.csv", "One row a sample and GPU.", records.GPU_SAMPLES),
+    ("telemetry/&lt;node&gt;.csv", "One row a tick and GPU.", records.GPU_SAMPLES),
+    (
+        "telemetry/&lt;node&gt;-counters.csv",
+        "One row a second and GPU, where anything was due. A GPU's first and last row hold all "
+        "that it has.",
+        records.GPU_COUNTERS,
+    ),
+    (
+        "telemetry/&lt;node&gt;-power.csv",
+        "One row a sample that the driver itself took, where it keeps any.",
+        records.POWER_SAMPLES,
+    ),
+    ("telemetry/&lt;node&gt;-events.csv", "One row an event.", records.GPU_EVENTS),
+    (
+        "telemetry/&lt;node&gt;-blocks.csv",
+        "One row a turn of a sampling rate, only where rates take turns.",
+        records.SAMPLER_BLOCKS,
+    ),
     ("telemetry/&lt;node&gt;-host.csv", "One row a second.", records.HOST_SAMPLES),
     ("steps/rank&lt;n&gt;.csv", "One row a step and rank.", records.STEPS),
     ("plan.parquet", "One row a cell that the sweep asks for.", records.PLAN),
     ("runs.parquet", "One row a run of every feasible cell.", records.RUNS),
     ("gpus.parquet", "One row a GPU and run, over the measured steps.", records.GPUS),
+    (
+        "overhead.parquet",
+        "One row a sampling rate and run, of the runs in which rates take turns.",
+        records.OVERHEAD,
+    ),
     ("cells.parquet", "One row a cell of the plan.", records.CELLS),
 )
 
@@ -84,7 +107,7 @@ def pages() -> dict[Path, str]:
 
 
 def _configuration() -> str:
-    parts = [_NOTICE.format(source="workflow_lib/config.py"), _CONFIGURATION.rstrip()]
+    parts = [_NOTICE.format(source="workflow_lib/config"), _CONFIGURATION.rstrip()]
     inherited = set(config.TrainingAxes.model_fields)
     for title, model in _SECTIONS:
         schema = model.model_json_schema()

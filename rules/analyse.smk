@@ -5,7 +5,7 @@ rule reduce:
     input:
         outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
-        sources=source_files("analysis", "records", "formulas.py"),
+        sources=analysis_sources(),
     output:
         f"{RESULTS}/cells/{{cell}}/run{{run}}/summary.json",
     log:
@@ -24,11 +24,12 @@ rule collect:
     input:
         summaries,
         plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
-        sources=source_files("analysis", "records", "formulas.py"),
+        sources=analysis_sources(),
     output:
         runs=f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
         cells=f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
         gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
+        overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
     log:
         f"{RESULTS}/logs/collect/{{sweep}}.log",
     group:

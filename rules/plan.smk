@@ -4,7 +4,7 @@
 rule plan:
     input:
         configuration_files,
-        source_files("cells.py", "config.py", "feasibility.py", "formulas.py", "memory.py"),
+        source_files("cells.py", "config", "feasibility.py", "formulas.py", "memory"),
         source_files("plan.py", "study.py", "training/capabilities.py"),
     output:
         f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",

@@ -26,6 +26,7 @@ rule page:
     input:
         figures=f"{RESULTS}/sweeps/{{sweep}}/figures",
         plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
+        overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
         sources=source_files("report", "records"),
     output:
         f"{RESULTS}/sweeps/{{sweep}}/report.html",

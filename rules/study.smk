@@ -136,6 +136,11 @@ def source_files(*packages):
     return sorted(str(path) for path in found if path.suffix in (".py", ".j2", ".mplstyle"))
 
 
+def analysis_sources():
+    """What the tables are made by."""
+    return source_files("analysis", "records", "formulas.py", "telemetry/counter_span.py")
+
+
 def configuration_files(wildcards):
     """Every file of the configuration."""
     return sorted(str(path) for path in Path(CONFIG).rglob("*.yaml"))
@@ -162,6 +167,6 @@ def report_what_there_is():
             " && python -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
             " --description {sweep.description:q} --directory {directory:q}"
             " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
-            " {directory:q}/gpus.parquet"
+            " {directory:q}/gpus.parquet {directory:q}/overhead.parquet"
             " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"
         )

@@ -348,3 +348,59 @@ def test_an_exclusion_can_name_a_backend_or_a_workload(reason_of, study_director
     )
     sweep = cells.expand_study(load_study(study_directory))["one-h200"]
     assert [planned.cell.training.workload for planned in sweep.cells] == ["pretrain"]
+
+
+@pytest.fixture
+def cell_of_protocol(study_directory, edit):
+    """The cell on h200 of a sweep that is told how to measure."""
+
+    def planned(protocol: str) -> cells.PlannedCell:
+        text = (study_directory / "sweeps" / "overhead.yaml").read_text(encoding="utf-8")
+        head, _, rest = text.partition("  interleaved_rates_hz")
+        rest = rest.partition("block_s: 10\n")[2]
+        text = f"{head}{protocol}{rest}".replace("[h200, h100]", "[h200]")
+        (study_directory / "sweeps" / "one.yaml").write_text(text, encoding="utf-8")
+        (found,) = cells.expand_study(load_study(study_directory))["one"].cells
+        return found
+
+    return planned
+
+
+def test_a_cool_down_is_to_a_distance_from_the_platforms_idle_temperature(cell_of_protocol, edit):
+    plain = cell_of_protocol("  sample_rate_hz: 10\n")
+    assert plain.cell.telemetry.cool_down_to_c is None
+    assert plain.cell.telemetry.cool_down_limit_s == 0
+    asking = "  sample_rate_hz: 10\n  cool_down: {within_c: 5, limit_s: 600}\n"
+    cooled = cell_of_protocol(asking)
+    telemetry = cooled.cell.telemetry
+    assert (telemetry.cool_down_to_c, telemetry.cool_down_limit_s) == (40.0, 600.0)
+    assert cooled.cell.id != plain.cell.id
+    # The wait counts in full: it may take that long.
+    assert cooled.estimate.run_time_s == pytest.approx(plain.estimate.run_time_s + 600)
+    # 120 s of start-up, 10 s idle, 620 steps of 1.0655 s: 790.6 s. Twice that, rounded up.
+    assert (plain.estimate.time_limit_min, cooled.estimate.time_limit_min) == (27, 47)
+    # Where nothing asks for it, correcting the figure trains nothing.
+    edit("platforms/h200.yaml", "idle_temperature_c: 35", "idle_temperature_c: 30")
+    assert cell_of_protocol("  sample_rate_hz: 10\n").cell.id == plain.cell.id
+    assert cell_of_protocol(asking).cell.telemetry.cool_down_to_c == 35.0
+
+
+def test_rates_that_take_turns_are_the_cells(cell_of_protocol):
+    planned = cell_of_protocol("  interleaved_rates_hz: [0, 1, 50]\n  block_s: 10\n")
+    telemetry = planned.cell.telemetry
+    assert (telemetry.interleaved_rates_hz, telemetry.block_s) == ((0, 1, 50), 10)
+    assert telemetry.sample_rate_hz == 50
+    assert planned.feasible
+    assert cell_of_protocol("  sample_rate_hz: 50\n").cell.telemetry.interleaved_rates_hz == ()
+
+
+def test_too_few_steps_for_two_rounds_of_sampling_rates_are_refused(cell_of_protocol):
+    # 6·7.505e9 + 6·32·4096·8192 FLOPs a token, 8·8192 tokens a step, over 8 × 989.4e12 × 0.4:
+    # 600 steps of 1.0655 s are 639 s. Two rounds of three rates are six blocks.
+    rates = "  interleaved_rates_hz: [0, 1, 50]\n"
+    assert cell_of_protocol(f"{rates}  block_s: 106\n").feasible
+    refused = cell_of_protocol(f"{rates}  block_s: 107\n")
+    assert refused.reason == (
+        "its 600 measured steps take about 639 s, but 2 rounds of 3 sampling rates with 107 s each "
+        "take 642 s; use more measured_steps"
+    )

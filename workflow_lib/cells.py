@@ -224,10 +224,19 @@ def _hardware(name: str, platform: Platform) -> records.Hardware:
 
 
 def _telemetry(platform: Platform, protocol: Protocol) -> records.Telemetry:
+    rates = protocol.interleaved_rates_hz
+    cool_down_to_c, cool_down_limit_s = None, 0.0
+    if protocol.cool_down is not None and platform.idle_temperature_c is not None:
+        cool_down_to_c = platform.idle_temperature_c + protocol.cool_down.within_c
+        cool_down_limit_s = protocol.cool_down.limit_s
     return records.Telemetry(
         source=platform.telemetry,
-        sample_rate_hz=protocol.sample_rate_hz,
+        sample_rate_hz=protocol.sample_rate_hz or max(rates),
         idle_baseline_s=protocol.idle_baseline_s,
+        interleaved_rates_hz=rates,
+        block_s=protocol.block_s or 0.0,
+        cool_down_to_c=cool_down_to_c,
+        cool_down_limit_s=cool_down_limit_s,
     )
 
 

@@ -20,6 +20,8 @@ STARTUP_S = 120.0
 #: a job asks for this many times its estimated duration, and for at least LEAST_TIME_LIMIT_MIN
 TIME_LIMIT_MARGIN = 2.0
 LEAST_TIME_LIMIT_MIN = 15
+#: sampling rates that take turns are compared within a round, so one round alone tells no spread
+LEAST_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def estimate(cell: Cell, platform: Platform) -> Estimate:
     wanted_min = platform.time_limit_max_min
     if step_time_s is not None:
         steps = cell.training.warmup_steps + cell.training.measured_steps
-        run_time_s = STARTUP_S + cell.telemetry.idle_baseline_s + steps * step_time_s
+        waits_s = cell.telemetry.cool_down_limit_s + cell.telemetry.idle_baseline_s
+        run_time_s = STARTUP_S + waits_s + steps * step_time_s
         wanted_min = max(-(-int(TIME_LIMIT_MARGIN * run_time_s) // 60), LEAST_TIME_LIMIT_MIN)
     return Estimate(
         memory=memory.estimate(cell.model, cell.degrees, cell.training),
@@ -142,7 +145,9 @@ def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | N
 
 
 def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
-    """Why the cell needs more memory, or more time, than the platform has; None where it fits."""
+    """Why the cell needs more memory, or more time, than the platform has, or measures for too
+    short to compare sampling rates; None where nothing speaks against it.
+    """
     capacity = cell.hardware.gpu_memory_bytes
     if capacity is not None and cost.memory.total > capacity * (1 + MEMORY_UNCERTAINTY):
         return (
@@ -154,4 +159,21 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
             f"needs about {cost.time_limit_min} min, but the partition's time_limit_max_min is "
             f"{platform.time_limit_max_min}"
         )
-    return None
+    return _too_short(cell, cost)
+
+
+def _too_short(cell: Cell, cost: Estimate) -> str | None:
+    """Why the measured steps hold too few turns of each sampling rate, where they take turns."""
+    telemetry, steps = cell.telemetry, cell.training.measured_steps
+    if not telemetry.interleaved_rates_hz or cost.step_time_s is None:
+        return None
+    rates = len(telemetry.interleaved_rates_hz)
+    needed_s = LEAST_ROUNDS * rates * telemetry.block_s
+    window_s = steps * cost.step_time_s
+    if window_s >= needed_s:
+        return None
+    return (
+        f"its {steps} measured steps take about {window_s:.0f} s, but {LEAST_ROUNDS} rounds of "
+        f"{rates} sampling rates with {telemetry.block_s:g} s each take {needed_s:g} s; use more "
+        "measured_steps"
+    )

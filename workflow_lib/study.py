@@ -207,6 +207,13 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 )
 
     check("platforms", "platform", sweep.platforms, study.platforms)
+    for name in sweep.platforms:
+        if sweep.protocol.cool_down and study.platforms[name].idle_temperature_c is None:
+            raise ConfigError(
+                f"{path}: protocol.cool_down: platform {name} has no idle_temperature_c to cool "
+                f"down to; set it in {study.directory}/platforms/{name}.yaml to what its GPUs show "
+                "after long idling, or leave cool_down out"
+            )
     check("data", "data", [sweep.data], study.data)
     for number, block in enumerate(sweep.matrix):
         check(f"matrix.{number}.models", "model", values(block.models), study.models)

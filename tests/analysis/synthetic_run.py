@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib.records import (
+    GPU_COUNTERS,
+    GPU_EVENTS,
     GPU_SAMPLES,
+    HOST_SAMPLES,
     STEPS,
     Cell,
     Column,
@@ -32,12 +35,23 @@ from workflow_lib.records import (
     RankRecord,
     RunPaths,
     Telemetry,
+    TelemetryEnd,
     TelemetryStart,
     Training,
     write_json,
 )
 
 START = 1_700_000_000.0
+
+#: what no run of three steps, and without a cool-down, has
+TOO_SHORT = (
+    "the run's 3 steps make 3 blocks of a second or more; 5 are the fewest that tell a trend"
+)
+LACKING = {
+    "steady": TOO_SHORT,
+    "steady_from_step": TOO_SHORT,
+    "cool_down_s": "the cell asks for no cool-down (cool_down_to_c is null)",
+}
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py
 MODEL = Model(
@@ -68,7 +82,9 @@ def cell(**changes: Any) -> Cell:
 
 
 def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
-    """A GPU's readings at a time: idle, then 400 W (GPU 0) or 600 W (GPU 1) from 5 s on."""
+    """A GPU's readings at a time, fast ones and counters: idle, then 400 W (GPU 0) or 600 W (GPU 1)
+    from 5 s on.
+    """
     busy_w = 400 + 200 * gpu
     return {
         "unix_time_s": START + elapsed_s,
@@ -83,7 +99,25 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
         "throttle_sw_thermal_s": 0.1 * (elapsed_s + 10),
         "throttle_hw_thermal_s": 0.05 * (elapsed_s + 10),
         "throttle_power_brake_s": 0,
+        "memory_temperature_c": 70 + 2 * gpu,
+        "thermal_margin_c": 30 - gpu - (1 if elapsed_s == 25 else 0),
+        # 3 and 2 kB a second over links, 1 kB a second over PCIe each way.
+        "gpu_link_received_bytes": round(3000 * (elapsed_s + 10)),
+        "gpu_link_sent_bytes": round(2000 * (elapsed_s + 10)),
+        "pcie_received_bytes": round(1000 * (elapsed_s + 10)),
+        "pcie_sent_bytes": round(1000 * (elapsed_s + 10)),
+        "ecc_corrected_errors": 5 + (elapsed_s > 30),
+        "ecc_uncorrected_errors": 0,
         "read_cost_s": 0.001,
+    }
+
+
+def host_sample(elapsed_s: float) -> dict[str, Any]:
+    """A node's readings at a time: CPUs at 150 W, the whole node at 2 kW."""
+    return {
+        "unix_time_s": START + elapsed_s,
+        "cpu_energy_j": 150 * (elapsed_s + 10),
+        "node_power_w": 2000,
     }
 
 
@@ -101,6 +135,8 @@ class Run:
     #: a sample's fields → the fields to write, or None to leave it out
     edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)
+    #: when counters are read, in s after START: by default with every sample
+    counted_at: Callable[[float], bool] = lambda elapsed_s: True
     period_s: float = 0.5
     step_tokens: int = 32
     #: of inference: from a step's start to the end of rank 1's prefill; rank 0's is 1 s shorter
@@ -134,7 +170,16 @@ class Run:
             for tick in ticks
             for gpu in range(self.gpus_per_node)
         ]
-        write_csv(paths.gpu_samples(node), GPU_SAMPLES, [row for row in rows if row is not None])
+        kept = [row for row in rows if row is not None]
+        counted = [row for row in kept if self.counted_at(row["unix_time_s"] - START)]
+        write_csv(paths.gpu_samples(node), GPU_SAMPLES, kept)
+        write_csv(paths.gpu_counters(node), GPU_COUNTERS, counted)
+        host = [host_sample(second) for second in range(-10, 51)]
+        write_csv(paths.host_samples(node), HOST_SAMPLES, host)
+        write_csv(paths.gpu_events(node), GPU_EVENTS, [])
+        # Of the minute from 10 s before the start, 0.3 s.
+        end = TelemetryEnd(node, START + 50, len(ticks), 0, 0, {}, 0.3, 10**7)
+        write_json(paths.telemetry_end(node), end)
 
     def _write_rank(self, paths: RunPaths, rank: int) -> None:
         per_node = self.cell.ranks_per_node
@@ -163,9 +208,11 @@ class Run:
 
 
 def write_csv(path: Path, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows under their header; what a row lacks is empty."""
+    """Write rows under their header, of the columns alone; what a row lacks is empty."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, [column.name for column in columns], lineterminator="\n")
+        writer = csv.DictWriter(
+            stream, [column.name for column in columns], lineterminator="\n", extrasaction="ignore"
+        )
         writer.writeheader()
         writer.writerows(rows)

@@ -18,6 +18,7 @@ from workflow_lib.records import (
     CELLS,
     GPUS,
     MEASURES,
+    OVERHEAD,
     PLAN,
     RUNS,
     Outcome,
@@ -63,7 +64,7 @@ def tables(tmp_path: Path, plan: list[dict[str, Any]]) -> dict[str, list[dict[st
     """Collect a plan; returns each table's rows."""
     write_table(table(plan, PLAN), tmp_path / "plan.parquet")
     collect(tmp_path / "plan.parquet", tmp_path, tmp_path / "tables")
-    columns = {"runs": RUNS, "cells": CELLS, "gpus": GPUS}
+    columns = {"runs": RUNS, "cells": CELLS, "gpus": GPUS, "overhead": OVERHEAD}
     return {
         name: read_table(tmp_path / "tables" / f"{name}.parquet", of_table).to_dicts()
         for name, of_table in columns.items()
@@ -133,6 +134,43 @@ def test_an_outcome_without_a_summary_is_still_told(tmp_path: Path) -> None:
     assert (of_run["outcome"], of_run["cause"]) == ("out_of_memory", "the run was out_of_memory")
 
 
+def test_a_run_with_invalid_telemetry_is_told_though_the_workflow_did_not_reduce_it(
+    tmp_path: Path,
+) -> None:
+    row = planned("a")
+    run = Run(outcome=Outcome.TELEMETRY_INVALID)
+    write_run(tmp_path, row, 1, run).summary.unlink()
+    found = tables(tmp_path, [row])
+    (of_run,), (of_cell,) = found["runs"], found["cells"]
+    assert of_run["outcome"] == "telemetry_invalid"
+    assert of_run["tokens_per_s"] == pytest.approx(6.4)
+    assert of_run["energy_j"] is None
+    # It is no result, so that the cell has no figure of it.
+    assert of_cell["completed"] == 0
+    assert of_cell["tokens_per_s"] is None
+
+
+def test_what_sampling_cost_has_a_row_a_rate(tmp_path: Path) -> None:
+    row = planned("a")
+    paths = write_run(tmp_path, row, 1, Run())
+    assert tables(tmp_path, [row])["overhead"] == []
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    rates = [{"cell": row["cell"], "run": 1, "sample_rate_hz": rate} for rate in (10.0, 0.0)]
+    write_json(paths.summary, {**summary, "overhead": rates})
+    found = tables(tmp_path, [row])["overhead"]
+    assert [rate["sample_rate_hz"] for rate in found] == [0.0, 10.0]
+
+
+def test_a_summary_without_overhead_is_of_an_older_version(tmp_path: Path) -> None:
+    row = planned("a")
+    paths = write_run(tmp_path, row, 1, Run())
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    del summary["overhead"]
+    write_json(paths.summary, summary)
+    with pytest.raises(RecordError, match="expected an object of run, gpus and overhead"):
+        tables(tmp_path, [row])
+
+
 def test_a_completed_run_that_was_not_reduced_says_so(tmp_path: Path) -> None:
     row = planned("a")
     write_run(tmp_path, row, 1, Run()).summary.unlink()
@@ -187,7 +225,7 @@ def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path
     for row in plan:
         write_run(tmp_path, row, 1, Run())
     tables(tmp_path, plan)
-    names = ("runs", "cells", "gpus")
+    names = ("runs", "cells", "gpus", "overhead")
     first = [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names]
     tables(tmp_path, plan[::-1])
     assert [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names] == first

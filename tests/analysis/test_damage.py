@@ -26,13 +26,13 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("1700000010.0,0,99\n", "3 fields, expected 16"),
-        ("1700000010.0,0" + ",1" * 15 + "\n", "17 fields, expected 16"),
-        ("\n", "0 fields, expected 16"),
-        ("1700000010.0,0,x" + "," * 13 + "\n", "power_w is 'x', expected a finite float"),
-        ("1700000010.0,0,nan" + "," * 13 + "\n", "power_w is 'nan', expected a finite float"),
-        ("1700000010.0," + "," * 14 + "\n", "gpu is '', expected a finite int"),
-        ("\0\0\0" + "," * 15 + "\n", "unix_time_s is '\\x00\\x00\\x00', expected a finite float"),
+        ("1700000010.0,0,99\n", "3 fields, expected 10"),
+        ("1700000010.0,0" + ",1" * 9 + "\n", "11 fields, expected 10"),
+        ("\n", "0 fields, expected 10"),
+        ("1700000010.0,0,x" + "," * 7 + "\n", "power_w is 'x', expected a finite float"),
+        ("1700000010.0,0,nan" + "," * 7 + "\n", "power_w is 'nan', expected a finite float"),
+        ("1700000010.0," + "," * 8 + "\n", "gpu is '', expected a finite int"),
+        ("\0\0\0" + "," * 9 + "\n", "unix_time_s is '\\x00\\x00\\x00', expected a finite float"),
     ],
 )
 def test_damaged_telemetry_is_an_error_that_names_the_line(

@@ -13,14 +13,14 @@ import pytest
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPUS, MEASURES, RUNS, Degrees, Outcome, inapplicable
 
-from .synthetic_run import HARDWARE, START, Run, cell
+from .synthetic_run import HARDWARE, LACKING, START, Run, cell
 
 OF_INFERENCE = inapplicable("pretrain")
 
 
 def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
     """Write and reduce a run; returns its row, its GPUs' rows, and the row's missing reasons, but
-    for those of measures that the run's workload does not have.
+    for those of measures that the run's workload does not have, or that need longer runs.
     """
     paths = run.write(tmp_path / "run1")
     reduce_run(paths.directory)
@@ -35,6 +35,8 @@ def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any
         assert {reasons.pop(name) for name in OF_INFERENCE} == {
             "workload pretrain generates nothing"
         }
+        for name in LACKING:
+            reasons.pop(name, None)
     return row, summary["gpus"], reasons
 
 
@@ -78,6 +80,16 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "energy_j": 20_000.0,
         "energy_counter_j": 20_000.0,
         "energy_difference": 0.0,
+        "energy_systematic_share": 0.06,
+        # 150 W and 2 kW for 20 s.
+        "cpu_energy_j": 3000.0,
+        "node_energy_j": 40_000.0,
+        # 0.3 s of a minute.
+        "sampler_cpu_share": 0.005,
+        "step_time_drift": 0.0,
+        "power_drift": 0.0,
+        # Of each GPU 2.5 °C·s over the first step's 10 s, so that the second is 0.25 °C cooler.
+        "temperature_drift_c": -0.25,
         "tokens_per_j": 128 / 20_000,
         # 10 kJ a step, 10 s.
         "energy_delay_product_js": 100_000.0,
@@ -99,7 +111,9 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
     assert list(row) == [column.name for column in RUNS]
     for name, value in expected.items():
         assert row[name] == (pytest.approx(value) if isinstance(value, float) else value), name
-    assert {column.name for column in MEASURES} - OF_INFERENCE <= expected.keys()
+    names = {column.name for column in MEASURES}
+    assert names - OF_INFERENCE - LACKING.keys() <= expected.keys()
+    assert {name: json.loads(row["missing_reasons"])[name] for name in LACKING} == LACKING
     assert [gpu["airflow"] for gpu in gpus] == ["front", "rear"]
     assert gpus[1] == {
         "cell": expected["cell"],
@@ -113,14 +127,29 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "power_mean_w": 600.0,
         "power_peak_w": 600.0,
         "energy_j": 12_000.0,
+        "power_peak_source": "readings",
         "energy_counter_j": pytest.approx(12_000.0),
+        "energy_difference": pytest.approx(0),
         "temperature_mean_c": pytest.approx(60.125),
         "temperature_peak_c": 65.0,
+        "memory_temperature_peak_c": 72.0,
+        "thermal_margin_c": 28.0,
         "sm_clock_mean_mhz": 1500.0,
         "throttle_power_share": pytest.approx(0.5),
         "throttle_thermal_share": pytest.approx(0.15),
         "throttle_brake_share": 0.0,
         "throttle_source": "counters",
+        # The bit of the power cap is set throughout.
+        "throttle_power_sampled_share": 1.0,
+        "throttle_thermal_sampled_share": 0.0,
+        "throttle_brake_sampled_share": 0.0,
+        "gpu_link_received_bytes": pytest.approx(60_000),
+        "gpu_link_sent_bytes": pytest.approx(40_000),
+        "pcie_received_bytes": pytest.approx(20_000),
+        "pcie_sent_bytes": pytest.approx(20_000),
+        "ecc_corrected_errors": 1,
+        "ecc_uncorrected_errors": 0,
+        "xid_events": 0,
         "missing_reasons": "{}",
     }
     assert gpus[1].keys() == {column.name for column in GPUS}
@@ -187,7 +216,7 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) 
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
     row, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
-    assert set(reasons) == POWER_FIGURES | {"idle_power_w"}
+    assert set(reasons) == POWER_FIGURES | {"idle_power_w", "power_drift"}
     assert reasons["energy_j"] == "node1 GPU 1: no sample has a power_w"
     assert gpus[0]["energy_j"] == 8000.0
     assert row["energy_counter_j"] == pytest.approx(20_000)
@@ -286,6 +315,7 @@ MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention"}
 )
 def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
     row, _, reasons = reduce(run, tmp_path)
+    reasons.pop("energy_systematic_share", None)  # of simulated power
     assert reasons == dict.fromkeys(MFU, reason)
     assert row["simulated"] is run.simulated
 
@@ -314,7 +344,8 @@ def test_idle_power_needs_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "outcome", [outcome for outcome in Outcome if outcome is not Outcome.COMPLETED]
+    "outcome",
+    [o for o in Outcome if o not in (Outcome.COMPLETED, Outcome.TELEMETRY_INVALID)],
 )
 def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome: Outcome) -> None:
     row, gpus, reasons = reduce(Run(outcome=outcome), tmp_path)
@@ -323,6 +354,31 @@ def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome:
     assert gpus == []
     expected = {column.name: f"the run ended as {outcome.value}" for column in MEASURES}
     assert reasons == expected
+
+
+def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path: Path) -> None:
+    row, gpus, reasons = reduce(Run(outcome=Outcome.TELEMETRY_INVALID), tmp_path)
+    assert row["tokens_per_s"] == pytest.approx(6.4)
+    assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 1000)
+    assert row["step_time_drift"] == 0
+    assert (row["loss_last"], row["memory_peak_bytes"]) == (1.0, 1100.0)
+    because = "telemetry is invalid: the run was telemetry_invalid"
+    for name in (*POWER_FIGURES, "temperature_mean_c", "throttle_power_share", "cpu_energy_j"):
+        assert reasons[name] == because
+    assert gpus == []
+
+
+def test_invalid_telemetry_without_readable_steps_leaves_no_figure(tmp_path: Path) -> None:
+    paths = Run(outcome=Outcome.TELEMETRY_INVALID).write(tmp_path / "run1")
+    paths.rank_steps(1).unlink()
+    paths.telemetry_start("node1").write_text("{", encoding="utf-8")
+    reduce_run(paths.directory)
+    row = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
+    reasons = json.loads(row["missing_reasons"])
+    assert row["step_time_s"] is None
+    assert "and the steps cannot be read" in reasons["step_time_s"]
+    assert "rank1.csv" in reasons["step_time_s"]
+    assert "not readable as JSON" in reasons["simulated"]
 
 
 def test_reducing_twice_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -107,6 +107,12 @@ def train(paths: RunPaths) -> None:
         for gpu in range(2)
     ]
     _table(paths.gpu_samples(NODE), records.GPU_SAMPLES, samples)
+    counters = [
+        {"unix_time_s": START_S + second, "gpu": gpu, "energy_j": 5000.0 + 100 * second}
+        for second in range(12)
+        for gpu in range(2)
+    ]
+    _table(paths.gpu_counters(NODE), records.GPU_COUNTERS, counters)
 
 
 def complete(paths: RunPaths, job_id: str = "7") -> None:

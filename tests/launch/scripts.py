@@ -58,7 +58,12 @@ def platform(directory: Path, base: str, **changes: Any) -> Platform:
 
 def with_baseline(cell: Cell, idle_baseline_s: float = 0) -> Cell:
     """The cell with another idle baseline, by default none."""
-    telemetry = dataclasses.replace(cell.telemetry, idle_baseline_s=idle_baseline_s)
+    return with_telemetry(cell, idle_baseline_s=idle_baseline_s)
+
+
+def with_telemetry(cell: Cell, **changes: Any) -> Cell:
+    """The cell with other options of its telemetry, by default without an idle baseline."""
+    telemetry = dataclasses.replace(cell.telemetry, **{"idle_baseline_s": 0, **changes})
     return dataclasses.replace(cell, telemetry=telemetry)
 
 

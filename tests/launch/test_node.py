@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +19,14 @@ from tests.launch import runs, scripts
 from workflow_lib import records
 from workflow_lib.launch import node, outcome, schedulers
 from workflow_lib.launch.processes import is_running
-from workflow_lib.records import EndedRecord, JobRecord, Outcome, RunPaths
+from workflow_lib.records import (
+    CoolDown,
+    EndedRecord,
+    JobRecord,
+    Outcome,
+    RunPaths,
+    TelemetryStart,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -96,11 +105,12 @@ def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
 
 def test_what_cannot_be_told_is_null(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(node, "_PACKAGES", ("surely-not-installed",))
     environment = node.environment()
     assert environment["commit"] is None
     assert environment["uncommitted_changes"] is None
     assert environment["nvidia_driver"] is None
-    assert environment["packages"]["amdsmi"] is None
+    assert environment["packages"] == {"surely-not-installed": None}
 
 
 @pytest.fixture
@@ -172,15 +182,15 @@ TRAINS_FOR_LONG = 'echo $$ >"$run/training.pid"; exec sleep 60'
 
 
 class Job:
-    """A rendered local script, running."""
+    """A rendered local script, running. ``telemetry_options`` replace those of its cell."""
 
     def __init__(
-        self, directory: Path, telemetry: str, training: str, baseline_s: float = 0
+        self, directory: Path, telemetry: str, training: str, **telemetry_options: float
     ) -> None:
         planned = scripts.planned("demo")
         interpreter = directory / "interpreter"
         site = scripts.platform(directory, "local", python=str(interpreter))
-        cell = scripts.with_baseline(planned.cell, baseline_s)
+        cell = scripts.with_telemetry(planned.cell, **telemetry_options)
         places = scripts.write(cell, site, ROOT, directory / "results")
         self.paths = RunPaths(places.run_directory)
         interpreter.write_text(
@@ -227,8 +237,8 @@ class Job:
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     jobs: list[Job] = []
 
-    def begin(telemetry: str = SAMPLES, training: str = "exit 0", baseline_s: float = 0) -> Job:
-        jobs.append(Job(tmp_path, telemetry, training, baseline_s))
+    def begin(telemetry: str = SAMPLES, training: str = "exit 0", **options: float) -> Job:
+        jobs.append(Job(tmp_path, telemetry, training, **options))
         return jobs[-1]
 
     yield begin
@@ -289,6 +299,124 @@ def test_telemetry_that_dies_at_the_start_stops_the_run_before_training(start):
     assert outcome.classify(job.paths, "FINISHED").outcome is Outcome.TELEMETRY_INVALID
 
 
+def test_telemetry_that_dies_in_the_idle_baseline_stops_the_run_before_training(start):
+    dies = 'touch "$run/telemetry/node1.ready"; sleep 0.3; echo "disk full" >&2; exit 5'
+    job = start(telemetry=dies, training="touch $run/trained", idle_baseline_s=1)
+    ended = job.finish()
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.telemetry_exit_code) == ("baseline", 5)
+    assert not (job.paths.directory / "trained").exists()
+    found = outcome.classify(job.paths, "FINISHED")
+    assert found.outcome is Outcome.TELEMETRY_INVALID
+    assert found.cause == "telemetry ended before training began: disk full"
+
+
+def test_telemetry_that_dies_in_training_leaves_training_alone(start):
+    dies = """
+        touch "$run/telemetry/node1.ready"
+        while [ ! -e "$run/training.pid" ]; do sleep 0.02; done
+        echo "node1: the GPU fell off the bus" >&2
+        touch "$run/died"
+        exit 9"""
+    trains = """
+        echo $$ >"$run/training.pid"
+        while [ ! -e "$run/died" ]; do sleep 0.02; done
+        sleep 0.3
+        touch "$run/trained" """
+    job = start(telemetry=dies, training=trains)
+    ended = job.finish()
+    assert job.process.returncode == 0, job.output
+    assert (ended.failed_stage, ended.training_exit_code, ended.telemetry_exit_code) == (None, 0, 9)
+    assert (job.paths.directory / "trained").exists()
+    # Of this training nobody recorded steps: that alone makes it invalid, and the sampler is named.
+    found = outcome.classify(job.paths, "FINISHED")
+    assert found.outcome is Outcome.TELEMETRY_INVALID
+    assert "The sampler ended with exit code 9: node1: the GPU fell off the bus" in found.cause
+
+
+#: What a sampler writes of two GPUs, the second of which cools from 50 °C at every step of $run/go.
+COOLS = """
+    header="{header}"
+    echo '{start}' >"$run/telemetry/node1.json"
+    {{ echo "$header"; echo "1.0,0,80.0,36.0,,,,,,"; echo "1.0,1,80.0,50.0,,,,,,"; }} \
+        >"$run/telemetry/node1.csv"
+    touch "$run/telemetry/node1.ready"
+    while [ ! -e "$run/go" ] && [ ! -e "$run/telemetry/stop" ]; do sleep 0.02; done
+    printf '2.0,1,80.0,40.0,,,,,,\n3.0,1,80.0,9' >>"$run/telemetry/node1.csv"
+    {until_stopped}
+""".format(
+    header=",".join(column.name for column in records.GPU_SAMPLES),
+    start=json.dumps(
+        dataclasses.asdict(
+            TelemetryStart("node1", "simulated", True, 1.0, 10.0, ({"name": "a"},) * 2, {})
+        )
+    ),
+    until_stopped=_UNTIL_STOPPED,
+)
+COOL_DOWN = {"cool_down_to_c": 40.0, "cool_down_limit_s": 60.0}
+
+
+def test_a_job_waits_until_the_hottest_gpu_is_cool(start):
+    job = start(telemetry=COOLS, training="touch $run/trained", **COOL_DOWN)
+    job.until(job.paths.telemetry_ready("node1").exists)
+    time.sleep(0.5)
+    assert not (job.paths.directory / "trained").exists()
+    (job.paths.directory / "go").touch()
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
+    assert job.output == ""
+    cooled = records.read_record(job.paths.cool_down, CoolDown)
+    assert cooled.reached
+    # GPU 0 has 36 °C throughout; the half-written line of 9… °C is none.
+    assert (cooled.hottest_before_c, cooled.hottest_after_c) == (50.0, 40.0)
+    assert 0.4 < cooled.waited_s < 30
+
+
+def test_a_job_goes_on_when_gpus_stay_warm_and_says_so(start):
+    job = start(telemetry=COOLS, cool_down_to_c=40.0, cool_down_limit_s=0.2)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
+    assert "the hottest GPU is still at 50 °C, above the 40 °C that the cell asks for" in job.output
+    cooled = records.read_record(job.paths.cool_down, CoolDown)
+    assert not cooled.reached
+    assert (cooled.hottest_before_c, cooled.hottest_after_c) == (50.0, 50.0)
+    assert cooled.waited_s >= 0.2
+
+
+def test_gpus_without_a_temperature_end_the_run_before_training(start):
+    silent = COOLS.replace("1.0,1,80.0,50.0", "1.0,1,80.0,")
+    options = {"cool_down_to_c": 40.0, "cool_down_limit_s": 0.2}
+    job = start(telemetry=silent, training="touch $run/trained", **options)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == ("cool_down", None)
+    assert "some told no temperature" in job.output
+    assert not (job.paths.directory / "trained").exists()
+    assert not job.paths.cool_down.exists()
+    assert outcome.classify(job.paths, "FINISHED").outcome is Outcome.TELEMETRY_INVALID
+
+
+def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
+    dies = COOLS.replace(_UNTIL_STOPPED, "echo 'no more' >&2; exit 5").replace("40.0", "45.0")
+    job = start(telemetry=dies, training="touch $run/trained", **COOL_DOWN)
+    job.until(job.paths.telemetry_ready("node1").exists)
+    (job.paths.directory / "go").touch()
+    ended = job.finish()
+    assert (ended.failed_stage, ended.telemetry_exit_code) == ("cool_down", 5)
+    assert "telemetry ended in the cool-down" in job.output
+    assert not (job.paths.directory / "trained").exists()
+    assert "no more" in outcome.classify(job.paths, "FINISHED").cause
+
+
+def test_a_signal_is_heard_in_the_cool_down(start):
+    job = start(telemetry=COOLS, **COOL_DOWN)
+    job.until(job.paths.telemetry_ready("node1").exists)
+    time.sleep(0.5)
+    job.process.terminate()
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == ("interrupted", None)
+    assert not job.paths.cool_down.exists()
+
+
 @pytest.mark.parametrize(
     ("number", "stage", "exit_code", "expected"),
     [
@@ -320,7 +448,7 @@ def test_a_signal_is_heard_while_telemetry_gets_ready(start):
 
 
 def test_a_signal_is_heard_in_the_idle_baseline(start):
-    job = start(baseline_s=60)
+    job = start(idle_baseline_s=60)
     job.until(job.paths.telemetry_ready("node1").exists)
     time.sleep(0.3)
     job.process.send_signal(signal.SIGUSR2)

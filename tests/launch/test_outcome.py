@@ -229,7 +229,7 @@ def test_a_script_that_was_edited_ran_and_was_put_back_is_still_marked(paths):
 def test_a_sampler_that_died_is_named_with_its_last_words(paths):
     runs.complete(paths)
     runs.end(paths, telemetry_exit=137)
-    (sampled,) = paths.telemetry.glob("*.csv")
+    sampled = paths.gpu_samples(runs.NODE)
     sampled.write_text(sampled.read_text().splitlines(keepends=True)[0])
     (paths.logs / "telemetry.log").write_text("cannot write: No space left on device\n")
     ended = outcome.classify(paths, "COMPLETED")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import itertools
 import os
@@ -55,6 +56,8 @@ _VARIANTS = {
         },
     },
 }
+#: telemetry options of a golden's cell that are not its sweep's
+_TELEMETRY = {"h200-apptainer": {"cool_down_to_c": 40.0, "cool_down_limit_s": 600.0}}
 
 
 def rendered(name: str, directory: Path) -> str:
@@ -64,13 +67,15 @@ def rendered(name: str, directory: Path) -> str:
     site = scripts.study().platforms[planned.cell.hardware.platform]
     if name in _VARIANTS:
         site = scripts.platform(directory, name.partition("-")[0], **_VARIANTS[name])
+    telemetry = dataclasses.replace(planned.cell.telemetry, **_TELEMETRY.get(name, {}))
+    cell = dataclasses.replace(planned.cell, telemetry=telemetry)
     places = render.Places(
         root=ROOT,
         run_directory=results.run_directory(ROOT / "results", planned.cell.id, 1),
         tokens=results.tokens(ROOT / "results", planned.cell.data),
     )
     assert planned.estimate is not None
-    return render.job_script(planned.cell, site, places, planned.estimate.time_limit_min)
+    return render.job_script(cell, site, places, planned.estimate.time_limit_min)
 
 
 @pytest.mark.parametrize("name", [*_PLATFORMS, *_VARIANTS])

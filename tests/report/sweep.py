@@ -25,6 +25,8 @@ from workflow_lib.results import run_directory
 
 #: values of MEASURES that are not 1.0
 _VALUES = {"tokens_per_s": 40_000.0, "tokens_per_j": 2.5, "temperature_mean_c": 61.0}
+#: values that are those of every run
+_SAME = {"energy_systematic_share": 0.06, "steady": True}
 
 
 @dataclass
@@ -48,14 +50,18 @@ class Planned:
         return f"{self.platform}/{self.model}/{self.parallelism}_{self.options}_01234567"
 
 
-def write_sweep(results: Path, cells: Sequence[Planned]) -> Path:
+def write_sweep(
+    results: Path, cells: Sequence[Planned], overhead: Sequence[dict[str, Any]] = ()
+) -> Path:
     """Write plan, summaries, environments and tables; returns the sweep's directory."""
     directory = results / "sweeps" / "made-up"
     write_table(table([_plan(cell) for cell in cells], PLAN), directory / "plan.parquet")
     for cell in cells:
         for repeat, outcome in enumerate(cell.outcomes, start=1):
             if outcome is not None and not cell.reason:
-                _write_run(RunPaths(run_directory(results, cell.id, repeat)), cell, repeat, outcome)
+                rates = [r for r in overhead if (r["cell"], r["run"]) == (cell.id, repeat)]
+                paths = RunPaths(run_directory(results, cell.id, repeat))
+                _write_run(paths, cell, repeat, outcome, rates)
     collect(directory / "plan.parquet", results, directory)
     return directory
 
@@ -95,7 +101,13 @@ def _plan(cell: Planned) -> dict[str, Any]:
     }
 
 
-def _write_run(paths: RunPaths, cell: Planned, repeat: int, outcome: Outcome) -> None:
+def _write_run(
+    paths: RunPaths,
+    cell: Planned,
+    repeat: int,
+    outcome: Outcome,
+    overhead: Sequence[dict[str, Any]],
+) -> None:
     cause = cell.cause if outcome is not Outcome.COMPLETED else "all ranks ended in order"
     record = OutcomeRecord(outcome, cause, "1", ("node1",), None, None, None, False)
     write_json(paths.outcome if outcome.is_result else paths.failure, record)
@@ -108,7 +120,7 @@ def _write_run(paths: RunPaths, cell: Planned, repeat: int, outcome: Outcome) ->
             "nvidia_driver": None,
         },
     )
-    if outcome is not Outcome.COMPLETED:
+    if outcome not in (Outcome.COMPLETED, Outcome.TELEMETRY_INVALID):
         return
     run = {
         **dict.fromkeys(column.name for column in RUNS),
@@ -120,6 +132,7 @@ def _write_run(paths: RunPaths, cell: Planned, repeat: int, outcome: Outcome) ->
         "cause": cause,
         "missing_reasons": "{}",
         **{m.name: m.type(_VALUES.get(m.name, 1.0) + repeat) for m in MEASURES},
+        **_SAME,
         **dict.fromkeys(inapplicable(cell.workload)),
         **cell.measures,
     }
@@ -140,4 +153,4 @@ def _write_run(paths: RunPaths, cell: Planned, repeat: int, outcome: Outcome) ->
         for node in range(1, cell.nodes + 1)
         for gpu in range(8)
     ]
-    write_json(paths.summary, {"run": run, "gpus": gpus})
+    write_json(paths.summary, {"run": run, "gpus": gpus, "overhead": overhead})

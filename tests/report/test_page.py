@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,9 +54,14 @@ def draw(directory: Path) -> None:
     write_figures(read_tables(directory), directory / "figures", formats=("svg",))
 
 
-def build(tmp_path: Path, cells: list[Planned], *extra: str) -> Page:
+def build(
+    tmp_path: Path,
+    cells: list[Planned],
+    *extra: str,
+    overhead: Sequence[dict[str, Any]] = (),
+) -> Page:
     """Write a sweep, its figures and its page."""
-    directory = write_sweep(tmp_path, cells)
+    directory = write_sweep(tmp_path, cells, overhead)
     draw(directory)
     assert write(tmp_path, directory, *extra) == 0
     return Page((directory / "report.html").read_text(encoding="utf-8"))
@@ -116,6 +123,127 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     both = build(tmp_path / "both", [generating, Planned("tp2")]).text
     assert "Decoding per GPU" in both
     assert "MFU, causal" in both
+
+
+def test_energies_state_their_systematic_error_where_it_is_known(tmp_path: Path) -> None:
+    known = build(tmp_path / "known", [Planned()]).text
+    assert "Power and efficiency have a systematic error of ±6 % (NVIDIA H200)." in known
+    assert "Every energy and power has a systematic error of ±6 % (NVIDIA H200)" in known
+    assert "uncertain, systematically: by ±6 % (NVIDIA H200)" in known
+
+    other = {"energy_systematic_share": None, "gpu_name": "AMD Instinct MI250X"}
+    both = build(tmp_path / "both", [Planned(), Planned("tp4", measures=other)]).text
+    error = "unknown size (AMD Instinct MI250X), ±6 % (NVIDIA H200)"
+    assert f"Power and efficiency have a systematic error of {error}." in both
+    # In the figure's caption, too.
+    assert both.count(error) == 4
+
+    nothing = {"energy_j": None, "energy_systematic_share": None}
+    none = build(tmp_path / "none", [Planned(measures=nothing)]).text
+    assert "No completed run has an energy" in none
+    assert "systematic error of" not in none
+
+
+def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:
+    energies = {"energy_j": 250_000.0, "energy_counter_j": 249_500.0, "energy_difference": -0.002}
+    page = build(tmp_path, [Planned(measures=energies)])
+    for heading in (
+        "Energy by trapezoid kJ",
+        "Energy by counter kJ",
+        "Peak of one package, at lea",
+    ):
+        assert heading in page.text
+    # 250 and 249.5 kJ, less 0.2 %, both ± 6 %.
+    assert "250 250 -0.200 6.00" in page.text
+
+
+def test_what_no_cell_has_is_no_column(tmp_path: Path) -> None:
+    with_node = build(tmp_path / "with", [Planned()]).text
+    without = build(tmp_path / "without", [Planned(measures={"node_energy_j": None})]).text
+    assert "Energy of whole nodes" in with_node
+    assert "Energy of whole nodes" not in without
+
+
+def test_cells_that_never_became_steady_are_named_with_their_drift(tmp_path: Path) -> None:
+    warming = {
+        "steady": False,
+        "step_time_drift": 0.031,
+        "power_drift": -0.012,
+        "temperature_drift_c": 4.25,
+    }
+    text = build(tmp_path / "never", [Planned(), Planned("tp4", measures=warming)]).text
+    assert "Never became steady" in text
+    drifts = "step time +3.1 %, power -1.2 %, temperature +4.2 °C"
+    assert f"tp4 (gpt3-175b on h200): {drifts}" in text
+    assert "tp2-pp16-dp1 (gpt3-175b on h200)" not in text
+
+    assert "Never became steady" not in build(tmp_path / "always", [Planned()]).text
+
+
+def test_training_that_was_not_watched_keeps_its_figures(tmp_path: Path) -> None:
+    unwatched = Planned(
+        "tp4",
+        outcomes=(Outcome.TELEMETRY_INVALID,),
+        cause="GPU 3 has no power sample for 7.0 s",
+        measures={
+            "energy_j": None,
+            "step_time_s": 1.25,
+            "tokens_per_s_per_gpu": 4321.0,
+            "mfu_causal": 0.4321,
+            "loss_last": 2.5,
+        },
+    )
+    page = build(tmp_path, [Planned(), unwatched])
+    assert "GPU 3 has no power sample for 7.0 s" in page.text
+    assert "Trained to the end, but not watched as they should be" in page.text
+    assert f"{unwatched.id} 1 1.25 4,321 43.2 2.50" in page.text
+    assert "Trained to the end" not in build(tmp_path / "other", [Planned()]).text
+
+
+def _overhead(cell: Planned, rate_hz: float, **values: Any) -> dict[str, Any]:
+    return {
+        "cell": cell.id,
+        "run": 1,
+        "simulated": cell.simulated,
+        "sample_rate_hz": rate_hz,
+        "blocks": 12,
+        "steps": 110,
+        "step_time_s": 1.07,
+        "pairs": 12,
+        "sampler_cpu_share": 0.0043,
+        "sampler_memory_bytes": 21_300_000.0,
+        "achieved_rate_hz": rate_hz,
+        "late_share": 0.0001,
+        "missing_reasons": "{}",
+        **values,
+    }
+
+
+def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    cell = Planned("tp8", simulated=True)
+    slow = {"slowdown": 0.00031, "slowdown_low": -0.0001, "slowdown_high": 0.00082}
+    rows = [
+        _overhead(cell, 50.0, **slow, achieved_rate_hz=49.98),
+        _overhead(cell, 0.0, sampler_cpu_share=0.0001, pairs=None, late_share=None),
+        _overhead(
+            cell,
+            1.0,
+            sampler_cpu_share=None,
+            slowdown=0.25,
+            pairs=2,
+            missing_reasons='{"slowdown_low": "2 pairs are too few"}',
+        ),
+    ]
+    page = build(tmp_path / "measured", [cell, Planned("tp4")], overhead=rows)
+    assert "What sampling costs" in page.text
+    # Rate, slow-down, interval, pairs, steps, step time, CPU, memory, achieved rate, late share.
+    label = "tp8 SIMULATED GPU readings 1"
+    assert f"{label} off reference – 110 1.07 0.010 21.3 – –" in page.text
+    assert f"{label} 1 25 2 pairs are too few 2 110 1.07 – 21.3 1.000 0.010" in page.text
+    assert f"{label} 50 0.031 -0.010 to 0.082 12 110 1.07 0.43 21.3 49.98 0.010" in page.text
+    assert page.text.index(f"{label} 1 25") < page.text.index(f"{label} 50")
+
+    assert "What sampling costs" not in build(tmp_path / "other", [Planned()]).text
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:

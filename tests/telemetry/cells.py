@@ -24,6 +24,8 @@ def make_cell(
     rate_hz: float = 20.0,
     warmup_steps: int = 1,
     measured_steps: int = 2,
+    interleaved_rates_hz: tuple[float, ...] = (),
+    block_s: float = 0.0,
     **hardware: Any,
 ) -> records.Cell:
     """A cell of a tiny model on ``ranks`` GPUs; ``hardware`` replaces fields of its hardware."""
@@ -58,7 +60,7 @@ def make_cell(
             ),
             **hardware,
         ),
-        telemetry=records.Telemetry(source, rate_hz, 0.0),
+        telemetry=records.Telemetry(source, rate_hz, 0.0, interleaved_rates_hz, block_s),
         nodes=nodes,
         software={},
     )

@@ -1,7 +1,7 @@
 """When telemetry counts as covering a run: each way in which it can fall short, by hand.
 
-The run that ``write_run`` writes: two ranks on node01, measured from 100 to 103 s; telemetry at
-10 Hz from 98 to 105 s.
+The run of ``paths``: two ranks on node01, measured from 100 to 103 s; power at 10 Hz and energy
+counters every second, from 98 to 105 s. That of ``long_run`` is measured from 100 to 130 s.
 """
 
 from __future__ import annotations
@@ -28,11 +28,18 @@ def sample(time_s: float, gpu: int, **values: Any) -> Sample:
 
 
 def samples(start_s: float = 98.0, end_s: float = 105.0, gpus: int = 2) -> list[Sample]:
-    """10 Hz of samples, with energy counters that run on."""
+    """10 Hz of samples."""
     ticks = round((end_s - start_s) * 10) + 1
     return [
-        sample(round(start_s + tick / 10, 3), gpu, energy_j=1e6 + 50.0 * tick)
-        for tick in range(ticks)
+        sample(round(start_s + tick / 10, 3), gpu) for tick in range(ticks) for gpu in range(gpus)
+    ]
+
+
+def counters(start_s: float = 98.0, end_s: float = 105.0, gpus: int = 2) -> list[Sample]:
+    """Energy counters read once a second, of GPUs at 500 W."""
+    return [
+        {"unix_time_s": start_s + second, "gpu": gpu, "energy_j": 1e6 + 500.0 * second}
+        for second in range(round(end_s - start_s) + 1)
         for gpu in range(gpus)
     ]
 
@@ -76,9 +83,10 @@ def write_telemetry(
     node: str = NODE,
     name: str = "NVIDIA H200",
     gpus: int = 2,
+    counted: list[Sample] | None = None,
     **changes: Any,
 ) -> None:
-    """A node's telemetry."""
+    """A node's telemetry; unless told otherwise, with counters over the short run."""
     start = records.TelemetryStart(
         node=node,
         source="nvidia",
@@ -90,6 +98,8 @@ def write_telemetry(
     )
     records.write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
     paths.gpu_samples(node).write_text(csv(records.GPU_SAMPLES, rows), encoding="utf-8")
+    counted = counters(gpus=gpus) if counted is None else counted
+    paths.gpu_counters(node).write_text(csv(records.GPU_COUNTERS, counted), encoding="utf-8")
 
 
 @pytest.fixture
@@ -181,9 +191,12 @@ def test_only_the_even_die_of_a_package_need_report_power(paths: records.RunPath
     cell = make_cell(
         source="nvidia", rate_hz=10.0, measured_steps=3, gpus_per_package=2, gpu="H200"
     )
-    rows = [r | {"power_w": None, "energy_j": None} if r["gpu"] else r for r in samples()]
-    write_telemetry(paths, rows)
+    rows = [r | {"power_w": None} if r["gpu"] else r for r in samples()]
+    # Nor is it expected to count energy, or to count it sensibly.
+    counted = [r | {"energy_j": 7.0} if r["gpu"] else r for r in counters()]
+    write_telemetry(paths, rows, counted=counted)
     assert invalid_reason(paths, cell) is None
+    write_telemetry(paths, rows)
     assert "GPU 1 has no power sample" in reason(paths)
 
 
@@ -280,10 +293,176 @@ def test_a_sample_clock_that_goes_backwards(paths: records.RunPaths) -> None:
 
 
 def test_an_energy_counter_that_runs_backwards(paths: records.RunPaths) -> None:
-    rows = samples()
-    rows[40]["energy_j"] = 12.0
-    write_telemetry(paths, rows)
-    assert "node01.csv, line 42: GPU 0: the energy counter ran backwards" in reason(paths)
+    counted = counters()
+    counted[4]["energy_j"] = 12.0
+    write_telemetry(paths, samples(), counted=counted)
+    assert "node01-counters.csv, line 6: GPU 0: the energy counter ran backwards" in reason(paths)
+
+
+def test_an_energy_counter_that_stands_still(paths: records.RunPaths) -> None:
+    counted = [r | {"energy_j": 1e6} if r["gpu"] else r for r in counters()]
+    write_telemetry(paths, samples(), counted=counted)
+    # Read at 100, 101, 102 and 103 s.
+    assert "the energy counter of GPU 1 stood still for 3.0 s" in reason(paths)
+
+
+@pytest.fixture
+def long_run(paths: records.RunPaths) -> records.RunPaths:
+    """A covered run of 30 measured seconds, telemetry from 98 to 135 s."""
+    for rank in range(2):
+        write_steps(paths, rank, steps=31)
+    write_telemetry(paths, samples(end_s=135.0), counted=counters(end_s=135.0))
+    return paths
+
+
+LONG = make_cell(ranks=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=30)
+
+
+def test_a_long_run_whose_power_is_constant_is_covered(long_run: records.RunPaths) -> None:
+    assert invalid_reason(long_run, LONG) is None
+
+
+@pytest.mark.parametrize(("watts", "agrees"), [(520.0, True), (530.0, False), (470.0, False)])
+def test_power_and_counter_must_agree_within_5_percent(
+    long_run: records.RunPaths, watts: float, agrees: bool
+) -> None:
+    rows = [r | {"power_w": watts} if r["gpu"] else r for r in samples(end_s=135.0)]
+    write_telemetry(long_run, rows, counted=counters(end_s=135.0))
+    if agrees:
+        assert invalid_reason(long_run, LONG) is None
+    else:
+        assert (
+            "the energy counter of GPU 1 advanced by 15000 J in 30.0 s about the measured steps, "
+            f"its power adds up to {watts * 30:.0f} J: more than 5% apart"
+        ) in reason(long_run, LONG)
+
+
+def test_under_10_s_power_and_counter_are_not_compared(paths: records.RunPaths) -> None:
+    write_telemetry(paths, [r | {"power_w": 300.0} for r in samples()])
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_counters_read_only_before_and_after_are_compared_over_that_span(
+    long_run: records.RunPaths,
+) -> None:
+    counted = [r for r in counters(end_s=135.0) if r["unix_time_s"] in (98.0, 135.0)]
+    write_telemetry(long_run, samples(end_s=135.0), counted=counted)
+    assert invalid_reason(long_run, LONG) is None
+    counted[2]["energy_j"] += 1000.0
+    # 98 to 135 s are 37 s: 18.5 kJ, of which 1 kJ is 5.4 %.
+    write_telemetry(long_run, samples(end_s=135.0), counted=counted)
+    assert "the energy counter of GPU 0 advanced by 19500 J in 37.0 s" in reason(long_run, LONG)
+
+
+def test_energy_counters_that_are_not_read_must_be_known_not_to_be(
+    long_run: records.RunPaths,
+) -> None:
+    write_telemetry(long_run, samples(end_s=135.0), counted=[])
+    assert "the readings of GPU 0's energy counter do not cover" in reason(long_run, LONG)
+    write_telemetry(long_run, samples(end_s=135.0), counted=[], missing={"energy_j": "too old"})
+    assert invalid_reason(long_run, LONG) is None
+
+
+def frozen(rows: list[Sample], power_w: float = 499.987, from_s: float = 0.0) -> list[Sample]:
+    """GPU 1 with one and the same power from a time on, while its temperature goes on rising."""
+    return [
+        r | {"power_w": power_w, "temperature_c": 50.0 + int(r["unix_time_s"] - 98) // 10}
+        if r["gpu"] and r["unix_time_s"] >= from_s
+        else r
+        for r in rows
+    ]
+
+
+def test_a_sensor_that_shows_one_value_throughout_is_frozen(long_run: records.RunPaths) -> None:
+    write_telemetry(long_run, frozen(samples(end_s=135.0)), counted=counters(end_s=135.0))
+    assert (
+        "the power of GPU 1 is 499.987 W in all 301 samples of the measured steps, while other "
+        "readings of it change: its sensor is frozen"
+    ) in reason(long_run, LONG)
+
+
+def test_a_sensor_that_changed_once_is_not_frozen(long_run: records.RunPaths) -> None:
+    rows = frozen(samples(end_s=135.0), from_s=101.0)
+    write_telemetry(long_run, rows, counted=counters(end_s=135.0))
+    assert invalid_reason(long_run, LONG) is None
+
+
+def test_whole_watts_may_stay_the_same_at_the_power_limit(long_run: records.RunPaths) -> None:
+    rows = frozen(samples(end_s=135.0), power_w=500.0)
+    write_telemetry(long_run, rows, counted=counters(end_s=135.0))
+    assert invalid_reason(long_run, LONG) is None
+
+
+def test_a_gpu_of_which_nothing_changes_is_not_called_frozen(long_run: records.RunPaths) -> None:
+    rows = [r | {"power_w": 499.987, "temperature_c": 35.0} for r in samples(end_s=135.0)]
+    write_telemetry(long_run, rows, counted=counters(end_s=135.0))
+    assert invalid_reason(long_run, LONG) is None
+
+
+def test_short_windows_show_no_frozen_sensor(paths: records.RunPaths) -> None:
+    write_telemetry(paths, frozen(samples()))
+    assert invalid_reason(paths, CELL) is None
+
+
+def write_events(paths: records.RunPaths, *rows: tuple[float, str]) -> None:
+    """Events of GPU 1."""
+    events = [{"unix_time_s": t, "gpu": 1, "event": e, "code": 48} for t, e in rows]
+    paths.gpu_events(NODE).write_text(csv(records.GPU_EVENTS, events), encoding="utf-8")
+
+
+def test_errors_that_the_driver_survived_make_no_run_invalid(paths: records.RunPaths) -> None:
+    write_events(paths, (101.0, "xid"), (101.0, "ecc_uncorrected"))
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_a_gpu_that_the_driver_lost(paths: records.RunPaths) -> None:
+    write_events(paths, (102.5, "lost"))
+    assert "GPU 1 was lost to the driver 0.5 s before the end" in reason(paths)
+    write_events(paths, (103.5, "lost"))
+    assert invalid_reason(paths, CELL) is None
+
+
+TURNS = dataclasses.replace(
+    CELL,
+    telemetry=records.Telemetry("nvidia", 10.0, 0.0, interleaved_rates_hz=(0.0, 10.0), block_s=2.0),
+)
+
+
+def write_blocks(paths: records.RunPaths, *edges: tuple[float, float]) -> None:
+    """Turns of rates, from one time to another."""
+    rows = [{"started_unix_s": a, "ended_unix_s": b, "sample_rate_hz": 0.0} for a, b in edges]
+    paths.sampler_blocks(NODE).write_text(csv(records.SAMPLER_BLOCKS, rows), encoding="utf-8")
+
+
+def test_where_rates_take_turns_only_the_turns_need_cover(paths: records.RunPaths) -> None:
+    write_telemetry(paths, [], counted=[])
+    write_blocks(paths, (99.0, 100.0), (100.0, 102.0), (102.0, 103.5))
+    assert invalid_reason(paths, TURNS) is None
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([(100.5, 102.0), (102.0, 104.0)], "first turn of a rate begins 0.5 s after the start"),
+        ([(98.0, 100.0), (100.0, 102.0)], "last turn of a rate ends 1.0 s before the end"),
+        ([(98.0, 100.0), (101.2, 104.0)], "line 3: no turn for 1.2 s within the measured steps"),
+        ([(98.0, 102.0), (101.0, 104.0)], "line 3: the clock went backwards"),
+        ([], "holds no turn of a rate"),
+    ],
+)
+def test_turns_that_do_not_cover(
+    paths: records.RunPaths, edges: list[tuple[float, float]], message: str
+) -> None:
+    write_blocks(paths, *edges)
+    assert message in reason(paths, TURNS)
+
+
+def test_turns_must_cover_on_every_node(paths: records.RunPaths) -> None:
+    write_blocks(paths, (98.0, 104.0))
+    write_rank(paths, 1, node="node02")
+    write_telemetry(paths, [], node="node02")
+    cell = dataclasses.replace(TURNS, nodes=2)
+    assert "node02-blocks.csv is missing" in reason(paths, cell)
 
 
 def edit(change: Callable[[str], str]) -> Callable[[records.RunPaths], None]:
@@ -306,9 +485,9 @@ def test_a_torn_last_line_is_no_corruption(paths: records.RunPaths) -> None:
     [
         (lambda t: t.replace("100.0,1,500.0", "100.0,1,5xx", 1), "line 43: power_w is '5xx'"),
         (lambda t: t.replace("100.0,1,500.0", "100.0,1,nan", 1), "line 43: power_w is 'nan'"),
-        (lambda t: t.replace("100.0,1,500.0", "100.0,1", 1), "line 43: 15 fields, expected 16"),
+        (lambda t: t.replace("100.0,1,500.0", "100.0,1", 1), "line 43: 9 fields, expected 10"),
         (lambda t: t.replace("100.0,1,", "100.0,9,", 1), "line 43: there is no GPU 9"),
-        (lambda t: t.replace("100.0,1,", ",1,", 1), "line 43: the sample has no time"),
+        (lambda t: t.replace("100.0,1,", ",1,", 1), "line 43: the row has no time"),
         (lambda t: t.replace("power_w", "watts", 1), "line 1: not the expected column names"),
         (lambda t: "", "node01.csv is empty"),
     ],
@@ -327,10 +506,12 @@ def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
 
 def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPaths) -> None:
     # A tenth of an hour's rows are written; memory must not grow with them at all.
-    write_telemetry(paths, samples(98.0, 98.0 + 360, gpus=8), gpus=8)
+    counted = counters(98.0, 98.0 + 360, gpus=8)
+    write_telemetry(paths, samples(98.0, 98.0 + 360, gpus=8), gpus=8, counted=counted)
+    del counted
     tracemalloc.start()
     assert invalid_reason(paths, CELL) is None
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert paths.gpu_samples(NODE).stat().st_size > 1_000_000
-    assert peak_bytes < 1_000_000
+    assert paths.gpu_samples(NODE).stat().st_size > 600_000
+    assert peak_bytes < 300_000

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from workflow_lib.telemetry import host as host_module
 from workflow_lib.telemetry.host import CpuUtilisation, Host
-from workflow_lib.telemetry.source import TelemetryError
+from workflow_lib.telemetry.source import TelemetryError, Value
 
 NETWORK = """\
 Inter-|   Receive                                                |  Transmit
@@ -45,9 +50,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_counters_are_summed_in_bytes(root: Path) -> None:
-    host = Host(root)
-    assert host.missing == {}
-    assert host.read() == {
+    assert Host(root).read() == {
         "cpu_utilisation_percent": None,
         "memory_used_bytes": 600 * 1024,
         # eno1 and eno2; the bond would count both again
@@ -80,13 +83,21 @@ def test_a_node_without_infiniband_says_so(root: Path) -> None:
 
 def test_a_port_that_cannot_be_read_makes_the_sum_unknown(root: Path) -> None:
     host = Host(root)
-    (root / "sys/class/infiniband/mlx5_1/ports/1/counters/port_xmit_data").unlink()
+    write(root / "sys/class/infiniband/mlx5_1/ports/1/counters/port_xmit_data", "down\n")
     values = host.read()
     assert values["infiniband_sent_bytes"] is None
     assert values["infiniband_received_bytes"] == 4_000_000_000_400
     ((message, count),) = host.errors.items()
     assert message.startswith("infiniband_sent_bytes: ")
     assert count == 1
+
+
+def test_an_interface_that_is_gone_makes_the_sums_unknown(root: Path) -> None:
+    host = Host(root)
+    write(root / "proc/net/dev", "".join(NETWORK.splitlines(keepends=True)[:4]))
+    values = host.read()
+    assert (values["network_received_bytes"], values["network_sent_bytes"]) == (None, None)
+    assert host.errors == {"network_received_bytes: eno2 is gone": 1}
 
 
 def test_a_container_with_virtual_interfaces_only_counts_those(root: Path) -> None:
@@ -106,3 +117,233 @@ def test_an_unexpected_file_is_refused_by_name(root: Path) -> None:
     write(root / "proc/meminfo", "MemTotal: 1000 kB\n")
     with pytest.raises(TelemetryError, match=r"proc/meminfo lacks MemTotal or MemAvailable"):
         Host(root).read()
+
+
+def sensor(root: Path, device: int, name: str, **files: object) -> Path:
+    """A hwmon device of a driver, with its files."""
+    directory = root / f"sys/class/hwmon/hwmon{device}"
+    write(directory / "name", f"{name}\n")
+    for file, content in files.items():
+        write(directory / file, f"{content}\n")
+    return directory
+
+
+def package(root: Path, zone: str, name: str, energy_uj: int, range_uj: int = 1_000_000) -> Path:
+    """A zone of RAPL."""
+    directory = root / "sys/class/powercap" / zone
+    write(directory / "name", f"{name}\n")
+    write(directory / "energy_uj", f"{energy_uj}\n")
+    write(directory / "max_energy_range_uj", f"{range_uj}\n")
+    return directory
+
+
+def test_the_hottest_cpu_package_counts_and_no_core(root: Path) -> None:
+    sensor(root, 0, "coretemp", temp1_label="Package id 0", temp1_input=61000)
+    sensor(
+        root,
+        1,
+        "coretemp",
+        temp1_label="Package id 1",
+        temp1_input=64500,
+        temp2_label="Core 0",
+        temp2_input=80000,
+    )
+    sensor(root, 2, "nvme", temp1_label="Composite", temp1_input=90000)
+    assert Host(root).read()["cpu_temperature_c"] == 64.5
+
+
+@pytest.mark.parametrize("label", ["Tctl", None])
+def test_an_epyc_tells_its_control_temperature(root: Path, label: str | None) -> None:
+    labels = {} if label is None else {"temp1_label": label}
+    sensor(root, 0, "k10temp", temp1_input=55125, **labels)
+    sensor(root, 0, "k10temp", temp3_label="Tccd1", temp3_input=70000)
+    assert Host(root).read()["cpu_temperature_c"] == 55.125
+
+
+def test_a_cpu_sensor_without_a_reading_is_counted(root: Path) -> None:
+    device = sensor(root, 0, "k10temp", temp1_label="Tctl", temp1_input=55000)
+    host = Host(root)
+    write(device / "temp1_input", "0\n")
+    assert "cpu_temperature_c" not in host.read()
+    assert host.errors == {"cpu_temperature_c: the sensor says 0.0 °C": 1}
+
+
+def test_cpu_energy_is_that_of_the_packages_since_the_beginning(root: Path) -> None:
+    first = package(root, "intel-rapl:0", "package-0", 900_000)
+    package(root, "intel-rapl:0:0", "core", 5)
+    second = package(root, "intel-rapl:1", "package-1", 100_000)
+    package(root, "intel-rapl:2", "psys", 7)
+    package(root, "intel-rapl-mmio:0", "package-0", 900_000)
+    host = Host(root)
+    assert host.read()["cpu_energy_j"] == 0.0
+    write(first / "energy_uj", "50000\n")  # over the end of its range: 0.15 J more
+    write(second / "energy_uj", "400000\n")  # 0.3 J more
+    assert host.read()["cpu_energy_j"] == pytest.approx(0.45)
+    write(first / "energy_uj", "60000\n")
+    assert host.read()["cpu_energy_j"] == pytest.approx(0.46)
+
+
+def test_energy_that_may_not_be_opened_is_missing_with_this_reason(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = package(root, "intel-rapl:0", "package-0", 1) / "energy_uj"
+    allowed = os.open
+
+    def refuse(path: os.PathLike[str], flags: int) -> int:
+        if Path(path) == counter:
+            raise PermissionError(13, "Permission denied", str(path))
+        return allowed(path, flags)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert "readable by root alone" in Host(root).missing["cpu_energy_j"]
+
+
+def test_what_a_bare_node_lacks_is_named_with_the_reason(root: Path) -> None:
+    missing = Host(root).missing
+    assert missing["cpu_temperature_c"].startswith("no CPU sensor")
+    assert missing["cpu_energy_j"].startswith("no CPU package")
+    assert missing["node_power_w"] == (
+        "no ACPI power meter under /sys/class/hwmon, and no IPMI: no /dev/ipmi0; "
+        "Redfish needs a password, so it is not asked"
+    )
+    assert missing.keys() == {
+        "cpu_temperature_c",
+        "cpu_energy_j",
+        "node_power_w",
+        "inlet_temperature_c",
+        "fan_speed_rpm",
+    }
+
+
+def next_reading(host: Host, *columns: str) -> dict[str, Value]:
+    """Read until the background has told all the columns; what it said of each."""
+    found: dict[str, Value] = {}
+    deadline = time.monotonic() + 20
+    while found.keys() != set(columns):
+        assert time.monotonic() < deadline, (found, host.errors)
+        found |= {name: value for name, value in host.read().items() if name in columns}
+        time.sleep(0.01)
+    return found
+
+
+def test_the_boards_sensors_come_from_hwmon(root: Path) -> None:
+    # ACPI's files are in the device behind hwmon's.
+    meter = root / "sys/class/hwmon/hwmon0/device"
+    write(meter / "name", "power_meter\n")
+    write(meter / "power1_average", "450500000\n")
+    sensor(root, 1, "board", temp1_label="Outlet", temp1_input=50000)
+    sensor(root, 1, "board", temp2_label="Inlet Temp", temp2_input=23500)
+    sensor(root, 1, "board", fan1_input=4200, fan2_input=9100)
+    host = Host(root)
+    assert host.missing.keys() == {"cpu_temperature_c", "cpu_energy_j"}
+    assert next_reading(host, "node_power_w", "inlet_temperature_c", "fan_speed_rpm") == {
+        "node_power_w": 450.5,
+        "inlet_temperature_c": 23.5,
+        "fan_speed_rpm": 9100.0,
+    }
+    # Told once: the rows between two readings have none.
+    assert "node_power_w" not in host.read()
+    host.close()
+
+
+def test_of_several_power_meters_none_is_the_nodes(root: Path) -> None:
+    for device in (0, 1):
+        sensor(root, device, "power_meter", power1_average=100_000_000)
+    assert Host(root).missing["node_power_w"].startswith("2 ACPI power meters")
+
+
+IPMITOOL = """\
+#!/bin/sh
+case "$*" in
+"dcmi power reading") cat <<'END'
+
+    Instantaneous power reading:                  1830 Watts
+    Minimum during sampling period:                 12 Watts
+    Power reading state is:                   activated
+END
+;;
+"sdr type temperature") cat <<'END'
+CPU1 Temp        | 0Eh | ok  |  3.1 | 64 degrees C
+Inlet Temp       | 05h | ok  |  7.1 | 22 degrees C
+Exhaust Temp     | 01h | ok  |  7.1 | 41 degrees C
+GPU Inlet Temp   | 02h | ns  | 11.1 | No Reading
+END
+;;
+"sdr type fan") cat <<'END'
+Fan1A RPM        | 30h | ok  |  7.1 | 8160 RPM
+Fan2A RPM        | 31h | ok  |  7.1 | 12240 RPM
+Fan Redundancy   | 75h | ok  |  7.1 | Fully Redundant
+END
+;;
+esac
+"""
+
+
+@pytest.fixture
+def ipmitool(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An ipmitool that a test can change, and a device to ask; its threads end with the test."""
+    write(root / "dev/ipmi0", "")
+    tool = tmp_path / "bin/ipmitool"
+    write(tool, IPMITOOL)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
+    monkeypatch.setattr(host_module, "_IPMI_PERIOD_S", 0.05)
+    before = threading.active_count()
+    yield tool
+    assert threading.active_count() == before
+
+
+def test_ipmi_tells_what_hwmon_lacks(root: Path, ipmitool: Path) -> None:
+    sensor(root, 0, "board", fan1_input=5000)
+    host = Host(root)
+    assert "node_power_w" not in host.missing
+    found = next_reading(host, "node_power_w", "inlet_temperature_c", "fan_speed_rpm")
+    assert found == {
+        "node_power_w": 1830.0,
+        "inlet_temperature_c": 22.0,
+        "fan_speed_rpm": 5000.0,
+    }
+    host.close()
+
+
+def test_the_fastest_fan_counts(root: Path, ipmitool: Path) -> None:
+    host = Host(root)
+    assert next_reading(host, "fan_speed_rpm") == {"fan_speed_rpm": 12240.0}
+    host.close()
+
+
+def test_an_ipmitool_that_fails_is_counted_and_asked_again(root: Path, ipmitool: Path) -> None:
+    write(ipmitool, "#!/bin/sh\necho 'Could not open device' >&2\nexit 1\n")
+    host = Host(root)
+    message = "node_power_w: ipmitool dcmi power reading ended with 1: Could not open device"
+    deadline = time.monotonic() + 20
+    while not host.errors[message]:
+        assert time.monotonic() < deadline
+        host.read()
+        time.sleep(0.01)
+    write(ipmitool, IPMITOOL)
+    assert next_reading(host, "node_power_w") == {"node_power_w": 1830.0}
+    host.close()
+
+
+def test_an_ipmitool_that_hangs_holds_nobody_up(root: Path, ipmitool: Path) -> None:
+    started = ipmitool.with_name("started")
+    write(ipmitool, f"#!/bin/sh\necho $$ > {started}\nexec sleep 600\n")
+    host = Host(root)
+    deadline = time.monotonic() + 20
+    while not (started.exists() and started.read_text(encoding="ascii")):
+        assert time.monotonic() < deadline
+        assert "node_power_w" not in host.read()  # which returns
+        time.sleep(0.01)
+    host.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text(encoding="ascii")), 0)
+
+
+def test_without_the_tool_or_the_right_there_is_no_ipmi(
+    root: Path, ipmitool: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: "ipmi0" not in str(path))
+    assert "is for root alone" in Host(root).missing["node_power_w"]
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "ipmitool is not installed" in Host(root).missing["node_power_w"]

@@ -11,6 +11,8 @@ from workflow_lib import records
 from workflow_lib.telemetry.simulated import SimulatedSource
 from workflow_lib.telemetry.source import Value
 
+TABLES = (records.GPU_SAMPLES, records.GPU_COUNTERS, records.POWER_SAMPLES, records.GPU_EVENTS)
+
 
 def series(
     cell: records.Cell, load: float, seconds: float, rate_hz: float = 10.0
@@ -21,7 +23,8 @@ def series(
     for tick in range(int(seconds * rate_hz) + 1):
         for gpu in range(len(source.gpus)):
             at = 1000.0 + tick / rate_hz + 0.001 * gpu
-            rows[gpu].append({"unix_time_s": at, **source.read(gpu, at, slow=True)})
+            readings = {**source.read(gpu, at), **source.read_counters(gpu, at)}
+            rows[gpu].append({"unix_time_s": at, **readings})
     return rows
 
 
@@ -78,11 +81,54 @@ def test_the_same_seed_and_load_give_the_same_readings() -> None:
     assert series(make_cell(), 0.7, 5) == series(make_cell(), 0.7, 5)
 
 
+def test_power_samples_lie_on_the_line_between_two_readings() -> None:
+    source = SimulatedSource(make_cell(ranks=1), "node01", lambda: 1.0)
+    before_w = number(dict(source.read(0, 1000.0)), "power_w")
+    assert source.power_samples(0) == ()
+    after_w = number(dict(source.read(0, 1000.1)), "power_w")
+    samples = source.power_samples(0)
+    assert [time_us for time_us, _ in samples] == [
+        *(1000_020_000, 1000_040_000, 1000_060_000, 1000_080_000, 1000_100_000)
+    ]
+    assert after_w > before_w + 30
+    for part, (_, power_mw) in enumerate(samples, start=1):
+        assert power_mw == pytest.approx(1000 * (before_w + part / 5 * (after_w - before_w)), abs=1)
+    # Each is told once.
+    assert source.power_samples(0) == ()
+
+
+def test_power_samples_are_kept_for_as_long_as_a_driver_keeps_them() -> None:
+    source = SimulatedSource(make_cell(ranks=1), "node01", lambda: 1.0)
+    for at in (1000.0, 1001.0, 1060.0):
+        source.read(0, at)
+    samples = source.power_samples(0)
+    assert len(samples) == 119
+    assert (samples[0][0], samples[-1][0]) == (1057_640_000, 1060_000_000)
+
+
+def test_a_clock_that_was_set_back_leaves_samples_of_the_new_time() -> None:
+    source = SimulatedSource(make_cell(ranks=1), "node01", lambda: 1.0)
+    for at in (1000.0, 1000.05, 400.0, 400.05):
+        source.read(0, at)
+    assert [time_us / 1e6 for time_us, _ in source.power_samples(0)] == [
+        *(1000.02, 1000.04, 400.02, 400.04)
+    ]
+
+
+def test_what_is_not_simulated_is_named() -> None:
+    source = SimulatedSource(make_cell(), "node01", lambda: 1.0)
+    read = {*source.read(0, 1000.0), *source.read_counters(0, 1000.0), "power_mw"}
+    named = {c.name for table in TABLES for c in table} - {"unix_time_s", "gpu", "driver_time_us"}
+    of_the_sampler = {"lateness_s", "read_cost_s", "code"}
+    assert named - read - of_the_sampler == source.missing.keys()
+    assert source.events() == ()
+
+
 def test_time_that_stands_still_or_turns_back_adds_no_energy() -> None:
     source = SimulatedSource(make_cell(), "node01", lambda: 1.0)
-    before = source.read(0, 1000.0, slow=True)["energy_j"]
-    assert source.read(0, 1000.0, slow=True)["energy_j"] == before
-    assert source.read(0, 990.0, slow=True)["energy_j"] == before
+    before = source.read_counters(0, 1000.0)["energy_j"]
+    assert source.read_counters(0, 1000.0)["energy_j"] == before
+    assert source.read_counters(0, 990.0)["energy_j"] == before
 
 
 def test_of_a_package_only_the_even_die_reports_power() -> None:
@@ -96,6 +142,9 @@ def test_of_a_package_only_the_even_die_reports_power() -> None:
     # Both dies at full load fill the package's limit.
     assert [row[-1].get("power_w") for row in rows] == [500.0, None, 500.0, None]
     assert rows[1][-1].get("energy_j") is None
+    source.read(0, 1000.0)
+    source.read(0, 1000.1)
+    assert [len(source.power_samples(gpu)) for gpu in range(4)] == [5, 0, 0, 0]
     difference_c = number(rows[1][-1], "temperature_c") - number(rows[0][-1], "temperature_c")
     assert 5 <= difference_c <= 13  # the die's own 6 K, and 6.5 K for its place in the rear
 
@@ -104,4 +153,4 @@ def test_unknown_hardware_is_simulated_without_a_name() -> None:
     cell = make_cell(gpu=None, power_limit_w=None, gpu_memory_bytes=None, airflow=())
     source = SimulatedSource(cell, "node01", lambda: None)
     assert [gpu["name"] for gpu in source.gpus] == ["simulated GPU"] * 2
-    assert source.read(0, 1000.0, slow=False)["power_w"] == pytest.approx(33.9, rel=0.021)
+    assert source.read(0, 1000.0)["power_w"] == pytest.approx(33.9, rel=0.021)

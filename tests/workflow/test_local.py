@@ -182,3 +182,48 @@ def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
 
     jobs = checkout.planned_jobs()
     assert {job for job in jobs if job[0] == "run"} == {("run", "llama3-tiny")}
+
+
+def test_a_sampler_that_dies_leaves_training_alone_and_its_figures_are_kept(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 12})
+    snakemake = checkout.start()
+    started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
+    (run,) = checkout.runs().values()
+    (lock,) = run.telemetry.glob("*.lock")
+    os.kill(int(lock.read_text().split()[1]), signal.SIGKILL)
+    assert snakemake.wait(timeout=120) != 0
+
+    ended = json.loads(run.ended.read_text())
+    assert (ended["failed_stage"], ended["training_exit_code"]) == (None, 0)
+    assert json.loads(run.failure.read_text())["outcome"] == "telemetry_invalid"
+    view = checkout.directory / "results" / "sweeps" / "tiny"
+    (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
+    assert row["outcome"] == "telemetry_invalid"
+    assert "signal 9" in row["cause"]
+    assert row["measured_steps"] == 12
+    assert row["tokens_per_s"] > 0
+    assert row["energy_j"] is None
+    assert "Trained to the end, but not watched" in (view / "report.html").read_text()
+
+
+def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
+    checkout.edit(
+        "config/platforms/local.yaml",
+        "power_limit_w: null",
+        "power_limit_w: null\nidle_temperature_c: 60",
+    )
+    cooling = {"cool_down": {"within_c": 5.0, "limit_s": 60.0}, "idle_baseline_s": 2}
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | cooling)
+    done = checkout.snakemake()
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = checkout.runs().values()
+    cooled = json.loads(run.cool_down.read_text())
+    # Simulated GPUs of an idle machine are cooler than that from the first sample on.
+    assert cooled["reached"]
+    assert 0 < cooled["hottest_after_c"] <= 65
+    view = checkout.directory / "results" / "sweeps" / "tiny"
+    (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
+    assert row["cool_down_s"] == cooled["waited_s"]
+    assert row["idle_power_w"] > 0

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     reducing = commands.add_parser("reduce", help="write summary.json of one run that has ended")
     reducing.add_argument("run", type=Path, help="the run's directory, <cell>/run<k>")
-    collecting = commands.add_parser("collect", help="write runs, gpus and cells.parquet")
+    collecting = commands.add_parser("collect", help="write runs, gpus, overhead and cells.parquet")
     collecting.add_argument("--plan", type=Path, required=True, help="plan.parquet of the sweep")
     collecting.add_argument("--results", type=Path, required=True, help="holds cells/")
     collecting.add_argument("--output", type=Path, required=True, help="directory for the tables")

@@ -9,42 +9,42 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib.analysis import metrics
+from workflow_lib.analysis import throttling
+from workflow_lib.analysis.counters import CountedEnergy
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.records import GPUS, Hardware, TelemetryStart
+from workflow_lib.analysis.recordings import Recording
+from workflow_lib.records import GPUS, Hardware
+from workflow_lib.telemetry.counter_span import CounterSpan
 
 #: a straight line is drawn over a gap between two readings of at most this long, or this many
 #: sample periods, whichever is longer; a longer one makes the measure null
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
+#: the driver's power samples, 20 ms apart, give the peak where they have no longer gap than this:
+#: they then saw all but an instant of the window
+_LONGEST_PEAK_GAP_S = 0.5
 
-_THROTTLE_COUNTERS = (
-    "throttle_power_cap_s",
-    "throttle_sw_thermal_s",
-    "throttle_hw_thermal_s",
-    "throttle_power_brake_s",
+_LINK_COUNTERS = (
+    "gpu_link_received_bytes",
+    "gpu_link_sent_bytes",
+    "pcie_received_bytes",
+    "pcie_sent_bytes",
 )
+ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
-#: readings that are looked at over the window
+#: readings of every tick that are looked at over the window
 READINGS: Mapping[str, pl.Expr] = {
-    name: pl.col(name)
-    for name in (
-        "unix_time_s",
-        "power_w",
-        "energy_j",
-        "temperature_c",
-        "sm_clock_mhz",
-        *_THROTTLE_COUNTERS,
-    )
+    **{name: pl.col(name) for name in ("unix_time_s", "power_w", "temperature_c", "sm_clock_mhz")},
+    **throttling.EVENTS,
 }
-#: event bits as 0 or 1, looked at where the counters of throttling are not to be had
-EVENTS: Mapping[str, pl.Expr] = {
-    "power_capped": metrics.power_capped(),
-    "thermally_slowed": metrics.thermally_slowed(),
-    "power_braked": metrics.power_braked(),
+#: and those on a period of their own
+SLOW_READINGS: Mapping[str, pl.Expr] = {
+    name: pl.col(name) for name in ("memory_temperature_c", "thermal_margin_c", *_LINK_COUNTERS)
 }
 #: columns of GPUS that hold whatever the samples say
 _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
+
+_NONE_INSIDE = "no reading lies within the measured steps"
 
 
 def is_power_sensor(gpu: int, hardware: Hardware) -> bool:
@@ -80,52 +80,51 @@ def _reasons_text(reasons: Mapping[str, str]) -> str:
 class Gpu:
     """One GPU's readings, looked at over the window."""
 
-    node: str
     gpu: int
-    start: TelemetryStart
+    recording: Recording
     window: Window
-    #: quantity → GPU → row of :func:`metrics.over_window`
-    looks: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    #: quantity → this GPU's row of :func:`metrics.over_window`, where it has one
+    looks: Mapping[str, Mapping[str, Any]]
+    #: of cumulative counters: throttling and errors
+    spans: Mapping[str, CounterSpan | None]
+    counted: CountedEnergy
+    #: the driver's own power samples, see :meth:`Recording.power_peaks`
+    power_peak: Mapping[str, float | None] | None
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row: values where they can be had, else null and why."""
         row: dict[str, Any] = {
-            "node": self.node,
+            "node": self.recording.node,
             "gpu": self.gpu,
             "airflow": _airflow(self.gpu, hardware),
-            "simulated": self.start.simulated,
+            "simulated": self.recording.start.simulated,
             "samples": self._look("unix_time_s").get("readings", 0),
         }
         reasons: dict[str, str] = {}
-        duration_s = self.window.duration_s
+
+        def put(column: str, value: Any, reason: str | None) -> None:
+            row[column] = None if reason else value
+            if row[column] is None:
+                reasons[column] = reason or _NONE_INSIDE
 
         def fill(quantity: str, problem: str | None, **columns: tuple[str, float]) -> None:
             """Set each column to a figure of the look, divided, or to null and the problem."""
             look = self._look(quantity)
             for column, (figure, divisor) in columns.items():
                 value = None if problem else look[figure]
-                row[column] = None if value is None else value / divisor
-                if value is None:
-                    reasons[column] = problem or "no reading lies within the measured steps"
+                put(column, None if value is None else value / divisor, problem)
 
-        fill(
-            "unix_time_s",
-            self._problem("unix_time_s", any_gap=True),
-            longest_gap_s=("longest_gap_s", 1),
-        )
+        duration_s = self.window.duration_s
+        fill("unix_time_s", self._problem("unix_time_s", any_gap=True), longest_gap_s=_GAP)
         package = _package_reason(self.gpu, hardware)
-        fill(
-            "power_w",
-            package or self._problem("power_w"),
-            power_mean_w=("integral", duration_s),
-            power_peak_w=("peak", 1),
-            energy_j=("integral", 1),
-        )
-        fill(
-            "energy_j",
-            package or self._counter_problem("energy_j"),
-            energy_counter_j=("increase", 1),
-        )
+        power = package or self._problem("power_w")
+        fill("power_w", power, power_mean_w=("integral", duration_s), energy_j=("integral", 1))
+        for column, value in self._peak().items():
+            put(column, value, power)
+        counted = self.counted
+        put("energy_counter_j", counted.energy_j, package or counted.energy_reason)
+        difference = counted.compared[0] / counted.compared[1] - 1 if counted.compared else None
+        put("energy_difference", difference, package or counted.compared_reason)
         fill(
             "temperature_c",
             self._problem("temperature_c"),
@@ -133,39 +132,51 @@ class Gpu:
             temperature_peak_c=("peak", 1),
         )
         fill(
+            "memory_temperature_c",
+            self._never("memory_temperature_c"),
+            memory_temperature_peak_c=("peak", 1),
+        )
+        fill("thermal_margin_c", self._never("thermal_margin_c"), thermal_margin_c=("lowest", 1))
+        fill(
             "sm_clock_mhz",
             self._problem("sm_clock_mhz"),
             sm_clock_mean_mhz=("integral", duration_s),
         )
-        shares, source, reason = self._throttle()
-        row.update(shares, throttle_source=source)
-        if reason:
-            reasons.update(dict.fromkeys([*shares, "throttle_source"], reason))
+        for column, (value, reason) in self._throttle().items():
+            put(column, value, reason)
+        for counter in _LINK_COUNTERS:
+            fill(counter, self._link_problem(counter), **{counter: ("increase", 1)})
+        for counter in ERROR_COUNTERS:
+            put(counter, *self._errors(counter))
+        put("xid_events", *self._xid_events())
         row["missing_reasons"] = _reasons_text(reasons)
         return row
 
-    def has_throttle_counters(self) -> bool:
-        """Whether all cumulative counters of throttling can be had over the window."""
-        return all(self._counter_problem(counter) is None for counter in _THROTTLE_COUNTERS)
-
     def _look(self, quantity: str) -> Mapping[str, Any]:
-        return self.looks[quantity].get(self.gpu, {})
+        return self.looks.get(quantity, {})
 
-    def _problem(self, quantity: str, any_gap: bool = False) -> str | None:
-        """Why a quantity cannot be integrated over the window, or None where it can."""
-        look = self._look(quantity)
+    def _never(self, quantity: str) -> str | None:
+        """Why a quantity has no reading at all, or None where it has one."""
         if not self._look("unix_time_s"):
-            return f"telemetry of node {self.node} has no sample of GPU {self.gpu}"
-        column = "event_reasons" if quantity in EVENTS else quantity
-        if not look:
-            return self.start.missing.get(column, f"no sample has a {column}")
+            return f"telemetry of node {self.recording.node} has no sample of GPU {self.gpu}"
+        column = "event_reasons" if quantity in throttling.EVENTS else quantity
+        return None if self._look(quantity) else self.recording.why_absent(column)
+
+    def _problem(
+        self, quantity: str, any_gap: bool = False, bridged_s: float = _BRIDGED_GAP_S
+    ) -> str | None:
+        """Why a quantity cannot be integrated over the window, or None where it can."""
+        if problem := self._never(quantity):
+            return problem
+        look = self._look(quantity)
+        column = "event_reasons" if quantity in throttling.EVENTS else quantity
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
         if late_s > 0:
             return f"the first {column} was read {late_s:.3g} s after the measured steps began"
         if early_s > 0:
             return f"the last {column} was read {early_s:.3g} s before the measured steps ended"
-        bridged_s = max(_BRIDGED_GAP_S, _BRIDGED_PERIODS / self.start.sample_rate_hz)
+        bridged_s = max(bridged_s, _BRIDGED_PERIODS / self.recording.start.sample_rate_hz)
         if not any_gap and look["longest_gap_s"] > bridged_s:
             return (
                 f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
@@ -173,40 +184,71 @@ class Gpu:
             )
         return None
 
-    def _counter_problem(self, counter: str) -> str | None:
-        if problem := self._problem(counter):
+    def _link_problem(self, counter: str) -> str | None:
+        # Between two readings, traffic is taken to be even; it is, over steps that are alike.
+        bridged_s = max(_BRIDGED_GAP_S, self.window.duration_s)
+        if problem := self._problem(counter, bridged_s=bridged_s):
             return problem
         return f"the counter {counter} ran backwards" if self._look(counter)["falls"] else None
 
-    def _throttle(self) -> tuple[dict[str, float | None], str | None, str | None]:
-        """Power, thermal and brake shares, where they come from, and why they are missing.
+    def _peak(self) -> dict[str, Any]:
+        """The highest power, and whether the driver's own samples are among those it is of."""
+        reading_w = self._look("power_w").get("peak")
+        driver = self.power_peak or {}
+        peak_w, gap_s = driver.get("peak_w"), driver.get("longest_gap_s")
+        if peak_w is not None and gap_s is not None and gap_s <= _LONGEST_PEAK_GAP_S:
+            return {
+                "power_peak_w": max(peak_w, reading_w or peak_w),
+                "power_peak_source": "driver",
+            }
+        return {
+            "power_peak_w": reading_w,
+            "power_peak_source": None if reading_w is None else "readings",
+        }
 
-        Exact from the cumulative counters where all of them can be had, else from the event bits
-        that were sampled. Time in software and in hardware thermal slowdown is added up, so that
-        time in both counts twice. Counters advance in steps of about 0.1 s, so that a share may
-        seem to exceed 1 by that much; it is cut there.
-        """
+    def _throttle(self) -> dict[str, tuple[Any, str | None]]:
+        """Column → value or reason: the shares, where they come from, and as sampled beside."""
+        problem = self._problem("power_capped")
         duration_s = self.window.duration_s
-        if self.has_throttle_counters():
-            cap, software, hardware, brake = (
-                self._look(counter)["increase"] / duration_s for counter in _THROTTLE_COUNTERS
+        sampled = throttling.UNKNOWN
+        if problem is None:
+            sampled = throttling.Shares(
+                *(self._look(name)["integral"] / duration_s for name in throttling.EVENTS)
             )
-            return _shares(cap, software + hardware, brake), "counters", None
-        if problem := self._problem("power_capped"):
-            return _shares(None, None, None), None, problem
-        sampled = (self._look(name)["integral"] / duration_s for name in EVENTS)
-        return _shares(*sampled), "events", None
+        exact = throttling.from_counters(self.spans)
+        source = "counters" if exact else ("events" if problem is None else None)
+        chosen, reason = exact or sampled, None if exact else problem
+        return {
+            "throttle_power_share": (chosen.power, reason),
+            "throttle_thermal_share": (chosen.thermal, reason),
+            "throttle_brake_share": (chosen.brake, reason),
+            "throttle_power_sampled_share": (sampled.power, problem),
+            "throttle_thermal_sampled_share": (sampled.thermal, problem),
+            "throttle_brake_sampled_share": (sampled.brake, problem),
+            "throttle_source": (source, reason),
+        }
+
+    def _errors(self, counter: str) -> tuple[int | None, str | None]:
+        """How many errors came between the readings that bracket the window."""
+        span = self.spans[counter]
+        if span is None:
+            return None, self.recording.why_absent(counter)
+        around = span.around()
+        if around is None:
+            return None, f"{counter} was not read both before and after the measured steps"
+        if span.fell:
+            return None, f"the counter {counter} ran backwards"
+        return int(around[1].value - around[0].value), None
+
+    def _xid_events(self) -> tuple[int | None, str | None]:
+        events = self.recording.events
+        if events is None:
+            return None, self.recording.why_absent("event")
+        of_gpu = (pl.col("gpu") == self.gpu) & (pl.col("event") == "xid")
+        return events.filter(of_gpu).height, None
 
 
-def _shares(
-    power: float | None, thermal: float | None, brake: float | None
-) -> dict[str, float | None]:
-    named = {
-        "throttle_power_share": power,
-        "throttle_thermal_share": thermal,
-        "throttle_brake_share": brake,
-    }
-    return {name: None if share is None else min(share, 1.0) for name, share in named.items()}
+_GAP = ("longest_gap_s", 1.0)
 
 
 def _package_reason(gpu: int, hardware: Hardware) -> str | None:

@@ -48,7 +48,8 @@ def over_window(samples: pl.LazyFrame, value: pl.Expr, window: Window) -> pl.Laz
     - ``integral`` (u·s): the trapezoid rule, Σ (b − a)·v((a + b)/2) over the segments cut to the
       window, v being the straight line between two readings
     - ``increase`` (u): v(end) − v(start), for cumulative counters
-    - ``readings``, ``peak`` (u): how many lie within the window, and the highest of them
+    - ``readings``, ``peak``, ``lowest`` (u): how many lie within the window, and the highest and
+      lowest of them
     - ``first_unix_s``, ``last_unix_s``: where the readings begin and end, inside the window or not
     - ``longest_gap_s``: the longest time between two readings that the window has a part of
     - ``falls``: whether the quantity ever decreases there
@@ -70,11 +71,49 @@ def over_window(samples: pl.LazyFrame, value: pl.Expr, window: Window) -> pl.Laz
             increase=((right - left) * slope).filter(inside).sum(),
             readings=time.is_between(start, end).sum(),
             peak=reading.filter(time.is_between(start, end)).max(),
+            lowest=reading.filter(time.is_between(start, end)).min(),
             first_unix_s=time.first(),
             last_unix_s=time.last(),
             longest_gap_s=(next_time - time).filter(inside).max(),
             falls=(slope < 0).filter(inside).any(),
         )
+    )
+
+
+def integrals_until(samples: pl.DataFrame, value: pl.Expr, moments: pl.DataFrame) -> pl.DataFrame:
+    """The integral of a quantity from each GPU's first reading until each of several moments.
+
+    ``samples`` is as in :func:`over_window`; ``moments`` has ``gpu`` and ``moment_unix_s`` (s). It
+    comes back with ``integral`` (u·s) beside, in its own order: null where a moment lies before a
+    GPU's first reading or after its last. The integral over any span is the difference of two.
+    """
+    time, reading = pl.col("unix_time_s"), pl.col("value")
+    width = time - time.shift(1)
+    known = (
+        samples.select("gpu", "unix_time_s", value=value.cast(pl.Float64))
+        .filter(reading.is_not_null())
+        .with_columns(
+            integral=(width * (reading + reading.shift(1)) / 2).fill_null(0).cum_sum().over("gpu"),
+            slope=((reading.shift(-1) - reading) / (time.shift(-1) - time)).over("gpu"),
+        )
+        .sort("unix_time_s", maintain_order=True)
+    )
+    since = pl.col("moment_unix_s") - time
+    partial = pl.when(since > 0).then(since * (reading + pl.col("slope") * since / 2)).otherwise(0)
+    return (
+        moments.with_row_index("place")
+        .sort("moment_unix_s")
+        .join_asof(
+            known,
+            left_on="moment_unix_s",
+            right_on="unix_time_s",
+            by="gpu",
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .sort("place")
+        .select("gpu", "moment_unix_s", integral=pl.col("integral") + partial)
     )
 
 

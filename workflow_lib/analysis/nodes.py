@@ -1,4 +1,4 @@
-"""The GPUs of a node over the measured steps, and the node's idle power before training."""
+"""A node over the measured steps: its GPUs, its CPUs, itself; and its power before training."""
 
 from __future__ import annotations
 
@@ -8,85 +8,152 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib.analysis import metrics
-from workflow_lib.analysis.gpus import EVENTS, READINGS, Gpu, empty_row, is_power_sensor
-from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.samples import read_rows
-from workflow_lib.records import (
-    GPU_SAMPLES,
-    Hardware,
-    RecordError,
-    RunPaths,
-    TelemetryStart,
-    read_record,
+from workflow_lib.analysis import metrics, throttling
+from workflow_lib.analysis.counters import counted_energies, spans_of
+from workflow_lib.analysis.gpus import (
+    ERROR_COUNTERS,
+    READINGS,
+    SLOW_READINGS,
+    Gpu,
+    empty_row,
+    is_power_sensor,
 )
+from workflow_lib.analysis.metrics import Window
+from workflow_lib.analysis.recordings import Recording
+from workflow_lib.records import Hardware
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
+#: a node's own power and RAPL come from slow buses, but change with nothing but the load
+_BRIDGED_HOST_S = 30.0
+
+#: a figure, or null and the reason why
+Known = tuple[float | None, str]
 
 
 @dataclass(frozen=True)
 class Node:
-    """The GPUs of a node that ranks used."""
+    """The GPUs of a node that ranks used, and the node around them."""
 
     #: as :data:`~workflow_lib.records.GPUS` has them, less ``cell`` and ``run``
     rows: tuple[dict[str, Any], ...]
-    #: of its power-reporting GPUs together; null with ``idle_reason``
-    idle_power_w: float | None
-    idle_reason: str
+    #: of its power-reporting GPUs together
+    idle_power_w: Known
+    cpu_energy_j: Known
+    node_energy_j: Known
+    #: CPU time of its sampler, as a share of one core
+    sampler_cpu_share: Known
+    #: energy by counter and by trapezoid over one span, of each power-reporting GPU that has both
+    compared_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     #: of the same GPUs, for each phase of the steps; where a row lacks energy_j it means nothing
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
 
 
+def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: str) -> Node:
+    """A node of which nothing is known, for one reason."""
+    nothing = (None, reason)
+    rows = tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus)
+    return Node(rows, nothing, nothing, nothing, nothing)
+
+
 def reduce_node(
-    paths: RunPaths,
-    node: str,
+    recording: Recording,
     gpus: Sequence[int],
     hardware: Hardware,
     window: Window,
-    training_started_unix_s: float,
+    before_training: Window,
     idle_baseline_s: float,
     phases: Mapping[str, Sequence[Window]],
 ) -> Node:
-    """Reduce the samples of a node's ``gpus`` to what they did within the measured ``window``.
+    """Reduce a node's telemetry to what its ``gpus`` did within the measured ``window``.
 
-    ``training_started_unix_s`` is when the first rank of the run started: until then GPUs idled,
-    and for ``idle_baseline_s`` from the first sample on the node's CPUs did, too. ``phases`` are
-    parts of the measured steps whose energy is wanted by itself.
-    A node without telemetry has null measures. Raises RecordError where a file is damaged.
+    ``before_training`` is from the end of the cool-down, −∞ where there was none, to the start of
+    the run's first rank: in it GPUs idled, and for ``idle_baseline_s`` from its start or the first
+    sample on, whichever is later, the node's CPUs did, too. ``phases`` are parts of the measured
+    steps whose energy is wanted by itself.
+    Raises RecordError where the driver's power samples are damaged.
     """
-    absent = [
-        path.name
-        for path in (paths.telemetry_start(node), paths.gpu_samples(node))
-        if not path.is_file()
-    ]
-    if absent:
-        reason = f"telemetry/{absent[0]} is missing"
-        return Node(tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus), None, reason)
-    start = read_record(paths.telemetry_start(node), TelemetryStart)
-    samples = read_rows(paths.gpu_samples(node), GPU_SAMPLES, ("unix_time_s", "gpu"))
-    _check_order(paths, node, samples)
-    looks = _look(samples, READINGS, window)
-    readers = [Gpu(node, gpu, start, window, looks) for gpu in gpus]
-    if not all(reader.has_throttle_counters() for reader in readers):
-        looks.update(_look(samples, EVENTS, window))
-    rows = tuple(reader.row(hardware) for reader in readers)
+    looks = {
+        **_looks(recording.samples, READINGS, window),
+        **_looks(recording.counters, SLOW_READINGS, window),
+    }
+    spans = {
+        counter: spans_of(recording.counters, counter, window)
+        for counter in (*throttling.COUNTERS, *ERROR_COUNTERS)
+    }
+    counted = counted_energies(recording, gpus, window)
+    peaks = recording.power_peaks(window)
+    rows = tuple(
+        Gpu(
+            gpu,
+            recording,
+            window,
+            {quantity: found[gpu] for quantity, found in looks.items() if gpu in found},
+            {counter: found.get(gpu) for counter, found in spans.items()},
+            counted[gpu],
+            peaks.get(gpu),
+        ).row(hardware)
+        for gpu in gpus
+    )
     sensors = [gpu for gpu in gpus if is_power_sensor(gpu, hardware)]
+    compared = {gpu: counted[gpu].compared for gpu in sensors}
     return Node(
         rows,
-        *_idle_power(samples, start, sensors, training_started_unix_s, idle_baseline_s),
-        {phase: _energy_j(samples, sensors, windows) for phase, windows in phases.items()},
+        _idle_power(recording, sensors, before_training, idle_baseline_s),
+        _over_host(recording, "cpu_energy_j", "increase", window),
+        _over_host(recording, "node_power_w", "integral", window),
+        _sampler_cpu_share(recording),
+        {gpu: energies for gpu, energies in compared.items() if energies is not None},
+        {phase: _energy_j(recording, sensors, windows) for phase, windows in phases.items()},
     )
 
 
-def _energy_j(samples: pl.DataFrame, sensors: Sequence[int], windows: Sequence[Window]) -> float:
+def mean_over_spans(
+    recording: Recording, gpus: Sequence[int], quantity: str, windows: Sequence[Window]
+) -> pl.DataFrame:
+    """The time-weighted mean of a quantity in each of several windows: a row a window and GPU.
+
+    Columns ``place`` (the window's), ``gpu`` and ``mean``, null where readings do not reach.
+    """
+    return _integrals(recording, gpus, quantity, windows).select(
+        "place", "gpu", mean=pl.col("integral") / pl.col("duration_s")
+    )
+
+
+def _integrals(
+    recording: Recording, gpus: Sequence[int], quantity: str, windows: Sequence[Window]
+) -> pl.DataFrame:
+    """The integral of a quantity over each window, a row a window and GPU; null where unknown."""
+    spans = pl.DataFrame(
+        {
+            "place": range(len(windows)),
+            "start_unix_s": [window.start_unix_s for window in windows],
+            "end_unix_s": [window.end_unix_s for window in windows],
+        },
+        schema={"place": pl.Int64, "start_unix_s": pl.Float64, "end_unix_s": pl.Float64},
+    ).join(pl.DataFrame({"gpu": list(gpus)}, schema={"gpu": pl.Int64}), how="cross")
+    until = {
+        edge: metrics.integrals_until(
+            recording.samples,
+            pl.col(quantity),
+            spans.select("gpu", moment_unix_s=pl.col(f"{edge}_unix_s")),
+        )["integral"]
+        for edge in ("start", "end")
+    }
+    return spans.select(
+        "place",
+        "gpu",
+        integral=until["end"] - until["start"],
+        duration_s=pl.col("end_unix_s") - pl.col("start_unix_s"),
+    )
+
+
+def _energy_j(recording: Recording, sensors: Sequence[int], windows: Sequence[Window]) -> float:
     """The energy of power-reporting GPUs over several windows together, by the trapezoid rule."""
-    lazy = samples.lazy().filter(pl.col("gpu").is_in(list(sensors)))
-    looks = [metrics.over_window(lazy, pl.col("power_w"), window) for window in windows]
-    return float(sum(look["integral"].sum() for look in pl.collect_all(looks)))
+    return float(_integrals(recording, sensors, "power_w", windows)["integral"].sum())
 
 
-def _look(
+def _looks(
     samples: pl.DataFrame, quantities: Mapping[str, pl.Expr], window: Window
 ) -> dict[str, dict[int, dict[str, Any]]]:
     """:func:`metrics.over_window` of each quantity, as quantity → GPU → row."""
@@ -100,40 +167,58 @@ def _look(
     }
 
 
-def _check_order(paths: RunPaths, node: str, samples: pl.DataFrame) -> None:
-    time = pl.col("unix_time_s")
-    back = samples.filter((time < time.shift(1)).over("gpu")).select("gpu", "unix_time_s")
-    if back.height:
-        gpu, moment = back.row(0)
-        raise RecordError(
-            f"{paths.gpu_samples(node)}: the time of GPU {gpu} runs backwards at {moment}; the "
-            "node's clock was set during the run, so that nothing can be integrated: run it again"
+def _over_host(recording: Recording, column: str, figure: str, window: Window) -> Known:
+    """A figure of a node's own quantity over the window, or None and why."""
+    host = recording.host.with_columns(gpu=pl.lit(0, pl.Int64))
+    look = _looks(host, {column: pl.col(column)}, window)[column].get(0)
+    if look is None:
+        return None, f"{recording.node}: {recording.why_absent(column)}"
+    first_unix_s, last_unix_s = look["first_unix_s"], look["last_unix_s"]
+    if first_unix_s > window.start_unix_s or last_unix_s < window.end_unix_s:
+        return None, f"{recording.node}: {column} was not read throughout the measured steps"
+    if look["longest_gap_s"] > _BRIDGED_HOST_S:
+        return None, (
+            f"{recording.node}: {column} was not read for {look['longest_gap_s']:.3g} s, more than "
+            f"the {_BRIDGED_HOST_S:g} s that are interpolated"
         )
+    if figure == "increase" and look["falls"]:
+        return None, f"{recording.node}: the counter {column} ran backwards"
+    return look[figure], ""
+
+
+def _sampler_cpu_share(recording: Recording) -> Known:
+    end = recording.end
+    if end is None:
+        return None, f"telemetry/{recording.node}-end.json is missing: its sampler was killed"
+    elapsed_s = end.ended_unix_s - recording.start.started_unix_s
+    if elapsed_s <= 0:
+        return None, f"the sampler of node {recording.node} ended before it began"
+    return end.cpu_time_s / elapsed_s, ""
 
 
 def _idle_power(
-    samples: pl.DataFrame,
-    start: TelemetryStart,
+    recording: Recording,
     sensors: Sequence[int],
-    training_started_unix_s: float,
+    before_training: Window,
     idle_baseline_s: float,
-) -> tuple[float | None, str]:
-    """Mean power by the trapezoid rule, over the idle baseline that the first sample begins."""
+) -> Known:
+    """Mean power by the trapezoid rule, over the idle baseline."""
+    samples, node = recording.samples, recording.node
     first = samples.filter(pl.col("power_w").is_not_null())
     begins = dict(first.group_by("gpu").agg(pl.col("unix_time_s").first()).iter_rows())
     lacking = [gpu for gpu in sensors if gpu not in begins]
     if lacking or not sensors:
-        reason = start.missing.get("power_w", "no sample has a power_w")
-        return None, f"{start.node} GPU {lacking[0]}: {reason}" if lacking else reason
-    begin_unix_s = max(begins[gpu] for gpu in sensors)
-    end_unix_s = min(begin_unix_s + idle_baseline_s, training_started_unix_s)
+        reason = recording.why_absent("power_w")
+        return None, f"{node} GPU {lacking[0]}: {reason}" if lacking else reason
+    begin_unix_s = max(before_training.start_unix_s, *(begins[gpu] for gpu in sensors))
+    end_unix_s = min(begin_unix_s + idle_baseline_s, before_training.end_unix_s)
     window = Window(begin_unix_s, end_unix_s)
     if window.duration_s < _SHORTEST_IDLE_S:
         return None, (
-            f"node {start.node} was watched for {max(window.duration_s, 0):.3g} s before training "
+            f"node {node} was watched for {max(window.duration_s, 0):.3g} s before training "
             f"began, less than the {_SHORTEST_IDLE_S:g} s that power is averaged over"
         )
-    looks = _look(samples, {"power_w": pl.col("power_w")}, window)["power_w"]
+    looks = _looks(samples, {"power_w": pl.col("power_w")}, window)["power_w"]
     if any(looks[gpu]["last_unix_s"] < end_unix_s for gpu in sensors):
-        return None, f"telemetry of node {start.node} ended before training began"
+        return None, f"telemetry of node {node} ended before training began"
     return sum(looks[gpu]["integral"] for gpu in sensors) / window.duration_s, ""

@@ -42,7 +42,7 @@ def read_rows(path: Path, columns: Sequence[Column], required: Sequence[str]) ->
     except pl.exceptions.PolarsError as error:
         _raise_for_bad_line(path, text, columns, required, str(error).splitlines()[0])
     floats = [column.name for column in columns if column.type is float]
-    finite = frame.select(pl.col(floats).is_finite().all()).row(0)
+    finite = frame.select(pl.col(floats).is_finite().all()).row(0) if floats else ()
     if not all(finite) or sum(frame.select(pl.col(list(required)).null_count()).row(0)):
         _raise_for_bad_line(path, text, columns, required, "a value is missing or not finite")
     return frame

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -16,24 +16,38 @@ _OPTIONAL = ("loss", "memory_allocated_bytes", "memory_peak_bytes")
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a completed run, over all ranks."""
+    """The steps of a completed run, over all ranks, and which of them measures are taken over."""
 
     ranks: tuple[RankRecord, ...]
     #: every row of every rank, warm-up included, with ``rank`` and ``dp_rank`` beside
     #: :data:`~workflow_lib.records.STEPS`
     rows: pl.DataFrame
-    #: from the start of the first rank to begin the first measured step to the end of the last
-    #: rank to end the last one
+    #: rows of the steps that count: those measured, from the steady state's onset on
+    measured: pl.DataFrame
+    #: from the start of the first rank to begin the first of them to the end of the last rank to
+    #: end the last one
     window: Window
-    #: of the measured steps, over all replicas; with inference those read and those generated
+    #: of these steps, over all replicas; with inference those read and those generated
     tokens: int
-    #: of inference, "prefill" and "decode": when each measured step did it, by the slowest rank
-    phases: Mapping[str, tuple[Window, ...]] = field(default_factory=dict)
+    #: of inference, "prefill" and "decode": when each of these steps did it, by the slowest rank
+    phases: Mapping[str, tuple[Window, ...]]
 
     @property
-    def measured(self) -> pl.DataFrame:
-        """The rows of measured steps."""
-        return self.rows.filter(pl.col("phase") == "measured")
+    def first(self) -> int:
+        """The number of the first step that counts."""
+        return int(self.measured.select(pl.col("step").min()).item())
+
+    def counted_from(self, step: int) -> Steps:
+        """The same steps, of which those before ``step`` do not count."""
+        kept = self.measured.filter(pl.col("step") >= step)
+        count, before = kept["step"].n_unique(), self.measured["step"].n_unique()
+        return replace(
+            self,
+            measured=kept,
+            window=_window(kept),
+            tokens=self.tokens // before * count,
+            phases={phase: windows[before - count :] for phase, windows in self.phases.items()},
+        )
 
 
 def read_steps(paths: RunPaths, cell: Cell) -> Steps:
@@ -59,15 +73,22 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     rows = pl.concat(frames)
     measured = rows.filter(pl.col("phase") == "measured")
     _check_tokens(paths, cell, measured)
-    start, end = measured.select(pl.col("started_unix_s").min(), pl.col("ended_unix_s").max()).row(
-        0
-    )
-    if not end > start:
-        raise RecordError(f"{paths.steps}: the measured steps end at {end}, before they begin")
+    window = _window(measured)
+    if window.duration_s <= 0:
+        raise RecordError(
+            f"{paths.steps}: the measured steps end at {window.end_unix_s}, before they begin"
+        )
     training = cell.training
     tokens = training.global_batch_size * cell.model.sequence_length * training.measured_steps
     phases = _phases(paths, measured) if generates else {}
-    return Steps(tuple(ranks), rows, Window(start, end), tokens, phases)
+    return Steps(tuple(ranks), rows, measured, window, tokens, phases)
+
+
+def _window(measured: pl.DataFrame) -> Window:
+    start, end = measured.select(pl.col("started_unix_s").min(), pl.col("ended_unix_s").max()).row(
+        0
+    )
+    return Window(start, end)
 
 
 def _phases(paths: RunPaths, measured: pl.DataFrame) -> dict[str, tuple[Window, ...]]:

@@ -1,4 +1,4 @@
-"""What a job script does in Python: ``begin``, ``wait-for-telemetry`` and ``end``.
+"""What a job script does in Python: ``begin``, ``wait-for-telemetry``, ``cool-down`` and ``end``.
 
 It runs on the job's first node, perhaps in a site's container, so it needs only the standard
 library.
@@ -20,7 +20,7 @@ from typing import Any
 
 import workflow_lib
 from workflow_lib import records
-from workflow_lib.launch import attempts
+from workflow_lib.launch import attempts, cool_down
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
@@ -180,13 +180,17 @@ def main() -> None:
     begin_command = commands.add_parser("begin")
     begin_command.add_argument("--scheduler", choices=("slurm", "local"), required=True)
     wait_command = commands.add_parser("wait-for-telemetry")
-    wait_command.add_argument("--process", type=int, required=True)
+    cool_command = commands.add_parser("cool-down")
+    for command in (wait_command, cool_command):
+        command.add_argument(
+            "--process", type=int, required=True, help="of the samplers; its end ends the wait"
+        )
     end_command = commands.add_parser("end")
     for name in ("--stage", "--training-exit", "--telemetry-exit"):
         end_command.add_argument(name, required=True)
     for command in (begin_command, end_command):
         command.add_argument("--job", required=True, help="the scheduler's id of the job")
-    for command in (begin_command, wait_command, end_command):
+    for command in (begin_command, wait_command, cool_command, end_command):
         command.add_argument("run_directory", type=Path)
     arguments = parser.parse_args()
     paths = RunPaths(arguments.run_directory)
@@ -194,6 +198,8 @@ def main() -> None:
         begin(paths, arguments.job, arguments.scheduler, sys.stdin.buffer.read())
     elif arguments.command == "wait-for-telemetry":
         wait_for_telemetry(paths, arguments.process)
+    elif arguments.command == "cool-down":
+        cool_down.cool_down(paths, arguments.process)
     else:
         end(
             paths, arguments.job, arguments.stage, arguments.training_exit, arguments.telemetry_exit

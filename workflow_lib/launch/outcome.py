@@ -30,6 +30,12 @@ _SCHEDULER_ENDS = {
     "CANCELLED": (Outcome.CANCELLED, "the job was cancelled"),
     "OUT_OF_MEMORY": (Outcome.OUT_OF_MEMORY, "a process of the job ran out of host memory"),
 }
+#: stages of the job that only telemetry can fail, and what to say then
+_BEFORE_TRAINING = {
+    "telemetry": "telemetry did not start",
+    "cool_down": "telemetry ended, or told no temperature, before training began",
+    "baseline": "telemetry ended before training began",
+}
 
 
 def classify(paths: RunPaths, scheduler_state: str | None) -> OutcomeRecord:
@@ -107,9 +113,9 @@ def _rank_error(error: ErrorRecord) -> tuple[Outcome, str]:
 def _failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
     if ended.failed_stage == "interrupted":
         return Outcome.CANCELLED, "the job was asked to end by a signal"
-    if ended.failed_stage == "telemetry":
-        log = paths.logs / "telemetry.log"
-        return Outcome.TELEMETRY_INVALID, f"telemetry did not start: {_last_line(log)}"
+    if ended.failed_stage in _BEFORE_TRAINING:
+        said = _last_line(paths.logs / "telemetry.log")
+        return Outcome.TELEMETRY_INVALID, f"{_BEFORE_TRAINING[ended.failed_stage]}: {said}"
     if ended.training_exit_code is not None:
         if waited := waiting.stopped_by_watchdog(paths):
             return Outcome.COMMUNICATION_TIMEOUT, waited

@@ -87,7 +87,12 @@ PLAN = columns(
 
 #: what reduce computes of one run, or null with a reason in missing_reasons
 MEASURES = columns(
-    ("measured_steps", int, "", "steps measured, warm-up excluded"),
+    (
+        "measured_steps",
+        int,
+        "",
+        "steps that measures are over: from the steady state's onset on, warm-up excluded",
+    ),
     ("measured_duration_s", float, "s", "from the first measured step's start to the last's end"),
     ("step_time_s", float, "s", "median over measured steps of the slowest rank's step"),
     ("step_time_iqr_s", float, "s", "interquartile range of the same"),
@@ -107,12 +112,18 @@ MEASURES = columns(
     ("power_peak_w", float, "W", "highest sample of any one package: a lower bound of the peak"),
     ("idle_power_w", float, "W", "all GPUs together, in the idle baseline before training"),
     ("energy_j", float, "J", "all GPUs over the measured steps, trapezoid of power"),
-    ("energy_counter_j", float, "J", "the same from the driver's energy counters"),
+    (
+        "energy_counter_j",
+        float,
+        "J",
+        "the same from the driver's energy counters, completed at the edges by the trapezoid",
+    ),
     (
         "energy_difference",
         float,
         "",
-        "counter over trapezoid, less 1, both between the counter's first and last reading there",
+        "counters over trapezoids, less 1, both between two readings of each counter: the first "
+        "and last in the measured steps, or those about them",
     ),
     (
         "energy_systematic_share",
@@ -137,8 +148,13 @@ MEASURES = columns(
         "share of time in thermal slowdown, software or hardware",
     ),
     ("throttle_brake_share", float, "", "share of time in power-brake slowdown"),
-    ("steady", bool, "", "whether step time, power and temperature became steady"),
-    ("steady_from_step", int, "", "first step of the steady state; measures begin there"),
+    ("steady", bool, "", "whether step time, power and temperature became steady together"),
+    (
+        "steady_from_step",
+        int,
+        "",
+        "first step of the steady state; measures begin there, but not in the warm-up",
+    ),
     ("step_time_drift", float, "", "change of the step time over the measured steps, as a share"),
     ("power_drift", float, "", "change of power over the measured steps, as a share"),
     ("temperature_drift_c", float, "°C", "change of the mean core temperature over them"),
@@ -241,13 +257,24 @@ GPUS = columns(
     ("throttle_power_sampled_share", float, "", "the same from event bits as sampled"),
     ("throttle_thermal_sampled_share", float, "", "the same from event bits as sampled"),
     ("throttle_brake_sampled_share", float, "", "the same from event bits as sampled"),
-    ("throttle_source", str, "", "counters (exact) or events (sampled); null where neither is"),
+    (
+        "throttle_source",
+        str,
+        "",
+        "counters (exact, between readings in the measured steps or about them) or events (as "
+        "sampled); null where neither is",
+    ),
     ("gpu_link_received_bytes", float, "B", "over all NVLink or xGMI links"),
     ("gpu_link_sent_bytes", float, "B", "over all NVLink or xGMI links"),
     ("pcie_received_bytes", float, "B", "over PCIe; a lower bound"),
     ("pcie_sent_bytes", float, "B", "over PCIe; a lower bound"),
-    ("ecc_corrected_errors", int, "", "memory errors that were corrected"),
-    ("ecc_uncorrected_errors", int, "", "memory errors that were not"),
+    (
+        "ecc_corrected_errors",
+        int,
+        "",
+        "memory errors that were corrected, between the readings about the measured steps",
+    ),
+    ("ecc_uncorrected_errors", int, "", "those that were not, between the same"),
     ("xid_events", int, "", "Xid events of the driver during the run"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )
@@ -262,14 +289,20 @@ OVERHEAD = columns(
     ("blocks", int, "", "turns of this rate that hold whole steps"),
     ("steps", int, "", "whole measured steps within them"),
     ("step_time_s", float, "s", "median over these steps"),
-    ("slowdown", float, "", "mean over pairs of a block and its neighbour at rate 0, less 1"),
+    (
+        "slowdown",
+        float,
+        "",
+        "median step time of a turn over that of the nearest turn at rate 0, less 1: mean over "
+        "pairs",
+    ),
     ("slowdown_low", float, "", "lower end of its 95 % interval (bootstrap over pairs)"),
     ("slowdown_high", float, "", "upper end of the same"),
-    ("pairs", int, "", "pairs of blocks"),
+    ("pairs", int, "", "turns that were compared with one at rate 0"),
     ("sampler_cpu_share", float, "", "CPU time of the busiest node's sampler, share of one core"),
     ("sampler_memory_bytes", float, "B", "the largest sampler's resident memory"),
     ("achieved_rate_hz", float, "Hz", "ticks sampled over time"),
-    ("late_share", float, "", "ticks over half a period late or missed, of all"),
+    ("late_share", float, "", "ticks over half a period late or missed, of all that were due"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )
 

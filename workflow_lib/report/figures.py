@@ -18,6 +18,7 @@ from workflow_lib.report import style
 from workflow_lib.report.cells import Row, in_order, natural
 from workflow_lib.report.gpu_figure import gpu_figure
 from workflow_lib.report.parallelism_figure import parallelism_figure
+from workflow_lib.report.watching import systematic_error
 
 #: cells in one heat map
 _ROWS = 14
@@ -90,11 +91,16 @@ def _parallelism_entry(model: str, cells: Sequence[Row], tables: Tables) -> Figu
         caption=(
             "One column a cell, laid out like figure 4 of the study. Markers are medians over "
             "completed runs, bars their range, grey dots single runs. Mean power is of one GPU; "
-            "peak power is the highest reading of any one power sensor, a lower bound. Hatched "
-            "columns have no values, and say why."
+            "peak power is the highest reading of any one power sensor, a lower bound. "
+            f"{_error_of(runs)}Hatched columns have no values, and say why."
         ),
         draw=lambda: parallelism_figure(model, cells, runs),
     )
+
+
+def _error_of(runs: Sequence[Row]) -> str:
+    error = systematic_error(runs)
+    return f"Power and efficiency have a systematic error of {error}. " if error else ""
 
 
 def _gpu_entries(

@@ -16,10 +16,16 @@ from markupsafe import Markup
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import PLAN, RecordError, RunPaths, inapplicable, read_json
+from workflow_lib.records import OVERHEAD, PLAN, RecordError, RunPaths, inapplicable, read_json
 from workflow_lib.report.cells import Row, completed, in_order, in_words, labels, natural
 from workflow_lib.report.figures import FigureEntry, Tables, figures, read_tables
-from workflow_lib.report.quantities import NOTHING, SHOWN, Quantity, shown, significant
+from workflow_lib.report.quantities import NOTHING, SHOWN, WATCHED, Quantity, shown, significant
+from workflow_lib.report.watching import (
+    overhead_lines,
+    systematic_error,
+    trained_unwatched,
+    unsteady,
+)
 from workflow_lib.results import run_directory
 
 _ENVIRONMENT = jinja2.Environment(
@@ -36,14 +42,18 @@ _LISTED_VALUES = 6
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
     """Write ``report.html`` of a sweep beside its tables, and return its path.
 
-    ``directory`` holds ``plan``, ``cells``, ``runs`` and ``gpus.parquet`` and ``figures/``;
-    ``results`` holds the runs themselves, whose environments are read. Raises FileNotFoundError
-    where a table or figure is missing, and RecordError where a file is damaged.
+    ``directory`` holds ``plan``, ``cells``, ``runs``, ``gpus`` and ``overhead.parquet``, and
+    ``figures/``; ``results`` holds the runs themselves, whose environments are read. Raises
+    FileNotFoundError where a table or figure is missing, and RecordError where a file is damaged.
     """
     plan = in_order(read_table(directory / "plan.parquet", PLAN).to_dicts())
     tables = read_tables(directory)
     cells = in_order(tables.cells)
+    overhead = read_table(directory / "overhead.parquet", OVERHEAD).to_dicts()
     quantities = [each for each in SHOWN if _applies(each.measure, cells)]
+    done = [cell for cell in cells if completed(cell)]
+    watched = [each for each in WATCHED if any(cell[each.measure] is not None for cell in done)]
+    names = labels(cells)
     text = _ENVIRONMENT.get_template("report.html.j2").render(
         sweep=sweep,
         description=description,
@@ -55,13 +65,23 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         counts=_counts(cells, tables.runs),
         best=_best(cells),
         quantities=quantities,
-        cells=[
-            _cell(cell, label, quantities) for cell, label in zip(cells, labels(cells), strict=True)
+        cells=[_cell(cell, label, quantities) for cell, label in zip(cells, names, strict=True)],
+        systematic_error=systematic_error(tables.runs),
+        watched=watched,
+        watched_cells=[
+            _cell(cell, label, watched)
+            for cell, label in zip(cells, names, strict=True)
+            if completed(cell)
         ],
+        unsteady=unsteady(cells, names, tables.runs),
+        overhead=overhead_lines(
+            overhead, {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
+        ),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=_gpu_hours(plan),
         figures=[_inline(entry, directory / "figures") for entry in figures(tables)],
         unfinished=_unfinished(cells, tables.runs),
+        trained_unwatched=trained_unwatched(tables.runs),
         missing=_missing(tables),
         environment=_environment(tables.runs, results),
         gpu_names=sorted({cell["gpu_name"] for cell in cells if cell["gpu_name"]}),

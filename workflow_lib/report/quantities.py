@@ -47,6 +47,22 @@ SHOWN = (
     Quantity("samples_per_s_per_mj", "Study's efficiency", "1/(s·MJ)"),
     Quantity("memory_peak_bytes", "Peak memory", "GB", 1e-9),
 )
+#: the measures of energy, steadiness and the watching itself, where any completed cell has them
+WATCHED = (
+    Quantity("energy_j", "Energy by trapezoid", "kJ", 1e-3),
+    Quantity("energy_counter_j", "Energy by counter", "kJ", 1e-3),
+    Quantity("energy_difference", "Counter over trapezoid, less 1", "%", 100.0),
+    Quantity("energy_systematic_share", "Systematic error of both", "± %", 100.0),
+    Quantity("node_energy_j", "Energy of whole nodes", "kJ", 1e-3),
+    Quantity("power_peak_w", "Peak of one package, at least", "W"),
+    Quantity("idle_power_w", "Idle power before", "W"),
+    Quantity("cool_down_s", "Waited for cool GPUs", "s"),
+    Quantity("steady_from_step", "Steady from step", ""),
+    Quantity("step_time_drift", "Drift of step time", "%", 100.0),
+    Quantity("power_drift", "Drift of power", "%", 100.0),
+    Quantity("temperature_drift_c", "Drift of temperature", "°C"),
+    Quantity("sampler_cpu_share", "Sampler's CPU time", "% of a core", 100.0),
+)
 
 
 def significant(value: float, digits: int = 3) -> str:

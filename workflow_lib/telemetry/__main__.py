@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 
 from workflow_lib import records
@@ -24,14 +25,14 @@ def main(arguments: list[str] | None = None) -> int:
     node = records.node_name()
     try:
         cell = records.read_record(path, records.Cell)
-        source = open_source(cell, node)
-        try:
-            Sampler(records.RunPaths(path.parent), node, cell, source, Host()).run()
-        finally:
-            source.close()
-    except FileNotFoundError as error:
-        return _refuse(node, f"{error.filename} does not exist; give the path of a run's cell.json")
-    except (records.RecordError, TelemetryError) as error:
+    except FileNotFoundError:
+        return _refuse(node, f"{path} does not exist; give the path of a run's cell.json")
+    except records.RecordError as error:
+        return _refuse(node, str(error))
+    try:
+        with closing(open_source(cell, node)) as source, closing(Host()) as host:
+            Sampler(records.RunPaths(path.parent), node, cell, source, host).run()
+    except TelemetryError as error:
         return _refuse(node, str(error))
     except OSError as error:
         return _refuse(node, f"{error.filename or path.parent}: {error.strerror or error}")

@@ -1,45 +1,78 @@
-"""AMD GPUs through AMD SMI (``amdsmi``). NEVER TRIED ON HARDWARE: only against a model of its API.
+"""AMD GPUs through AMD SMI (``amdsmi``). NEVER TRIED ON HARDWARE: only the real Python binding
+against a library that plays ROCm's.
 
-The API is that of ROCm 6.2 to 7 (ROCm/amdsmi, py-interface). What differs between GPUs:
+What differs between GPUs:
 
-* MI250 has two dies ("GPUs") in a package and one power sensor, which the even die reports. The
-  odd die's power and energy are empty, so that a sum over GPUs is right.
-* MI2xx reports ``average_socket_power``, MI3xx ``current_socket_power``; the other one is "N/A".
-* There is no cumulative throttle time in seconds: MI2xx has only a momentary status, MI3xx
-  percentages.
+* MI250 has two dies ("GPUs") in a package and one power sensor, which one of them reports: the
+  driver answers 0 for the other (Linux, aldebaran_ppt.c). Its power and energy are left empty, so
+  that a sum over GPUs is right.
+* MI2xx reports a momentary throttle status, sampled at every tick. MI3xx accumulates throttle
+  times instead, and bytes over xGMI.
+
+At every tick, one call fetches the GPU's table of metrics; whatever is read of it, the cost is that
+call's, which no finer call of AMD SMI avoids. Counters fetch it once more, every few seconds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from workflow_lib.telemetry.amd_metrics import GpuMetrics
+from workflow_lib.telemetry.packages import power_sensors
 from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
 from workflow_lib.telemetry.visible import visible_gpus
 
-_THROTTLE_REASON = (
-    "AMD SMI has no cumulative throttle time in seconds: MI2xx reports a momentary status, "
-    "MI3xx percentages"
-)
-_MISSING = {
-    "throttle_power_cap_s": _THROTTLE_REASON,
-    "throttle_sw_thermal_s": _THROTTLE_REASON,
-    "throttle_hw_thermal_s": _THROTTLE_REASON,
-    "throttle_power_brake_s": _THROTTLE_REASON,
-}
-#: Bits of indep_throttle_status (linux, drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h) → the NVML
-#: bit that means the same: package power limits; current limits (a hardware slowdown); any
-#: temperature; PROCHOT, an external thermal alarm
-_EVENT_BITS = (
-    (range(0, 8), 0x4),
-    (range(16, 24), 0x8),
-    (range(32, 46), 0x20),
-    (range(46, 48), 0x40),
-)
+_METRICS_PERIOD_S = 5.0
+#: a walk through files of the driver's for each block of the GPU
+_ECC_PERIOD_S = 30.0
 #: a limit above this is in microwatts, as AMD SMI has it since ROCm 6; before, it was in watts
 _LARGEST_LIMIT_W = 10_000
+_PCIE_REASON = (
+    "AMD SMI has no byte counters of PCIe: its accumulated bandwidth has neither bytes nor "
+    "directions, and its throughput call blocks for a second"
+)
+_MISSING = {
+    "throttle_power_brake_s": "AMD SMI does not tell a power brake from other causes",
+    "power_instant_w": "AMD SMI has one reading of power, which is power_w",
+    "pcie_received_bytes": _PCIE_REASON,
+    "pcie_sent_bytes": _PCIE_REASON,
+    "power_mw": "AMD's driver keeps no power samples of its own",
+    "event": "AMD's driver has no Xid; what AMD SMI counts are the ECC errors",
+}
+_AT_EVERY_TICK = (
+    "temperature_c",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "utilisation_percent",
+    "event_reasons",
+)
+_METRICS = (
+    "edge_temperature_c",
+    "memory_temperature_c",
+    "gpu_link_received_bytes",
+    "gpu_link_sent_bytes",
+    "throttle_power_cap_s",
+    "throttle_sw_thermal_s",
+    "throttle_hw_thermal_s",
+)
+_COLUMNS = (
+    "power_w",
+    "energy_j",
+    *_AT_EVERY_TICK,
+    *_METRICS,
+    "thermal_margin_c",
+    "memory_used_bytes",
+    "ecc_corrected_errors",
+    "ecc_uncorrected_errors",
+)
+#: what a package made for another ROCm fails with: symbols or keys that are not there, and texts
+#: and enumerations read from the wrong place
+_MISMATCH = (ImportError, KeyError, OSError, AttributeError, TypeError, ValueError)
 
 
 class AmdSource(PolledSource):
@@ -49,33 +82,28 @@ class AmdSource(PolledSource):
     """
 
     def __init__(self, gpus_per_package: int) -> None:
-        """Raises TelemetryError where AMD SMI, its GPUs or their power are not to be had."""
+        """Raises TelemetryError where AMD SMI, its GPUs or their power are not to be had, or the
+        driver says that packages are others.
+        """
+        self._smi = _import_amdsmi()
+        smi = self._smi
         try:
-            import amdsmi
-        except (ImportError, KeyError, OSError, AttributeError) as error:
-            # Without ROCm's libamd_smi.so the package fails with whatever it meets first.
-            raise TelemetryError(
-                "AMD telemetry needs the site's amdsmi Python package, of the same version as its "
-                f"ROCm ({type(error).__name__}: {error}); put ROCm's share/amd_smi on PYTHONPATH "
-                "and its lib on LD_LIBRARY_PATH"
-            ) from None
-        self._smi: ModuleType = amdsmi
-        try:
-            amdsmi.amdsmi_init()
-        except amdsmi.AmdSmiException as error:
+            smi.amdsmi_init()
+        except smi.AmdSmiException as error:
             raise TelemetryError(
                 f"AMD SMI did not start: {_text(error)}; is this a node with AMD GPUs and the "
                 "amdgpu driver, and is /dev/kfd visible in the container?"
             ) from None
         try:
             self._open(gpus_per_package)
-        except amdsmi.AmdSmiException as error:
-            amdsmi.amdsmi_shut_down()
-            raise TelemetryError(
-                f"AMD SMI could not list this node's GPUs: {_text(error)}"
-            ) from None
-        except TelemetryError:
-            amdsmi.amdsmi_shut_down()
+        except BaseException as error:
+            smi.amdsmi_shut_down()
+            if isinstance(error, smi.AmdSmiException):
+                raise TelemetryError(
+                    f"AMD SMI could not describe this node's GPUs: {_text(error)}"
+                ) from None
+            if isinstance(error, _MISMATCH):
+                raise _mismatch(error) from error
             raise
 
     def close(self) -> None:
@@ -85,38 +113,45 @@ class AmdSource(PolledSource):
     def _open(self, gpus_per_package: int) -> None:
         smi = self._smi
         every = list(smi.amdsmi_get_processor_handles())
+        metrics = [GpuMetrics(smi, handle) for handle in every]
+        for handle, table in zip(every, metrics, strict=True):
+            _check_metrics(smi, handle, table)
         uuids = [str(smi.amdsmi_get_gpu_device_uuid(handle)) for handle in every]
         # HIP takes CUDA's variable where its own is not set.
         second = (
             "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in os.environ else "CUDA_VISIBLE_DEVICES"
         )
         indices = visible_gpus(uuids, ("ROCR_VISIBLE_DEVICES", second), os.environ)
+        sensors = power_sensors(
+            [_has_power(table) for table in metrics],
+            # A device's functions are its partitions: one package, whatever it is divided into.
+            [str(smi.amdsmi_get_gpu_device_bdf(handle)).rpartition(".")[0] for handle in every],
+            gpus_per_package,
+        )
         for index in indices:
-            sensor = index - index % gpus_per_package
+            sensor = sensors[index // gpus_per_package]
             if sensor not in indices:
                 raise TelemetryError(
                     f"GPU {index} shares a package with GPU {sensor}, which reports the power of "
                     "both but is not visible to the job; give the job whole packages"
                 )
-        gpus = [self._describe(i, every[i], uuids[i], gpus_per_package) for i in indices]
         super().__init__(
             name="amd",
-            gpus=gpus,
-            polls=[
-                self._polls_of(every[i], entry["reports_power"])
-                for i, entry in zip(indices, gpus, strict=True)
+            gpus=[
+                self._describe(i, every[i], uuids[i], i // gpus_per_package, i in sensors)
+                for i in indices
             ],
+            polls=[self._polls_of(every[i], metrics[i], i in sensors) for i in indices],
             columns=_COLUMNS,
             failures=(smi.AmdSmiException,),
             missing=_MISSING,
         )
 
     def _describe(
-        self, index: int, handle: Any, uuid: str, gpus_per_package: int
+        self, index: int, handle: Any, uuid: str, package: int, reports_power: bool
     ) -> dict[str, Any]:
         smi = self._smi
         asic = smi.amdsmi_get_gpu_asic_info(handle)
-        reports_power = index % gpus_per_package == 0
         return {
             "name": asic["market_name"],
             "uuid": uuid,
@@ -124,7 +159,7 @@ class AmdSource(PolledSource):
             "power_limit_w": self._power_limit_w(handle) if reports_power else None,
             "driver_version": smi.amdsmi_get_gpu_driver_info(handle).get("driver_version"),
             "index": index,
-            "package": index // gpus_per_package,
+            "package": package,
             "reports_power": reports_power,
         }
 
@@ -137,96 +172,121 @@ class AmdSource(PolledSource):
             return None
         return limit / 1e6 if limit > _LARGEST_LIMIT_W else float(limit)
 
-    def _polls_of(self, handle: Any, reports_power: bool) -> list[Poll]:
+    def _throttle_temperature_c(self, handle: Any) -> int | UnreadableError:
+        """The hotspot temperature at which the firmware throttles: hwmon's "critical" one."""
         smi = self._smi
-        current = smi.AmdSmiTemperatureMetric.CURRENT
-        # The hotspot (junction) is what the firmware throttles on; on MI3xx it is the only one.
-        sensors = smi.AmdSmiTemperatureType
-        clocks, vram = smi.AmdSmiClkType, smi.AmdSmiMemoryType.VRAM
+        try:
+            limit = smi.amdsmi_get_temp_metric(
+                handle,
+                smi.AmdSmiTemperatureType.HOTSPOT,
+                smi.AmdSmiTemperatureMetric.CRITICAL,
+            )
+        except smi.AmdSmiException as error:
+            return UnreadableError(f"no temperature of slowdown: {_text(error)}")
+        return int(limit) if 0 < limit <= 200 else UnreadableError(f"slowdown at {limit} °C?")
 
-        def temperature(sensor: Any) -> Callable[[], tuple[float | int]]:
-            return lambda: (_number(smi.amdsmi_get_temp_metric(handle, sensor, current)),)
+    def _polls_of(self, handle: Any, metrics: GpuMetrics, reports_power: bool) -> list[Poll]:
+        smi = self._smi
+        limit_c = self._throttle_temperature_c(handle)
 
-        def clock(kind: Any) -> Callable[[], tuple[float | int]]:
-            return lambda: (_first(smi.amdsmi_get_clock_info(handle, kind), "clk", "cur_clk"),)
+        def fast() -> list[float | int | UnreadableError]:
+            metrics.fetch()
+            return [
+                # The hotspot (junction) is what the firmware throttles on.
+                _try(lambda: metrics.number("temperature_hotspot")),
+                _try(lambda: metrics.number("current_gfxclk")),
+                _try(lambda: metrics.number("current_uclk")),
+                _try(lambda: metrics.number("average_gfx_activity")),
+                _try(metrics.event_reasons),
+                *([_try(metrics.power_w)] if reports_power else []),
+            ]
 
-        polls = [
-            Poll(("temperature_c",), temperature(sensors.HOTSPOT)),
-            Poll(("memory_temperature_c",), temperature(sensors.VRAM), slow=True),
-            Poll(("sm_clock_mhz",), clock(clocks.GFX)),
-            Poll(("memory_clock_mhz",), clock(clocks.MEM)),
-            Poll(
-                ("utilisation_percent",),
-                lambda: (_first(smi.amdsmi_get_gpu_activity(handle), "gfx_activity"),),
-            ),
-            Poll(("event_reasons",), lambda: (_event_reasons(smi, handle),)),
+        def counters() -> list[float | int | UnreadableError]:
+            metrics.fetch()
+            return [
+                _try(lambda: metrics.number("temperature_edge")),
+                _try(lambda: metrics.number("temperature_mem")),
+                _try(lambda: metrics.link_bytes("xgmi_read_data_acc")),
+                _try(lambda: metrics.link_bytes("xgmi_write_data_acc")),
+                *metrics.throttled_s(),
+                _try(lambda: _below(limit_c, metrics.number("temperature_hotspot"))),
+                *([_try(metrics.energy_j)] if reports_power else []),
+            ]
+
+        def errors() -> tuple[int, int]:
+            counts = smi.amdsmi_get_gpu_total_ecc_count(handle)
+            return counts["correctable_count"], counts["uncorrectable_count"]
+
+        power, energy = (("power_w",), ("energy_j",)) if reports_power else ((), ())
+        vram = smi.AmdSmiMemoryType.VRAM
+        return [
+            Poll((*_AT_EVERY_TICK, *power), fast),
+            Poll((*_METRICS, "thermal_margin_c", *energy), counters, _METRICS_PERIOD_S),
             Poll(
                 ("memory_used_bytes",),
-                lambda: (_number(smi.amdsmi_get_gpu_memory_usage(handle, vram)),),
-                slow=True,
+                lambda: (smi.amdsmi_get_gpu_memory_usage(handle, vram),),
+                _METRICS_PERIOD_S,
             ),
+            Poll(("ecc_corrected_errors", "ecc_uncorrected_errors"), errors, _ECC_PERIOD_S),
         ]
-        if reports_power:
-            polls += [
-                Poll(("power_w",), lambda: (_power_w(smi.amdsmi_get_power_info(handle)),)),
-                Poll(("energy_j",), lambda: (_energy_j(smi, handle),), slow=True),
-            ]
-        return polls
 
 
-_COLUMNS = (
-    "power_w",
-    "energy_j",
-    "temperature_c",
-    "memory_temperature_c",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "utilisation_percent",
-    "memory_used_bytes",
-    "event_reasons",
-)
+def _import_amdsmi() -> ModuleType:
+    said = io.StringIO()
+    try:
+        # Without ROCm's libamd_smi.so the package prints why, then fails with what it meets first.
+        with contextlib.redirect_stdout(said):
+            import amdsmi
+    except _MISMATCH as error:
+        raise _mismatch(error, said.getvalue()) from None
+    return amdsmi  # type: ignore[no-any-return]
 
 
-def _power_w(info: Mapping[str, Any]) -> float | int:
-    return _first(info, "current_socket_power", "average_socket_power", "socket_power")
+def _mismatch(error: BaseException, said: str = "") -> TelemetryError:
+    told = " ".join(f"{type(error).__name__}: {error} {said}".split())
+    return TelemetryError(
+        "AMD telemetry needs the site's amdsmi Python package, of the same version as its ROCm "
+        f"({told}); put ROCm's share/amd_smi on PYTHONPATH and its lib on LD_LIBRARY_PATH"
+    )
 
 
-def _energy_j(smi: ModuleType, handle: Any) -> float:
-    """The accumulator, in units of counter_resolution microjoules (15.3 on MI2xx and MI3xx)."""
-    info = smi.amdsmi_get_energy_count(handle)
-    # The key was "power" before ROCm 6.2.1.
-    return _first(info, "energy_accumulator", "power") * float(info["counter_resolution"]) / 1e6
+def _check_metrics(smi: ModuleType, handle: Any, metrics: GpuMetrics) -> None:
+    """Raise TelemetryError where binding and library differ on what the table looks like."""
+    metrics.check_layout()
+    try:
+        before = metrics.energy_units()
+    except UnreadableError:
+        return  # no such counter: there is nothing to compare
+    count = int(smi.amdsmi_get_energy_count(handle)["energy_accumulator"])
+    metrics.fetch()
+    after = metrics.energy_units()
+    if before <= after and not before <= count <= after:
+        raise TelemetryError(
+            f"the Python package amdsmi reads {before} to {after} where ROCm's libamd_smi.so says "
+            f"that the energy counter is {count}: they belong to different versions; put the "
+            "site's own share/amd_smi first on PYTHONPATH"
+        )
 
 
-def _event_reasons(smi: ModuleType, handle: Any) -> int:
-    """The momentary throttle status, in NVML's bits."""
-    status = smi.amdsmi_get_gpu_metrics_info(handle).get("indep_throttle_status")
-    if isinstance(status, bool) or not isinstance(status, int):
-        # Some releases of the binding reduce the bits to a yes or no, which names no reason.
-        raise UnreadableError("this amdsmi does not tell the reasons for throttling")
-    reasons = 0
-    for bits, event in _EVENT_BITS:
-        if any(status >> bit & 1 for bit in bits):
-            reasons |= event
-    return reasons
+def _has_power(metrics: GpuMetrics) -> bool:
+    try:
+        return metrics.power_w() > 0
+    except UnreadableError:
+        return False
 
 
-def _number(value: Any) -> float | int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UnreadableError(f"the driver returned {value!r}")
-    return value
+def _below(limit_c: int | UnreadableError, temperature_c: int) -> int:
+    if isinstance(limit_c, UnreadableError):
+        raise limit_c
+    return limit_c - temperature_c
 
 
-def _first(info: Mapping[str, Any], *keys: str) -> float | int:
-    """The first of the keys that holds a number: not "N/A", nor all bits set, nor 0xFFFF."""
-    for key in keys:
-        value = info.get(key)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            continue
-        if value in (0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF):
-            continue
-        return value
-    raise UnreadableError(f"no number under {' or '.join(keys)}")
+def _try(read: Callable[[], float | int]) -> float | int | UnreadableError:
+    """What one column has, or why it has nothing: the others of the table have theirs."""
+    try:
+        return read()
+    except UnreadableError as error:
+        return error
 
 
 def _text(error: Exception) -> str:

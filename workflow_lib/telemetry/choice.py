@@ -27,7 +27,7 @@ def open_source(cell: Cell, node: str) -> Source:
 
 def _open(name: str, cell: Cell, node: str) -> Source:
     if name == "nvidia":
-        return NvidiaSource(cell.telemetry.sample_rate_hz)
+        return NvidiaSource()
     if name == "amd":
         return AmdSource(cell.hardware.gpus_per_package)
     return SimulatedSource(cell, node)

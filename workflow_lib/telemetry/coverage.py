@@ -8,20 +8,16 @@ samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.records import Cell, Column, RunPaths
+from workflow_lib.records import Cell, RunPaths, TelemetryStart
+from workflow_lib.telemetry.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.telemetry.sensors import check_sensors
 
-#: no two power samples may lie further apart than this, or than so many periods
-_LONGEST_GAP_S = 1.0
-_LONGEST_GAP_PERIODS = 5
-
-
-class _InvalidError(Exception):
-    """One sentence on what does not hold."""
+#: where rates take turns, no two turns may lie further apart than this
+_LONGEST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,27 +32,26 @@ class _Window:
     gpus: dict[str, set[int | None]]
 
 
-@dataclass
-class _Gpu:
-    """What has been seen of one GPU so far."""
-
-    time_s: float = -math.inf
-    power_time_s: float | None = None
-    energy_j: float = -math.inf
-
-
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     """None where telemetry fully covers the measured steps; else one sentence that says why not.
 
     Every rank must have recorded all measured steps, and every node where ranks ran must have
-    sampled the power of each of its GPUs from before the first of these steps began until after the
-    last had ended, with no gap above 1 s (or 5 periods, where that is longer).
+    watched the GPUs expected of it. Each power sensor must have been read from before the first of
+    these steps began until after the last had ended, with no gap above 1 s (or 5 periods, where
+    that is longer), must not be frozen, and must agree with an energy counter that moves
+    (:mod:`workflow_lib.telemetry.sensors`). A run whose sampling rates took turns has no energy:
+    there, only these turns must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)
         for node in sorted(window.gpus):
-            _check_node(paths, cell, node, window)
-    except _InvalidError as error:
+            start = _check_node(paths, cell, node, window)
+            span = (window.start_unix_s, window.end_unix_s)
+            if cell.telemetry.interleaved_rates_hz:
+                _check_blocks(paths.sampler_blocks(node), span)
+            else:
+                check_sensors(paths, start, _power_sensors(start, cell), span)
+    except InvalidTelemetryError as error:
         return str(error)
     except records.RecordError as error:
         return f"{error}."
@@ -74,7 +69,7 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
         start, end = min(start, rank_start), max(end, rank_end)
         gpus.setdefault(record.node, set()).add(record.gpu)
     if len(gpus) != cell.nodes:
-        raise _InvalidError(
+        raise InvalidTelemetryError(
             f"The ranks ran on {len(gpus)} nodes ({', '.join(sorted(gpus))}), not on {cell.nodes}."
         )
     return _Window(start, end, gpus)
@@ -85,162 +80,106 @@ def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
     expected = cell.training.warmup_steps
     before = -math.inf
     start = end = math.nan
-    for line, row in _rows(path, records.STEPS):
+    for line, row in read_csv(path, records.STEPS):
         started, ended = row["started_unix_s"], row["ended_unix_s"]
         if not isinstance(started, float) or not isinstance(ended, float):
-            raise _InvalidError(f"{path}, line {line}: the step has no start or no end.")
+            raise InvalidTelemetryError(f"{path}, line {line}: the step has no start or no end.")
         if started > ended or started < before:
-            raise _InvalidError(f"{path}, line {line}: the clock went backwards.")
+            raise InvalidTelemetryError(f"{path}, line {line}: the clock went backwards.")
         before = ended
         if row["phase"] != "measured":
             continue
         if row["step"] != expected:
-            raise _InvalidError(f"{path}, line {line}: step {row['step']}, expected {expected}.")
+            raise InvalidTelemetryError(
+                f"{path}, line {line}: step {row['step']}, expected {expected}."
+            )
         if expected == cell.training.warmup_steps:
             start = started
         end = ended
         expected += 1
     measured = expected - cell.training.warmup_steps
     if measured != cell.training.measured_steps:
-        raise _InvalidError(
+        raise InvalidTelemetryError(
             f"{path} holds {measured} of {cell.training.measured_steps} measured steps."
         )
     return start, end
 
 
-def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> None:
+def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> TelemetryStart:
     path = paths.telemetry_start(node)
     if not path.exists():
-        raise _InvalidError(f"Node {node} has no telemetry ({path} is missing).")
+        raise InvalidTelemetryError(f"Node {node} has no telemetry ({path} is missing).")
     start = records.read_record(path, records.TelemetryStart)
     count = len(start.gpus)
     if cell.telemetry.source not in ("auto", start.source):
-        raise _InvalidError(
+        raise InvalidTelemetryError(
             f"{path}: telemetry came from {start.source!r}, not from {cell.telemetry.source!r}."
         )
     if count < cell.ranks_per_node:
-        raise _InvalidError(f"{path}: {count} GPUs were sampled, {cell.ranks_per_node} were used.")
+        raise InvalidTelemetryError(
+            f"{path}: {count} GPUs were sampled, {cell.ranks_per_node} were used."
+        )
     trained = window.gpus[node] - {None}
     if start.simulated and trained:
-        raise _InvalidError(f"{path}: the readings are simulated, but node {node} trained on GPUs.")
+        raise InvalidTelemetryError(
+            f"{path}: the readings are simulated, but node {node} trained on GPUs."
+        )
     if not start.simulated and None in window.gpus[node]:
-        raise _InvalidError(
+        raise InvalidTelemetryError(
             f"{path}: the readings are of real GPUs, but node {node} trained on its CPU: install a "
             "torch build that can use the GPUs, or set the platform's telemetry to simulated."
         )
     if outside := sorted(gpu for gpu in trained if gpu is not None and gpu >= count):
-        raise _InvalidError(f"{path}: GPU {outside[0]} trained, but only {count} were sampled.")
+        raise InvalidTelemetryError(
+            f"{path}: GPU {outside[0]} trained, but only {count} were sampled."
+        )
     if cell.hardware.gpu is not None and not start.simulated:
         for gpu, entry in enumerate(start.gpus):
             if cell.hardware.gpu not in str(entry.get("name")):
-                raise _InvalidError(
+                raise InvalidTelemetryError(
                     f"{path}: GPU {gpu} is {str(entry.get('name'))!r}, not {cell.hardware.gpu!r}."
                 )
-    sensors = [
+    return start
+
+
+def _power_sensors(start: TelemetryStart, cell: Cell) -> list[int]:
+    """The GPUs that report power: on MI250, the first die of each package."""
+    return [
         gpu
         for gpu, entry in enumerate(start.gpus)
         if entry.get("reports_power", gpu % cell.hardware.gpus_per_package == 0)
     ]
-    longest_s = max(_LONGEST_GAP_S, _LONGEST_GAP_PERIODS / start.sample_rate_hz)
-    _check_samples(paths.gpu_samples(node), count, sensors, window, longest_s)
 
 
-def _check_samples(
-    path: Path, count: int, sensors: Sequence[int], window: _Window, longest_s: float
-) -> None:
-    gpus = [_Gpu() for _ in range(count)]
-    reporting = frozenset(sensors)
-    for line, row in _rows(path, records.GPU_SAMPLES):
-        time_s, number, power_w, energy_j = (
-            row["unix_time_s"],
-            row["gpu"],
-            row["power_w"],
-            row["energy_j"],
-        )
-        if not isinstance(time_s, float) or not isinstance(number, int):
-            raise _InvalidError(f"{path}, line {line}: the sample has no time or no GPU.")
-        if not 0 <= number < count:
-            raise _InvalidError(f"{path}, line {line}: there is no GPU {number} on this node.")
-        gpu = gpus[number]
-        where = f"{path}, line {line}: GPU {number}"
-        if time_s < gpu.time_s:
-            raise _InvalidError(f"{where}: the clock went backwards.")
-        gpu.time_s = time_s
-        if isinstance(energy_j, float):
-            if energy_j < gpu.energy_j:
-                raise _InvalidError(f"{where}: the energy counter ran backwards.")
-            gpu.energy_j = energy_j
-        if number in reporting and power_w is not None:
-            _check_gap(gpu.power_time_s, time_s, window, longest_s, where)
-            gpu.power_time_s = time_s
-    for number in sensors:
-        last = gpus[number].power_time_s
-        if last is None:
-            raise _InvalidError(f"{path}: GPU {number} has no power sample.")
-        if last < window.end_unix_s:
-            raise _InvalidError(
-                f"{path}: the last power sample of GPU {number} is "
-                f"{window.end_unix_s - last:.1f} s before the end of the measured steps."
+def _check_blocks(path: Path, window: tuple[float, float]) -> None:
+    """The turns of the sampler's rates must follow one another from the window's start to its end.
+
+    A turn counts only once it has ended: what is not written down cannot be told from a crash.
+    """
+    start_s, end_s = window
+    covered_s: float | None = None
+    for line, row in read_csv(path, records.SAMPLER_BLOCKS):
+        began, ended = row["started_unix_s"], row["ended_unix_s"]
+        if not isinstance(began, float) or not isinstance(ended, float) or ended < began:
+            raise InvalidTelemetryError(f"{path}, line {line}: the turn has no start or no end.")
+        if covered_s is None and began > start_s:
+            raise InvalidTelemetryError(
+                f"{path}: the first turn of a rate begins {began - start_s:.1f} s after the start "
+                "of the measured steps."
             )
-
-
-def _check_gap(
-    before_s: float | None, time_s: float, window: _Window, longest_s: float, where: str
-) -> None:
-    if before_s is None:
-        if time_s > window.start_unix_s:
-            raise _InvalidError(
-                f"{where}: the first power sample is {time_s - window.start_unix_s:.1f} s after "
-                "the start of the measured steps."
-            )
-        return
-    touches = time_s > window.start_unix_s and before_s < window.end_unix_s
-    if touches and time_s - before_s > longest_s:
-        raise _InvalidError(
-            f"{where}: no power sample for {time_s - before_s:.1f} s within the measured steps, "
-            f"where {longest_s:.1f} s is allowed."
-        )
-
-
-Field = float | int | str | bool | None
-
-
-def _rows(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[str, Field]]]:
-    """Line number and parsed row of a CSV file, one at a time; a torn last line is left out."""
-    names = [column.name for column in columns]
-    header_seen = False
-    with path.open("rb") as stream:
-        for line, raw in enumerate(stream, start=1):
-            if not raw.endswith(b"\n"):
-                break
-            fields = raw.decode("utf-8", "replace").rstrip("\r\n").split(",")
-            if line == 1:
-                if fields != names:
-                    raise _InvalidError(f"{path}, line 1: not the expected column names.")
-                header_seen = True
-                continue
-            if len(fields) != len(names):
-                raise _InvalidError(
-                    f"{path}, line {line}: {len(fields)} fields, expected {len(names)}."
+        if covered_s is not None and start_s < began and covered_s < end_s:
+            if began < covered_s:
+                raise InvalidTelemetryError(f"{path}, line {line}: the clock went backwards.")
+            if began - covered_s > _LONGEST_PAUSE_S:
+                raise InvalidTelemetryError(
+                    f"{path}, line {line}: no turn for {began - covered_s:.1f} s within the "
+                    f"measured steps, where {_LONGEST_PAUSE_S:.1f} s is allowed."
                 )
-            try:
-                row = {c.name: _parse(f, c) for c, f in zip(columns, fields, strict=True)}
-            except ValueError as error:
-                raise _InvalidError(f"{path}, line {line}: {error}.") from None
-            yield line, row
-    if not header_seen:
-        raise _InvalidError(f"{path} is empty.")
-
-
-def _parse(text: str, column: Column) -> Field:
-    if text == "":
-        return None
-    if column.type is str:
-        return text
-    try:
-        value: float | int = int(text) if column.type is int else float(text)
-    except ValueError:
-        raise ValueError(f"{column.name} is {text[:40]!r}, expected a number") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{column.name} is {text!r}, expected a finite number")
-    return value
+        covered_s = ended
+    if covered_s is None:
+        raise InvalidTelemetryError(f"{path} holds no turn of a rate.")
+    if covered_s < end_s:
+        raise InvalidTelemetryError(
+            f"{path}: the last turn of a rate ends {end_s - covered_s:.1f} s before the end of the "
+            "measured steps."
+        )

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from workflow_lib.records import Column
@@ -24,7 +24,7 @@ class SampleFile:
         """Create the file with its header. Raises TelemetryError where it exists."""
         self._path = path
         self._names = [column.name for column in columns]
-        self._pending: list[str] = [",".join(self._names)]
+        self._pending: list[str | Mapping[str, Value | str]] = [",".join(self._names)]
         try:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
@@ -33,15 +33,24 @@ class SampleFile:
                 f"away (to attempts/) before the run is started again"
             ) from None
 
-    def add(self, values: Mapping[str, Value]) -> None:
-        """Add a row; a column that has no value becomes an empty field."""
-        self._pending.append(",".join([_field(values.get(name)) for name in self._names]))
+    def add(self, values: Mapping[str, Value | str]) -> None:
+        """Add a row; a column that has no value becomes an empty field. Text has no commas.
+
+        The caller leaves the values as they are: they become text in ``flush``, because to do that
+        for many rows at once takes a fraction of the time.
+        """
+        self._pending.append(values)
+
+    def add_lines(self, lines: Iterable[str]) -> None:
+        """Add rows that are text already, in the order of the columns."""
+        self._pending.extend(lines)
 
     def flush(self) -> None:
         """Hand all rows to the operating system. Raises TelemetryError where it refuses."""
         if not self._pending:
             return
-        chunk = memoryview(("\n".join(self._pending) + "\n").encode("ascii"))
+        lines = [row if isinstance(row, str) else self._line(row) for row in self._pending]
+        chunk = memoryview(("\n".join(lines) + "\n").encode("ascii"))
         self._pending.clear()
         while chunk:
             try:
@@ -52,6 +61,21 @@ class SampleFile:
                     "run the cell again"
                 ) from None
 
+    def check_present(self) -> None:
+        """Raises TelemetryError where the path no longer leads to the file that is written.
+
+        The operating system takes rows for a deleted file without a word.
+        """
+        try:
+            there = self._path.stat()
+        except OSError:
+            there = None
+        if there is None or not os.path.samestat(there, os.fstat(self._descriptor)):
+            raise TelemetryError(
+                f"{self._path} was removed or moved while it was written; leave a run's directory "
+                "alone until its job has ended, and run the cell again"
+            )
+
     def close(self) -> None:
         """Flush and close."""
         try:
@@ -59,13 +83,9 @@ class SampleFile:
         finally:
             os.close(self._descriptor)
 
-
-def _field(value: Value) -> str:
-    if value is None:
-        return ""
-    # Microseconds of the wall clock and millijoules of a large counter need 16 digits, which
-    # rounding keeps and a fixed number of digits would not.
-    return str(value) if isinstance(value, int) else repr(round(value, 6))
+    def _line(self, values: Mapping[str, Value | str]) -> str:
+        get = values.get
+        return ",".join(["" if (v := get(name)) is None else str(v) for name in self._names])
 
 
 class NodeLock:

@@ -1,4 +1,4 @@
-"""The node beside its GPUs: CPU, memory and network, from ``/proc`` and ``/sys``.
+"""The node beside its GPUs: CPU, memory, network and board, from ``/proc``, ``/sys`` and IPMI.
 
 RDMA traffic does not pass the IP interfaces, so InfiniBand is read from its own port counters,
 which count in units of four bytes (lanes).
@@ -6,22 +6,34 @@ which count in units of four bytes (lanes).
 
 from __future__ import annotations
 
+import re
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
-from workflow_lib.telemetry.source import TelemetryError, Value
+from workflow_lib.telemetry.background import Background
+from workflow_lib.telemetry.hwmon import BoardSensors, CpuTemperature
+from workflow_lib.telemetry.ipmi import Ipmi
+from workflow_lib.telemetry.kernel_files import KernelFile
+from workflow_lib.telemetry.rapl import CpuEnergy
+from workflow_lib.telemetry.source import TelemetryError, UnreadableError, Value
 
 #: bytes in one unit of port_xmit_data and port_rcv_data (InfiniBand Architecture 1, section 16.1.3)
 _INFINIBAND_UNIT_BYTES = 4
 #: /sys/class/net/<interface>/type of IP over InfiniBand (linux/if_arp.h)
 _ARPHRD_INFINIBAND = "32"
+#: ACPI's power meter averages over a second or more, and may ask the board controller for it
+_HWMON_PERIOD_S = 2.0
+#: what ipmitool asks takes seconds
+_IPMI_PERIOD_S = 10.0
 
 
 class CpuUtilisation:
     """Busy share of all CPUs, each time since the time before."""
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._path = root / "proc/stat"
+        self._file = KernelFile(root / "proc/stat")
         self._before: tuple[int, int] | None = None
 
     def share(self) -> float | None:
@@ -37,92 +49,175 @@ class CpuUtilisation:
         return min(max((busy - busy_before) / (total - total_before), 0.0), 1.0)
 
     def _ticks(self) -> tuple[int, int]:
-        with self._path.open(encoding="ascii") as stream:
-            fields = stream.readline().split()
+        fields = self._file.read_start().partition(b"\n")[0].split()
         # cpu user nice system idle iowait irq softirq steal [guest guest_nice, both within user]
         ticks = [int(field) for field in fields[1:9]]
-        if fields[:1] != ["cpu"] or len(ticks) < 4:
-            raise TelemetryError(f"{self._path} does not begin with the line of all CPUs")
+        if fields[:1] != [b"cpu"] or len(ticks) < 4:
+            raise TelemetryError(f"{self._file.path} does not begin with the line of all CPUs")
         idle = ticks[3] + (ticks[4] if len(ticks) > 4 else 0)
         return sum(ticks) - idle, sum(ticks)
 
 
 class Host:
-    """Readings of the node itself; ``root`` is where its ``proc`` and ``sys`` are."""
+    """Readings of the node itself; ``root`` is where its ``proc``, ``sys`` and ``dev`` are.
+
+    Which interfaces, ports and sensors there are is found out once.
+    """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
-        self._cpu = CpuUtilisation(root)
+        """Raises OSError or TelemetryError where /proc is not Linux's."""
         self.errors: Counter[str] = Counter()
         #: column → why it stays empty
         self.missing: dict[str, str] = {}
-        self._infiniband = sorted(root.glob("sys/class/infiniband/*/ports/*/counters"))
-        if not self._infiniband:
-            reason = "no InfiniBand port under /sys/class/infiniband"
-            self.missing |= {"infiniband_received_bytes": reason, "infiniband_sent_bytes": reason}
-        if self._network() is None:
+        self._cpu = CpuUtilisation(root)
+        self._memory = KernelFile(root / "proc/meminfo")
+        self._network = KernelFile(root / "proc/net/dev")
+        self._interfaces = _interfaces(root, self._network.read())
+        if not self._interfaces:
             reason = "no Ethernet interface but loopback in /proc/net/dev"
             self.missing |= {"network_received_bytes": reason, "network_sent_bytes": reason}
+        ports = sorted(root.glob("sys/class/infiniband/*/ports/*/counters"))
+        if not ports:
+            reason = "no InfiniBand port under /sys/class/infiniband"
+            self.missing |= {"infiniband_received_bytes": reason, "infiniband_sent_bytes": reason}
+        self._received = self._open_ports("received", [port / "port_rcv_data" for port in ports])
+        self._sent = self._open_ports("sent", [port / "port_xmit_data" for port in ports])
+        self._sensors: dict[str, Callable[[], float]] = {}
+        self._closing: list[Callable[[], None]] = []
+        self._open_cpu_sensors(root)
+        self._slow: list[Background] = []
+        self._open_board_sensors(root)
 
     def read(self) -> dict[str, Value]:
-        """Column → value, in the units of HOST_SAMPLES. The first call has no CPU utilisation."""
+        """Column → value, in the units of HOST_SAMPLES. The first call has no CPU utilisation.
+
+        What is slow was read in the background, and is told once.
+        """
         share = self._cpu.share()
-        received, sent = self._network() or (None, None)
-        return {
+        received, sent = self._network_bytes() if self._interfaces else (None, None)
+        values: dict[str, Value] = {
             "cpu_utilisation_percent": None if share is None else 100.0 * share,
             "memory_used_bytes": self._memory_used_bytes(),
             "network_received_bytes": received,
             "network_sent_bytes": sent,
-            "infiniband_received_bytes": self._infiniband_bytes("received", "port_rcv_data"),
-            "infiniband_sent_bytes": self._infiniband_bytes("sent", "port_xmit_data"),
+            "infiniband_received_bytes": self._port_bytes("received", self._received),
+            "infiniband_sent_bytes": self._port_bytes("sent", self._sent),
         }
+        for column, read in self._sensors.items():
+            try:
+                values[column] = read()
+            except (OSError, ValueError, UnreadableError) as error:
+                self.errors[f"{column}: {error}"] += 1
+        for slow in self._slow:
+            for column, value in slow.latest(time.monotonic()).items():
+                if isinstance(value, UnreadableError):
+                    self.errors[f"{column}: {value}"] += 1
+                else:
+                    values[column] = value
+        return values
+
+    def close(self) -> None:
+        """End the background's threads, and what they still wait for."""
+        for close in self._closing:
+            close()
+
+    def _open_ports(self, direction: str, counters: list[Path]) -> list[KernelFile]:
+        try:
+            return [KernelFile(counter) for counter in counters]
+        except OSError as error:
+            self.missing[f"infiniband_{direction}_bytes"] = str(error)
+            return []
+
+    def _open_cpu_sensors(self, root: Path) -> None:
+        try:
+            temperature = CpuTemperature(root)
+        except UnreadableError as error:
+            self.missing["cpu_temperature_c"] = str(error)
+        else:
+            self._sensors["cpu_temperature_c"] = temperature.read_c
+            self._closing.append(temperature.close)
+        try:
+            energy = CpuEnergy(root)
+        except UnreadableError as error:
+            self.missing["cpu_energy_j"] = str(error)
+        else:
+            self._sensors["cpu_energy_j"] = energy.read_j
+            self._closing.append(energy.close)
+
+    def _open_board_sensors(self, root: Path) -> None:
+        """Take what hwmon has, and ask IPMI for the rest."""
+        board = BoardSensors(root)
+        if board.columns:
+            self._slow.append(Background(board.read, _HWMON_PERIOD_S))
+            self._closing += [self._slow[-1].close, board.close]
+        if not board.missing:
+            return
+        try:
+            ipmi = Ipmi(root, list(board.missing))
+        except UnreadableError as error:
+            for column, reason in board.missing.items():
+                self.missing[column] = f"{reason}, and no IPMI: {error}"
+            return
+        self._slow.append(Background(ipmi.read, _IPMI_PERIOD_S))
+        self._closing += [ipmi.close, self._slow[-1].close]
 
     def _memory_used_bytes(self) -> int:
-        path = self._root / "proc/meminfo"
-        kib: dict[str, int] = {}
-        for line in path.read_text(encoding="ascii").splitlines():
-            name, _, rest = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                kib[name] = int(rest.split()[0])
-        if len(kib) < 2:
-            raise TelemetryError(f"{path} lacks MemTotal or MemAvailable")
-        return (kib["MemTotal"] - kib["MemAvailable"]) * 1024
+        text = self._memory.read_start()
+        total = re.search(rb"^MemTotal:\s*(\d+) kB", text, re.MULTILINE)
+        available = re.search(rb"^MemAvailable:\s*(\d+) kB", text, re.MULTILINE)
+        if total is None or available is None:
+            raise TelemetryError(f"{self._memory.path} lacks MemTotal or MemAvailable")
+        return (int(total[1]) - int(available[1])) * 1024
 
-    def _network(self) -> tuple[int, int] | None:
-        """Bytes received and sent over every interface that is backed by a device.
+    def _network_bytes(self) -> tuple[int | None, int | None]:
+        """Bytes received and sent over the interfaces; None where one of them is gone."""
+        counted = {
+            name: (received, sent)
+            for name, received, sent in _network_lines(self._network.read())
+            if name in self._interfaces
+        }
+        if gone := self._interfaces - counted.keys():
+            self.errors[f"network_received_bytes: {', '.join(sorted(gone))} is gone"] += 1
+            return None, None
+        return sum(both[0] for both in counted.values()), sum(both[1] for both in counted.values())
 
-        Bridges, bonds and virtual pairs carry traffic that a device counts as well, so they are
-        left out; IP over InfiniBand is as well, because the port counters contain it. In a
-        container there may be virtual interfaces only: then those are what is there to count.
-        """
-        physical: list[tuple[int, int]] = []
-        virtual: list[tuple[int, int]] = []
-        path = self._root / "proc/net/dev"
-        for line in path.read_text(encoding="ascii").splitlines()[2:]:
-            name, _, rest = line.partition(":")
-            name = name.strip()
-            interface = self._root / "sys/class/net" / name
-            if name == "lo" or _is_infiniband(interface):
-                continue
-            fields = rest.split()
-            counted = (int(fields[0]), int(fields[8]))
-            (physical if (interface / "device").exists() else virtual).append(counted)
-        chosen = physical or virtual
-        if not chosen:
-            return None
-        return sum(received for received, _ in chosen), sum(sent for _, sent in chosen)
-
-    def _infiniband_bytes(self, direction: str, counter: str) -> int | None:
-        column = f"infiniband_{direction}_bytes"
-        if column in self.missing:
+    def _port_bytes(self, direction: str, counters: list[KernelFile]) -> int | None:
+        if not counters:
             return None
         try:
-            units = sum(int((p / counter).read_text(encoding="ascii")) for p in self._infiniband)
+            units = sum(counter.number() for counter in counters)
         except (OSError, ValueError) as error:
             # A port that went down must not look like one that carried nothing.
-            self.errors[f"{column}: {error}"] += 1
+            self.errors[f"infiniband_{direction}_bytes: {error}"] += 1
             return None
         return units * _INFINIBAND_UNIT_BYTES
+
+
+def _network_lines(text: bytes) -> list[tuple[str, int, int]]:
+    """Interface, bytes received and bytes sent, from /proc/net/dev."""
+    found: list[tuple[str, int, int]] = []
+    for line in text.splitlines()[2:]:
+        name, _, rest = line.partition(b":")
+        fields = rest.split()
+        found.append((name.strip().decode("ascii", "replace"), int(fields[0]), int(fields[8])))
+    return found
+
+
+def _interfaces(root: Path, text: bytes) -> frozenset[str]:
+    """The interfaces to count: every one that is backed by a device.
+
+    Bridges, bonds and virtual pairs carry traffic that a device counts as well, so they are left
+    out; IP over InfiniBand is as well, because the port counters contain it. In a container there
+    may be virtual interfaces only: then those are what is there to count.
+    """
+    physical: set[str] = set()
+    virtual: set[str] = set()
+    for name, _, _ in _network_lines(text):
+        interface = root / "sys/class/net" / name
+        if name == "lo" or _is_infiniband(interface):
+            continue
+        (physical if (interface / "device").exists() else virtual).add(name)
+    return frozenset(physical or virtual)
 
 
 def _is_infiniband(interface: Path) -> bool:

@@ -1,30 +1,27 @@
-"""The sampling loop: a row for every GPU at every tick, a row for the host every second.
+"""The sampling process of a node: from its first readings until it is told to stop.
 
-::
-
-    tick    0         1         2         3    …    deadlines start + n·period, monotonic clock
-    GPU     0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each row with the wall clock of its own reading
-    slow    * * * *       *         *         *     each GPU about once a second, in turn
-    second  flush, host row, look for the stop file and the parent
-
-A tick that comes more than half a period late is counted; deadlines that have passed altogether
-are skipped, never made up for, so that the load of the node cannot pile up ticks.
+Ticks are due on the monotonic clock, so that a wall clock that is set moves none of them; rows have
+the wall clock, because training's steps have it as well. Where rates take turns, the wall clock
+says whose turn it is.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
-from pathlib import Path
 from types import FrameType
 
 from workflow_lib import records
-from workflow_lib.telemetry.files import NodeLock, SampleFile
+from workflow_lib.telemetry.blocks import Block, BlockCost, block_at, check_rates, own_memory_bytes
+from workflow_lib.telemetry.deadlines import Deadlines
+from workflow_lib.telemetry.files import NodeLock
 from workflow_lib.telemetry.host import Host
-from workflow_lib.telemetry.source import Source, TelemetryError
+from workflow_lib.telemetry.recorder import Recorder
+from workflow_lib.telemetry.source import Source
 
-#: at most this long do rows wait in memory, and does a request to stop go unseen
+#: at most this long do rows wait in memory, and a request to stop goes unseen
 _SECOND_S = 1.0
 
 
@@ -39,16 +36,19 @@ class Sampler:
         source: Source,
         host: Host,
     ) -> None:
+        """Raises TelemetryError where the cell asks for a rate that no sampler can have."""
+        check_rates(cell.telemetry)
         self._paths = paths
         self._node = node
+        self._telemetry = cell.telemetry
+        self._seed = cell.training.seed
         self._source = source
         self._host = host
-        self._rate_hz = cell.telemetry.sample_rate_hz
-        self._period_s = 1 / self._rate_hz
         self._parent = os.getppid()
         self._stopping = False
-        self._samples = 0
-        self._late_samples = 0
+        self._ticks = 0
+        self._late_ticks = 0
+        self._missed_ticks = 0
 
     def run(self) -> None:
         """Sample until told to stop; then write what was done.
@@ -61,73 +61,62 @@ class Sampler:
             signal.signal(number, self._on_signal)
         lock = NodeLock(self._paths.telemetry_lock(self._node))
         try:
-            self._sample_all()
+            recorder = Recorder(
+                self._paths,
+                self._node,
+                self._source,
+                self._host,
+                rates_take_turns=bool(self._telemetry.interleaved_rates_hz),
+            )
+            try:
+                self._write_start()
+                self._record(recorder)
+            finally:
+                recorder.close()
+            self._write_end()
         finally:
             lock.release()
 
-    def _sample_all(self) -> None:
-        gpu_file = SampleFile(self._paths.gpu_samples(self._node), records.GPU_SAMPLES)
-        host_file = SampleFile(self._paths.host_samples(self._node), records.HOST_SAMPLES)
-        self._write_start()
-        try:
-            self._loop(gpu_file, host_file)
-        finally:
-            # A full disk fails here once more; the first error is the one that is reported.
-            gpu_file.close()
-            host_file.close()
-        self._write_end()
-
-    def _loop(self, gpu_file: SampleFile, host_file: SampleFile) -> None:
-        count = len(self._source.gpus)
-        ticks_per_second = max(1, round(self._rate_hz * _SECOND_S))
-        start = time.monotonic()
-        self._tick(gpu_file, range(count))
-        self._sample_host(host_file)
-        gpu_file.flush()
-        host_file.flush()
+    def _record(self, recorder: Recorder) -> None:
+        recorder.everything()
         self._paths.telemetry_ready(self._node).touch()
-        tick, next_second = 1, start + _SECOND_S
-        while True:
-            deadline = start + tick * self._period_s
-            time.sleep(max(0.0, min(deadline, next_second) - time.monotonic()))
-            now = time.monotonic()
-            if now >= next_second:
-                gpu_file.flush()
-                self._sample_host(host_file)
-                host_file.flush()
-                next_second += _SECOND_S * (1 + int((now - next_second) / _SECOND_S))
-                if self._should_stop():
-                    break
-            if self._stopping:
-                break
-            if now >= deadline:
-                self._late_samples += now > deadline + self._period_s / 2
-                turn = tick % ticks_per_second
-                self._tick(
-                    gpu_file, {g for g in range(count) if g * ticks_per_second // count == turn}
-                )
-                tick = max(tick + 1, 1 + int((now - start) / self._period_s))
+        seconds = Deadlines(time.monotonic() + _SECOND_S, _SECOND_S)
+        while not self._stopping:
+            block = block_at(self._telemetry, self._seed, time.time())
+            cost = BlockCost(block.rate_hz)
+            ticks = self._sample_block(block, recorder, seconds)
+            self._ticks += ticks.begun
+            self._late_ticks += ticks.late
+            self._missed_ticks += ticks.missed
+            recorder.block(cost.row(ticks.begun, ticks.late, ticks.missed))
         # The last rows hold everything, so that counters reach to the end.
-        self._tick(gpu_file, range(count))
-        self._sample_host(host_file)
+        recorder.everything()
 
-    def _tick(self, gpu_file: SampleFile, slow: range | set[int]) -> None:
-        self._samples += 1
-        for gpu in range(len(self._source.gpus)):
-            started = time.perf_counter()
-            unix_time_s = round(time.time(), 6)
-            values = dict(self._source.read(gpu, unix_time_s, slow=gpu in slow))
-            values["unix_time_s"] = unix_time_s
-            values["gpu"] = gpu
-            values["read_cost_s"] = time.perf_counter() - started
-            gpu_file.add(values)
+    def _sample_block(self, block: Block, recorder: Recorder, seconds: Deadlines) -> Deadlines:
+        reads = block.rate_hz > 0
+        start_s = time.monotonic()
+        # At rate 0 no tick is ever due.
+        ticks = Deadlines(start_s, 1 / block.rate_hz) if reads else Deadlines(math.inf, 1)
+        recorder.begin_turns(start_s)
+        while not self._stopping and block.holds(unix_time_s := time.time()):
+            next_s = min(ticks.next_s, seconds.next_s)
+            wait_s = min(next_s - time.monotonic(), block.end_unix_s - unix_time_s)
+            time.sleep(max(0.0, wait_s))
+            now_s = time.monotonic()
+            if now_s >= ticks.next_s:
+                recorder.tick(now_s, ticks.begin(now_s))
+            if now_s >= seconds.next_s:
+                seconds.begin(now_s)
+                if reads:
+                    recorder.second()
+                self._look_for_stop()
+        ticks.end(time.monotonic())
+        return ticks
 
-    def _sample_host(self, host_file: SampleFile) -> None:
-        host_file.add({"unix_time_s": time.time(), **self._host.read()})
-
-    def _should_stop(self) -> bool:
+    def _look_for_stop(self) -> None:
         # Whoever started the sampler ends it; a sampler that nobody can end any more ends itself.
-        return self._paths.telemetry_stop.exists() or os.getppid() != self._parent
+        if self._paths.telemetry_stop.exists() or os.getppid() != self._parent:
+            self._stopping = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
@@ -141,7 +130,7 @@ class Sampler:
                 source=source.name,
                 simulated=source.name == "simulated",
                 started_unix_s=time.time(),
-                sample_rate_hz=self._rate_hz,
+                sample_rate_hz=self._telemetry.sample_rate_hz,
                 gpus=tuple(source.gpus),
                 missing={**source.missing, **self._host.missing},
             ),
@@ -153,23 +142,12 @@ class Sampler:
             records.TelemetryEnd(
                 node=self._node,
                 ended_unix_s=time.time(),
-                samples=self._samples,
-                late_samples=self._late_samples,
+                # The first and the last one have no deadline.
+                samples=self._ticks + 2,
+                late_samples=self._late_ticks,
+                missed_samples=self._missed_ticks,
                 errors=dict(self._source.errors + self._host.errors),
                 cpu_time_s=time.process_time(),
-                peak_memory_bytes=_peak_memory_bytes(),
+                peak_memory_bytes=own_memory_bytes("VmHWM"),
             ),
         )
-
-
-def _peak_memory_bytes() -> int:
-    """This process's largest resident set.
-
-    Not getrusage's, which on Linux also counts what the process was before it became Python: a copy
-    of whoever started it.
-    """
-    with Path("/proc/self/status").open(encoding="ascii", errors="replace") as stream:
-        for line in stream:
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    raise TelemetryError("/proc/self/status has no VmHWM line; this needs Linux")

@@ -4,7 +4,8 @@ A first-order model of each GPU, driven by how busy the node's CPUs really are, 
 the CPU shows in it::
 
     CPU load ──low-pass──▶ power asked for ──cap──▶ power ──low-pass──▶ temperature
-                                            │         └──trapezoid──▶ energy counter
+                                            │         ├──trapezoid──▶ energy counter
+                                            │         └──straight lines──▶ samples every 20 ms
                                             └▶ clock, event bit 0x4, throttle counter
 
 The thermal constants are those of a recording of 8×H200 at their 700 W cap: idle at 79 W and 35 °C;
@@ -15,11 +16,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from workflow_lib.records import Cell
+from workflow_lib.records import GPU_COUNTERS, Cell
 from workflow_lib.telemetry.host import CpuUtilisation
 from workflow_lib.telemetry.source import Value
 
@@ -45,6 +46,19 @@ _IDLE_BELOW = 0.05
 _EVENT_IDLE = 0x1
 _EVENT_POWER_CAP = 0x4
 _GIB = 2**30
+#: as NVIDIA's driver does: a sample every 20 ms, of which it keeps 119
+_SAMPLE_PERIOD_US = 20_000
+_SAMPLES_KEPT = 119
+#: of GPU_COUNTERS, what the model has
+_COUNTERS = frozenset(
+    (
+        *("energy_j", "memory_temperature_c", "memory_used_bytes"),
+        *("throttle_power_cap_s", "throttle_sw_thermal_s"),
+        *("throttle_hw_thermal_s", "throttle_power_brake_s"),
+    )
+)
+#: what the sampler fills itself
+_OF_EVERY_ROW = frozenset(("unix_time_s", "gpu", "read_cost_s"))
 
 
 @dataclass
@@ -67,6 +81,8 @@ class _Package:
     capped_s: float
     capped: bool = False
     updated_unix_s: float | None = None
+    #: time in µs since the epoch, mW; those not collected yet
+    samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_KEPT))
 
 
 class SimulatedSource:
@@ -113,10 +129,15 @@ class SimulatedSource:
             }
             for gpu in range(count)
         ]
-        self.missing: dict[str, str] = {}
+        self.missing: dict[str, str] = {
+            column.name: "not simulated"
+            for column in GPU_COUNTERS
+            if column.name not in _COUNTERS | _OF_EVERY_ROW
+        }
+        self.missing["event"] = "simulated GPUs have no driver that reports events"
         self.errors: Counter[str] = Counter()
 
-    def read(self, gpu: int, unix_time_s: float, slow: bool) -> dict[str, Value]:
+    def read(self, gpu: int, unix_time_s: float) -> dict[str, Value]:
         """Read a GPU; see Source. A package moves on when its first die is read."""
         if gpu == 0 and (load := self._load()) is not None:
             self._busy = load
@@ -134,19 +155,43 @@ class SimulatedSource:
             "memory_clock_mhz": _MEMORY_CLOCK_MHZ,
             "utilisation_percent": round(100 * self._busy),
             "event_reasons": _EVENT_POWER_CAP if package.capped else (_EVENT_IDLE if idle else 0),
+        }
+        if self._reports_power(gpu):
+            values["power_w"] = package.power_w
+        return values
+
+    def read_counters(
+        self, gpu: int, unix_time_s: float, everything: bool = False
+    ) -> dict[str, Value]:
+        """Read all counters of a GPU, at every call; see Source."""
+        number = gpu // self._dies_per_package
+        die, package = self._dies[gpu], self._packages[number]
+        if self._reports_power(gpu):
+            self._advance(package, self._members(number), unix_time_s)
+        values: dict[str, Value] = {
             "throttle_power_cap_s": package.capped_s,
             "throttle_sw_thermal_s": 0.0,
             "throttle_hw_thermal_s": 0.0,
             "throttle_power_brake_s": 0.0,
+            "memory_temperature_c": round(die.temperature_c + _MEMORY_RISE_C, 1),
+            "memory_used_bytes": int(self._memory_bytes * (0.02 + 0.6 * self._busy)),
         }
         if self._reports_power(gpu):
-            values["power_w"] = package.power_w
-        if slow:
-            values["memory_temperature_c"] = round(die.temperature_c + _MEMORY_RISE_C, 1)
-            values["memory_used_bytes"] = int(self._memory_bytes * (0.02 + 0.6 * self._busy))
-            if self._reports_power(gpu):
-                values["energy_j"] = package.energy_j
+            values["energy_j"] = package.energy_j
         return values
+
+    def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
+        """The latest 2.4 s of a package's power, less what was collected before; see Source."""
+        if not self._reports_power(gpu):
+            return ()
+        samples = self._packages[gpu // self._dies_per_package].samples
+        collected = tuple(samples)
+        samples.clear()
+        return collected
+
+    def events(self) -> Sequence[tuple[int, str, int | None]]:
+        """None, ever."""
+        return ()
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -185,9 +230,23 @@ class SimulatedSource:
         power_before_w = package.power_w
         self._settle(package, members)
         package.energy_j += (power_before_w + package.power_w) / 2 * elapsed_s
+        _take_samples(package, before, power_before_w)
         if package.capped:
             package.capped_s += elapsed_s
         granted = package.power_w / sum(die.asked_w for die in members)
         for die in members:
             rise_c = die.rise_at_limit_c * granted * die.asked_w / self._share_w
             die.temperature_c += (_AIR_C + rise_c - die.temperature_c) * heat_gain
+
+
+def _take_samples(package: _Package, before_unix_s: float, power_before_w: float) -> None:
+    """Samples at whole periods since the epoch, on the straight line to the present power."""
+    assert package.updated_unix_s is not None
+    elapsed_s = package.updated_unix_s - before_unix_s
+    last = math.floor(package.updated_unix_s * 1e6 / _SAMPLE_PERIOD_US)
+    first = math.floor(before_unix_s * 1e6 / _SAMPLE_PERIOD_US) + 1
+    for number in range(max(first, last + 1 - _SAMPLES_KEPT), last + 1):
+        time_us = number * _SAMPLE_PERIOD_US
+        share = (time_us / 1e6 - before_unix_s) / elapsed_s
+        power_w = power_before_w + share * (package.power_w - power_before_w)
+        package.samples.append((time_us, round(1000 * power_w)))

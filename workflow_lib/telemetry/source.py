@@ -76,24 +76,24 @@ class Source(Protocol):
 
 
 #: Outside of these bounds (exclusive, inclusive) a value is a sentinel or a fault, not a reading:
-#: 0 K above freezing on a working GPU, 0xFFFF for "not applicable", and the like.
+#: 0 K above freezing on a working GPU, all bits set for "not applicable", and the like.
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "power_w": (0.0, 10_000.0),
+    "power_instant_w": (0.0, 10_000.0),
     "temperature_c": (0.0, 200.0),
     "memory_temperature_c": (0.0, 200.0),
+    "edge_temperature_c": (0.0, 200.0),
+    # Negative where the core is hotter than it should be.
+    "thermal_margin_c": (-200.0, 200.0),
     "sm_clock_mhz": (-1.0, 10_000.0),
     "memory_clock_mhz": (-1.0, 20_000.0),
     "utilisation_percent": (-1.0, 100.0),
-    "energy_j": (0.0, float("inf")),
+    "energy_j": (0.0, 1e13),
 }
+_OTHER_BOUNDS = (-1.0, 2.0**63 - 1)
 
-
-def check_bounds(column: str, value: float | int) -> float | int:
-    """The value itself, or UnreadableError where it cannot be a reading of the column."""
-    low, high = _BOUNDS.get(column, (-1.0, float("inf")))
-    if not low < value <= high:
-        raise UnreadableError(f"the driver returned {value}")
-    return value
+#: Counters are asked for about once a second; what is due within half of that is read now.
+_DUE_EARLY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,24 @@ class Poll:
     columns: tuple[str, ...]
     #: one value a column, or the error in its place
     read: Callable[[], Sequence[float | int | UnreadableError]]
-    slow: bool = False
+    #: 0 where it is read at every tick, for GPU_SAMPLES; else how often, for GPU_COUNTERS
+    period_s: float = 0.0
+
+
+@dataclass
+class _KnownPoll:
+    """A poll that works: which of its values are taken, and when it is due."""
+
+    read: Callable[[], Sequence[float | int | UnreadableError]]
+    #: of every column that the GPU supports: place among the values, name, bounds
+    columns: list[tuple[int, str, float, float]]
+    period_s: float
+    due_unix_s: float | None = None
+
+    def is_due(self, unix_time_s: float) -> bool:
+        """Whether the period is over; also where the clock was set back by more than one."""
+        due = self.due_unix_s
+        return due is None or not due - self.period_s <= unix_time_s < due
 
 
 class PolledSource:
@@ -130,12 +147,19 @@ class PolledSource:
         self.errors: Counter[str] = Counter()
         self._failures: tuple[type[Exception], ...] = (UnreadableError, *failures)
         reasons: list[dict[str, str]] = []
-        self._polls: list[list[tuple[Poll, frozenset[str]]]] = []
-        for gpu_polls in polls:
-            kept, unsupported = self._probe(gpu_polls)
-            self._polls.append(kept)
+        self._at_every_tick: list[list[_KnownPoll]] = []
+        self._counters: list[list[_KnownPoll]] = []
+        for gpu, gpu_polls in enumerate(polls):
+            known, unsupported = self._probe(gpu, gpu_polls)
+            self._at_every_tick.append([poll for poll in known if not poll.period_s])
+            self._counters.append([poll for poll in known if poll.period_s])
             reasons.append(unsupported)
-        self.missing: Mapping[str, str] = {**missing, **_common_reasons(reasons, columns)}
+        self.missing: dict[str, str] = {
+            "power_mw": f"no power samples of the driver's own are collected from {name}",
+            "event": f"no events are collected from {name}",
+            **missing,
+            **_common_reasons(reasons, columns),
+        }
         for gpu, (entry, unsupported) in enumerate(zip(gpus, reasons, strict=True)):
             if entry["reports_power"] and "power_w" in unsupported:
                 raise TelemetryError(
@@ -143,72 +167,121 @@ class PolledSource:
                     "a run cannot be measured without it"
                 )
 
-    def read(self, gpu: int, unix_time_s: float, slow: bool) -> dict[str, Value]:
+    def read(self, gpu: int, unix_time_s: float) -> dict[str, Value]:
         """Read a GPU; see Source."""
-        values: dict[str, Value] = {}
-        for poll, supported in self._polls[gpu]:
-            if poll.slow and not slow:
+        values, problems = self._call(gpu, self._at_every_tick[gpu])
+        return self._with_problems(values, problems) if problems else values
+
+    def read_counters(
+        self, gpu: int, unix_time_s: float, everything: bool = False
+    ) -> dict[str, Value]:
+        """Read what is due of a GPU; see Source."""
+        polls = self._counters[gpu]
+        due: list[_KnownPoll] = []
+        for place, poll in enumerate(polls):
+            if not (everything or poll.is_due(unix_time_s)):
                 continue
-            for column, value in self._call(poll).items():
-                if column not in supported:
-                    continue
-                if isinstance(value, str):
-                    self.errors[f"{column}: {value}"] += 1
-                    values[column] = None
-                else:
-                    values[column] = value
-        return values
+            due.append(poll)
+            wait_s = poll.period_s
+            if poll.due_unix_s is None:
+                # The first row has everything. Thereafter neither one GPU's costly readings nor
+                # those of all GPUs fall on one tick: they are spread over the period.
+                wait_s *= 1 - (place / len(polls) + gpu / len(self.gpus)) % 1
+            poll.due_unix_s = unix_time_s + wait_s - _DUE_EARLY_S
+        values, problems = self._call(gpu, due)
+        return self._with_problems(values, problems) if problems else values
+
+    def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
+        """None, unless the vendor's source has them; see Source."""
+        return []
+
+    def events(self) -> Sequence[tuple[int, str, int | None]]:
+        """None, unless the vendor's source has them; see Source."""
+        return []
 
     def close(self) -> None:
         """Nothing to let go of; the vendors' sources do."""
 
-    def _call(self, poll: Poll) -> dict[str, float | int | str]:
-        """Column → value, or the message of what went wrong."""
-        try:
-            values = poll.read()
-        except self._failures as error:
-            return dict.fromkeys(poll.columns, _one_line(error))
-        checked: dict[str, float | int | str] = {}
-        for column, value in zip(poll.columns, values, strict=True):
-            if isinstance(value, UnreadableError):
-                checked[column] = _one_line(value)
-                continue
-            try:
-                checked[column] = check_bounds(column, value)
-            except UnreadableError as error:
-                checked[column] = _one_line(error)
-        return checked
+    def _on_failure(self, gpu: int, error: Exception) -> None:
+        """Told of every call that failed, for sources that read more out of it."""
 
-    def _probe(
-        self, polls: Sequence[Poll]
-    ) -> tuple[list[tuple[Poll, frozenset[str]]], dict[str, str]]:
-        kept: list[tuple[Poll, frozenset[str]]] = []
+    def _call(
+        self, gpu: int, polls: Sequence[_KnownPoll]
+    ) -> tuple[dict[str, Value], dict[str, str]]:
+        """Column → value of what could be read, and column → message of what could not."""
+        values: dict[str, Value] = {}
+        problems: dict[str, str] = {}
+        for poll in polls:
+            try:
+                readings = poll.read()
+            except self._failures as error:
+                self._on_failure(gpu, error)
+                problems.update((column, _one_line(error)) for _, column, _, _ in poll.columns)
+                continue
+            for place, column, low, high in poll.columns:
+                value = readings[place]
+                if isinstance(value, UnreadableError):
+                    problems[column] = _one_line(value)
+                elif low < value <= high:
+                    values[column] = value
+                else:
+                    problems[column] = f"the driver returned {value}"
+        return values, problems
+
+    def _with_problems(
+        self, values: dict[str, Value], problems: Mapping[str, str]
+    ) -> dict[str, Value]:
+        """Count what failed, and leave its columns empty."""
+        for column, message in problems.items():
+            self.errors[f"{column}: {message}"] += 1
+            values[column] = None
+        return values
+
+    def _probe(self, gpu: int, polls: Sequence[Poll]) -> tuple[list[_KnownPoll], dict[str, str]]:
+        """The polls that work, and column → message of what the GPU cannot tell."""
+        known: list[_KnownPoll] = []
         unsupported: dict[str, str] = {}
         for poll in polls:
-            values = self._call(poll)
-            failed = {c: v for c, v in values.items() if isinstance(v, str)}
-            if failed:
+            candidate = _KnownPoll(
+                poll.read,
+                [
+                    (place, column, *_BOUNDS.get(column, _OTHER_BOUNDS))
+                    for place, column in enumerate(poll.columns)
+                ],
+                poll.period_s,
+            )
+            _, problems = self._call(gpu, [candidate])
+            if problems:
                 # A passing fault must not cost a column for the whole run, so ask twice.
-                values = self._call(poll)
-                failed = {c: v for c, v in values.items() if isinstance(v, str)}
-            unsupported.update(failed)
-            if supported := frozenset(poll.columns) - failed.keys():
-                kept.append((poll, supported))
-        return kept, unsupported
+                _, problems = self._call(gpu, [candidate])
+            unsupported.update(problems)
+            candidate.columns = [c for c in candidate.columns if c[1] not in problems]
+            if candidate.columns:
+                known.append(candidate)
+        return known, unsupported
 
 
 def _common_reasons(reasons: list[dict[str, str]], columns: Sequence[str]) -> dict[str, str]:
     """Why columns are empty, naming the GPUs where only some lack them."""
     missing: dict[str, str] = {}
     for column in columns:
-        lacking = [gpu for gpu, unsupported in enumerate(reasons) if column in unsupported]
-        if not lacking:
-            continue
-        reason = reasons[lacking[0]][column]
-        if len(lacking) < len(reasons):
-            reason = f"on GPU {', '.join(map(str, lacking))} only: {reason}"
-        missing[column] = reason
+        reason = common_reason([unsupported.get(column) for unsupported in reasons])
+        if reason is not None:
+            missing[column] = reason
     return missing
+
+
+def common_reason(reasons: Sequence[str | None]) -> str | None:
+    """One reason out of each GPU's (None: it lacks nothing), naming the GPUs where only some have.
+
+    None where no GPU has any.
+    """
+    lacking = [gpu for gpu, reason in enumerate(reasons) if reason is not None]
+    if not lacking:
+        return None
+    if len(lacking) == len(reasons):
+        return reasons[0]
+    return f"on GPU {', '.join(map(str, lacking))} only: {reasons[lacking[0]]}"
 
 
 def _one_line(error: Exception) -> str:

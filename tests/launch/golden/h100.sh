@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 34b4945c79c26831f2ccb289df3ecee9a3203187ff601b539d70486e1645fdc4
+# sha256 of all lines below: d8ed0fef567d15ce13819aff368290f5e540a64d5c5977e55919d8c5b28c78b4
 #
 # One run of the cell
-#   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_62d1f374
+#   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-62d1f374
+#SBATCH --job-name=triptych-d514b4f3
 #SBATCH --partition=h100
 #SBATCH --nodes=8
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_62d1f374/run1
+run_directory=/srv/triptych/results/cells/h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
@@ -108,12 +108,15 @@ telemetry=$!
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
+helper=
 
 stage=baseline
 sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
+# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &

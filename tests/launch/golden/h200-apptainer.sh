@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 86e1a4be1fc491ce6957cc6c87391a7d4fa66d7e67053ab4a5f91082f7710091
+# sha256 of all lines below: 6da1e80351e91db18fe9a892feb8dac1f161faef001063a136af32164129a73e
 #
 # One run of the cell
-#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c
+#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-1638a33c
+#SBATCH --job-name=triptych-02c848fd
 #SBATCH --partition=h200
 #SBATCH --account=research
 #SBATCH --qos=long
@@ -23,7 +23,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c/run1
+run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd/run1
 python=python3
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
@@ -124,12 +124,21 @@ telemetry=$!
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
+helper=
+
+stage=cool_down
+"${here[@]}" -m workflow_lib.launch.node cool-down "$run_directory" --process "$telemetry" &
+helper=$!
+wait "$helper" || { helper=; exit 1; }
+helper=
 
 stage=baseline
 sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
+# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: fae25c191239a76e11218e01e6eac00258c4610b4a1525f60a9e9f571c53364d
+# sha256 of all lines below: 75ddd92607f32c9e0cb432c365cf4eb79149ceb0fb1ed65be0c916e0d5dfa557
 #
 # One run of the cell
-#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c
+#   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-1638a33c
+#SBATCH --job-name=triptych-02c848fd
 #SBATCH --partition=h200
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_1638a33c/run1
+run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
@@ -108,12 +108,15 @@ telemetry=$!
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
+helper=
 
 stage=baseline
 sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
+# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c34f76bda83bc6e10b004b9ea57ace34b5c1742eef96e44012c25c551eebb691
+# sha256 of all lines below: d49cb7ae503218c30ae61ba21f0de2556b8d5e4e31fa5df67cc955f173e856b1
 #
 # One run of the cell
-#   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_99f431f8
+#   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
 #
 # It can be given to bash by hand; the workflow then takes its result.
 
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_99f431f8/run1
+run_directory=/srv/triptych/results/cells/local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
@@ -91,12 +91,15 @@ telemetry=$!
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
+helper=
 
 stage=baseline
 sleep 2.0 &
 helper=$!
 wait "$helper"
 helper=
+# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" -m workflow_lib.training "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json >"$logs/training.log" 2>&1 &

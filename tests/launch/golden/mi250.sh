@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 21be1057f118a11c7d4c0b168307598210ccf78c167e1d260b83155ae0c88080
+# sha256 of all lines below: 32f38d3bdfc1cbb9972291321c831bbdcef20a88a90655ed000e658dc4cfcad7
 #
 # One run of the cell
-#   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_26857e3f
+#   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
 #
 # It can be given to sbatch by hand; the workflow then takes its result.
 #
-#SBATCH --job-name=triptych-26857e3f
+#SBATCH --job-name=triptych-f9598a86
 #SBATCH --partition=mi250
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
@@ -20,7 +20,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
 root=/srv/triptych
-run_directory=/srv/triptych/results/cells/mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_26857e3f/run1
+run_directory=/srv/triptych/results/cells/mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
@@ -108,12 +108,15 @@ telemetry=$!
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
+helper=
 
 stage=baseline
 sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
+# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &

@@ -1,0 +1,213 @@
+"""The sampler, and Zeus's power monitor, as processes that can be paused and whose cost is read."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.measuring.pairs import percentile
+from workflow_lib import records
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def make_cell(gpus: int, rate_hz: float) -> records.Cell:
+    """A cell that asks for NVIDIA telemetry of ``gpus`` GPUs; nothing else of it matters here."""
+    return records.Cell(
+        id="benchmark/none/tp1-pp1-dp1_telemetry_0",
+        model=records.Model("none", "llama", 1, 64, 64, 1, 1, 64, 64),
+        degrees=records.Degrees(dp=gpus),
+        training=records.Training(0, 1, gpus, "bf16", "none", False, 0, 1, 0.0, 0),
+        data=records.Data("none", "synthetic"),
+        hardware=records.Hardware("benchmark", None, gpus, 1, None, None, None, None, ()),
+        telemetry=records.Telemetry("nvidia", rate_hz, 0.0),
+        nodes=1,
+        software={},
+    )
+
+
+class Watched:
+    """A process and its descendants: what they cost, and a way to hold them."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.paused = False
+
+    def members(self) -> list[int]:
+        """Process ids of it and of all its descendants that live."""
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root.pid, *(child.pid for child in root.children(recursive=True))]
+        except psutil.NoSuchProcess:
+            return []
+
+    def cpu_s(self) -> float:
+        """CPU time of all of them, to the nanosecond."""
+        total = 0.0
+        for pid in self.members():
+            # The clock of a whole process, as clock_getcpuclockid(3) makes it.
+            with contextlib.suppress(OSError):
+                total += time.clock_gettime((~pid << 3) | 2)
+        return total
+
+    def memory_bytes(self) -> int:
+        """Their resident memory together; pages they share count in each."""
+        total = 0
+        for pid in self.members():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += psutil.Process(pid).memory_info().rss
+        return total
+
+    def pause(self) -> None:
+        """Hold all of them."""
+        self._signal(signal.SIGSTOP)
+        self.paused = True
+
+    def resume(self) -> None:
+        """Let all of them go on."""
+        self._signal(signal.SIGCONT)
+        self.paused = False
+
+    def end(self) -> None:
+        """End all of them, whatever their state."""
+        members = self.members()
+        self._signal(signal.SIGCONT)
+        with contextlib.suppress(OSError):
+            self.process.terminate()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for pid in members[1:]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).kill()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self.members():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+class SamplerProcess(Watched):
+    """The real sampler, as a run starts it."""
+
+    def __init__(self, directory: Path, gpus: int, rate_hz: float) -> None:
+        """Start it in a new directory and wait until it samples. Raises RuntimeError."""
+        self.paths = records.RunPaths(directory)
+        self.rate_hz = rate_hz
+        self.node = records.node_name()
+        directory.mkdir(parents=True)
+        records.write_json(self.paths.cell, make_cell(gpus, rate_hz))
+        super().__init__(
+            subprocess.Popen(
+                [sys.executable, "-m", "workflow_lib.telemetry", str(self.paths.cell)],
+                cwd=REPOSITORY,
+                env={**os.environ, "SLURMD_NODENAME": self.node},
+                text=True,
+            )
+        )
+        deadline = time.monotonic() + 60
+        while not self.paths.telemetry_ready(self.node).exists():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.end()
+                raise RuntimeError("the sampler was not ready; see its message above")
+            time.sleep(0.02)
+
+    def stop(self) -> records.TelemetryEnd:
+        """Ask it to end as a run does. Raises RuntimeError where it ends otherwise."""
+        self.paths.telemetry_stop.touch()
+        try:
+            code = self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise RuntimeError("the sampler did not end within 30 s") from None
+        if code != 0:
+            raise RuntimeError(f"the sampler ended with code {code}; see its message above")
+        return records.read_record(self.paths.telemetry_end(self.node), records.TelemetryEnd)
+
+    def rows(self, path: Path) -> list[dict[str, str]]:
+        """The rows of one of its files; none where the file is not there."""
+        if not path.exists():
+            return []
+        with path.open(encoding="utf-8", newline="") as stream:
+            return list(csv.DictReader(stream))
+
+    def achieved(self, start_unix_s: float, end_unix_s: float) -> dict[str, float]:
+        """What it delivered of what was due between two times, and how late its ticks were."""
+        rows = [
+            row
+            for row in self.rows(self.paths.gpu_samples(self.node))
+            if start_unix_s <= float(row["unix_time_s"]) <= end_unix_s
+        ]
+        due = delivered = 0
+        for gpu in {row["gpu"] for row in rows}:
+            of_gpu = [row for row in rows if row["gpu"] == gpu]
+            span_s = float(of_gpu[-1]["unix_time_s"]) - float(of_gpu[0]["unix_time_s"])
+            due += round(span_s * self.rate_hz) + 1
+            delivered += sum(bool(row["power_w"]) for row in of_gpu)
+        first = [row for row in rows if row["gpu"] == "0"]
+        late = [float(row["lateness_s"]) for row in first if row["lateness_s"]]
+        return {
+            "due": due,
+            "delivered": delivered / due if due else 0.0,
+            "lateness_p50_ms": 1e3 * percentile(late, 0.5),
+            "lateness_p99_ms": 1e3 * percentile(late, 0.99),
+            "lateness_max_ms": 1e3 * max(late, default=float("nan")),
+            "read_cost_p50_us": 1e6 * percentile([float(r["read_cost_s"]) for r in rows], 0.5),
+            "read_cost_p99_us": 1e6 * percentile([float(r["read_cost_s"]) for r in rows], 0.99),
+        }
+
+
+class ZeusProcess(Watched):
+    """Zeus's power monitor of all GPUs."""
+
+    def __init__(self, rate_hz: float) -> None:
+        """Start it and wait until it polls. Raises RuntimeError where it is not installed."""
+        self.rate_hz = rate_hz
+        super().__init__(
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("zeus_monitor.py")), str(rate_hz)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline().startswith("ready"):
+            self.end()
+            raise RuntimeError("Zeus did not start; see its message above")
+
+    def stop(self) -> dict[str, Any]:
+        """Ask it to end; samples it kept, by power domain and GPU. Raises RuntimeError."""
+        try:
+            out, _ = self.process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise RuntimeError("Zeus did not end within 60 s") from None
+        counts: dict[str, Any] = json.loads(out)
+        return counts
+
+
+@contextlib.contextmanager
+def busy_cores() -> Iterator[int]:
+    """A busy loop for each CPU core; gives their number."""
+    count = len(os.sched_getaffinity(0))
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield count
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()

@@ -1,0 +1,260 @@
+"""Counters that are read seconds apart, against their values by hand; and what else is sparse.
+
+The run of ``synthetic_run`` is measured from 20 to 40 s. GPU 0 draws 100 W until 5 s, then 400 W.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import GPU_EVENTS, POWER_SAMPLES, CoolDown, RunPaths, write_json
+from workflow_lib.telemetry.counter_span import CounterSpan
+
+from .synthetic_run import START, Run, cell, write_csv
+
+
+def reduced(paths: RunPaths) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """The run's row, GPU 0's, and why that one's fields are null."""
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    gpu = summary["gpus"][0]
+    return summary["run"], gpu, json.loads(gpu["missing_reasons"])
+
+
+def every(period_s: float, first_s: float = 0.0) -> Callable[[float], bool]:
+    """When counters are read: every so many seconds from a time on, first and last sample too."""
+    return lambda at: at in (-10, 50) or (at >= first_s and (at - first_s) % period_s == 0)
+
+
+def energy(counter_j: Callable[[float], float]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda row: {**row, "energy_j": counter_j(row["unix_time_s"] - START)}
+
+
+def test_a_span_inside_the_window_is_taken_where_it_covers_80_percent_of_it() -> None:
+    span = CounterSpan(20.0, 40.0)
+    for time_s in (10.0, 21.0, 30.0, 37.0, 45.0):
+        span.add(time_s, time_s)
+    assert [reading.unix_time_s for reading in span.ends() or ()] == [21.0, 37.0]
+    assert [reading.unix_time_s for reading in span.nearest() or ()] == [21.0, 37.0]
+
+
+def test_otherwise_the_readings_about_the_window_are() -> None:
+    span = CounterSpan(20.0, 40.0)
+    for time_s in (10.0, 18.0, 22.0, 37.0, 45.0, 60.0):
+        span.add(time_s, time_s)
+    assert [reading.unix_time_s for reading in span.ends() or ()] == [18.0, 45.0]
+    # 18 and 22 are equally near to the start, and the earlier is taken.
+    assert [reading.unix_time_s for reading in span.nearest() or ()] == [18.0, 37.0]
+
+
+def test_one_reading_near_the_window_tells_nothing() -> None:
+    span = CounterSpan(20.0, 40.0)
+    span.add(30.0, 1.0)
+    assert span.ends() is None
+    assert span.nearest() is None
+    span.add(70.0, 2.0)
+    assert span.ends() is None
+
+
+def test_a_reading_that_is_nearest_to_both_edges_gives_way_to_those_about_the_window() -> None:
+    span = CounterSpan(20.0, 40.0)
+    for time_s in (5.0, 30.0, 55.0):
+        span.add(time_s, time_s)
+    assert [reading.unix_time_s for reading in span.nearest() or ()] == [5.0, 55.0]
+
+
+def test_a_fall_outside_of_the_window_is_no_concern_of_it() -> None:
+    span = CounterSpan(20.0, 40.0)
+    for time_s, value in ((10.0, 9.0), (15.0, 1.0), (30.0, 2.0), (45.0, 3.0), (50.0, 0.0)):
+        span.add(time_s, value)
+    assert not span.fell
+    span.add(60.0, 7.0)
+    early = CounterSpan(20.0, 40.0)
+    early.add(19.0, 5.0)
+    early.add(21.0, 4.0)
+    assert early.fell
+
+
+def test_the_counters_energy_is_completed_at_the_edges_by_power(tmp_path: Path) -> None:
+    # The counter says 410 W where power says 400 W. Read at 16, 23, 30, 37 and 44 s: between 23 and
+    # 37 s it advances by 14·410 J, and 3 + 3 s at 400 W complete the window.
+    run = Run(counted_at=every(7, 2), edit=energy(lambda at: 1000 + 410 * at))
+    _, gpu, _ = reduced(run.write(tmp_path / "run1"))
+    assert gpu["energy_counter_j"] == pytest.approx(14 * 410 + 6 * 400)
+    # 14 s are under 80 % of 20 s, so that the readings at 16 and 44 s are compared: all in load.
+    assert gpu["energy_difference"] == pytest.approx(0.025)
+
+
+def test_a_reading_just_outside_is_cut_back_to_the_window(tmp_path: Path) -> None:
+    # Read at 19, 30 and 41 s: 22·410 J, less a second at 400 W at each end.
+    run = Run(counted_at=every(11, 8), edit=energy(lambda at: 1000 + 410 * at))
+    row, gpu, _ = reduced(run.write(tmp_path / "run1"))
+    assert gpu["energy_counter_j"] == pytest.approx(22 * 410 - 2 * 400)
+    # Over GPU 0 and GPU 1, which draws 600 W: 820 J against 1000 J a second.
+    assert row["energy_difference"] == pytest.approx(-0.18)
+
+
+def test_energies_are_compared_over_one_span_even_if_that_begins_in_the_idle_baseline(
+    tmp_path: Path,
+) -> None:
+    # Read at −10 and 50 s alone. GPU 0 draws 100 W until 4.5 s, 400 W from 5 s on, and between
+    # these two readings a straight line: 1450 + 125 + 18000 J. The counter has 1 % more.
+    exact_j = 100 * 14.5 + 250 * 0.5 + 400 * 45
+    run = Run(
+        counted_at=lambda at: at in (-10, 50),
+        edit=energy(lambda at: 1000 + 1.01 * exact_j * (at + 10) / 60),
+    )
+    _, gpu, _ = reduced(run.write(tmp_path / "run1"))
+    assert gpu["energy_difference"] == pytest.approx(0.01)
+
+
+def test_a_counter_read_once_in_the_window_and_far_from_its_edges_has_no_energy(
+    tmp_path: Path,
+) -> None:
+    run = Run(counted_at=lambda at: at in (28, 32, 33))
+    _, gpu, reasons = reduced(run.write(tmp_path / "run1"))
+    assert gpu["energy_counter_j"] is None
+    # 8 s from the start and 7 s from the end.
+    assert "nearest to the edges of the measured steps are 15 s off" in reasons["energy_counter_j"]
+    assert "neither cover nor bracket" in reasons["energy_difference"]
+    assert "was not read both before and after" in reasons["ecc_corrected_errors"]
+    assert "first gpu_link_sent_bytes was read 8 s after" in reasons["gpu_link_sent_bytes"]
+
+
+def test_shares_of_throttling_are_of_the_readings_that_span_the_window_best(
+    tmp_path: Path,
+) -> None:
+    # At the cap only from 30 s on. Read every 4 s from 22 s on, so from 22 to 38 s: 8 of 16 s.
+    def capped(row: dict[str, Any]) -> dict[str, Any]:
+        at = row["unix_time_s"] - START
+        return {**row, "throttle_power_cap_s": max(at - 30, 0)}
+
+    _, gpu, _ = reduced(Run(counted_at=every(4, 2), edit=capped).write(tmp_path / "run1"))
+    assert gpu["throttle_source"] == "counters"
+    assert gpu["throttle_power_share"] == pytest.approx(0.5)
+    # Read at 10 and 45 s: 15 of 35 s, which is less than two windows.
+    _, gpu, _ = reduced(Run(counted_at=every(35, 10), edit=capped).write(tmp_path / "run2"))
+    assert gpu["throttle_power_share"] == pytest.approx(15 / 35)
+
+
+def test_where_counters_are_read_too_rarely_the_event_bits_tell(tmp_path: Path) -> None:
+    # At −10 and 50 s, three windows apart.
+    _, gpu, _ = reduced(Run(counted_at=lambda at: at in (-10, 50)).write(tmp_path / "run1"))
+    assert gpu["throttle_source"] == "events"
+    assert gpu["throttle_power_share"] == gpu["throttle_power_sampled_share"] == 1.0
+
+
+def test_traffic_is_interpolated_between_readings(tmp_path: Path) -> None:
+    # Read at 16, 23, …, 44 s, at 3 and 1 kB/s.
+    _, gpu, _ = reduced(Run(counted_at=every(7, 2)).write(tmp_path / "run1"))
+    assert gpu["gpu_link_received_bytes"] == pytest.approx(60_000)
+    assert gpu["pcie_sent_bytes"] == pytest.approx(20_000)
+
+
+def test_readings_between_which_the_window_is_lost_give_no_traffic(tmp_path: Path) -> None:
+    _, gpu, reasons = reduced(Run(counted_at=lambda at: at in (-10, 50)).write(tmp_path / "run1"))
+    assert gpu["pcie_sent_bytes"] is None
+    assert "was not read for 60 s, more than the 20 s" in reasons["pcie_sent_bytes"]
+    assert reasons["memory_temperature_peak_c"] == "no reading lies within the measured steps"
+    # Errors are rare, and known all the same.
+    assert gpu["ecc_corrected_errors"] == 1
+
+
+def test_without_the_files_of_slow_readings_their_figures_are_null(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    for path in (
+        paths.gpu_counters("node1"),
+        paths.host_samples("node1"),
+        paths.gpu_events("node1"),
+        paths.telemetry_end("node1"),
+    ):
+        path.unlink()
+    row, gpu, reasons = reduced(paths)
+    run_reasons = json.loads(row["missing_reasons"])
+    for column in ("energy_counter_j", "thermal_margin_c", "pcie_sent_bytes"):
+        assert reasons[column] == "telemetry/node1-counters.csv is missing"
+    assert reasons["xid_events"] == "telemetry/node1-events.csv is missing"
+    assert run_reasons["cpu_energy_j"] == "node1: telemetry/node1-host.csv is missing"
+    assert "its sampler was killed" in run_reasons["sampler_cpu_share"]
+    assert gpu["throttle_source"] == "events"
+    assert row["energy_j"] == 20_000
+
+
+def test_reasons_are_the_samplers_where_it_has_one(tmp_path: Path) -> None:
+    paths = Run(missing={"event": "no permission"}).write(tmp_path / "run1")
+    paths.gpu_events("node1").unlink()
+    _, _, reasons = reduced(paths)
+    assert reasons["xid_events"] == "no permission"
+
+
+def test_xid_events_of_the_whole_run_are_counted(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    events = [(1.0, 0, "xid", 48), (2.0, 1, "xid", 63), (49.0, 0, "xid", 31), (3.0, 0, "lost", "")]
+    rows = [dict(zip((c.name for c in GPU_EVENTS), event, strict=True)) for event in events]
+    write_csv(paths.gpu_events("node1"), GPU_EVENTS, rows)
+    assert reduced(paths)[1]["xid_events"] == 2
+
+
+def write_driver_samples(paths: RunPaths, from_s: float, to_s: float) -> None:
+    """20 ms apart, of GPU 0: 400 W, with one sample of 690 W at 25 s and one of 800 W at 45 s."""
+    spikes = {25.0: 690_000, 45.0: 800_000}
+    rows = [
+        {
+            "driver_time_us": round((START + tick / 50) * 1e6),
+            "gpu": 0,
+            "power_mw": spikes.get(tick / 50, 400_000),
+        }
+        for tick in range(round(from_s * 50), round(to_s * 50))
+    ]
+    write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
+
+
+def test_the_peak_is_of_the_drivers_own_samples_where_they_cover_the_window(
+    tmp_path: Path,
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    write_driver_samples(paths, 15, 46)
+    row, gpu, _ = reduced(paths)
+    assert (gpu["power_peak_w"], gpu["power_peak_source"]) == (690.0, "driver")
+    assert row["power_peak_w"] == 690.0
+
+
+def test_driver_samples_that_miss_a_part_give_no_peak(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    write_driver_samples(paths, 21, 46)
+    assert reduced(paths)[1]["power_peak_source"] == "readings"
+
+
+def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:
+    def cooling(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "power_w": 900} if row["unix_time_s"] < START - 6 else row
+
+    cool = cell(telemetry=replace(cell().telemetry, cool_down_to_c=40.0, cool_down_limit_s=60.0))
+    paths = Run(cell=cool, edit=cooling).write(tmp_path / "run1")
+    assert reduced(paths)[0]["cool_down_s"] is None
+    write_json(paths.cool_down, CoolDown(START - 10, 4.0, True, 60.0, 40.0))
+    row, _, _ = reduced(paths)
+    assert row["cool_down_s"] == 4.0
+    assert row["idle_power_w"] == pytest.approx(210)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [("amd", "no error of these sensors (amd)"), ("simulated", "no sensor that could be wrong")],
+)
+def test_the_systematic_error_is_stated_where_one_was_published(
+    tmp_path: Path, source: str, reason: str
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    start = json.loads(paths.telemetry_start("node1").read_text(encoding="utf-8"))
+    write_json(paths.telemetry_start("node1"), {**start, "source": source})
+    row, _, _ = reduced(paths)
+    assert row["energy_systematic_share"] is None
+    assert reason in json.loads(row["missing_reasons"])["energy_systematic_share"]

@@ -1,0 +1,219 @@
+"""What sampling costs, on runs whose answer was made by hand: rates that take turns of 10 s."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.overhead import slowdown_interval
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import (
+    OVERHEAD,
+    SAMPLER_BLOCKS,
+    STEPS,
+    Degrees,
+    RankRecord,
+    RecordError,
+    RunPaths,
+    Telemetry,
+    write_json,
+)
+
+from .synthetic_run import START, Run, cell, write_csv
+
+BLOCK_S = 10.0
+#: START is a multiple of it
+RATES = (0.0, 50.0, 10.0, 0.0, 10.0, 50.0)
+
+
+def turns(rounds: int) -> list[float]:
+    """The rate of each block: 0, 50, 10, 0, 10, 50 Hz, and so on."""
+    return [*RATES * rounds, 0.0]
+
+
+def write_run(
+    directory: Path,
+    rates: list[float],
+    step_s: Callable[[float, int], float],
+    nodes: tuple[str, ...] = ("node1",),
+    late_s: float = 0.0,
+) -> RunPaths:
+    """A run of one rank a node that is measured while ``rates`` take their turns.
+
+    ``step_s`` gives a step's time from the rate and number of the block that it begins in. The last
+    node's blocks begin ``late_s`` after the others'.
+    """
+    steps, at = [], 0.0
+    while at < BLOCK_S * len(rates) - 1:
+        block = int(at // BLOCK_S)
+        steps.append((at, at + step_s(rates[block], block)))
+        at = steps[-1][1]
+    ranks = len(nodes)
+    training = replace(cell().training, measured_steps=len(steps), warmup_steps=0)
+    run = Run(
+        cell=cell(
+            training=training,
+            degrees=Degrees(dp=ranks),
+            nodes=ranks,
+            telemetry=Telemetry("nvidia", 10.0, 0.0, (0.0, 10.0, 50.0), BLOCK_S),
+        ),
+        nodes=nodes,
+        gpus_per_node=1,
+    )
+    paths = run.write(directory)
+    for rank, node in enumerate(nodes):
+        place = RankRecord(rank, node, 0, "NVIDIA H200", 0, 0, rank, 0, 100, 1, START)
+        write_json(paths.rank(rank), place)
+        rows = [
+            {
+                "step": number,
+                "phase": "measured",
+                "started_unix_s": START + began,
+                "ended_unix_s": START + ended,
+                "tokens": 64 // ranks,
+            }
+            for number, (began, ended) in enumerate(steps)
+        ]
+        write_csv(paths.rank_steps(rank), STEPS, rows)
+        shift_s = late_s if node == nodes[-1] else 0.0
+        write_csv(
+            paths.sampler_blocks(node),
+            SAMPLER_BLOCKS,
+            [
+                {
+                    "started_unix_s": START + BLOCK_S * block + shift_s,
+                    "ended_unix_s": START + BLOCK_S * (block + 1) + shift_s,
+                    "sample_rate_hz": rate,
+                    "ticks": round(rate * BLOCK_S * 0.9),
+                    "late_ticks": 3 if rate else 0,
+                    "missed_ticks": round(rate * BLOCK_S * 0.1),
+                    # A millisecond a tick, and twice as much on the last node.
+                    "cpu_time_s": rate * BLOCK_S * 0.001 * (1 + (node == "b")),
+                    "memory_bytes": 1000 + block,
+                }
+                for block, rate in enumerate(rates)
+            ],
+        )
+    return paths
+
+
+def reduced(paths: RunPaths) -> tuple[dict[float, dict[str, Any]], dict[str, Any]]:
+    """The rows of OVERHEAD by their rate, and the run's row."""
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    for row in summary["overhead"]:
+        assert row.keys() == {column.name for column in OVERHEAD}
+        lacking = {c.name for c in OVERHEAD if row[c.name] is None}
+        assert lacking == set(json.loads(row["missing_reasons"])), "each null has a reason"
+    return {row["sample_rate_hz"]: row for row in summary["overhead"]}, summary["run"]
+
+
+def one_percent_at_50_hz(rate: float, block: int) -> float:
+    return 1.01 if rate == 50 else 1.0
+
+
+def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path: Path) -> None:
+    rows, run = reduced(write_run(tmp_path / "run1", turns(5), one_percent_at_50_hz))
+    assert rows[50]["slowdown"] == pytest.approx(0.01)
+    assert rows[50]["slowdown_low"] == pytest.approx(0.01)
+    assert rows[50]["slowdown_high"] == pytest.approx(0.01)
+    assert rows[50]["step_time_s"] == pytest.approx(1.01)
+    assert rows[50]["pairs"] == rows[50]["blocks"] == 10
+    assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
+    assert rows[0]["slowdown"] is None
+    assert rows[0]["blocks"] == 11
+    # The first 50 Hz block begins with a step at 10 s, and its ninth ends at 19.09 s; the tenth
+    # ends at 20.1 s, in the next block, and is left out.
+    assert 80 <= rows[50]["steps"] <= 90
+    assert run["tokens_per_s"] > 0
+
+
+def test_such_a_run_has_no_energy_and_says_why(tmp_path: Path) -> None:
+    _, run = reduced(write_run(tmp_path / "run1", turns(1), one_percent_at_50_hz))
+    reasons = json.loads(run["missing_reasons"])
+    for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
+        assert run[name] is None
+        assert reasons[name] == "telemetry took turns at several rates"
+    assert run["step_time_drift"] is not None
+
+
+def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path: Path) -> None:
+    # Steps become 0.2 % longer with each block: over 31 blocks by 6 %, far more than sampling
+    # costs. Each 50 Hz block lies one block after or before the nearest one without sampling.
+    def drifting(rate: float, block: int) -> float:
+        return (1.01 if rate == 50 else 1.0) * 1.002**block
+
+    rows, _ = reduced(write_run(tmp_path / "run1", turns(5), drifting))
+    assert rows[50]["slowdown"] == pytest.approx(0.01, abs=3e-4)
+    assert rows[10]["slowdown"] == pytest.approx(0, abs=3e-4)
+    assert rows[50]["slowdown_low"] < 0.01 < rows[50]["slowdown_high"]
+
+
+def test_two_blocks_that_are_equally_near_are_averaged(tmp_path: Path) -> None:
+    # 0, 10, 0 Hz: steps of 1.00, 1.02 and 1.04 s.
+    def step_s(rate: float, block: int) -> float:
+        return 1.0 + 0.02 * block
+
+    rows, _ = reduced(write_run(tmp_path / "run1", [0.0, 10.0, 0.0], step_s))
+    assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
+    assert rows[10]["pairs"] == 1
+    reasons = json.loads(rows[10]["missing_reasons"])
+    assert reasons["slowdown_low"] == "1 pairs give no interval; it takes 4"
+    assert "no measured step lies wholly" in json.loads(rows[50]["missing_reasons"])["slowdown"]
+
+
+def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
+    rows, _ = reduced(write_run(tmp_path / "run1", turns(2), one_percent_at_50_hz))
+    row = rows[50]
+    assert row["achieved_rate_hz"] == pytest.approx(45)
+    # Of 500 ticks that were due in a block 50 were missed and 3 late.
+    assert row["late_share"] == pytest.approx(53 / 500)
+    assert row["sampler_cpu_share"] == pytest.approx(0.05)
+    # The last block at 50 Hz is the twelfth.
+    assert row["sampler_memory_bytes"] == 1011
+    assert row["simulated"] is False
+    assert rows[0]["achieved_rate_hz"] == 0
+    assert json.loads(rows[0]["missing_reasons"])["late_share"] == "at 0 Hz no tick was due"
+
+
+def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> None:
+    rates = turns(2)
+    one, _ = reduced(write_run(tmp_path / "run1", rates, lambda rate, block: 1.0))
+    paths = write_run(tmp_path / "run2", rates, lambda rate, block: 1.0, ("a", "b"), late_s=0.5)
+    two, _ = reduced(paths)
+    # Each block's first step begins before node b has the rate; but in the last second of the run
+    # there is no step.
+    assert (one[50]["blocks"], one[50]["steps"]) == (4, 40)
+    assert (two[50]["blocks"], two[50]["steps"]) == (4, 36)
+    assert two[50]["sampler_cpu_share"] == pytest.approx(0.1)
+    assert two[50]["achieved_rate_hz"] == pytest.approx(45)
+
+
+def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path: Path) -> None:
+    paths = write_run(tmp_path / "run1", turns(1), lambda rate, block: 1.0, ("a", "b"))
+    text = paths.sampler_blocks("b").read_text(encoding="utf-8")
+    paths.sampler_blocks("b").write_text(text.replace(",50.0,", ",10.0,"), encoding="utf-8")
+    with pytest.raises(RecordError, match="nodes sampled at 10 Hz, 50 Hz; expected one"):
+        reduce_run(paths.directory)
+
+
+def test_steps_longer_than_a_block_compare_nothing(tmp_path: Path) -> None:
+    rows, _ = reduced(write_run(tmp_path / "run1", turns(2), lambda rate, block: 15.0))
+    assert rows[50]["blocks"] == 0
+    reasons = json.loads(rows[50]["missing_reasons"])
+    assert reasons["slowdown"] == (
+        "no measured step lies wholly within a turn of 50 Hz: use longer blocks"
+    )
+
+
+def test_the_interval_is_that_of_the_mean() -> None:
+    # Of twenty pairs of mean 0 and standard deviation 1 the mean's standard error is 0.22: ±0.44.
+    low, high = slowdown_interval([-1.0, 1.0] * 10)
+    assert low == pytest.approx(-0.44, abs=0.07)
+    assert high == pytest.approx(0.44, abs=0.07)
+    assert slowdown_interval([-1.0, 1.0] * 10) == (low, high)

@@ -1,0 +1,140 @@
+"""Eight real H200 under load, reduced as a run: see tests/data/README.md.
+
+The load lasts from about 14 to 63 s of the recording's 65. The run made of it has steps of 4 s, and
+is measured from 40 to 60 s.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import (
+    GPU_COUNTERS,
+    GPU_SAMPLES,
+    STEPS,
+    Degrees,
+    Outcome,
+    OutcomeRecord,
+    RankRecord,
+    RunPaths,
+    TelemetryStart,
+    write_json,
+)
+from workflow_lib.telemetry.coverage import invalid_reason
+
+from .synthetic_run import HARDWARE, cell, write_csv
+from .test_metrics import COUNTERS_J, RECORDING
+
+FRONT, REAR = (0, 3, 4, 7), (1, 2, 5, 6)
+WARMUP_STEPS, MEASURED_STEPS, STEP_S = 5, 5, 4.0
+
+
+@pytest.fixture(scope="module")
+def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The recording as a run, which must be valid, reduced."""
+    paths = RunPaths(tmp_path_factory.mktemp("recording") / "run1")
+    with RECORDING.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    began, ended = float(rows[0]["unix_time_s"]), float(rows[-1]["unix_time_s"])
+    of_recording = cell(
+        degrees=Degrees(dp=8),
+        training=replace(
+            cell().training,
+            global_batch_size=8,
+            warmup_steps=WARMUP_STEPS,
+            measured_steps=MEASURED_STEPS,
+        ),
+        hardware=replace(
+            HARDWARE,
+            gpus_per_node=8,
+            airflow=tuple("front" if gpu in FRONT else "rear" for gpu in range(8)),
+        ),
+    )
+    write_json(paths.cell, of_recording)
+    done = OutcomeRecord(Outcome.COMPLETED, "trained", "1", ("n",), None, None, None, False)
+    write_json(paths.outcome, done)
+    gpus = tuple({"name": "NVIDIA H200"} for _ in range(8))
+    write_json(
+        paths.telemetry_start("n"), TelemetryStart("n", "nvidia", False, began, 10, gpus, {})
+    )
+    samples = [
+        {
+            "unix_time_s": row["unix_time_s"],
+            "gpu": row["gpu"],
+            "power_w": int(row["power_mw"]) / 1000,
+            "temperature_c": row["temperature_c"],
+            "sm_clock_mhz": row["sm_clock_mhz"],
+            "event_reasons": row["clocks_event_reasons"],
+        }
+        for row in rows
+    ]
+    write_csv(paths.gpu_samples("n"), GPU_SAMPLES, samples)
+    counted = [
+        {"unix_time_s": at, "gpu": gpu, "energy_j": 1e6 + share * COUNTERS_J[gpu]}
+        for at, share in ((began, 0), (ended, 1))
+        for gpu in range(8)
+    ]
+    write_csv(paths.gpu_counters("n"), GPU_COUNTERS, counted)
+    first_s = began + 40 - WARMUP_STEPS * STEP_S
+    for rank in range(8):
+        place = RankRecord(rank, "n", rank, "NVIDIA H200", 0, 0, rank, 0, 100, 1, first_s)
+        write_json(paths.rank(rank), place)
+        steps = [
+            {
+                "step": step,
+                "phase": "warmup" if step < WARMUP_STEPS else "measured",
+                "started_unix_s": first_s + STEP_S * step,
+                "ended_unix_s": first_s + STEP_S * (step + 1),
+                "tokens": 16,
+            }
+            for step in range(WARMUP_STEPS + MEASURED_STEPS)
+        ]
+        write_csv(paths.rank_steps(rank), STEPS, steps)
+    assert invalid_reason(paths, of_recording) is None
+    reduce_run(paths.directory)
+    found: dict[str, Any] = json.loads(paths.summary.read_text(encoding="utf-8"))
+    return found
+
+
+def test_counters_and_trapezoids_agree(summary: dict[str, Any]) -> None:
+    # Over the whole recording, whose two readings of the counters bracket the measured steps.
+    assert abs(summary["run"]["energy_difference"]) < 0.001
+    for gpu in summary["gpus"]:
+        assert abs(gpu["energy_difference"]) < 0.002
+    # Two readings 65 s apart say little of the 20 s in between by themselves.
+    assert summary["run"]["energy_counter_j"] is None
+
+
+def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:
+    assert summary["run"]["throttle_power_share"] == 1.0
+    assert summary["run"]["throttle_thermal_share"] == 0.0
+    for gpu in summary["gpus"]:
+        assert gpu["throttle_source"] == "events"
+        assert gpu["throttle_power_sampled_share"] == 1.0
+        # Of 1980 MHz without the cap.
+        assert 1440 < gpu["sm_clock_mean_mhz"] < 1510
+        # 689.5 W on GPU 0: during an all-reduce a GPU draws less.
+        assert gpu["power_mean_w"] == pytest.approx(690, abs=5)
+
+
+def test_the_rear_is_hotter_than_the_front(summary: dict[str, Any]) -> None:
+    mean_c = [gpu["temperature_mean_c"] for gpu in summary["gpus"]]
+    # Means of the rows from 40 to 60 s, by hand with awk.
+    by_hand = [58.525, 63.075, 63.955, 58.770, 56.940, 64.815, 65.075, 58.035]
+    assert mean_c == pytest.approx(by_hand, abs=0.05)
+    assert max(mean_c[gpu] for gpu in FRONT) + 4 < min(mean_c[gpu] for gpu in REAR)
+    assert [gpu["airflow"] for gpu in summary["gpus"]][:3] == ["front", "rear", "rear"]
+    assert summary["run"]["temperature_spread_c"] == pytest.approx(8, abs=0.5)
+
+
+def test_power_became_steady_and_temperature_still_rose(summary: dict[str, Any]) -> None:
+    run = summary["run"]
+    assert abs(run["power_drift"]) < 0.002
+    assert 0 < run["temperature_drift_c"] < 3
+    assert run["step_time_drift"] == pytest.approx(0, abs=1e-6)

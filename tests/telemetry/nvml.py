@@ -1,0 +1,187 @@
+"""A library that plays NVML, and what it is asked to say: see fake_nvml.c."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from tests.telemetry.cells import NODE, read_rows, wait_for
+from workflow_lib import records
+from workflow_lib.telemetry.nvidia import NvidiaSource
+
+Start = Callable[..., subprocess.Popen[str]]
+
+#: the scope at which a field is of all links together
+ALL_LINKS = 2**32 - 1
+
+#: two H200; ids of the slowdown counters as drivers 575 to 580.65 have them
+H200: Mapping[str, str] = {
+    "count": "2",
+    "driver": "580.65.06",
+    "name": "NVIDIA H200",
+    "serial": "1650524",
+    "uuid.0": "GPU-aaaa-0",
+    "uuid.1": "GPU-bbbb-1",
+    "vbios": "96.00.A5.00.03",
+    "bus.0": "00000000:1B:00.0",
+    "bus.1": "00000000:43:00.0",
+    "pcie.generation": "5",
+    "pcie.width": "16",
+    "limit": "700000",
+    "limit.default": "700000",
+    "limit.max": "700000",
+    "clock.sm.max": "1980",
+    "clock.memory.max": "3201",
+    "temperature.slowdown": "87",
+    "temperature.shutdown": "92",
+    "ecc": "1",
+    "mig": "0",
+    "persistence": "1",
+    "power.0": "79483",
+    "power.1": "698125",
+    "samples.every": "0.02",
+    "temperature": "35",
+    "margin": "52",
+    "clock.sm": "1980",
+    "clock.memory": "3201",
+    "utilisation": "100",
+    "reasons": "4",
+    "energy": "123456789",
+    "used": "4294967296000",
+    "ecc.corrected": "3",
+    "ecc.uncorrected": "0",
+    "field.74": "5000000000",
+    "field.82": "48",
+    "field.82.type": "1",
+    "field.138": "2048",
+    "field.138.scope": str(ALL_LINKS),
+    "field.139": "1024",
+    "field.139.scope": str(ALL_LINKS),
+    "field.186": "91250",
+    "field.186.type": "1",
+    "field.197": "17",
+    "field.197.type": "1",
+    "field.198": "4294967295",
+    "field.198.type": "1",
+    "field.251": "2500000000",
+    "field.252": "0",
+    "field.253": "125000000",
+    "events.types": "11",
+}
+
+
+def build(directory: Path, *options: str) -> Path:
+    """Compile the library into a directory, which goes to LD_LIBRARY_PATH."""
+    source = Path(__file__).with_name("fake_nvml.c")
+    output = directory / "libnvidia-ml.so.1"
+    options = ("-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *options)
+    subprocess.run(["gcc", *options, "-o", str(output), str(source), "-lm"], check=True)
+    return output
+
+
+class Script:
+    """What the library says; a change is seen at its next call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def say(self, *events: str, **changes: str | None) -> None:
+        """Change keys of H200 ("_" stands for "."), and add events; None takes a key away."""
+        keys = dict(H200)
+        for name, value in changes.items():
+            if value is None:
+                del keys[name.replace("_", ".")]
+            else:
+                keys[name.replace("_", ".")] = value
+        lines = [f"{key} {value}\n" for key, value in keys.items()]
+        lines += [f"event {event}\n" for event in events]
+        new = self.path.with_suffix(".new")
+        new.write_text("".join(lines), encoding="utf-8")
+        new.replace(self.path)
+
+
+class Played:
+    """NVML in this process: what it says, and the time, which passes only as the test says."""
+
+    def __init__(self, library: Path, script: Script, unix_s: float) -> None:
+        self.library = ctypes.CDLL(str(library))
+        self._script = script
+        self.epoch_s = unix_s
+        self.set_time(0.0)
+
+    def say(self, *events: str, **changes: str | None) -> None:
+        """As Script.say, in a time that counts from ``epoch_s``."""
+        self._script.say(*events, **{"epoch": repr(self.epoch_s), **changes})
+
+    def set_time(self, since_epoch_s: float) -> float:
+        """Set the library's and this process's clock; the same as Unix time."""
+        self.unix_s = self.epoch_s + since_epoch_s
+        self.library.fake_nvml_set_time(ctypes.c_double(self.unix_s))
+        return self.unix_s
+
+    @contextlib.contextmanager
+    def source(self, *events: str, **changes: str | None) -> Iterator[NvidiaSource]:
+        """Say it, and open the source."""
+        self.say(*events, **changes)
+        source = NvidiaSource()
+        try:
+            yield source
+        finally:
+            source.close()
+
+
+class Node:
+    """A node with a sampler, whose NVML says what ``say`` was last given."""
+
+    def __init__(self, directory: Path, library: Path, start: Start) -> None:
+        self.paths = records.RunPaths(directory / "run")
+        self._script = Script(directory / "nvml.txt")
+        self.say = self._script.say
+        self.library = library
+        self._start = start
+
+    def start(self, cell: records.Cell, **environment: str) -> subprocess.Popen[str]:
+        return self._start(
+            self.paths.directory,
+            cell,
+            **{
+                "FAKE_NVML": str(self._script.path),
+                "LD_LIBRARY_PATH": str(self.library.parent),
+                **environment,
+            },
+        )
+
+    def sample(self, cell: records.Cell, seconds: float = 0.3, **environment: str) -> None:
+        process = self.start(cell, **environment)
+        wait_for(self.paths.telemetry_ready(NODE), process)
+        time.sleep(seconds)
+        process.terminate()
+        assert process.wait(10) == 0, process.communicate()[1]
+
+    def refusal(self, cell: records.Cell, **environment: str) -> str:
+        process = self.start(cell, **environment)
+        _, message = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert "Traceback" not in message
+        assert message.count("\n") == 1
+        return message
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return read_rows(self.paths.gpu_samples(NODE))
+
+    @property
+    def counters(self) -> list[dict[str, str]]:
+        return read_rows(self.paths.gpu_counters(NODE))
+
+    @property
+    def started(self) -> records.TelemetryStart:
+        return records.read_record(self.paths.telemetry_start(NODE), records.TelemetryStart)
+
+    @property
+    def ended(self) -> records.TelemetryEnd:
+        return records.read_record(self.paths.telemetry_end(NODE), records.TelemetryEnd)

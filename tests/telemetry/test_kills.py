@@ -1,0 +1,297 @@
+"""What becomes of a sampler, and of its files, that is killed or has its ground taken away."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.telemetry.cells import NODE, REPOSITORY, make_cell, read_rows, wait_for
+from tests.telemetry.nvml import Node
+from workflow_lib import records
+
+Start = Callable[..., subprocess.Popen[str]]
+Row = dict[str, str]
+
+#: A second in memory, and what a busy machine may add.
+LOST_S = 2.0
+#: The driver's own power samples wait in the driver for two seconds more.
+POWER_LOST_S = LOST_S + 2.0
+
+
+def times(rows: list[Row], gpu: str) -> list[float]:
+    return [float(row["unix_time_s"]) for row in rows if row["gpu"] == gpu]
+
+
+@contextlib.contextmanager
+def small_disk(directory: Path, *options: str) -> Iterator[Path]:
+    """A file system of 128 KiB; skips the test where it cannot be mounted."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    directory.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(directory)], capture_output=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_sampler_loses_a_second_at_most(
+    tmp_path: Path, nvml_library: Path, sampler: Start, number: signal.Signals
+) -> None:
+    node = Node(tmp_path, nvml_library, sampler)
+    epoch_s = time.time()
+    node.say("1 8 79 0", epoch=repr(epoch_s), energy="integral 5e9", power_1="300000")
+    process = node.start(make_cell(source="nvidia", rate_hz=50.0))
+    wait_for(node.paths.telemetry_ready(NODE), process)
+    time.sleep(3.6)
+    killed_unix_s = time.time()
+    process.send_signal(number)
+    assert process.wait(5) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    assert node.paths.telemetry_end(NODE).exists() == (number == signal.SIGTERM)
+
+    lost_s, power_lost_s = LOST_S, POWER_LOST_S
+    if number == signal.SIGTERM:
+        # Then it reads everything once more, within the second in which it sees the signal.
+        lost_s = power_lost_s = 0.1
+    for gpu in ("0", "1"):
+        sampled = times(node.rows, gpu)
+        assert len(sampled) > 2 * 50
+        assert killed_unix_s - sampled[-1] <= lost_s
+        counted = times(node.counters, gpu)
+        assert len(counted) >= 2
+        assert killed_unix_s - counted[-1] <= lost_s + 1.0  # a GPU's turn comes once a second
+        power = [
+            int(row["driver_time_us"]) / 1e6
+            for row in read_rows(node.paths.power_samples(NODE))
+            if row["gpu"] == gpu
+        ]
+        assert len(power) > 50
+        assert killed_unix_s - power[-1] <= power_lost_s
+    host = read_rows(node.paths.host_samples(NODE))
+    assert killed_unix_s - float(host[-1]["unix_time_s"]) <= lost_s + 1.0
+    (event,) = read_rows(node.paths.gpu_events(NODE))
+    assert (event["gpu"], event["event"], event["code"]) == ("1", "xid", "79")
+    assert killed_unix_s - float(event["unix_time_s"]) > 3
+
+
+def test_the_blocks_of_a_killed_sampler_reach_to_the_last_that_ended(
+    tmp_path: Path, sampler: Start
+) -> None:
+    paths = records.RunPaths(tmp_path)
+    process = sampler(tmp_path, make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0))
+    wait_for(paths.telemetry_ready(NODE), process)
+    time.sleep(2.6)
+    killed_unix_s = time.time()
+    process.kill()
+    process.wait()
+    ended = [float(row["ended_unix_s"]) for row in read_rows(paths.sampler_blocks(NODE))]
+    assert len(ended) >= 2
+    assert killed_unix_s - ended[-1] <= LOST_S
+
+
+def test_a_sampler_ends_when_its_parent_has_died(tmp_path: Path) -> None:
+    paths = records.RunPaths(tmp_path)
+    records.write_json(paths.cell, make_cell())
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys; subprocess.Popen(sys.argv[1:]); input()",
+            *(sys.executable, "-m", "workflow_lib.telemetry", str(paths.cell)),
+        ],
+        cwd=REPOSITORY,
+        env={**os.environ, "SLURMD_NODENAME": NODE},
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(paths.telemetry_ready(NODE), parent)
+    parent.kill()
+    parent.communicate()
+    try:
+        deadline = time.monotonic() + 5
+        while not paths.telemetry_end(NODE).exists():
+            assert time.monotonic() < deadline, "the sampler outlived its parent"
+            time.sleep(0.05)
+    finally:
+        paths.telemetry_stop.touch()
+
+
+def test_a_full_disk_ends_it_with_a_message(tmp_path: Path, sampler: Start) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        paths = records.RunPaths(disk)
+        process = sampler(disk, make_cell(ranks=8, rate_hz=50.0))
+        _, message = process.communicate(timeout=30)
+        assert process.returncode == 1
+        assert message.startswith(f"telemetry on {NODE}: cannot write {paths.telemetry}")
+        assert "No space left on device; free space or quota there" in message
+        assert message.count("\n") == 1
+        # What was written stays, in whole lines but for the last.
+        samples = read_rows(paths.gpu_samples(NODE))
+        assert len(samples) > 8 * 25
+        assert len(read_rows(paths.gpu_counters(NODE))) >= 8
+        assert len(read_rows(paths.host_samples(NODE))) >= 1
+        read_rows(paths.power_samples(NODE))
+
+
+def test_files_that_may_not_grow_end_it_with_a_message(tmp_path: Path) -> None:
+    # No file may grow beyond 16 KiB: to the sampler as good as a quota, and to the test a certain
+    # one. The signal that comes with it is ignored, so that the write fails instead.
+    paths = records.RunPaths(tmp_path)
+    records.write_json(paths.cell, make_cell(rate_hz=50.0))
+    code = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))\n"
+        "from workflow_lib.telemetry.__main__ import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code, str(paths.cell)],
+        cwd=REPOSITORY,
+        env={**os.environ, "SLURMD_NODENAME": NODE},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert process.returncode == 1
+    assert process.stderr.startswith(f"telemetry on {NODE}: cannot write {tmp_path}")
+    assert "free space or quota there" in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert len(read_rows(paths.gpu_samples(NODE))) > 20
+
+
+def test_a_directory_that_may_not_be_written_is_one_clear_message(
+    tmp_path: Path, sampler: Start
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        records.write_json(records.RunPaths(disk).cell, make_cell())
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        process = subprocess.run(
+            [sys.executable, "-m", "workflow_lib.telemetry", str(records.RunPaths(disk).cell)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert process.returncode == 1
+        assert f"{records.RunPaths(disk).telemetry}: Read-only file system" in process.stderr
+        assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_directory_that_is_taken_away_ends_it_with_a_message(
+    tmp_path: Path, sampler: Start, moved: bool
+) -> None:
+    paths = records.RunPaths(tmp_path / "run")
+    process = sampler(paths.directory, make_cell())
+    wait_for(paths.telemetry_ready(NODE), process)
+    aside = tmp_path / "aside"
+    paths.directory.rename(aside)
+    if not moved:
+        shutil.rmtree(aside)
+    _, message = process.communicate(timeout=5)
+    assert process.returncode == 1
+    assert f"{paths.gpu_samples(NODE)} was removed or moved while it was written" in message
+    assert message.count("\n") == 1
+    assert not paths.directory.exists()
+    if moved:
+        # What was sampled until then is in the files where they are now.
+        assert len(read_rows(records.RunPaths(aside).gpu_samples(NODE))) > 10
+
+
+@pytest.fixture(scope="session")
+def wall_clock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that sets a process's wall clock; see wall_clock.c."""
+    if shutil.which("gcc") is None:
+        pytest.skip("setting a process's clock needs gcc")
+    output = tmp_path_factory.mktemp("clock") / "wall_clock.so"
+    source = Path(__file__).with_name("wall_clock.c")
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(output), str(source), "-ldl"],
+        check=True,
+    )
+    return output
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(
+    tmp_path: Path, wall_clock: Path, sampler: Start, step_s: int
+) -> None:
+    paths = records.RunPaths(tmp_path)
+    offset = tmp_path / "offset"
+    process = sampler(
+        tmp_path,
+        make_cell(rate_hz=20.0),
+        LD_PRELOAD=str(wall_clock),
+        WALL_CLOCK_OFFSET=str(offset),
+    )
+    wait_for(paths.telemetry_ready(NODE), process)
+    time.sleep(1.2)
+    new = tmp_path / "offset.new"
+    new.write_text(f"{step_s}\n", encoding="utf-8")
+    set_unix_s = time.time()
+    new.replace(offset)
+    time.sleep(2.2)
+    process.terminate()
+    assert process.wait(5) == 0
+
+    # Rows before the step have the one time and those after it the other; without the step, they
+    # follow each other with no hole.
+    for path in (paths.gpu_counters(NODE), paths.gpu_samples(NODE)):
+        shown = times(read_rows(path), "0")
+        stepped = [at for at in shown if abs(at - set_unix_s) > 1800]
+        assert len(stepped) >= 2
+        assert shown[-len(stepped) :] == stepped
+        true_times = [at - (step_s if at in stepped else 0) for at in shown]
+        gaps_s = [after - before for before, after in itertools.pairwise(true_times)]
+        assert all(0 < gap_s < 2.5 for gap_s in gaps_s)
+    host = [float(row["unix_time_s"]) for row in read_rows(paths.host_samples(NODE))]
+    assert sum(abs(at - set_unix_s) > 1800 for at in host) >= 2
+    # Deadlines are the monotonic clock's, which was not set.
+    ended = records.read_record(paths.telemetry_end(NODE), records.TelemetryEnd)
+    sampled = len(times(read_rows(paths.gpu_samples(NODE)), "0"))
+    assert ended.samples == sampled
+    lasted_s = true_times[-1] - true_times[0]
+    assert sampled - 2 + ended.missed_samples == pytest.approx(1 + 20 * lasted_s, abs=2.5)
+
+
+def test_a_clock_that_is_set_back_begins_another_block(
+    tmp_path: Path, wall_clock: Path, sampler: Start
+) -> None:
+    paths = records.RunPaths(tmp_path)
+    offset = tmp_path / "offset"
+    process = sampler(
+        tmp_path,
+        make_cell(interleaved_rates_hz=(10.0, 20.0), block_s=1.0),
+        LD_PRELOAD=str(wall_clock),
+        WALL_CLOCK_OFFSET=str(offset),
+    )
+    wait_for(paths.telemetry_ready(NODE), process)
+    time.sleep(1.2)
+    new = tmp_path / "offset.new"
+    new.write_text("-3600\n", encoding="utf-8")
+    set_unix_s = time.time()
+    new.replace(offset)
+    time.sleep(2.4)
+    process.terminate()
+    assert process.wait(5) == 0
+    started = [float(row["started_unix_s"]) for row in read_rows(paths.sampler_blocks(NODE))]
+    after = [at for at in started if at < set_unix_s - 1800]
+    # The block in which the clock was set ends at once, not an hour later.
+    assert len(after) >= 2
+    assert after[0] + 3600 - set_unix_s < LOST_S

@@ -1,0 +1,444 @@
+"""What the NVIDIA source makes of what the driver says, through the real binding, in a time that
+passes as the test says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+
+import pytest
+
+from tests.telemetry.nvml import Played
+from workflow_lib.telemetry.nvidia_fields import ByteCounter
+from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
+
+#: nvmlEventType
+ECC_CORRECTED, ECC_UNCORRECTED, PSTATE, XID = 1, 2, 4, 8
+EIGHT = {"count": "8", "power": "300000", **{f"uuid_{gpu}": f"GPU-{gpu}" for gpu in range(8)}}
+
+
+def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> None:
+    with played.source(reasons="count 0 1 9") as source:  # from 0 up, one a second
+        seen = [source.read(0, played.set_time(bits))["event_reasons"] for bits in range(512)]
+    assert seen == list(range(512))
+
+
+# --- what cannot be read ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "columns"),
+    [
+        ("temperature", ["temperature_c"]),
+        ("clock_sm", ["sm_clock_mhz"]),
+        ("clock_memory", ["memory_clock_mhz"]),
+        ("utilisation", ["utilisation_percent"]),
+        ("reasons", ["event_reasons"]),
+        ("energy", ["energy_j"]),
+        ("used", ["memory_used_bytes"]),
+        ("margin", ["thermal_margin_c"]),
+        ("ecc_corrected", ["ecc_corrected_errors"]),
+        ("ecc_uncorrected", ["ecc_uncorrected_errors"]),
+        ("field_74", ["throttle_power_cap_s"]),
+        ("field_82", ["memory_temperature_c"]),
+        ("field_138", ["gpu_link_sent_bytes"]),
+        ("field_139", ["gpu_link_received_bytes"]),
+        ("field_186", ["power_instant_w"]),
+        ("field_197", ["pcie_sent_bytes"]),
+        ("field_198", ["pcie_received_bytes"]),
+        ("samples_every", ["power_mw"]),
+    ],
+)
+def test_an_unsupported_reading_is_missing_with_its_reason(
+    played: Played, key: str, columns: list[str]
+) -> None:
+    with played.source(**{key: None}) as source:
+        assert source.missing == dict.fromkeys(columns, "Not Supported")
+        read = {**source.read(0, 0.0), **source.read_counters(0, 0.0)}
+        assert not read.keys() & set(columns)
+        assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 16 - 1
+        assert source.errors == {}
+
+
+def test_links_are_not_taken_for_link_0_alone(played: Played) -> None:
+    with played.source(field_138_scope="0", field_139_scope="0") as source:
+        assert source.missing["gpu_link_sent_bytes"] == "Invalid Argument"
+
+
+def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
+    with played.source(energy_error_1="3") as source:
+        assert source.missing == {"energy_j": "on GPU 1 only: Not Supported"}
+        assert source.read_counters(0, 0.0)["energy_j"] == 123456.789
+        assert "energy_j" not in source.read_counters(1, 0.0)
+
+
+def test_a_gpu_without_power_is_refused(played: Played) -> None:
+    with (
+        pytest.raises(TelemetryError, match=r"GPU 1 \(NVIDIA H200\) reports no power: Not Supp"),
+        played.source(power_1=None),
+    ):
+        pass
+
+
+def test_what_the_driver_does_not_tell_of_a_gpu_is_null(played: Played) -> None:
+    told = (
+        "serial vbios bus_0 pcie_generation pcie_width limit limit_default limit_max clock_sm_max "
+        "clock_memory_max temperature_slowdown temperature_shutdown ecc mig persistence"
+    )
+    with played.source(**dict.fromkeys(told.split())) as source:
+        known = {key: value for key, value in source.gpus[0].items() if value is not None}
+    assert known == {
+        "name": "NVIDIA H200",
+        "uuid": "GPU-aaaa-0",
+        "driver_version": "580.65.06",
+        "index": 0,
+        "package": 0,
+        "reports_power": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "column", "said"),
+    [
+        ("temperature", "0", "temperature_c", "0"),
+        ("power_0", "0", "power_w", "0.0"),
+        ("clock_sm", "4294967295", "sm_clock_mhz", "4294967295"),
+        ("utilisation", "4294967295", "utilisation_percent", "4294967295"),
+        ("reasons", str(2**64 - 1), "event_reasons", str(2**64 - 1)),
+        ("field_82", "0", "memory_temperature_c", "0"),
+        ("field_186", "4294967295", "power_instant_w", "4294967.295"),
+        ("used", str(2**64 - 1), "memory_used_bytes", str(2**64 - 1)),
+        ("energy", str(2**64 - 1), "energy_j", str((2**64 - 1) / 1e3)),
+    ],
+)
+def test_a_value_that_no_gpu_has_is_null_and_counted(
+    played: Played, key: str, value: str, column: str, said: str
+) -> None:
+    with played.source() as source:
+        played.say(**{key: value})
+        read = {**source.read(0, 0.0), **source.read_counters(0, 0.0)}
+        assert [name for name in read if read[name] is None] == [column]
+        assert source.errors == {f"{column}: the driver returned {said}": 1}
+
+
+@pytest.mark.parametrize(("faults", "missing"), [(1, False), (2, True)])
+def test_a_passing_fault_at_the_start_costs_no_column(faults: int, missing: bool) -> None:
+    answers = itertools.chain([UnreadableError("busy")] * faults, itertools.repeat(35))
+    source = PolledSource(
+        "any",
+        [{"name": "GPU", "reports_power": False}],
+        [[Poll(("temperature_c",), lambda: (next(answers),))]],
+        columns=["temperature_c"],
+        failures=(),
+        missing={},
+    )
+    assert source.missing.get("temperature_c") == ("busy" if missing else None)
+    assert source.read(0, 0.0) == ({} if missing else {"temperature_c": 35})
+    assert source.errors == {}
+
+
+def test_an_unknown_type_of_value_is_not_guessed(played: Played) -> None:
+    with played.source(field_82_type="7") as source:
+        assert source.missing == {"memory_temperature_c": "unknown NVML value type 7"}
+
+
+# --- where the slowdown counters are ------------------------------------------------------------
+
+LATE = {"field_269": "9000000000", "field_270": "0", "field_271": "7000000000"}
+
+
+def test_slowdown_counters_are_found_where_later_drivers_have_them(played: Played) -> None:
+    # There 251 to 253 are power-smoothing settings: small numbers of another type.
+    settings = {f"field_{field}_type": "1" for field in (251, 252, 253)}
+    with played.source(driver="580.95.05", field_251="1", **settings, **LATE) as source:
+        read = source.read_counters(0, 0.0)
+        assert (read["throttle_sw_thermal_s"], read["throttle_power_brake_s"]) == (9.0, 7.0)
+        assert source.missing == {}
+
+
+@pytest.mark.parametrize(
+    ("driver", "seconds"), [("580.65.06", 2.5), ("580.82.07", 9.0), ("590.44", 9.0)]
+)
+def test_the_driver_version_decides_where_both_sets_of_ids_answer(
+    played: Played, driver: str, seconds: float
+) -> None:
+    with played.source(driver=driver, **LATE) as source:
+        assert source.read_counters(0, 0.0)["throttle_sw_thermal_s"] == seconds
+
+
+def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played: Played) -> None:
+    none = dict.fromkeys(["field_251", "field_252", "field_253"])
+    with played.source(driver="550.90", **none) as source:
+        read = source.read_counters(0, 0.0)
+        assert read["throttle_power_cap_s"] == 5.0
+        assert source.missing == dict.fromkeys(
+            ["throttle_sw_thermal_s", "throttle_hw_thermal_s", "throttle_power_brake_s"],
+            "driver 550.90 has no cumulative slowdown counters",
+        )
+        assert not read.keys() & source.missing.keys()
+
+
+# --- periods ------------------------------------------------------------------------------------
+
+
+def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: Played) -> None:
+    seconds: dict[tuple[int, str], list[int]] = defaultdict(list)
+    with played.source(**EIGHT) as source:
+        for second, gpu in itertools.product(range(121), range(8)):
+            for column in source.read_counters(gpu, played.set_time(second + gpu / 8)):
+                seconds[gpu, column].append(second)
+    for (_, column), at in seconds.items():
+        gaps = [b - a for a, b in itertools.pairwise(at)]
+        period = {"pcie": 2, "memory_used": 5, "ecc": 30}.get(
+            next((name for name in ("pcie", "memory_used", "ecc") if column.startswith(name)), ""),
+            10,
+        )
+        # All are read at the start; the first period is cut short, so that they spread.
+        assert at[0] == 0
+        assert gaps[0] <= period
+        assert set(gaps[1:]) == {period}
+    for gpu in range(8):
+        energy, memory = seconds[gpu, "energy_j"], seconds[gpu, "memory_temperature_c"]
+        assert not set(energy[1:]) & set(memory[1:])
+    energies = Counter(second for gpu in range(8) for second in seconds[gpu, "energy_j"][1:])
+    assert max(energies.values()) <= 2
+
+
+def test_everything_is_read_when_asked_for(played: Played) -> None:
+    with played.source() as source:
+        first = source.read_counters(0, played.set_time(0))
+        assert source.read_counters(0, played.set_time(0.05)) == {}
+        assert source.read_counters(0, played.set_time(0.05), everything=True) == first
+
+
+def test_a_clock_that_was_set_back_stops_no_counter(played: Played) -> None:
+    with played.source() as source:
+        source.read_counters(0, played.set_time(0))
+        source.read_counters(0, played.set_time(0), everything=True)
+        assert source.read_counters(0, played.set_time(-3600)).keys() >= {"energy_j"}
+        assert source.read_counters(0, played.set_time(-3599)) == {}
+
+
+# --- PCIe bytes ---------------------------------------------------------------------------------
+
+
+def test_pcie_bytes_go_on_where_the_counter_goes_round(played: Played) -> None:
+    # 4·10⁹ of 2³², and 10⁸ a second: round after 2.95 s, and again every 42.95 s.
+    with played.source(field_197="count 4e9 1e8 32") as source:
+        counts = [
+            source.read_counters(0, played.set_time(at), everything=True)["pcie_sent_bytes"]
+            for at in range(0, 101, 2)
+        ]
+    assert counts == [10**8 * at for at in range(0, 101, 2)]
+
+
+def test_pcie_bytes_are_a_lower_bound_over_a_reset(played: Played) -> None:
+    # 100 a second; the GPU is gone from 3 s to 5 s, and counts from 0 again at 4 s.
+    script = {"field_198": "count 1e9 100 32 4", "gpu_error": "15 3 5"}
+    with played.source(**script) as source:
+        counts = [
+            source.read_counters(0, played.set_time(at), everything=True)["pcie_received_bytes"]
+            for at in (0, 2, 4, 6, 8)
+        ]
+    # Nothing is known of 2 s to 6 s.
+    assert counts == [0, 200, None, 200, 400]
+
+
+def test_pcie_bytes_are_a_lower_bound_where_one_field_fails(played: Played) -> None:
+    script = {"field_198": "count 1e9 100 32 4", "field_198_error": "999 3 5"}
+    with played.source(**script) as source:
+        counts = [
+            source.read_counters(0, played.set_time(at), everything=True)["pcie_received_bytes"]
+            for at in (0, 2, 4, 6, 8)
+        ]
+    assert counts == [0, 200, None, 200, 400]
+
+
+def test_a_wider_counter_that_falls_has_begun_again() -> None:
+    counter = ByteCounter()
+    assert [counter.count(2**40), counter.count(2**40 + 5), counter.count(7)] == [0, 5, 12]
+
+
+# --- the driver's own samples -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", ["0", "1"])
+def test_driver_samples_are_complete_and_come_once(played: Played, again: str) -> None:
+    # Also where the driver does not heed which one was seen last.
+    # 100 W + 1 W/s: the sample at t is the mean of the 20 ms before, 100 W + 1 W/s · (t − 10 ms).
+    with played.source(
+        samples_again=again, power_0="ramp 100000 1000", power_1="square 100000 700000 0.08"
+    ) as source:
+        collected: list[list[tuple[int, int]]] = [[], []]
+        for at in (2, 2.004, 2.02, 3.9, 6.27, 6.27, 8.5):
+            played.set_time(at)
+            for gpu in (0, 1):
+                collected[gpu] += source.power_samples(gpu)
+        assert source.errors == {}
+    epoch_us = round(played.epoch_s * 1e6)
+    assert collected[0] == [
+        (epoch_us + 20_000 * i, 100_000 + 20 * i - 10) for i in range(1, 425 + 1)
+    ]
+    halves = itertools.cycle([100_000, 100_000, 700_000, 700_000])
+    assert collected[1] == [
+        (epoch_us + 20_000 * i, power_mw)
+        for i, power_mw in zip(range(1, 426), halves, strict=False)
+    ]
+
+
+def test_samples_that_the_driver_no_longer_has_are_lost(played: Played) -> None:
+    with played.source() as source:
+        source.power_samples(0)
+        played.set_time(10)
+        assert len(source.power_samples(0)) == 119
+
+
+def test_no_new_sample_is_no_failure(played: Played) -> None:
+    with played.source() as source:  # at 0 s there is none yet
+        assert source.power_samples(0) == []
+        assert (source.missing, source.errors) == ({}, {})
+
+
+def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played: Played) -> None:
+    played.set_time(100)
+    # As if they counted from when the machine started.
+    with played.source(samples_offset="-1789999000") as source:
+        assert source.missing == {
+            "power_mw": "the driver's timestamps are -1789999000 s off the wall clock, so they do "
+            "not count from the epoch"
+        }
+        assert source.power_samples(0) == []
+
+
+def test_samples_that_only_one_gpu_lacks_are_collected_from_the_other(played: Played) -> None:
+    played.set_time(100)
+    with played.source(samples_error_1="3") as source:
+        assert source.missing == {}
+        assert source.errors == {"power_mw: on GPU 1 only: Not Supported": 1}
+        assert (len(source.power_samples(0)), source.power_samples(1)) == (119, [])
+
+
+def test_samples_go_on_after_a_clock_was_set_back(played: Played) -> None:
+    with played.source() as source:
+        played.set_time(100)
+        source.power_samples(0)
+        played.set_time(40)
+        # What is left of the second before; the driver has stamped them with the new time.
+        assert len(source.power_samples(0)) == 50
+        played.set_time(42)
+        assert len(source.power_samples(0)) == 100
+
+
+def test_a_sample_that_no_gpu_draws_is_left_out_and_counted(played: Played) -> None:
+    with played.source(power_0="square 100000 4000000000 0.08") as source:
+        played.set_time(0.8)
+        assert {power_mw for _, power_mw in source.power_samples(0)} == {100_000}
+        assert source.errors == {"power_mw: the driver returned what no GPU draws": 20}
+
+
+def test_samples_that_fail_in_mid_run_are_counted(played: Played) -> None:
+    with played.source(samples_error="999 1 3") as source:
+        counts = [len(source.power_samples(0)) for at in (0.5, 2, 4) if played.set_time(at)]
+        assert counts == [25, 0, 119]
+        assert source.errors == {"power_mw: Unknown Error": 1}
+
+
+# --- events -------------------------------------------------------------------------------------
+
+
+def test_events_are_told_once_with_their_gpu_and_code(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    told = (
+        f"0 {XID} 79 1",
+        f"1 {ECC_CORRECTED} 0 2",
+        f"1 {PSTATE} 3 2",
+        f"1 {ECC_UNCORRECTED} 9 2",
+        f"1 {XID} 48 2",
+    )
+    with played.source(*told) as source:
+        assert source.events() == []
+        played.set_time(1.5)
+        assert source.events() == [(1, "xid", 79)]
+        assert source.events() == []
+        played.set_time(2.5)
+        assert source.events() == [
+            (0, "ecc_corrected", None),
+            (0, "ecc_uncorrected", None),
+            (0, "xid", 48),
+        ]
+        assert source.missing == {}
+
+
+def test_only_events_that_the_gpu_supports_are_asked_for(played: Played) -> None:
+    told = (f"0 {ECC_CORRECTED} 0 0", f"0 {XID} 79 0")
+    with played.source(*told, events_types=str(XID | PSTATE)) as source:
+        assert source.events() == [(0, "xid", 79)]
+
+
+def test_events_that_nobody_asked_for_are_left_out(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with played.source("0 0 5 0", "1 0 5 0", f"0 {XID} 79 0") as source:
+        assert source.events() == [(0, "xid", 79)]
+
+
+def test_a_burst_of_events_is_told_in_parts(played: Played) -> None:
+    with played.source(*[f"0 {XID} {number} 0" for number in range(150)]) as source:
+        assert [len(source.events()) for _ in range(3)] == [100, 50, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"register_error": "4"}, "Insufficient Permissions"),
+        ({"events_set_error": "4"}, "Insufficient Permissions"),
+        ({"events_types": None}, "Not Supported"),
+        ({"events_types": "4"}, "the GPU reports neither Xid nor memory errors"),
+    ],
+)
+def test_events_that_nobody_tells_are_missing(
+    played: Played, changes: dict[str, str | None], reason: str
+) -> None:
+    with played.source(f"0 {XID} 79 0", **changes) as source:
+        assert source.missing == {"event": reason}
+        assert source.events() == []
+
+
+def test_events_that_only_one_gpu_withholds_are_told_of_the_other(played: Played) -> None:
+    told = (f"0 {XID} 79 0", f"1 {XID} 79 0")
+    with played.source(*told, register_error_1="4") as source:
+        assert source.missing == {}
+        assert source.errors == {"event: on GPU 1 only: Insufficient Permissions": 1}
+        assert source.events() == [(0, "xid", 79)]
+
+
+def test_events_that_fail_in_mid_run_are_counted(played: Played) -> None:
+    with played.source(wait_error="15 1 2") as source:
+        played.set_time(1)
+        assert source.events() == []
+        assert source.errors == {"event: GPU is lost": 1}
+
+
+def test_a_gpu_that_falls_off_the_bus_is_one_event_and_nulls(played: Played) -> None:
+    with played.source(f"1 {XID} 79 2", gpu_error_1="15 2.5") as source:
+        for at in (2, 3, 4):
+            played.set_time(at)
+            rows = [source.read(gpu, played.unix_s) for gpu in (0, 1)]
+            counters = [source.read_counters(gpu, played.unix_s) for gpu in (0, 1)]
+            samples = [source.power_samples(gpu) for gpu in (0, 1)]
+            events = source.events()
+            assert rows[0]["power_w"] == 79.483
+            if at == 2:
+                assert (rows[1]["power_w"], len(samples[1])) == (698.125, 100)
+                assert events == [(1, "xid", 79)]
+            else:
+                assert rows[1] == dict.fromkeys(rows[0])
+                assert (len(samples[0]), samples[1]) == (50, [])
+                assert events == ([(1, "lost", None)] if at == 3 else [])
+                assert set(counters[1].values()) <= {None}
+        assert source.errors["power_w: GPU is lost"] == 2
+        assert source.errors["power_mw: GPU is lost"] == 2

@@ -1,0 +1,187 @@
+"""Cumulative counters about the measured steps: energy, shares of throttling, errors.
+
+Counters are read seconds apart (:mod:`workflow_lib.telemetry.counter_span`), so how much of one
+belongs to a window is either taken from the readings that span it best, or completed at its edges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.metrics import Window
+from workflow_lib.analysis.recordings import Recording
+from workflow_lib.telemetry.counter_span import CounterSpan, Reading
+
+#: the trapezoid completes the counter's energy at the edges by at most this share of the window:
+#: more of it would be no second opinion
+_LARGEST_COMPLETED_SHARE = 0.5
+#: a share over readings further apart than so many windows is that of other times
+_LONGEST_SPAN_WINDOWS = 2.0
+#: The sampler's first and last rows hold power and then, after slow readings, the counters. Power
+#: is taken to stay what it was for at most this long.
+_POWER_HELD_S = 1.0
+
+
+@dataclass(frozen=True)
+class CountedEnergy:
+    """What an energy counter says of a window; what it does not say is null, with ``reason``.
+
+    In J. ``compared`` has the counter's and the trapezoid's energy over one and the same span.
+    """
+
+    energy_j: float | None
+    energy_reason: str
+    compared: tuple[float, float] | None
+    compared_reason: str
+
+
+def spans_of(counters: pl.DataFrame, column: str, window: Window) -> dict[int, CounterSpan]:
+    """The readings of a counter about a window, of each GPU that has one."""
+    spans: dict[int, CounterSpan] = {}
+    rows = counters.select("gpu", "unix_time_s", column).drop_nulls(column)
+    for gpu, unix_time_s, value in rows.iter_rows():
+        if gpu not in spans:
+            spans[gpu] = CounterSpan(window.start_unix_s, window.end_unix_s)
+        spans[gpu].add(unix_time_s, value)
+    return spans
+
+
+def share_of_time(span: CounterSpan | None) -> float | None:
+    """What share of time a counter of seconds ran; None where its readings do not tell.
+
+    Exact over the readings that span the window best: those inside it where they cover 80 % of it,
+    else those about it, where these are at most two windows apart.
+    """
+    ends = span.ends() if span is not None and not span.fell else None
+    if span is None or ends is None:
+        return None
+    elapsed_s = ends[1].unix_time_s - ends[0].unix_time_s
+    if not 0 < elapsed_s <= _LONGEST_SPAN_WINDOWS * (span.end_unix_s - span.start_unix_s):
+        return None
+    return (ends[1].value - ends[0].value) / elapsed_s
+
+
+def counted_energies(
+    recording: Recording, gpus: Sequence[int], window: Window
+) -> dict[int, CountedEnergy]:
+    """The energy of each GPU over a window by its counter C, with power P completing the edges.
+
+    With the counter's readings at a and b, the nearest to the window's start s and end e, on
+    whichever side of them::
+
+        E = C(b) − C(a) + ∫ P dt from s to a + ∫ P dt from b to e
+
+    an integral being negative where its end comes first. And C against ∫ P dt over the span that
+    :meth:`CounterSpan.ends` chooses, between two readings of the counter, so that nothing is
+    interpolated but power between its own readings.
+    """
+    spans = spans_of(recording.counters, "energy_j", window)
+    pairs: dict[int, dict[str, tuple[Reading, Reading] | None]] = {
+        gpu: {"nearest": spans[gpu].nearest(), "ends": spans[gpu].ends()} for gpu in spans
+    }
+    wanted: set[tuple[int, float]] = set()
+    for gpu in gpus:
+        wanted |= {(gpu, window.start_unix_s), (gpu, window.end_unix_s)}
+        for pair in pairs.get(gpu, {}).values():
+            wanted |= {(gpu, reading.unix_time_s) for reading in pair or ()}
+    until = _power_integrals(recording.samples, sorted(wanted))
+    return {
+        gpu: _counted(recording, gpu, window, spans.get(gpu), pairs.get(gpu, {}), until)
+        for gpu in gpus
+    }
+
+
+def _counted(
+    recording: Recording,
+    gpu: int,
+    window: Window,
+    span: CounterSpan | None,
+    pairs: Mapping[str, tuple[Reading, Reading] | None],
+    until: Mapping[tuple[int, float], float | None],
+) -> CountedEnergy:
+    if span is None:
+        reason = recording.why_absent("energy_j")
+        return CountedEnergy(None, reason, None, reason)
+    if span.fell:
+        reason = "the counter energy_j ran backwards"
+        return CountedEnergy(None, reason, None, reason)
+
+    def power_j(from_unix_s: float, to_unix_s: float) -> float | None:
+        if from_unix_s == to_unix_s:
+            return 0.0
+        begin, end = until[gpu, from_unix_s], until[gpu, to_unix_s]
+        return None if begin is None or end is None else end - begin
+
+    no_power = "power was not read at the counter's readings"
+    energy_j, reason = None, ""
+    nearest = pairs["nearest"]
+    if nearest is None:
+        reason = "energy_j was read only on one side of the measured steps"
+    elif (off_s := _off_s(nearest, window)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
+        reason = (
+            "the readings of energy_j nearest to the edges of the measured steps are "
+            f"{off_s:.3g} s off them in all, more than half of their duration"
+        )
+    else:
+        a, b = nearest
+        edges = (
+            power_j(window.start_unix_s, a.unix_time_s),
+            power_j(b.unix_time_s, window.end_unix_s),
+        )
+        if edges[0] is None or edges[1] is None:
+            reason = no_power
+        else:
+            energy_j = b.value - a.value + edges[0] + edges[1]
+    compared, compared_reason = None, ""
+    ends = pairs["ends"]
+    if ends is None:
+        compared_reason = "the readings of energy_j neither cover nor bracket the measured steps"
+    else:
+        trapezoid_j = power_j(ends[0].unix_time_s, ends[1].unix_time_s)
+        if trapezoid_j is None:
+            compared_reason = no_power
+        elif trapezoid_j <= 0:
+            compared_reason = f"power adds up to {trapezoid_j} J, with which nothing is compared"
+        else:
+            compared = ends[1].value - ends[0].value, trapezoid_j
+    return CountedEnergy(energy_j, reason, compared, compared_reason)
+
+
+def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:
+    """How far two readings are off a window's edges, together."""
+    return abs(readings[0].unix_time_s - window.start_unix_s) + abs(
+        readings[1].unix_time_s - window.end_unix_s
+    )
+
+
+def _power_integrals(
+    samples: pl.DataFrame, moments: Sequence[tuple[int, float]]
+) -> dict[tuple[int, float], float | None]:
+    """∫ P dt in J until each (GPU, time), from the GPU's first reading on, or None.
+
+    For a second beyond the first and the last reading, power is taken to be what it was there.
+    """
+    power = samples.drop_nulls("power_w")
+    edges = power.group_by("gpu").agg(
+        first_unix_s=pl.col("unix_time_s").first(),
+        last_unix_s=pl.col("unix_time_s").last(),
+        first_w=pl.col("power_w").first(),
+        last_w=pl.col("power_w").last(),
+    )
+    time = pl.col("moment_unix_s")
+    within = time.clip(pl.col("first_unix_s"), pl.col("last_unix_s"))
+    beyond_s = time - within
+    held_w = pl.when(beyond_s < 0).then(pl.col("first_w")).otherwise(pl.col("last_w"))
+    frame = pl.DataFrame(
+        moments, schema={"gpu": pl.Int64, "moment_unix_s": pl.Float64}, orient="row"
+    ).join(edges, on="gpu", how="left", maintain_order="left")
+    clipped = frame.select("gpu", moment_unix_s=within)
+    integral = metrics.integrals_until(power, pl.col("power_w"), clipped)["integral"]
+    values = frame.select(
+        pl.when(beyond_s.abs() <= _POWER_HELD_S).then(integral + beyond_s * held_w)
+    ).to_series()
+    return dict(zip(moments, values.to_list(), strict=True))

@@ -1,0 +1,204 @@
+"""What sampling costs training: the time of steps at each rate, against steps without sampling.
+
+Two runs differ by more than sampling costs, so the rates take turns within one run::
+
+    blocks   |  10 Hz  |  0 Hz   |  50 Hz  |   1 Hz  |  0 Hz   |  …
+    steps    |--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|     not those across an edge
+    pairs       10 Hz ↔ 0 Hz, 50 Hz ↔ the first 0 Hz, 1 Hz ↔ the second
+
+Each block is compared with the nearest without sampling, so that what drifts slowly, as heat does,
+is in both. The interval is that of the percentile bootstrap over pairs (Efron and Tibshirani, An
+Introduction to the Bootstrap, 1993, chapter 13).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.samples import read_rows
+from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
+
+_RESAMPLES = 10_000
+#: of the bootstrap: the same run gives the same interval
+_SEED = 1
+#: With n pairs, the share n⁻ⁿ of all resamples is the lowest pair alone: above 2.5 % for three, so
+#: that their interval would only be their range.
+_FEWEST_PAIRS = 4
+
+#: what a row of OVERHEAD tells of its rate
+_FIGURES = tuple(
+    column.name
+    for column in OVERHEAD
+    if column.name not in ("cell", "run", "simulated", "missing_reasons")
+)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A turn of one rate, as every node took it, and the whole measured steps in it."""
+
+    #: how many lengths of a block after the epoch
+    number: int
+    rate_hz: float
+    step_times_s: tuple[float, ...]
+    #: the nodes' rows of SAMPLER_BLOCKS
+    of_nodes: tuple[tuple[str, dict[str, Any]], ...]
+
+    @property
+    def step_time_s(self) -> float:
+        """The median of its steps."""
+        return metrics.median(self.step_times_s)
+
+
+def overhead_rows(
+    paths: RunPaths,
+    cell: Cell,
+    nodes: Sequence[str],
+    measured: pl.DataFrame,
+    simulated: bool | None,
+) -> list[dict[str, Any]]:
+    """A row of OVERHEAD, less ``cell`` and ``run``, of each rate of a run whose rates took turns.
+
+    ``measured`` has the rows of the measured steps of every rank. Raises FileNotFoundError or
+    RecordError where the turns of a node are missing, damaged, or not those of the others.
+    """
+    blocks = [block for block in _blocks(paths, cell, nodes, measured) if block.step_times_s]
+    unsampled = [block for block in blocks if block.rate_hz == 0]
+    rows = []
+    for rate_hz in sorted(set(cell.telemetry.interleaved_rates_hz)):
+        of_rate = [block for block in blocks if block.rate_hz == rate_hz]
+        row, reasons = _row(rate_hz, of_rate, unsampled)
+        row["simulated"] = simulated
+        if simulated is None:
+            reasons["simulated"] = "no sampler started"
+        row["missing_reasons"] = json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+        rows.append(row)
+    return rows
+
+
+def slowdown_interval(slowdowns: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the mean of ``slowdowns``, by the percentile bootstrap."""
+    dice = random.Random(_SEED)
+    count = len(slowdowns)
+    means = sorted(sum(dice.choices(slowdowns, k=count)) / count for _ in range(_RESAMPLES))
+    return metrics.quantile(means, 0.025), metrics.quantile(means, 0.975)
+
+
+def _blocks(
+    paths: RunPaths, cell: Cell, nodes: Sequence[str], measured: pl.DataFrame
+) -> list[_Block]:
+    """The run's blocks in the order of time, each as long as all nodes were in it together."""
+    block_s = cell.telemetry.block_s
+    required = tuple(column.name for column in SAMPLER_BLOCKS)
+    by_number: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    for node in nodes:
+        path = paths.sampler_blocks(node)
+        for row in read_rows(path, SAMPLER_BLOCKS, required).iter_rows(named=True):
+            middle_unix_s = (row["started_unix_s"] + row["ended_unix_s"]) / 2
+            by_number.setdefault(int(middle_unix_s // block_s), []).append((node, row))
+    times = (
+        measured.group_by("step")
+        .agg(pl.col("started_unix_s").min(), pl.col("ended_unix_s").max())
+        .sort("step")
+    )
+    blocks = []
+    for number, of_nodes in sorted(by_number.items()):
+        rates = {row["sample_rate_hz"] for _, row in of_nodes}
+        if len(rates) > 1:
+            raise RecordError(
+                f"{paths.telemetry}: in block {number}, from {number * block_s:g} s on, nodes "
+                f"sampled at {', '.join(f'{rate:g} Hz' for rate in sorted(rates))}; expected one "
+                "rate: were their clocks set during the run?"
+            )
+        if {node for node, _ in of_nodes} != set(nodes):
+            continue
+        start_unix_s = max(row["started_unix_s"] for _, row in of_nodes)
+        end_unix_s = min(row["ended_unix_s"] for _, row in of_nodes)
+        inside = times.filter(
+            (pl.col("started_unix_s") >= start_unix_s) & (pl.col("ended_unix_s") <= end_unix_s)
+        )
+        durations = inside.select(pl.col("ended_unix_s") - pl.col("started_unix_s")).to_series()
+        blocks.append(
+            _Block(
+                number,
+                rates.pop(),
+                tuple(durations.to_list()),
+                tuple(of_nodes),
+            )
+        )
+    return blocks
+
+
+def _row(
+    rate_hz: float, blocks: Sequence[_Block], unsampled: Sequence[_Block]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """The figures of one rate, and a reason for each that is null."""
+    row: dict[str, Any] = {
+        **dict.fromkeys(_FIGURES),
+        "sample_rate_hz": rate_hz,
+        "blocks": len(blocks),
+        "steps": sum(len(block.step_times_s) for block in blocks),
+        "pairs": 0,
+    }
+    if not blocks:
+        reason = f"no measured step lies wholly within a turn of {rate_hz:g} Hz: use longer blocks"
+        return row, dict.fromkeys((name for name in _FIGURES if row[name] is None), reason)
+    reasons: dict[str, str] = {}
+    row["step_time_s"] = metrics.median(t for block in blocks for t in block.step_times_s)
+    slowdowns = [] if rate_hz == 0 else [_slowdown(b, unsampled) for b in blocks if unsampled]
+    row["pairs"] = len(slowdowns)
+    if slowdowns:
+        row["slowdown"] = sum(slowdowns) / len(slowdowns)
+    else:
+        reasons["slowdown"] = (
+            "the other rates are compared with this one"
+            if rate_hz == 0
+            else "no measured step lies wholly within a turn without sampling to compare with"
+        )
+    if len(slowdowns) >= _FEWEST_PAIRS:
+        row["slowdown_low"], row["slowdown_high"] = slowdown_interval(slowdowns)
+    else:
+        few = f"{len(slowdowns)} pairs give no interval; it takes {_FEWEST_PAIRS}"
+        for name in ("slowdown_low", "slowdown_high"):
+            reasons[name] = reasons.get("slowdown", few)
+    row |= _cost(blocks)
+    if row["late_share"] is None:
+        reasons["late_share"] = f"at {rate_hz:g} Hz no tick was due"
+    return row, reasons
+
+
+def _slowdown(block: _Block, unsampled: Sequence[_Block]) -> float:
+    """Step time over that of the nearest block without sampling, less 1.
+
+    Of two that are equally near, one before and one after, the mean is taken.
+    """
+    nearest = min(abs(other.number - block.number) for other in unsampled)
+    near = [o.step_time_s for o in unsampled if abs(o.number - block.number) == nearest]
+    return block.step_time_s / (sum(near) / len(near)) - 1
+
+
+def _cost(blocks: Sequence[_Block]) -> Mapping[str, float | None]:
+    """What the samplers did in these blocks, and took for it."""
+    rows = [(node, row) for block in blocks for node, row in block.of_nodes]
+    cpu_s: dict[str, float] = {}
+    elapsed_s: dict[str, float] = {}
+    for node, row in rows:
+        cpu_s[node] = cpu_s.get(node, 0.0) + row["cpu_time_s"]
+        duration_s = row["ended_unix_s"] - row["started_unix_s"]
+        elapsed_s[node] = elapsed_s.get(node, 0.0) + duration_s
+    ticks = sum(row["ticks"] for _, row in rows)
+    late = sum(row["late_ticks"] for _, row in rows)
+    missed = sum(row["missed_ticks"] for _, row in rows)
+    return {
+        "sampler_cpu_share": max(cpu_s[node] / elapsed_s[node] for node in cpu_s),
+        "sampler_memory_bytes": float(max(row["memory_bytes"] for _, row in rows)),
+        "achieved_rate_hz": ticks / sum(elapsed_s.values()),
+        "late_share": (late + missed) / (ticks + missed) if ticks + missed else None,
+    }

@@ -1,0 +1,229 @@
+"""From which step on a run is steady: in step time, in power and in temperature.
+
+A run begins with compilation, allocation and autotuning, and its GPUs take minutes to warm up. The
+steady state begins with the earliest step from which on, to the end, each of the three
+
+- has no trend: the slope of Theil and Sen (the median of all pairs' slopes: Theil, Indagationes
+  Mathematicae 12, 1950; Sen, Journal of the American Statistical Association 63(324), 1968) over
+  the whole length changes it by no more than its tolerance;
+- has one level: the medians of both halves lie no further apart than that;
+- is on this level with its first step and with the median of its last five. Medians over all
+  would overlook a short start, and a late change.
+
+What oscillates about one level is steady, as a checkpoint every so many steps is. A quarter of the
+run must remain, and five blocks: any drift, however fast, is small over little enough.
+
+Steps are looked at in blocks of equally many, which last a second at least, because boards average
+power over a second, and two sample periods. There are 200 blocks at most, so that all pairs'
+slopes are few however long the run was; an onset is then known to half a percent of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.gpus import is_power_sensor
+from workflow_lib.analysis.metrics import Window
+from workflow_lib.analysis.nodes import mean_over_spans
+from workflow_lib.analysis.recordings import Recording
+from workflow_lib.analysis.run_row import RunRow
+from workflow_lib.analysis.steps import Steps
+
+#: tolerances: of step time and power as shares of their level, of temperature in °C
+STEP_TIME_TOLERANCE = 0.02
+POWER_TOLERANCE = 0.02
+TEMPERATURE_TOLERANCE_C = 2.0
+
+#: fewer blocks than this tell no trend, and less than this share of all is only the end of a drift
+FEWEST_BLOCKS = 5
+_LEAST_SHARE = 0.25
+_MOST_BLOCKS = 200
+_SHORTEST_BLOCK_S = 1.0
+_SHORTEST_BLOCK_PERIODS = 2.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive steps: the first of them, when they were, and their median time."""
+
+    first_step: int
+    window: Window
+    step_time_s: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """A quantity over blocks, and how far it may change: a share of its level, or an amount."""
+
+    values: Sequence[float]
+    tolerance: float
+    relative: bool
+
+
+def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
+    """The blocks of a run's steps, warm-up included.
+
+    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. Steps that are
+    left over belong to no block: the first ones.
+    """
+    times = (
+        steps.group_by("step")
+        .agg(pl.col("started_unix_s").min(), pl.col("ended_unix_s").max())
+        .sort("step")
+        .rows()
+    )
+    if not times:
+        return []
+    shortest_s = max(_SHORTEST_BLOCK_S, _SHORTEST_BLOCK_PERIODS / sample_rate_hz)
+    typical_s = metrics.median(ended - started for _, started, ended in times)
+    size = max(math.ceil(len(times) / _MOST_BLOCKS), 1)
+    if typical_s > 0:
+        size = max(size, math.ceil(shortest_s / typical_s))
+    blocks = []
+    for first in range(len(times) % size, len(times), size):
+        part = times[first : first + size]
+        blocks.append(
+            Block(
+                part[0][0],
+                Window(part[0][1], part[-1][2]),
+                metrics.median(ended - started for _, started, ended in part),
+            )
+        )
+    return blocks
+
+
+def onset(series: Sequence[Series]) -> int | None:
+    """The earliest block from which on all series are steady to their end; None if there is none.
+
+    All series have one value a block. From the onset on at least :data:`FEWEST_BLOCKS` and a
+    quarter of all remain.
+    """
+    steady = [_steady_from(each) for each in series]
+    common = set.intersection(*steady) if steady else set()
+    return min(common, default=None)
+
+
+def drift(series: Series) -> float | None:
+    """How much a series changes in all, by the slope of Theil and Sen: a share of its median, or
+    in its own unit; None where fewer than two values, or a median of 0, tell nothing.
+    """
+    values = series.values
+    if len(values) < 2:
+        return None
+    slopes = [
+        (later - earlier) / (j - i)
+        for i, earlier in enumerate(values)
+        for j, later in enumerate(values[i + 1 :], start=i + 1)
+    ]
+    change = metrics.median(slopes) * (len(values) - 1)
+    if not series.relative:
+        return change
+    level = metrics.median(values)
+    return change / level if level else None
+
+
+def add_steady_state(
+    row: RunRow,
+    steps: Steps,
+    recordings: Mapping[str, tuple[Recording, Sequence[int]]],
+    unknown: str,
+) -> Steps:
+    """Set the measures of the steady state; returns the steps, counted from its onset on.
+
+    ``recordings`` has each node's telemetry and the GPUs there that ranks used; ``unknown`` is why
+    that is not all, or empty. Without power and temperature nothing is said to be steady, since
+    step time alone cannot tell: then, and where there is no steady state, all measured steps count.
+    """
+    blocks = blocks_of(steps.rows, row.cell.telemetry.sample_rate_hz)
+    power, power_reason = _series(row, blocks, recordings, unknown, "power_w")
+    temperature, temperature_reason = _series(row, blocks, recordings, unknown, "temperature_c")
+    step_time = Series([block.step_time_s for block in blocks], STEP_TIME_TOLERANCE, True)
+    reason = power_reason or temperature_reason
+    if len(blocks) < FEWEST_BLOCKS:
+        reason = (
+            f"the run's {steps.rows['step'].n_unique()} steps make {len(blocks)} blocks of a "
+            f"second or more; {FEWEST_BLOCKS} are the fewest that tell a trend"
+        )
+    found = None
+    if power is None or temperature is None or reason:
+        row.set("steady", None, reason)
+    else:
+        found = onset([step_time, power, temperature])
+        row.set("steady", found is not None)
+        reason = "step time, power and temperature never became steady together"
+    row.set("steady_from_step", None if found is None else blocks[found].first_step, reason)
+    if found is not None:
+        steps = steps.counted_from(blocks[found].first_step)
+    counted = [place for place, b in enumerate(blocks) if b.first_step >= steps.first]
+    for name, series, why in (
+        ("step_time_drift", step_time, ""),
+        ("power_drift", power, power_reason),
+        ("temperature_drift_c", temperature, temperature_reason),
+    ):
+        value = None
+        if series is not None:
+            part = [series.values[place] for place in counted]
+            value = drift(Series(part, series.tolerance, series.relative))
+        few = f"the measured steps make {len(counted)} blocks of a second or more, too few"
+        row.set(name, value, why or few)
+    return steps
+
+
+def _series(
+    row: RunRow,
+    blocks: Sequence[Block],
+    recordings: Mapping[str, tuple[Recording, Sequence[int]]],
+    unknown: str,
+    quantity: str,
+) -> tuple[Series | None, str]:
+    """The mean over all GPUs of power or temperature in each block, or None and why."""
+    if unknown:
+        return None, unknown
+    windows = [block.window for block in blocks]
+    frames = []
+    for recording, used in recordings.values():
+        gpus = used
+        if quantity == "power_w":
+            gpus = [gpu for gpu in used if is_power_sensor(gpu, row.cell.hardware)]
+        frame = mean_over_spans(recording, gpus, quantity, windows)
+        if frame["mean"].null_count():
+            return None, f"{recording.node}: {quantity} was not read throughout all steps"
+        frames.append(frame)
+    means = pl.concat(frames).group_by("place").agg(pl.col("mean").mean()).sort("place")["mean"]
+    if quantity == "power_w":
+        return Series(means.to_list(), POWER_TOLERANCE, relative=True), ""
+    return Series(means.to_list(), TEMPERATURE_TOLERANCE_C, relative=False), ""
+
+
+def _steady_from(series: Series) -> set[int]:
+    """The places from which on to its end a series is steady.
+
+    From the end to the start, each value adds its slopes to all later ones, kept in order.
+    """
+    values, count = series.values, len(series.values)
+    slopes: list[float] = []
+    found = set()
+    fewest = max(FEWEST_BLOCKS, math.ceil(_LEAST_SHARE * count))
+    for i in range(count - 2, -1, -1):
+        for j in range(i + 1, count):
+            insort(slopes, (values[j] - values[i]) / (j - i))
+        rest = values[i:]
+        if len(rest) < fewest:
+            continue
+        level, half = metrics.median(rest), len(rest) // 2
+        allowed = series.tolerance * (abs(level) if series.relative else 1.0)
+        changes = (
+            metrics.quantile(slopes, 0.5) * (len(rest) - 1),
+            metrics.median(rest[-half:]) - metrics.median(rest[:half]),
+            rest[0] - level,
+            metrics.median(rest[-FEWEST_BLOCKS:]) - level,
+        )
+        if all(abs(change) <= allowed for change in changes):
+            found.add(i)
+    return found

@@ -1,0 +1,36 @@
+"""What the files under ``config/`` may hold: typed, frozen, and refused where it is impossible.
+
+study.load_study reads them. ``docs/reference/configuration.md`` is made from the docstrings here.
+"""
+
+from workflow_lib.config.data import DataSpec
+from workflow_lib.config.fields import Strict
+from workflow_lib.config.models import ModelSpec, Published
+from workflow_lib.config.platforms import Container, Network, Platform
+from workflow_lib.config.protocol import CoolDown, Protocol
+from workflow_lib.config.sweeps import (
+    OPTION_DEFAULTS,
+    Block,
+    Exclusion,
+    SweepSpec,
+    TrainingAxes,
+    values,
+)
+
+__all__ = [
+    "OPTION_DEFAULTS",
+    "Block",
+    "Container",
+    "CoolDown",
+    "DataSpec",
+    "Exclusion",
+    "ModelSpec",
+    "Network",
+    "Platform",
+    "Protocol",
+    "Published",
+    "Strict",
+    "SweepSpec",
+    "TrainingAxes",
+    "values",
+]

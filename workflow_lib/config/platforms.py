@@ -1,0 +1,145 @@
+"""``config/platforms``: where jobs run, and what their nodes are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from workflow_lib import records
+from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+
+#: a word that Slurm takes in an #SBATCH line, where nothing can be quoted reliably
+SchedulerWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$")]
+#: --constraint also has operators: "[rack1|rack2]", "a&b", "a*2"
+SchedulerConstraint = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:@+&|*()\[\]-]+$")]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+#: names of variables whose values belong into no file
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW(OR)?D|CREDENTIAL|(API|PRIVATE)_?KEY", re.IGNORECASE)
+
+
+class Container(Strict):
+    """The image that a job's processes run in."""
+
+    runtime: Literal["apptainer", "pyxis"]
+    """What starts it."""
+    image: Text
+    """Path or address of the image."""
+    mounts: tuple[Text, ...] = Field(default=(), strict=False)
+    """Directories of the host that the container sees under the same path, besides the checkout."""
+
+
+class Network(Strict):
+    """What joins the nodes."""
+
+    kind: Literal["infiniband", "ethernet", "none"]
+    """The fabric between nodes."""
+    adapters_per_node: Annotated[int, Field(ge=0)]
+    """Network adapters in a node."""
+    gbit_per_s_per_adapter: Annotated[float, Field(ge=0)]
+    """Rate of one adapter, Gb/s."""
+
+
+class Platform(Strict):
+    """``config/platforms/<name>.yaml``: a partition of a cluster, or one machine."""
+
+    description: Text
+    """One line on the machine."""
+    scheduler: Literal["slurm", "local"]
+    """How jobs start: through Slurm, or on this machine."""
+
+    partition: SchedulerWord | None = None
+    """Slurm partition; required with Slurm."""
+    account: SchedulerWord | None = None
+    """Slurm account, where the site asks for one."""
+    qos: SchedulerWord | None = None
+    """Slurm quality of service."""
+    constraint: SchedulerConstraint | None = None
+    """Slurm features that the nodes must have."""
+    reservation: SchedulerWord | None = None
+    """Slurm reservation."""
+    gpu_request: Literal["gpus-per-node", "gres"] = "gpus-per-node"
+    """How GPUs are asked for: --gpus-per-node=<type>:<n>, or --gres=gpu:<type>:<n>."""
+    gpu_type: SchedulerWord | None = None
+    """The type as the site's Slurm names it; null asks for a number alone."""
+    exclusive: bool = True
+    """Ask for whole nodes, so that nobody else's load is measured."""
+    cpus_per_gpu: PositiveInt
+    """CPUs for each rank."""
+    memory_per_node_gb: PositiveInt
+    """Host memory of a node; asked for where the node is not exclusive."""
+    time_limit_max_min: PositiveInt
+    """The longest run that the partition takes, in minutes."""
+
+    nodes: PositiveInt
+    """Nodes of the platform that a cell may use."""
+    gpus_per_node: PositiveInt
+    """GPUs in a node; on MI250, dies."""
+    gpus_per_package: PositiveInt = 1
+    """GPUs that share one package and its power sensor: 2 on MI250."""
+    gpu: Text | None
+    """Must occur in the GPU name that the driver reports; null where any will do."""
+    gpu_memory_gb: PositiveFloat | None
+    """Memory of one GPU, 10⁹ bytes; null where not known beforehand."""
+    peak_bf16_tflops: PositiveFloat | None
+    """Dense bf16 peak of one GPU, TFLOP/s; null gives no MFU, never a guessed one."""
+    peak_fp32_tflops: PositiveFloat | None
+    """Dense fp32 peak of one GPU, TFLOP/s."""
+    memory_bandwidth_gb_per_s: PositiveFloat | None = None
+    """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
+    takes."""
+    power_limit_w: PositiveFloat | None
+    """Power limit of one package, W."""
+    idle_temperature_c: PositiveFloat | None = None
+    """Core temperature of a GPU that has idled for long, °C; what a cool-down waits for."""
+    network: Network
+    """What joins the nodes."""
+    airflow: tuple[Literal["front", "rear", "unknown"], ...] = Field(strict=False)
+    """For each GPU of a node, by index, where it sits in the air stream."""
+    telemetry: records.TelemetrySource
+    """Whose sensors are read; auto takes real ones where there are any, else a simulation."""
+
+    python: Text
+    """The interpreter of jobs: a path in the checkout, an absolute path, or a name on the path."""
+    modules: tuple[Text, ...] = Field(default=(), strict=False)
+    """Environment modules to load."""
+    container: Container | None = None
+    """The image that processes run in."""
+    environment: Mapping[VariableName, str] = {}
+    """Environment variables to set. They are part of the cell: changing one trains anew."""
+    expected_mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
+    """The share of the peak that the planner expects training to reach; only for its estimates."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Platform:
+        if self.scheduler == "slurm" and self.partition is None:
+            raise ValueError("a platform with scheduler slurm needs a partition")
+        if self.scheduler == "local" and self.nodes != 1:
+            raise ValueError(f"a platform with scheduler local has 1 node, not {self.nodes}")
+        if len(self.airflow) != self.gpus_per_node:
+            raise ValueError(
+                f"airflow has {len(self.airflow)} entries, expected one for each of "
+                f"{self.gpus_per_node} GPUs"
+            )
+        if self.gpus_per_node % self.gpus_per_package:
+            raise ValueError(
+                f"gpus_per_node {self.gpus_per_node} must be a multiple of gpus_per_package "
+                f"{self.gpus_per_package}"
+            )
+        return self
+
+    @field_validator("environment")
+    @classmethod
+    def _no_null_bytes(cls, environment: Mapping[str, str]) -> Mapping[str, str]:
+        for name, value in environment.items():
+            if "\0" in value:
+                raise ValueError(f"the value of {name} holds a null byte")
+            if _SECRET.search(name):
+                raise ValueError(
+                    f"{name} looks like a secret, which must not lie in a file: export it in your "
+                    "shell before submitting; jobs inherit it"
+                )
+        return environment

@@ -1,0 +1,79 @@
+"""How each run of a sweep is measured."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, model_validator
+
+from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict
+
+#: rates that the sampler keeps up with
+SLOWEST_HZ, FASTEST_HZ = 1.0, 50.0
+#: a shorter turn of a rate holds too few steps, and no power that can be trusted
+SHORTEST_BLOCK_S = 5.0
+
+
+def _rate(rate_hz: float) -> float:
+    if not SLOWEST_HZ <= rate_hz <= FASTEST_HZ:
+        raise ValueError(
+            f"{rate_hz:g} Hz cannot be sampled at; use {SLOWEST_HZ:g} to {FASTEST_HZ:g} Hz"
+        )
+    return rate_hz
+
+
+def _rate_or_none(rate_hz: float) -> float:
+    """A rate of an interleaved run, in which 0 reads nothing."""
+    return rate_hz if rate_hz == 0 else _rate(rate_hz)
+
+
+_BOUNDS = {"minimum": SLOWEST_HZ, "maximum": FASTEST_HZ}
+Rate = Annotated[float, AfterValidator(_rate), Field(json_schema_extra=_BOUNDS)]
+RateOrNone = Annotated[float, AfterValidator(_rate_or_none)]
+
+
+class CoolDown(Strict):
+    """A wait for cool GPUs between a job's start and its idle baseline."""
+
+    within_c: PositiveFloat
+    """How far above the platform's idle_temperature_c the hottest GPU may be, °C."""
+    limit_s: PositiveFloat
+    """Go on after so many seconds all the same; the run records that its GPUs were warmer."""
+
+
+class Protocol(Strict):
+    """How each run of a sweep is measured."""
+
+    warmup_steps: Annotated[int, Field(ge=1)]
+    """Steps before measuring starts."""
+    measured_steps: PositiveInt
+    """Steps measured."""
+    idle_baseline_s: Annotated[float, Field(ge=0)]
+    """Seconds of idling, watched, before training starts."""
+    sample_rate_hz: Rate | None = None
+    """Rate of GPU samples; required unless interleaved_rates_hz is given."""
+    interleaved_rates_hz: tuple[RateOrNone, ...] = Field(default=(), strict=False)
+    """To measure what sampling costs: 2 to 8 rates that take turns within each run, 0 (nothing is
+    read) among them, the others 1 to 50. Such runs have no energy."""
+    block_s: Annotated[float, Field(ge=SHORTEST_BLOCK_S)] | None = None
+    """How long each turn of an interleaved rate lasts, s; required with interleaved_rates_hz."""
+    cool_down: CoolDown | None = None
+    """Wait for cool GPUs before the idle baseline; null starts as warm as the last run left."""
+
+    @model_validator(mode="after")
+    def _one_rate_or_turns(self) -> Protocol:
+        rates = self.interleaved_rates_hz
+        if bool(rates) == (self.sample_rate_hz is not None):
+            raise ValueError("give either sample_rate_hz or interleaved_rates_hz")
+        if bool(rates) != (self.block_s is not None):
+            raise ValueError(
+                "interleaved_rates_hz needs block_s, how long each rate lasts"
+                if rates
+                else "block_s is only for interleaved_rates_hz; leave it out"
+            )
+        if rates and (not 2 <= len(rates) <= 8 or len(set(rates)) < len(rates) or 0 not in rates):
+            raise ValueError(
+                f"interleaved_rates_hz is {[*rates]}, expected 2 to 8 different rates with 0 among "
+                "them, against which the others are compared"
+            )
+        return self

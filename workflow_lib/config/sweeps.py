@@ -1,0 +1,162 @@
+"""``config/sweeps``: matrices of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import Field, model_validator
+
+from workflow_lib import records
+from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+from workflow_lib.config.protocol import Protocol
+
+Scalar = TypeVar("Scalar")
+Axis: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
+StrictPositive = Annotated[int, Field(gt=0, strict=True)]
+ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
+StrictBool = Annotated[bool, Field(strict=True)]
+
+
+def values(axis: Any) -> tuple[Any, ...]:
+    """The values of an axis: those of a list, or the one that stands alone."""
+    return tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
+
+
+class TrainingAxes(Strict):
+    """Training options of a sweep. A list is an axis of the matrix; an absent option is inherited.
+
+    See records.Training for what each means.
+    """
+
+    zero_stage: Axis[ZeroStage] | None = None
+    """ZeRO stage, 0 to 3."""
+    micro_batch_size: Axis[StrictPositive] | None = None
+    """Sequences that a replica sends through the model at once."""
+    global_batch_size: Axis[StrictPositive] | None = None
+    """Sequences per optimiser step, over all replicas."""
+    precision: Axis[records.Precision] | None = None
+    """bf16 (mixed, with fp32 master weights) or fp32."""
+    recomputation: Axis[records.Recomputation] | None = None
+    """What the backward pass computes again: none; selective: all but matrix products and
+    attention; full: every layer from its input."""
+    overlap: Axis[StrictBool] | None = None
+    """Overlap gradient reduction, parameter gathering, tensor-parallel communication and the
+    pipeline's sends with compute."""
+    learning_rate: Axis[PositiveFloat] | None = None
+    """Of AdamW."""
+    seed: Axis[Annotated[int, Field(ge=0, strict=True)]] | None = None
+    """Of the initial weights and the order of the data."""
+    backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
+    """What trains: deepspeed, torch (FSDP2 and torch.distributed.pipelining), or auto: deepspeed
+    where it can, else torch. auto unless given."""
+    workload: Axis[records.Workload] | None = None
+    """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
+    generation). pretrain unless given."""
+    sequence_parallel: Axis[StrictBool] | None = None
+    """With tp above 1, cut the sequence between the tensor-parallel parts. true unless given."""
+    compile: Axis[StrictBool] | None = None
+    """Compile layers with torch.compile. false unless given."""
+    routing: Axis[records.Routing] | None = None
+    """dropless: experts take what the router sends them; balanced: every expert takes equally many
+    rows (capacity factor 1), padded or dropped. dropless unless given."""
+    balancing_loss: Axis[Annotated[float, Field(ge=0)]] | None = None
+    """Coefficient of the router's load-balancing loss. 0 unless given."""
+    lora_rank: Axis[StrictPositive] | None = None
+    """Rank of the adapters of workload lora. 16 unless given."""
+    generated_tokens: Axis[StrictPositive] | None = None
+    """Tokens that each sequence of workload inference generates; its prompt is the rest of the
+    model's sequence_length. 128 unless given."""
+
+
+#: what options are where neither the sweep nor the block says; those not here must be given
+OPTION_DEFAULTS: Mapping[str, Any] = {
+    "backend": "auto",
+    "workload": "pretrain",
+    "sequence_parallel": True,
+    "compile": False,
+    "routing": "dropless",
+    "balancing_loss": 0.0,
+    "lora_rank": 16,
+    "generated_tokens": 128,
+}
+
+
+class Block(TrainingAxes):
+    """One block of a sweep's matrix: the product of its axes, for each platform and model."""
+
+    platforms: Axis[str] | None = None
+    """Those of the sweep's platforms that the block is for; all unless given."""
+    models: Axis[str]
+    """Names of models."""
+    gpus: Axis[StrictPositive] | None = None
+    """GPUs to run on; all of the platform's unless given."""
+    tp: Axis[StrictPositive] = 1
+    """Tensor-parallel degree."""
+    pp: Axis[StrictPositive] | Literal["rest"] = 1
+    """Pipeline-parallel degree; rest is what the other degrees leave of the GPUs."""
+    dp: Axis[StrictPositive] | Literal["rest"] = "rest"
+    """Data-parallel degree; rest is what the other degrees leave of the GPUs."""
+    ep: Axis[StrictPositive] = 1
+    """Expert-parallel degree: experts are spread over ep of the dp replicas."""
+    virtual_stages: Axis[StrictPositive] = 1
+    """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
+    stage_layers: Annotated[tuple[StrictPositive, ...], Field(strict=False)] = ()
+    """Transformer layers of each stage, first to last; spread evenly unless given."""
+    gpu_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = ()
+    """The node's GPU of each local rank; local rank i uses GPU i unless given."""
+
+    @model_validator(mode="after")
+    def _one_rest(self) -> Block:
+        if self.pp == "rest" and self.dp == "rest":
+            raise ValueError("only one of pp and dp can be rest; give the other a number")
+        return self
+
+
+class Exclusion(TrainingAxes):
+    """Leaves out every cell that has all of these values; a list means any of its values."""
+
+    platform: Axis[str] | None = None
+    """Name of a platform."""
+    model: Axis[str] | None = None
+    """Name of a model."""
+    tp: Axis[StrictPositive] | None = None
+    """Tensor-parallel degree."""
+    pp: Axis[StrictPositive] | None = None
+    """Pipeline-parallel degree, rest resolved."""
+    dp: Axis[StrictPositive] | None = None
+    """Data-parallel degree, rest resolved."""
+    ep: Axis[StrictPositive] | None = None
+    """Expert-parallel degree."""
+
+
+class SweepSpec(Strict):
+    """``config/sweeps/<name>.yaml``: a matrix of cells with rules."""
+
+    description: Text
+    """One line on what the sweep is for."""
+    platforms: tuple[str, ...] = Field(min_length=1, strict=False)
+    """Names of platforms; a sweep over several makes one view for each."""
+    repeats: PositiveInt
+    """Runs of each cell."""
+    data: str
+    """Name of the data."""
+    protocol: Protocol
+    """How each run is measured."""
+    training: TrainingAxes
+    """Training options that every block inherits."""
+    matrix: tuple[Block, ...] = Field(min_length=1, strict=False)
+    """The blocks whose cells make up the sweep."""
+    exclude: tuple[Exclusion, ...] = Field(default=(), strict=False)
+    """Cells to leave out."""
+
+    @model_validator(mode="after")
+    def _options_complete(self) -> SweepSpec:
+        for number, block in enumerate(self.matrix, start=1):
+            for option in TrainingAxes.model_fields:
+                given = (getattr(block, option), getattr(self.training, option))
+                if given == (None, None) and option not in OPTION_DEFAULTS:
+                    raise ValueError(
+                        f"{option} is given neither in training nor in block {number} of matrix"
+                    )
+        return self

@@ -1,0 +1,120 @@
+"""Rates that take turns: which one the sampler has when, and what each turn cost.
+
+What sampling costs training shows only within one run, because two runs differ by more than that.
+So the rate changes every ``block_s``::
+
+    unix time    0        block_s    2·block_s   3·block_s   4·block_s     the same on every node
+    block        │    0   │    1     │    2      │    3      │    4     …
+    rate         └──────── each once, shuffled ──────────────┘└─ each once, shuffled anew ─…
+
+Blocks are numbered from the epoch, so that all nodes change their rates together without a word.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow_lib.records import Telemetry
+from workflow_lib.telemetry.source import TelemetryError, Value
+
+#: beyond it a tick of eight GPUs is no longer small beside its period
+HIGHEST_RATE_HZ = 50.0
+
+
+def check_rates(telemetry: Telemetry) -> None:
+    """Raises TelemetryError where the sampler cannot have one of the rates."""
+    rate_hz = telemetry.sample_rate_hz
+    if not 0 < rate_hz <= HIGHEST_RATE_HZ:
+        raise TelemetryError(
+            f"telemetry.sample_rate_hz is {rate_hz:g}, but must be above 0 and at most "
+            f"{HIGHEST_RATE_HZ:g}; correct the sweep's protocol and render the run again"
+        )
+    for rate_hz in telemetry.interleaved_rates_hz:
+        if not 0 <= rate_hz <= HIGHEST_RATE_HZ:
+            raise TelemetryError(
+                f"telemetry.interleaved_rates_hz has {rate_hz:g}, but rates are from 0 (nothing is "
+                f"read) to {HIGHEST_RATE_HZ:g}; correct the sweep's protocol and render the run "
+                "again"
+            )
+    if telemetry.interleaved_rates_hz and not 1 <= telemetry.block_s < math.inf:
+        raise TelemetryError(
+            f"telemetry.block_s is {telemetry.block_s:g}, but rates that take turns need blocks of "
+            "at least 1 s; correct the sweep's protocol and render the run again"
+        )
+
+
+def rate_of_block(telemetry: Telemetry, seed: int, block: int) -> float:
+    """The rate in Hz that the sampler has in a block; ``block`` is ⌊unix time / block_s⌋.
+
+    Each round of as many blocks as there are rates has every rate once, in an order that only the
+    seed and the round decide.
+    """
+    rates = list(telemetry.interleaved_rates_hz)
+    round_number, place = divmod(block, len(rates))
+    random.Random(f"{seed}/{round_number}").shuffle(rates)
+    return rates[place]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A span of the wall clock with one rate; one without an end where rates take no turns."""
+
+    rate_hz: float
+    begin_unix_s: float = -math.inf
+    end_unix_s: float = math.inf
+
+    def holds(self, unix_time_s: float) -> bool:
+        """Whether a moment is in the block; a clock that was set may leave it either way."""
+        return self.begin_unix_s <= unix_time_s < self.end_unix_s
+
+
+def block_at(telemetry: Telemetry, seed: int, unix_time_s: float) -> Block:
+    """The block that holds a moment."""
+    if not telemetry.interleaved_rates_hz:
+        return Block(telemetry.sample_rate_hz)
+    number = math.floor(unix_time_s / telemetry.block_s)
+    return Block(
+        rate_of_block(telemetry, seed, number),
+        number * telemetry.block_s,
+        (number + 1) * telemetry.block_s,
+    )
+
+
+class BlockCost:
+    """What a block cost, from its construction to ``row``."""
+
+    def __init__(self, rate_hz: float) -> None:
+        self._rate_hz = rate_hz
+        self._started_unix_s = time.time()
+        self._cpu_time_s = time.process_time()
+
+    def row(self, ticks: int, late_ticks: int, missed_ticks: int) -> Mapping[str, Value]:
+        """Column → value, in the units of SAMPLER_BLOCKS."""
+        return {
+            "started_unix_s": self._started_unix_s,
+            "ended_unix_s": time.time(),
+            "sample_rate_hz": self._rate_hz,
+            "ticks": ticks,
+            "late_ticks": late_ticks,
+            "missed_ticks": missed_ticks,
+            "cpu_time_s": time.process_time() - self._cpu_time_s,
+            "memory_bytes": own_memory_bytes("VmRSS"),
+        }
+
+
+def own_memory_bytes(line: str) -> int:
+    """This process's resident set (VmRSS) or the largest that it ever was (VmHWM).
+
+    Not getrusage's, which on Linux also counts what the process was before it became Python: a copy
+    of whoever started it.
+    """
+    with Path("/proc/self/status").open(encoding="ascii", errors="replace") as stream:
+        for text in stream:
+            if text.startswith(f"{line}:"):
+                return int(text.split()[1]) * 1024
+    raise TelemetryError(f"/proc/self/status has no line {line}; this needs Linux")

@@ -1,0 +1,93 @@
+"""Which readings of a cumulative counter tell of a window of time.
+
+Counters that cost milliseconds are read seconds apart, so that readings seldom lie at the edges::
+
+    reading      o         o         o         o         o
+    window                 . |<--------------->|    .
+                 before    first    …    last       after
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+#: the readings inside a window stand for it where they span this share of it
+_ENOUGH_INSIDE = 0.8
+
+
+class Reading(NamedTuple):
+    """A counter's value at a time."""
+
+    unix_time_s: float
+    value: float
+
+
+@dataclass
+class CounterSpan:
+    """The readings of one counter about a window, of which four are kept; add them in order."""
+
+    start_unix_s: float
+    end_unix_s: float
+    #: the last one until the window's start, the first and last in it, the first from its end on
+    before: Reading | None = None
+    first: Reading | None = None
+    last: Reading | None = None
+    after: Reading | None = None
+    #: whether the counter ran backwards between any two of those that the window has a part of
+    fell: bool = False
+    _latest: Reading | None = None
+
+    def add(self, unix_time_s: float, value: float) -> None:
+        """Take the next reading."""
+        reading, latest = Reading(unix_time_s, value), self._latest
+        if (
+            latest is not None
+            and value < latest.value
+            and latest.unix_time_s < self.end_unix_s
+            and unix_time_s > self.start_unix_s
+        ):
+            self.fell = True
+        self._latest = reading
+        if unix_time_s <= self.start_unix_s:
+            self.before = reading
+        if self.start_unix_s <= unix_time_s <= self.end_unix_s:
+            self.first = self.first or reading
+            self.last = reading
+        if unix_time_s >= self.end_unix_s and self.after is None:
+            self.after = reading
+
+    def ends(self) -> tuple[Reading, Reading] | None:
+        """The two readings whose difference tells most of the window; None where none can.
+
+        Those furthest apart inside the window, where they span 80 % of it: nothing else is mixed
+        in. Otherwise the two about it, where there are such.
+        """
+        duration_s = self.end_unix_s - self.start_unix_s
+        if self.first is not None and self.last is not None:
+            inside_s = self.last.unix_time_s - self.first.unix_time_s
+            if inside_s > 0 and inside_s >= _ENOUGH_INSIDE * duration_s:
+                return self.first, self.last
+        return self.around()
+
+    def around(self) -> tuple[Reading, Reading] | None:
+        """The readings that bracket the window, or None where one of them is missing."""
+        if self.before is None or self.after is None:
+            return None
+        return self.before, self.after
+
+    def nearest(self) -> tuple[Reading, Reading] | None:
+        """The readings nearest to the window's start and to its end, inside it or outside.
+
+        None where one is missing. Where a single reading would be both, those about the window.
+        """
+        at_start = _nearest(self.start_unix_s, self.before, self.first)
+        at_end = _nearest(self.end_unix_s, self.after, self.last)
+        if at_start is None or at_end is None:
+            return None
+        return (at_start, at_end) if at_start.unix_time_s < at_end.unix_time_s else self.around()
+
+
+def _nearest(unix_time_s: float, *readings: Reading | None) -> Reading | None:
+    known = [reading for reading in readings if reading is not None]
+    return min(known, key=lambda r: abs(r.unix_time_s - unix_time_s), default=None)

@@ -1,0 +1,116 @@
+"""Sensors of the node through its board controller, where ``ipmitool`` may ask it without root.
+
+A call takes from tenths of a second to several, so it never is in the sampler's loop. Redfish needs
+the board controller's address and a password, so it is not asked.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from workflow_lib.telemetry.hwmon import INLET
+from workflow_lib.telemetry.source import UnreadableError
+
+_DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")
+_TIMEOUT_S = 20.0
+_WATTS = re.compile(r"Instantaneous power reading:\s*(\d+)\s*Watts")
+#: "Inlet Temp | 05h | ok | 7.1 | 24 degrees C"
+_CELSIUS = re.compile(r"([\d.]+) degrees C")
+_RPM = re.compile(r"([\d.]+) RPM")
+
+
+class Ipmi:
+    """Node power, inlet temperature and the fastest fan, from ``ipmitool``."""
+
+    def __init__(self, root: Path, columns: Sequence[str]) -> None:
+        """For these columns. Raises UnreadableError where the controller cannot be asked."""
+        tool = shutil.which("ipmitool")
+        devices = [root / device for device in _DEVICES if (root / device).exists()]
+        if not devices:
+            raise UnreadableError("no /dev/ipmi0; Redfish needs a password, so it is not asked")
+        if tool is None:
+            raise UnreadableError(
+                "ipmitool is not installed; Redfish needs a password, so it is not asked"
+            )
+        if not os.access(devices[0], os.R_OK | os.W_OK):
+            raise UnreadableError(
+                f"{devices[0]} is for root alone; Redfish needs a password, so it is not asked"
+            )
+        self._tool = tool
+        self._columns = columns
+        self._process: subprocess.Popen[str] | None = None
+        self._closed = False
+
+    def read(self) -> dict[str, float | UnreadableError]:
+        """Column → value, or why there is none; takes seconds."""
+        questions: dict[str, Callable[[], float]] = {
+            "node_power_w": self._power_w,
+            "inlet_temperature_c": self._inlet_c,
+            "fan_speed_rpm": self._fan_rpm,
+        }
+        values: dict[str, float | UnreadableError] = {}
+        for column in self._columns:
+            try:
+                values[column] = questions[column]()
+            except UnreadableError as error:
+                values[column] = error
+        return values
+
+    def close(self) -> None:
+        """End a call that is under way, and begin none any more."""
+        self._closed = True
+        if (process := self._process) is not None:
+            process.kill()
+
+    def _power_w(self) -> float:
+        match = _WATTS.search(self._ask("dcmi", "power", "reading"))
+        if match is None or match[1] == "0":
+            raise UnreadableError("ipmitool dcmi power reading tells no power")
+        return float(match[1])
+
+    def _inlet_c(self) -> float:
+        lines = self._ask("sdr", "type", "temperature").splitlines()
+        inlets = [line for line in lines if INLET.search(line.partition("|")[0])]
+        found = [float(match[1]) for line in inlets if (match := _CELSIUS.search(line))]
+        if not found:
+            raise UnreadableError("ipmitool sdr type temperature has no inlet or ambient sensor")
+        return min(found)
+
+    def _fan_rpm(self) -> float:
+        found = [float(match[1]) for match in _RPM.finditer(self._ask("sdr", "type", "fan"))]
+        if not found:
+            raise UnreadableError("ipmitool sdr type fan tells no speed")
+        return max(found)
+
+    def _ask(self, *words: str) -> str:
+        called = f"ipmitool {' '.join(words)}"
+        if self._closed:
+            raise UnreadableError(f"{called} was not begun: the sampler ends")
+        try:
+            self._process = subprocess.Popen(
+                [self._tool, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, "LC_ALL": "C"},
+            )
+        except OSError as error:
+            raise UnreadableError(f"{called}: {error.strerror}") from None
+        with self._process as process:
+            try:
+                told, complaint = process.communicate(timeout=_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise UnreadableError(f"{called} did not end within {_TIMEOUT_S:g} s") from None
+        self._process = None
+        if process.returncode != 0:
+            said = " ".join(complaint.split()) or "no message"
+            raise UnreadableError(f"{called} ended with {process.returncode}: {said}")
+        return told

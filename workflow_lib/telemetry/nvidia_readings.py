@@ -1,0 +1,149 @@
+"""What is read of an NVIDIA GPU, how, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from workflow_lib.telemetry import nvidia_fields as fields
+from workflow_lib.telemetry.source import Poll
+
+THROTTLE_COLUMNS = (
+    "throttle_power_cap_s",
+    "throttle_sw_thermal_s",
+    "throttle_hw_thermal_s",
+    "throttle_power_brake_s",
+)
+_PCIE_COLUMNS = ("pcie_sent_bytes", "pcie_received_bytes")
+_NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
+
+#: Columns that one call fills → seconds between its calls, with the CPU time that a call costs on
+#: H200 (driver 580.159). What is not here costs microseconds and is read at every tick. Together
+#: with the driver's samples of power, eight GPUs are to cost half a percent of a core.
+PERIODS_S: dict[tuple[str, ...], float] = {
+    ("energy_j",): 20.0,  # 4.2 ms
+    THROTTLE_COLUMNS: 20.0,  # 1.0 ms; advances in steps of 0.1 s
+    ("power_instant_w",): 10.0,  # 0.03 ms idle, up to 1.6 ms under load
+    ("memory_temperature_c",): 10.0,  # 0.03 ms idle, up to 2 ms under load
+    ("thermal_margin_c",): 30.0,  # 1.4 ms
+    _NVLINK_COLUMNS: 30.0,  # 0.8–3 ms
+    ("memory_used_bytes",): 10.0,  # 0.03 ms, but it hardly changes
+    _PCIE_COLUMNS: 10.0,  # 0.7 ms; goes round every 4 GiB
+    ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
+    ("ecc_uncorrected_errors",): 30.0,
+}
+
+COLUMNS = (
+    "throttle_power_cap_s",
+    "throttle_sw_thermal_s",
+    "throttle_hw_thermal_s",
+    "throttle_power_brake_s",
+)
+_PCIE_COLUMNS = ("pcie_sent_bytes", "pcie_received_bytes")
+_NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
+
+#: Columns that one call fills → seconds between its calls, with what a call costs on H200 (driver
+#: 580). What is not here takes 1–2 µs and is read at every tick.
+PERIODS_S: dict[tuple[str, ...], float] = {
+    ("energy_j",): 10.0,  # 3.7 ms
+    THROTTLE_COLUMNS: 10.0,  # up to 1 ms; advances in steps of 0.1 s
+    ("power_instant_w",): 10.0,  # 0.05–1.6 ms
+    ("memory_temperature_c",): 10.0,  # up to 2 ms
+    ("thermal_margin_c",): 10.0,  # 1 ms
+    _NVLINK_COLUMNS: 10.0,  # 0.8–3 ms
+    ("memory_used_bytes",): 5.0,  # 9 µs, but it hardly changes
+    _PCIE_COLUMNS: 2.0,  # 0.2–0.35 ms; goes round every 4 GiB
+    ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
+    ("ecc_uncorrected_errors",): 30.0,
+}
+
+COLUMNS = (
+    "power_w",
+    "temperature_c",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "utilisation_percent",
+    "event_reasons",
+    *(column for columns in PERIODS_S for column in columns),
+)
+
+
+def tick_polls(nvml: ModuleType, handle: Any) -> list[Poll]:
+    """What is read at every tick."""
+    core, sm, memory = nvml.NVML_TEMPERATURE_GPU, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+    return [
+        Poll(("power_w",), lambda: (nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)),
+        Poll(("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(handle, core),)),
+        Poll(("sm_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, sm),)),
+        Poll(("memory_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, memory),)),
+        Poll(("utilisation_percent",), lambda: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
+        Poll(("event_reasons",), lambda: (_event_reasons(nvml, handle),)),
+    ]
+
+
+def _event_reasons(nvml: ModuleType, handle: Any) -> int:
+    # Drivers before 535 know this call by its older name only.
+    try:
+        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except nvml.NVMLError_FunctionNotFound:
+        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+
+
+def counter_polls(
+    nvml: ModuleType, handle: Any, slowdown: tuple[int, int, int] | None
+) -> list[Poll]:
+    """What is read on periods of its own; ``slowdown`` are the driver's fields, if it has them."""
+
+    def call(name: str, *arguments: Any) -> Any:
+        function = getattr(nvml, name, None)
+        if function is None:
+            # The binding is older than the call.
+            raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return function(handle, *arguments)
+
+    def ecc_errors(kind: int) -> tuple[int]:
+        return (call("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC),)
+
+    every_link = fields.ALL_LINKS
+    throttle = (fields.POWER_CAP, *(slowdown or ()))
+    reads: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
+        (("energy_j",), lambda: (call("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)),
+        (
+            THROTTLE_COLUMNS,
+            fields.fields_reader(nvml, handle, throttle, lambda nanoseconds: nanoseconds / 1e9),
+        ),
+        (
+            ("power_instant_w",),
+            fields.fields_reader(nvml, handle, (fields.POWER_INSTANT,), lambda mw: mw / 1e3),
+        ),
+        (
+            ("memory_temperature_c",),
+            fields.fields_reader(nvml, handle, (fields.MEMORY_TEMPERATURE,)),
+        ),
+        (("thermal_margin_c",), lambda: (call("nvmlDeviceGetMarginTemperature"),)),
+        (
+            _NVLINK_COLUMNS,
+            fields.fields_reader(
+                nvml,
+                handle,
+                ((fields.NVLINK_SENT, every_link), (fields.NVLINK_RECEIVED, every_link)),
+                lambda kib: kib * 1024,
+            ),
+        ),
+        (("memory_used_bytes",), lambda: (call("nvmlDeviceGetMemoryInfo").used,)),
+        (
+            _PCIE_COLUMNS,
+            fields.byte_counts_reader(nvml, handle, (fields.PCIE_SENT, fields.PCIE_RECEIVED)),
+        ),
+        (("ecc_corrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
+        (("ecc_uncorrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
+    ]
+    return [
+        Poll(
+            columns if columns != THROTTLE_COLUMNS else columns[: len(throttle)],
+            read,
+            PERIODS_S[columns],
+        )
+        for columns, read in reads
+    ]

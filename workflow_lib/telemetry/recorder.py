@@ -1,0 +1,167 @@
+"""Takes a node's readings into the files of its run.
+
+What is read when::
+
+    tick     0         1         2         3    …    every GPU's row of fast readings
+    GPU      0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each with the wall clock of its own reading
+    turn     0               1         2         3   counters, each GPU once a second; every other
+                                                     time the driver's own samples of power as well
+    second   host, events, and all rows to the operating system
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.telemetry.files import SampleFile
+from workflow_lib.telemetry.host import Host
+from workflow_lib.telemetry.source import Source, Value
+
+#: The driver keeps 2.4 s of its own power samples. A GPU's turns are a second apart, so that this
+#: is every other one, however late.
+_POWER_SAMPLES_AFTER_S = 1.5
+
+
+class Recorder:
+    """Reads a source and a host, and writes what they say.
+
+    What the source says it can never tell gets no file: its ``missing`` has the reason.
+    """
+
+    def __init__(
+        self,
+        paths: records.RunPaths,
+        node: str,
+        source: Source,
+        host: Host,
+        rates_take_turns: bool,
+    ) -> None:
+        """Create the files. Raises TelemetryError where one of them exists."""
+        self._source = source
+        self._host = host
+        self._gpus = range(len(source.gpus))
+        self.begin_turns(time.monotonic())
+        self._power_collected_s = [0.0 for _ in self._gpus]
+        self._files: list[SampleFile] = []
+        with ExitStack() as opened:
+            create = functools.partial(self._create, opened)
+            self._samples = create(paths.gpu_samples(node), records.GPU_SAMPLES)
+            self._counters = create(paths.gpu_counters(node), records.GPU_COUNTERS)
+            self._host_samples = create(paths.host_samples(node), records.HOST_SAMPLES)
+            self._power = self._events = self._blocks = None
+            if "power_mw" not in source.missing:
+                self._power = create(paths.power_samples(node), records.POWER_SAMPLES)
+            if "event" not in source.missing:
+                self._events = create(paths.gpu_events(node), records.GPU_EVENTS)
+            if rates_take_turns:
+                self._blocks = create(paths.sampler_blocks(node), records.SAMPLER_BLOCKS)
+            self._opened = opened.pop_all()
+
+    def begin_turns(self, now_s: float) -> None:
+        """Let GPUs' turns begin anew, so that they spread over a second after a pause as well."""
+        self._turns_from_s = now_s
+        self._turns = 0
+
+    def tick(self, now_s: float, lateness_s: float | None) -> None:
+        """Read every GPU, and the counters of those whose turn came; ``now_s`` is monotonic."""
+        self._read_gpus(lateness_s)
+        due = int((now_s - self._turns_from_s) * len(self._gpus))
+        # After a tick that was late, no GPU has more than one turn.
+        for turn in range(max(self._turns, due + 1 - len(self._gpus)), due + 1):
+            gpu = turn % len(self._gpus)
+            self._read_counters(gpu, everything=False)
+            if now_s - self._power_collected_s[gpu] > _POWER_SAMPLES_AFTER_S:
+                self._collect_power(gpu, now_s)
+        self._turns = due + 1
+
+    def second(self) -> None:
+        """Read the host and the events; then hand all rows to the operating system.
+
+        Raises TelemetryError where it does not take them, or the files are gone.
+        """
+        self._read_host_and_events()
+        self.flush()
+
+    def everything(self) -> None:
+        """Read all there is, whether it is due or not: for a run's first and last rows."""
+        self._read_gpus(None)
+        for gpu in self._gpus:
+            self._read_counters(gpu, everything=True)
+            self._collect_power(gpu, time.monotonic())
+        self.second()
+
+    def block(self, row: Mapping[str, Value]) -> None:
+        """A block has ended; ``row`` has the columns of SAMPLER_BLOCKS."""
+        if self._blocks is not None:
+            self._blocks.add(row)
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system."""
+        for file in self._files:
+            file.flush()
+        self._samples.check_present()
+
+    def close(self) -> None:
+        """Flush and close the files, all of them even where one cannot be written."""
+        self._opened.close()
+
+    def _create(
+        self, opened: ExitStack, path: Path, columns: Sequence[records.Column]
+    ) -> SampleFile:
+        file = SampleFile(path, columns)
+        opened.callback(file.close)
+        self._files.append(file)
+        return file
+
+    def _read_gpus(self, lateness_s: float | None) -> None:
+        if lateness_s is not None:
+            lateness_s = round(lateness_s, 6)
+        for gpu in self._gpus:
+            started_s = time.perf_counter()
+            unix_time_s = time.time()
+            values = self._source.read(gpu, unix_time_s)
+            self._samples.add(
+                {
+                    **values,
+                    "unix_time_s": unix_time_s,
+                    "gpu": gpu,
+                    "lateness_s": lateness_s,
+                    "read_cost_s": round(time.perf_counter() - started_s, 7),
+                }
+            )
+
+    def _read_counters(self, gpu: int, everything: bool) -> None:
+        started_s = time.perf_counter()
+        unix_time_s = time.time()
+        values = self._source.read_counters(gpu, unix_time_s, everything)
+        if values:
+            self._counters.add(
+                {
+                    **values,
+                    "unix_time_s": unix_time_s,
+                    "gpu": gpu,
+                    "read_cost_s": round(time.perf_counter() - started_s, 7),
+                }
+            )
+
+    def _collect_power(self, gpu: int, now_s: float) -> None:
+        if self._power is None:
+            return
+        self._power_collected_s[gpu] = now_s
+        self._power.add_lines(
+            f"{driver_time_us},{gpu},{power_mw}"
+            for driver_time_us, power_mw in self._source.power_samples(gpu)
+        )
+
+    def _read_host_and_events(self) -> None:
+        self._host_samples.add({**self._host.read(), "unix_time_s": time.time()})
+        if self._events is None:
+            return
+        for gpu, event, code in self._source.events():
+            self._events.add({"unix_time_s": time.time(), "gpu": gpu, "event": event, "code": code})

@@ -1,0 +1,212 @@
+"""Whether a node's sensors tell the truth about a window, as far as they can be checked.
+
+Power must cover the window, change, and agree with the energy counter, which must move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from workflow_lib.records import GPU_COUNTERS, GPU_EVENTS, GPU_SAMPLES, RunPaths, TelemetryStart
+from workflow_lib.telemetry.counter_span import CounterSpan
+from workflow_lib.telemetry.csv_rows import (
+    Field,
+    InvalidTelemetryError,
+    read_csv,
+    read_gpu_rows,
+)
+
+#: no two power samples may lie further apart than this, or than so many periods
+_LONGEST_GAP_S = 1.0
+_LONGEST_GAP_PERIODS = 5
+#: drivers renew their counters about every 0.1 s: in ten times that, one must have moved
+_MOVES_WITHIN_S = 1.0
+#: How far trapezoid and counter may lie apart, and over which span at least. A board's mean over
+#: 1 s lags by half a second, and so much of a step from idle to full power is lost or gained at an
+#: edge of the span: 0.5 s of 10 s are 5 %. Well within a load they agree to parts of a percent.
+_LARGEST_DIFFERENCE = 0.05
+_COMPARED_FROM_S = 10.0
+#: A working sensor that resolves milliwatts shows no value so often and so long to the last digit.
+#: One that resolves watts may, at its power limit, so that whole watts are no evidence.
+_FROZEN_FROM_S = 10.0
+_FROZEN_FROM_READINGS = 20
+#: what moves while a GPU works, even where its power is held at the limit
+_SIGNS_OF_LIFE = ("temperature_c", "sm_clock_mhz", "event_reasons", "utilisation_percent")
+
+
+@dataclass
+class _Sensor:
+    """What has been seen of one power sensor so far."""
+
+    energy: CounterSpan
+    time_s: float | None = None
+    power_w: float = 0.0
+    #: the trapezoid of power between the ends of the energy counter's span
+    trapezoid_j: float = 0.0
+    readings: int = 0
+    #: the first reading of power in the window, and whether any other differed
+    first: dict[str, Field] = field(default_factory=dict)
+    first_time_s: float = 0.0
+    power_changed: bool = False
+    lives: bool = False
+
+
+def check_sensors(
+    paths: RunPaths, start: TelemetryStart, sensors: Sequence[int], window: tuple[float, float]
+) -> None:
+    """Check the GPUs ``sensors`` of a node, which report power, over ``window`` (start, end in s).
+
+    Raises InvalidTelemetryError with what does not hold, and FileNotFoundError for a missing file.
+    """
+    count = len(start.gpus)
+    _check_lost(paths, start, window)
+    seen = {gpu: _Sensor(CounterSpan(*window)) for gpu in sensors}
+    _check_counters(paths, start, count, seen)
+    longest_s = max(_LONGEST_GAP_S, _LONGEST_GAP_PERIODS / start.sample_rate_hz)
+    path = paths.gpu_samples(start.node)
+    for where, time_s, gpu, row in read_gpu_rows(path, GPU_SAMPLES, count):
+        power_w = row["power_w"]
+        if gpu in seen and isinstance(power_w, float):
+            sensor = seen[gpu]
+            _check_gap(sensor.time_s, time_s, window, longest_s, where)
+            _integrate(sensor, time_s, power_w)
+            _note(sensor, time_s, row, window)
+    for gpu, sensor in seen.items():
+        _check_end(f"{path}: ", gpu, sensor, window)
+        if not start.simulated:
+            _check_frozen(f"{path}: ", gpu, sensor)
+        _check_agreement(f"{paths.gpu_counters(start.node)}: ", gpu, sensor)
+
+
+def _check_lost(paths: RunPaths, start: TelemetryStart, window: tuple[float, float]) -> None:
+    path = paths.gpu_events(start.node)
+    if not path.is_file():
+        return
+    for line, row in read_csv(path, GPU_EVENTS):
+        time_s = row["unix_time_s"]
+        if row["event"] == "lost" and isinstance(time_s, float) and time_s <= window[1]:
+            raise InvalidTelemetryError(
+                f"{path}, line {line}: GPU {row['gpu']} was lost to the driver "
+                f"{window[1] - time_s:.1f} s before the end of the measured steps."
+            )
+
+
+def _check_counters(
+    paths: RunPaths, start: TelemetryStart, count: int, seen: dict[int, _Sensor]
+) -> None:
+    path = paths.gpu_counters(start.node)
+    latest: dict[int, float] = {}
+    for where, time_s, gpu, row in read_gpu_rows(path, GPU_COUNTERS, count):
+        energy_j = row["energy_j"]
+        if gpu not in seen or not isinstance(energy_j, float):
+            continue
+        if energy_j < latest.get(gpu, energy_j):
+            raise InvalidTelemetryError(f"{where}: the energy counter ran backwards.")
+        latest[gpu] = energy_j
+        seen[gpu].energy.add(time_s, energy_j)
+    for gpu, sensor in seen.items():
+        span = sensor.energy
+        ends = span.ends()
+        if ends is None:
+            duration_s = span.end_unix_s - span.start_unix_s
+            if duration_s >= _COMPARED_FROM_S and "energy_j" not in start.missing:
+                raise InvalidTelemetryError(
+                    f"{path}: the readings of GPU {gpu}'s energy counter do not cover the "
+                    "measured steps."
+                )
+        elif (
+            ends[1].unix_time_s - ends[0].unix_time_s >= _MOVES_WITHIN_S
+            and ends[1].value <= ends[0].value
+        ):
+            raise InvalidTelemetryError(
+                f"{path}: the energy counter of GPU {gpu} stood still for "
+                f"{ends[1].unix_time_s - ends[0].unix_time_s:.1f} s."
+            )
+
+
+def _check_gap(
+    before_s: float | None,
+    time_s: float,
+    window: tuple[float, float],
+    longest_s: float,
+    where: str,
+) -> None:
+    start_s, end_s = window
+    if before_s is None:
+        if time_s > start_s:
+            raise InvalidTelemetryError(
+                f"{where}: the first power sample is {time_s - start_s:.1f} s after "
+                "the start of the measured steps."
+            )
+        return
+    if time_s > start_s and before_s < end_s and time_s - before_s > longest_s:
+        raise InvalidTelemetryError(
+            f"{where}: no power sample for {time_s - before_s:.1f} s within the measured steps, "
+            f"where {longest_s:.1f} s is allowed."
+        )
+
+
+def _integrate(sensor: _Sensor, time_s: float, power_w: float) -> None:
+    """Add the segment since the last reading, cut to the span of the energy counter."""
+    ends = sensor.energy.ends()
+    if ends is not None and sensor.time_s is not None and time_s > sensor.time_s:
+        left = max(sensor.time_s, ends[0].unix_time_s)
+        right = min(time_s, ends[1].unix_time_s)
+        if right > left:
+            slope = (power_w - sensor.power_w) / (time_s - sensor.time_s)
+            middle_w = sensor.power_w + slope * ((left + right) / 2 - sensor.time_s)
+            sensor.trapezoid_j += (right - left) * middle_w
+    sensor.time_s, sensor.power_w = time_s, power_w
+
+
+def _note(
+    sensor: _Sensor, time_s: float, row: dict[str, Field], window: tuple[float, float]
+) -> None:
+    if not window[0] <= time_s <= window[1]:
+        return
+    if not sensor.readings:
+        sensor.first, sensor.first_time_s = row, time_s
+    sensor.readings += 1
+    sensor.power_changed |= row["power_w"] != sensor.first["power_w"]
+    sensor.lives = sensor.lives or any(row[name] != sensor.first[name] for name in _SIGNS_OF_LIFE)
+
+
+def _check_end(where: str, gpu: int, sensor: _Sensor, window: tuple[float, float]) -> None:
+    if sensor.time_s is None:
+        raise InvalidTelemetryError(f"{where}GPU {gpu} has no power sample.")
+    if sensor.time_s < window[1]:
+        raise InvalidTelemetryError(
+            f"{where}the last power sample of GPU {gpu} is {window[1] - sensor.time_s:.1f} s "
+            "before the end of the measured steps."
+        )
+
+
+def _check_frozen(where: str, gpu: int, sensor: _Sensor) -> None:
+    power_w = sensor.first.get("power_w")
+    if sensor.power_changed or not sensor.lives or not isinstance(power_w, float):
+        return
+    covered_s = sensor.energy.end_unix_s - sensor.first_time_s
+    if (
+        sensor.readings >= _FROZEN_FROM_READINGS
+        and covered_s >= _FROZEN_FROM_S
+        and not power_w.is_integer()
+    ):
+        raise InvalidTelemetryError(
+            f"{where}the power of GPU {gpu} is {power_w} W in all {sensor.readings} samples of the "
+            "measured steps, while other readings of it change: its sensor is frozen."
+        )
+
+
+def _check_agreement(where: str, gpu: int, sensor: _Sensor) -> None:
+    ends = sensor.energy.ends()
+    if ends is None or ends[1].unix_time_s - ends[0].unix_time_s < _COMPARED_FROM_S:
+        return
+    counted_j = ends[1].value - ends[0].value
+    if abs(counted_j - sensor.trapezoid_j) > _LARGEST_DIFFERENCE * counted_j:
+        raise InvalidTelemetryError(
+            f"{where}the energy counter of GPU {gpu} advanced by {counted_j:.0f} J in "
+            f"{ends[1].unix_time_s - ends[0].unix_time_s:.1f} s about the measured steps, its "
+            f"power adds up to {sensor.trapezoid_j:.0f} J: more than "
+            f"{_LARGEST_DIFFERENCE:.0%} apart."
+        )
