@@ -67,7 +67,7 @@ class Recorder:
         self._turns_from_s = now_s
         self._turns = 0
 
-    def tick(self, now_s: float, lateness_s: float | None) -> None:
+    def tick(self, now_s: float, lateness_s: float) -> None:
         """Read every GPU, and the counters of those whose turn came; ``now_s`` is monotonic."""
         self._read_gpus(lateness_s)
         due = int((now_s - self._turns_from_s) * len(self._gpus))
