@@ -70,15 +70,17 @@ class Load:
         for end in self._ends:
             _answer(end, _START_S)
 
-    def begin(self, spans: Sequence[Span], matrix: int, begin_unix_s: float | None = None) -> float:
-        """Let every GPU work in these spans; returns the wall clock at which they are counted from.
+    def begin(self, spans: Sequence[Span], matrix: int, first: int | None = None) -> float:
+        """Let the first GPUs (or all) work in these spans, and the others rest; returns the wall
+        clock from which the spans count.
 
         ``matrix`` is the rows of the square matrices.
         """
-        begin = time.time() + 0.5 if begin_unix_s is None else begin_unix_s
+        begin = time.time() + 0.5
         self._stop.clear()
-        for end in self._ends:
-            end.send((begin, list(spans), matrix))
+        for number, end in enumerate(self._ends):
+            works = first is None or number < first
+            end.send((begin, list(spans) if works else [], matrix))
         return begin
 
     def finish(self, timeout_s: float, abort: bool = False) -> list[list[Span]]:

@@ -40,7 +40,7 @@ class Waves:
             "energy counter": polling.Poller("energy counter", gpus[-1:]),
             "driver samples": polling.Poller("driver samples", gpus),
         }
-        begin = self._worker.begin([*warm, *shifted], MATRIX)
+        begin = self._worker.begin([*warm, *shifted], MATRIX, first=len(gpus))
         try:
             worked = self._worker.finish(warm_s + end_s + 60)
         finally:

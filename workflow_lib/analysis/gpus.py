@@ -47,14 +47,6 @@ _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_re
 _NONE_INSIDE = "no reading lies within the measured steps"
 
 
-def is_power_sensor(gpu: int, hardware: Hardware) -> bool:
-    """Whether a GPU reports its package's power: the first die of a package does, for all of it.
-
-    On MI250 the second die's own power reading is 0 or absent, and means nothing.
-    """
-    return gpu % hardware.gpus_per_package == 0
-
-
 def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
     """The row of a GPU of which nothing is known, for one reason."""
     names = [column.name for column in GPUS if column.name not in _ALWAYS_KNOWN]
@@ -116,7 +108,7 @@ class Gpu:
 
         duration_s = self.window.duration_s
         fill("unix_time_s", self._problem("unix_time_s", any_gap=True), longest_gap_s=_GAP)
-        package = _package_reason(self.gpu, hardware)
+        package = self._package_reason(hardware.gpus_per_package)
         power = package or self._problem("power_w")
         fill("power_w", power, power_mean_w=("integral", duration_s), energy_j=("integral", 1))
         for column, value in self._peak().items():
@@ -240,6 +232,15 @@ class Gpu:
             return None, f"the counter {counter} ran backwards"
         return int(around[1].value - around[0].value), None
 
+    def _package_reason(self, gpus_per_package: int) -> str | None:
+        sensor = self.recording.start.power_sensor(self.gpu, gpus_per_package)
+        if sensor == self.gpu:
+            return None
+        return (
+            f"GPU {self.gpu} shares the power sensor of its package ({gpus_per_package} GPUs) "
+            f"with GPU {sensor}, which reports for all of it"
+        )
+
     def _xid_events(self) -> tuple[int | None, str | None]:
         events = self.recording.events
         if events is None:
@@ -249,13 +250,3 @@ class Gpu:
 
 
 _GAP = ("longest_gap_s", 1.0)
-
-
-def _package_reason(gpu: int, hardware: Hardware) -> str | None:
-    if is_power_sensor(gpu, hardware):
-        return None
-    first = gpu - gpu % hardware.gpus_per_package
-    return (
-        f"GPU {gpu} shares the power sensor of its package ({hardware.gpus_per_package} GPUs) "
-        f"with GPU {first}, which reports for all of it"
-    )

@@ -16,7 +16,6 @@ from workflow_lib.analysis.gpus import (
     SLOW_READINGS,
     Gpu,
     empty_row,
-    is_power_sensor,
 )
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
@@ -37,6 +36,8 @@ class Node:
 
     #: as :data:`~workflow_lib.records.GPUS` has them, less ``cell`` and ``run``
     rows: tuple[dict[str, Any], ...]
+    #: each GPU → the one that reports the power of its package
+    power_sensors: Mapping[int, int]
     #: of its power-reporting GPUs together
     idle_power_w: Known
     cpu_energy_j: Known
@@ -53,7 +54,9 @@ def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: s
     """A node of which nothing is known, for one reason."""
     nothing = (None, reason)
     rows = tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus)
-    return Node(rows, nothing, nothing, nothing, nothing)
+    size = hardware.gpus_per_package
+    reporting = {gpu: gpu - gpu % size for gpu in gpus}
+    return Node(rows, reporting, nothing, nothing, nothing, nothing)
 
 
 def reduce_node(
@@ -95,10 +98,12 @@ def reduce_node(
         ).row(hardware)
         for gpu in gpus
     )
-    sensors = [gpu for gpu in gpus if is_power_sensor(gpu, hardware)]
+    reporting = {gpu: recording.start.power_sensor(gpu, hardware.gpus_per_package) for gpu in gpus}
+    sensors = [gpu for gpu, sensor in reporting.items() if sensor == gpu]
     compared = {gpu: counted[gpu].compared for gpu in sensors}
     return Node(
         rows,
+        reporting,
         _idle_power(recording, sensors, before_training, idle_baseline_s),
         _over_host(recording, "cpu_energy_j", "increase", window),
         _over_host(recording, "node_power_w", "integral", window),

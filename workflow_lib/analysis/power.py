@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.gpus import is_power_sensor
 from workflow_lib.analysis.nodes import Known, Node
 from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steps import Steps
@@ -27,10 +26,11 @@ def add_power(
 
     ``sources`` are where the readings of each node came from. ``RunRow.add_steps`` has been called.
     """
-    gpus = [gpu for node in nodes for gpu in node.rows]
-    hardware, count = row.cell.hardware, row.cell.degrees.world_size
-    sensors = [gpu for gpu in gpus if is_power_sensor(gpu["gpu"], hardware)]
-    orphan = _gpu_without_sensor(gpus, row.cell)
+    count = row.cell.degrees.world_size
+    sensors = [
+        gpu for node in nodes for gpu in node.rows if node.power_sensors[gpu["gpu"]] == gpu["gpu"]
+    ]
+    orphan = _gpu_without_sensor(nodes)
     energy_j, reason = _combine(sensors, "energy_j", sum, orphan)
     counter_j, counter_reason = _combine(sensors, "energy_counter_j", sum, orphan)
     peak_w, peak_reason = _combine(sensors, "power_peak_w", max, orphan)
@@ -137,13 +137,16 @@ def add_temperatures(row: RunRow, gpus: Sequence[dict[str, Any]]) -> None:
         row.set("temperature_spread_c", max(value for value, _ in spreads if value is not None))
 
 
-def _gpu_without_sensor(gpus: Sequence[dict[str, Any]], cell: Cell) -> str | None:
+def _gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
     """Names a GPU whose package's power is reported by a GPU that no rank used, if there is one."""
-    used = {(gpu["node"], gpu["gpu"]) for gpu in gpus}
-    size = cell.hardware.gpus_per_package
-    for node, gpu in sorted(used):
-        if (node, sensor := gpu - gpu % size) not in used:
-            return f"{node} GPU {gpu}: its package's power is reported by GPU {sensor}, unused here"
+    for node in nodes:
+        for row in node.rows:
+            sensor = node.power_sensors[row["gpu"]]
+            if sensor not in node.power_sensors:
+                return (
+                    f"{row['node']} GPU {row['gpu']}: its package's power is reported by GPU "
+                    f"{sensor}, unused here"
+                )
     return None
 
 

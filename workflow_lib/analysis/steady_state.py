@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.gpus import is_power_sensor
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recording
@@ -190,7 +189,8 @@ def _series(
     for recording, used in recordings.values():
         gpus = used
         if quantity == "power_w":
-            gpus = [gpu for gpu in used if is_power_sensor(gpu, row.cell.hardware)]
+            size = row.cell.hardware.gpus_per_package
+            gpus = [gpu for gpu in used if recording.start.power_sensor(gpu, size) == gpu]
         frame = mean_over_spans(recording, gpus, quantity, windows)
         if frame["mean"].null_count():
             return None, f"{recording.node}: {quantity} was not read throughout all steps"

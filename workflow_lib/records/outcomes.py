@@ -122,6 +122,19 @@ class TelemetryStart:
     #: column name → why it stays empty on this node
     missing: Mapping[str, str]
 
+    def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
+        """The GPU that reports the power of this one's package, as the source found it; the
+        package's first where the source does not say.
+
+        On MI250 the other die's own reading is 0 or absent, and means nothing.
+        """
+        if gpu < len(self.gpus) and "package" in self.gpus[gpu]:
+            package = self.gpus[gpu]["package"]
+            for other, entry in enumerate(self.gpus):
+                if entry.get("package") == package and entry.get("reports_power"):
+                    return other
+        return gpu - gpu % gpus_per_package
+
 
 @dataclass(frozen=True)
 class CoolDown:

@@ -143,12 +143,9 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
 
 
 def _power_sensors(start: TelemetryStart, cell: Cell) -> list[int]:
-    """The GPUs that report power: on MI250, the first die of each package."""
-    return [
-        gpu
-        for gpu, entry in enumerate(start.gpus)
-        if entry.get("reports_power", gpu % cell.hardware.gpus_per_package == 0)
-    ]
+    """The GPUs that report power: on MI250, one die of each package."""
+    size = cell.hardware.gpus_per_package
+    return [gpu for gpu in range(len(start.gpus)) if start.power_sensor(gpu, size) == gpu]
 
 
 def _check_blocks(path: Path, window: tuple[float, float]) -> None:

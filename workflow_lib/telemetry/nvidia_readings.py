@@ -35,30 +35,6 @@ PERIODS_S: dict[tuple[str, ...], float] = {
 }
 
 COLUMNS = (
-    "throttle_power_cap_s",
-    "throttle_sw_thermal_s",
-    "throttle_hw_thermal_s",
-    "throttle_power_brake_s",
-)
-_PCIE_COLUMNS = ("pcie_sent_bytes", "pcie_received_bytes")
-_NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
-
-#: Columns that one call fills → seconds between its calls, with what a call costs on H200 (driver
-#: 580). What is not here takes 1–2 µs and is read at every tick.
-PERIODS_S: dict[tuple[str, ...], float] = {
-    ("energy_j",): 10.0,  # 3.7 ms
-    THROTTLE_COLUMNS: 10.0,  # up to 1 ms; advances in steps of 0.1 s
-    ("power_instant_w",): 10.0,  # 0.05–1.6 ms
-    ("memory_temperature_c",): 10.0,  # up to 2 ms
-    ("thermal_margin_c",): 10.0,  # 1 ms
-    _NVLINK_COLUMNS: 10.0,  # 0.8–3 ms
-    ("memory_used_bytes",): 5.0,  # 9 µs, but it hardly changes
-    _PCIE_COLUMNS: 2.0,  # 0.2–0.35 ms; goes round every 4 GiB
-    ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
-    ("ecc_uncorrected_errors",): 30.0,
-}
-
-COLUMNS = (
     "power_w",
     "temperature_c",
     "sm_clock_mhz",
