@@ -110,7 +110,7 @@ def student_t(freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    return math.fsum(term / freedom**power for power, term in enumerate(terms))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

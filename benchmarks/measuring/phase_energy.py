@@ -101,7 +101,13 @@ def _row(
 ) -> tuple[str, ...]:
     long, short = [], []
     for (times, joules), integral in zip(counters, integrals, strict=True):
-        long.append(energy_windows.longest_difference(times, joules, integral, between, shift_s))
+        try:
+            long.append(
+                energy_windows.longest_difference(times, joules, integral, between, shift_s)
+            )
+        except ValueError as error:
+            log.row("energy", method=method, stamps=stamped, phase=phase, error=str(error))
+            return (method, stamped, phase, str(error), *[""] * 6)
         short.append(
             energy_windows.differences(times, joules, integral, _SHORT_WINDOW_S, between, shift_s)
         )

@@ -11,6 +11,7 @@ import pytest
 
 from tests.telemetry.nvml import Played
 from workflow_lib.telemetry.nvidia_fields import ByteCounter
+from workflow_lib.telemetry.nvidia_readings import PERIODS_S
 from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
 
 #: nvmlEventType
@@ -188,16 +189,14 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
         for second, gpu in itertools.product(range(121), range(8)):
             for column in source.read_counters(gpu, played.set_time(second + gpu / 8)):
                 seconds[gpu, column].append(second)
+    periods = {column: period for columns, period in PERIODS_S.items() for column in columns}
+    assert (periods["energy_j"], periods["pcie_sent_bytes"]) == (20, 10)
     for (_, column), at in seconds.items():
         gaps = [b - a for a, b in itertools.pairwise(at)]
-        period = {"pcie": 2, "memory_used": 5, "ecc": 30}.get(
-            next((name for name in ("pcie", "memory_used", "ecc") if column.startswith(name)), ""),
-            10,
-        )
         # All are read at the start; the first period is cut short, so that they spread.
         assert at[0] == 0
-        assert gaps[0] <= period
-        assert set(gaps[1:]) == {period}
+        assert gaps[0] <= periods[column]
+        assert set(gaps[1:]) == {periods[column]}
     for gpu in range(8):
         energy, memory = seconds[gpu, "energy_j"], seconds[gpu, "memory_temperature_c"]
         assert not set(energy[1:]) & set(memory[1:])
