@@ -216,20 +216,25 @@ def write_driver_samples(paths: RunPaths, from_s: float, to_s: float) -> None:
     write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
 
 
-def test_the_peak_is_of_the_drivers_own_samples_where_they_cover_the_window(
-    tmp_path: Path,
-) -> None:
+def test_power_is_that_of_the_drivers_own_samples_where_they_have_no_hole(tmp_path: Path) -> None:
     paths = Run().write(tmp_path / "run1")
-    write_driver_samples(paths, 15, 46)
+    write_driver_samples(paths, -12, 51)
     row, gpu, _ = reduced(paths)
-    assert (gpu["power_peak_w"], gpu["power_peak_source"]) == (690.0, "driver")
+    assert (gpu["power_peak_w"], gpu["power_source"]) == (690.0, "driver")
+    # 20 s at 400 W, and a triangle of 290 W that is 40 ms wide.
+    assert gpu["energy_j"] == pytest.approx(8000 + 290 * 0.02, abs=0.01)
     assert row["power_peak_w"] == 690.0
 
 
-def test_driver_samples_that_miss_a_part_give_no_peak(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("from_s", "to_s"), [(-5, 51), (-12, 41)])
+def test_driver_samples_that_miss_a_part_are_left_aside(
+    tmp_path: Path, from_s: float, to_s: float
+) -> None:
+    whole = Run().write(tmp_path / "whole" / "run1")
     paths = Run().write(tmp_path / "run1")
-    write_driver_samples(paths, 21, 46)
-    assert reduced(paths)[1]["power_peak_source"] == "readings"
+    write_driver_samples(paths, from_s, to_s)
+    assert reduced(paths)[1]["power_source"] == "readings"
+    assert reduced(paths)[1]["energy_j"] == reduced(whole)[1]["energy_j"]
 
 
 def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:

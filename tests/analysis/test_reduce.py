@@ -127,7 +127,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "power_mean_w": 600.0,
         "power_peak_w": 600.0,
         "energy_j": 12_000.0,
-        "power_peak_source": "readings",
+        "power_source": "readings",
         "energy_counter_j": pytest.approx(12_000.0),
         "energy_difference": pytest.approx(0),
         "temperature_mean_c": pytest.approx(60.125),

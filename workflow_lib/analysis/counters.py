@@ -88,7 +88,7 @@ def counted_energies(
         wanted |= {(gpu, window.start_unix_s), (gpu, window.end_unix_s)}
         for pair in pairs.get(gpu, {}).values():
             wanted |= {(gpu, reading.unix_time_s) for reading in pair or ()}
-    until = _power_integrals(recording.samples, sorted(wanted))
+    until = _power_integrals(recording.power, sorted(wanted))
     return {
         gpu: _counted(recording, gpu, window, spans.get(gpu), pairs.get(gpu, {}), until)
         for gpu in gpus
@@ -159,13 +159,12 @@ def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:
 
 
 def _power_integrals(
-    samples: pl.DataFrame, moments: Sequence[tuple[int, float]]
+    power: pl.DataFrame, moments: Sequence[tuple[int, float]]
 ) -> dict[tuple[int, float], float | None]:
     """∫ P dt in J until each (GPU, time), from the GPU's first reading on, or None.
 
     For a second beyond the first and the last reading, power is taken to be what it was there.
     """
-    power = samples.drop_nulls("power_w")
     edges = power.group_by("gpu").agg(
         first_unix_s=pl.col("unix_time_s").first(),
         last_unix_s=pl.col("unix_time_s").last(),

@@ -20,9 +20,6 @@ from workflow_lib.telemetry.counter_span import CounterSpan
 #: sample periods, whichever is longer; a longer one makes the measure null
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
-#: the driver's power samples, 20 ms apart, give the peak where they have no longer gap than this:
-#: they then saw all but an instant of the window
-_LONGEST_PEAK_GAP_S = 0.5
 
 _LINK_COUNTERS = (
     "gpu_link_received_bytes",
@@ -34,9 +31,11 @@ ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
 #: readings of every tick that are looked at over the window
 READINGS: Mapping[str, pl.Expr] = {
-    **{name: pl.col(name) for name in ("unix_time_s", "power_w", "temperature_c", "sm_clock_mhz")},
+    **{name: pl.col(name) for name in ("unix_time_s", "temperature_c", "sm_clock_mhz")},
     **throttling.EVENTS,
 }
+#: looked at in :attr:`Recording.power`
+POWER: Mapping[str, pl.Expr] = {"power_w": pl.col("power_w")}
 #: and those on a period of their own
 SLOW_READINGS: Mapping[str, pl.Expr] = {
     name: pl.col(name) for name in ("memory_temperature_c", "thermal_margin_c", *_LINK_COUNTERS)
@@ -80,8 +79,6 @@ class Gpu:
     #: of cumulative counters: throttling and errors
     spans: Mapping[str, CounterSpan | None]
     counted: CountedEnergy
-    #: the driver's own power samples, see :meth:`Recording.power_peaks`
-    power_peak: Mapping[str, float | None] | None
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row: values where they can be had, else null and why."""
@@ -110,9 +107,14 @@ class Gpu:
         fill("unix_time_s", self._problem("unix_time_s", any_gap=True), longest_gap_s=_GAP)
         package = self._package_reason(hardware.gpus_per_package)
         power = package or self._problem("power_w")
-        fill("power_w", power, power_mean_w=("integral", duration_s), energy_j=("integral", 1))
-        for column, value in self._peak().items():
-            put(column, value, power)
+        fill(
+            "power_w",
+            power,
+            power_mean_w=("integral", duration_s),
+            energy_j=("integral", 1),
+            power_peak_w=("peak", 1),
+        )
+        put("power_source", self.recording.power_sources.get(self.gpu), power)
         counted = self.counted
         put("energy_counter_j", counted.energy_j, package or counted.energy_reason)
         difference = counted.compared[0] / counted.compared[1] - 1 if counted.compared else None
@@ -182,21 +184,6 @@ class Gpu:
         if problem := self._problem(counter, bridged_s=bridged_s):
             return problem
         return f"the counter {counter} ran backwards" if self._look(counter)["falls"] else None
-
-    def _peak(self) -> dict[str, Any]:
-        """The highest power, and whether the driver's own samples are among those it is of."""
-        reading_w = self._look("power_w").get("peak")
-        driver = self.power_peak or {}
-        peak_w, gap_s = driver.get("peak_w"), driver.get("longest_gap_s")
-        if peak_w is not None and gap_s is not None and gap_s <= _LONGEST_PEAK_GAP_S:
-            return {
-                "power_peak_w": max(peak_w, reading_w or peak_w),
-                "power_peak_source": "driver",
-            }
-        return {
-            "power_peak_w": reading_w,
-            "power_peak_source": None if reading_w is None else "readings",
-        }
 
     def _throttle(self) -> dict[str, tuple[Any, str | None]]:
         """Column → value or reason: the shares, where they come from, and as sampled beside."""

@@ -12,6 +12,7 @@ from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import counted_energies, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
+    POWER,
     READINGS,
     SLOW_READINGS,
     Gpu,
@@ -78,6 +79,7 @@ def reduce_node(
     """
     looks = {
         **_looks(recording.samples, READINGS, window),
+        **_looks(recording.power, POWER, window),
         **_looks(recording.counters, SLOW_READINGS, window),
     }
     spans = {
@@ -85,7 +87,6 @@ def reduce_node(
         for counter in (*throttling.COUNTERS, *ERROR_COUNTERS)
     }
     counted = counted_energies(recording, gpus, window)
-    peaks = recording.power_peaks(window)
     rows = tuple(
         Gpu(
             gpu,
@@ -94,7 +95,6 @@ def reduce_node(
             {quantity: found[gpu] for quantity, found in looks.items() if gpu in found},
             {counter: found.get(gpu) for counter, found in spans.items()},
             counted[gpu],
-            peaks.get(gpu),
         ).row(hardware)
         for gpu in gpus
     )
@@ -139,7 +139,7 @@ def _integrals(
     ).join(pl.DataFrame({"gpu": list(gpus)}, schema={"gpu": pl.Int64}), how="cross")
     until = {
         edge: metrics.integrals_until(
-            recording.samples,
+            recording.power if quantity == "power_w" else recording.samples,
             pl.col(quantity),
             spans.select("gpu", moment_unix_s=pl.col(f"{edge}_unix_s")),
         )["integral"]
@@ -208,9 +208,8 @@ def _idle_power(
     idle_baseline_s: float,
 ) -> Known:
     """Mean power by the trapezoid rule, over the idle baseline."""
-    samples, node = recording.samples, recording.node
-    first = samples.filter(pl.col("power_w").is_not_null())
-    begins = dict(first.group_by("gpu").agg(pl.col("unix_time_s").first()).iter_rows())
+    power, node = recording.power, recording.node
+    begins = dict(power.group_by("gpu").agg(pl.col("unix_time_s").first()).iter_rows())
     lacking = [gpu for gpu in sensors if gpu not in begins]
     if lacking or not sensors:
         reason = recording.why_absent("power_w")
@@ -223,7 +222,7 @@ def _idle_power(
             f"node {node} was watched for {max(window.duration_s, 0):.3g} s before training "
             f"began, less than the {_SHORTEST_IDLE_S:g} s that power is averaged over"
         )
-    looks = _looks(samples, {"power_w": pl.col("power_w")}, window)["power_w"]
+    looks = _looks(power, POWER, window)["power_w"]
     if any(looks[gpu]["last_unix_s"] < end_unix_s for gpu in sensors):
         return None, f"telemetry of node {node} ended before training began"
     return sum(looks[gpu]["integral"] for gpu in sensors) / window.duration_s, ""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 
-from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.analysis.tables import schema
 from workflow_lib.records import (
@@ -35,6 +34,8 @@ _SAMPLES = (
     "sm_clock_mhz",
     "event_reasons",
 )
+#: a longer time without one of the driver's samples is a hole
+_LONGEST_HOLE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -45,52 +46,20 @@ class Recording:
     start: TelemetryStart
     end: TelemetryEnd | None
     samples: pl.DataFrame
+    #: ``gpu``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best
+    power: pl.DataFrame
+    #: GPU → "driver" (its own samples) or "readings", for every GPU that power was read of
+    power_sources: Mapping[int, str]
     counters: pl.DataFrame
     host: pl.DataFrame
     #: null where the driver's events were not recorded
     events: pl.DataFrame | None
-    paths: RunPaths
     #: column → why none of its values was recorded
     absent: Mapping[str, str]
 
     def why_absent(self, column: str) -> str:
         """Why no row has a value of a column."""
         return self.absent.get(column, f"no sample has a {column}")
-
-    def power_peaks(self, window: Window) -> dict[int, dict[str, float | None]]:
-        """Of each GPU's power samples that the driver took by itself, within a window.
-
-        GPU → ``peak_w``; ``longest_gap_s``, the longest time without one, edges included. They are
-        many, so that they are read for this alone.
-        """
-        path = self.paths.power_samples(self.node)
-        if not path.is_file():
-            return {}
-        samples = read_rows(path, POWER_SAMPLES, tuple(column.name for column in POWER_SAMPLES))
-        time_s = pl.col("driver_time_us") / 1e6
-        inside = (
-            samples.lazy()
-            .select("gpu", time_s=time_s, power_w=pl.col("power_mw") / 1000)
-            .filter(pl.col("time_s").is_between(window.start_unix_s, window.end_unix_s))
-            .group_by("gpu")
-            .agg(
-                peak_w=pl.col("power_w").max(),
-                first_s=pl.col("time_s").min(),
-                last_s=pl.col("time_s").max(),
-                gap_s=pl.col("time_s").sort().diff().max(),
-            )
-            .select(
-                "gpu",
-                "peak_w",
-                longest_gap_s=pl.max_horizontal(
-                    "gap_s",
-                    pl.col("first_s") - window.start_unix_s,
-                    window.end_unix_s - pl.col("last_s"),
-                ),
-            )
-            .collect()
-        )
-        return {row.pop("gpu"): row for row in inside.to_dicts()}
 
 
 def read_recording(paths: RunPaths, node: str) -> Recording | str:
@@ -104,6 +73,7 @@ def read_recording(paths: RunPaths, node: str) -> Recording | str:
     samples_path = paths.gpu_samples(node)
     samples = read_rows(samples_path, GPU_SAMPLES, timed).select(_SAMPLES)
     _check_order(samples_path, samples, ("gpu",))
+    power, power_sources = _power(paths.power_samples(node), samples)
     counters = _read_or_empty(paths.gpu_counters(node), GPU_COUNTERS, timed, absent)
     _check_order(paths.gpu_counters(node), counters, ("gpu",))
     host = _read_or_empty(paths.host_samples(node), HOST_SAMPLES, ("unix_time_s",), absent)
@@ -115,7 +85,52 @@ def read_recording(paths: RunPaths, node: str) -> Recording | str:
     else:
         absent.setdefault("event", f"telemetry/{events_path.name} is missing")
     end = read_if_there(paths.telemetry_end(node), TelemetryEnd)
-    return Recording(node, start, end, samples, counters, host, events, paths, absent)
+    return Recording(
+        node, start, end, samples, power, power_sources, counters, host, events, absent
+    )
+
+
+def _power(path: Path, samples: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, str]]:
+    """Each GPU's power, and where it is from.
+
+    The driver's own samples are taken where they have no hole from the first reading to the last:
+    every 20 ms on H200, they follow the load at once, where readings are the mean of the second
+    before. One source serves the whole run of a GPU, so that its parts can be compared.
+    """
+    readings = samples.select("gpu", "unix_time_s", "power_w").drop_nulls("power_w")
+    if not path.is_file():
+        return readings, dict.fromkeys(readings["gpu"].unique().sort().to_list(), "readings")
+    names = tuple(column.name for column in POWER_SAMPLES)
+    driver = read_rows(path, POWER_SAMPLES, names).select(
+        "gpu", unix_time_s=pl.col("driver_time_us") / 1e6, power_w=pl.col("power_mw") / 1000
+    )
+    _check_order(path, driver, ("gpu",))
+    spans = readings.group_by("gpu").agg(
+        begin_unix_s=pl.col("unix_time_s").first(), end_unix_s=pl.col("unix_time_s").last()
+    )
+    time = pl.col("unix_time_s")
+    # The driver remembers what was before the first reading: perhaps another job.
+    driver = driver.join(spans, on="gpu").filter(time >= pl.col("begin_unix_s"))
+    whole = (
+        driver.group_by("gpu")
+        .agg(
+            gap_s=pl.max_horizontal(
+                time.diff().max(),
+                time.first() - pl.col("begin_unix_s").first(),
+                pl.col("end_unix_s").first() - time.last(),
+            )
+        )
+        .filter(pl.col("gap_s") <= _LONGEST_HOLE_S)["gpu"]
+        .to_list()
+    )
+    best = pl.concat(
+        [
+            readings.filter(~pl.col("gpu").is_in(whole)),
+            driver.select(readings.columns).filter(pl.col("gpu").is_in(whole)),
+        ]
+    )
+    gpus = readings["gpu"].unique().sort().to_list()
+    return best, {gpu: "driver" if gpu in whole else "readings" for gpu in gpus}
 
 
 def _read_or_empty(

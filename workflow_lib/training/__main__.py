@@ -99,6 +99,9 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     progress.rank = launch.rank
     launching.check(launch, cell.degrees)
     _limit_threads(launch.local_world_size)
+    # Four times this long, a minute unless set, NCCL's watchdog keeps a rank that has waited in
+    # vain from ending, so that others can dump what they were at. Nothing is dumped here.
+    os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
 
     # Only now, so that a mistake in the call costs no seconds of imports.
     import torch.distributed as dist

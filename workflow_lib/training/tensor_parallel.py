@@ -36,8 +36,9 @@ from workflow_lib.training.collectives import (
 )
 
 #: chunks of the sequence in which a product and a collective that needs it overlap. More chunks
-#: expose less of the first and last one, but make the products small.
-CHUNKS = 4
+#: expose less of the first and last one, but make the products small: on 4×H200 two trained 6 %
+#: faster than four.
+CHUNKS = 2
 
 
 class TensorParallel:
