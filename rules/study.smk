@@ -48,6 +48,13 @@ CHOSEN_SWEEPS = [
     for name, sweep in SWEEPS.items()
     if sweep.platform == config["platform"] and sweep.spec in config["sweeps"]
 ]
+if not CHOSEN_SWEEPS:
+    there = sorted({s.spec for s in SWEEPS.values() if s.platform == config["platform"]})
+    raise WorkflowError(
+        f"none of the sweeps {', '.join(config['sweeps'])} is for platform {config['platform']}; "
+        f"these are: {', '.join(there) or 'none'}. Choose with --config 'sweeps=[NAME]', or name "
+        "the platform in the sweep's file"
+    )
 
 
 wildcard_constraints:

@@ -130,10 +130,14 @@ def test_a_result_is_run_again_on_request_and_keeps_its_files(tmp_path, capsys):
     end(paths, Outcome.OUT_OF_MEMORY, "rank 3 ran out of memory")
     arguments = ["--results", str(tmp_path), "--again", "--outcome", "out_of_memory"]
     assert status.main(arguments) == 0
-    assert "runs these again" in capsys.readouterr().out
+    assert "runs them again" in capsys.readouterr().out
     assert not paths.outcome.exists()
     assert records.read_outcome(paths).cause == "rank 3 ran out of memory"
-    assert only(tmp_path).state == "failed"
+    found = only(tmp_path)
+    assert found.state == "again"
+    text = status.describe([found], NOW)
+    assert "was out_of_memory; the workflow will run it anew, no sweep's plan has it now" in text
+    assert text.endswith("1 runs: again 1")
 
 
 def test_again_without_a_choice_touches_nothing(tmp_path, capsys):

@@ -67,12 +67,44 @@ def describe(plan: pl.DataFrame) -> str:
     total = "unknown (the platform's peak rate is not known)"
     if not hours.is_null().any():
         total = f"{hours.sum():.0f}"
+    parts += _by_sweep(plan)
+    runs = int(feasible["repeats"].sum())
     parts.append(
-        f"{len(plan)} cells: {len(feasible)} can run, in {feasible['repeats'].sum()} runs; "
+        f"{_counted(len(plan), 'cell')}: {len(feasible)} can run, in {_counted(runs, 'run')}; "
         f"{len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
-        "Memory, times and GPU-hours are estimates from the configuration, not measurements."
+        "Memory, times and GPU-hours are estimates from the configuration, not measurements, and "
+        "know of no communication."
     )
     return "\n\n".join(parts)
+
+
+def _by_sweep(plan: pl.DataFrame) -> list[str]:
+    """What each sweep asks for, where there are several; a cell of two sweeps counts in both."""
+    rows = (
+        plan.with_columns(sweep=pl.col("sweeps").str.split(","))
+        .explode("sweep")
+        .group_by("sweep", maintain_order=True)
+        .agg(
+            cells=pl.len(),
+            runs=pl.col("repeats").filter(pl.col("feasible")).sum(),
+            unknown=pl.col("gpu_hours").filter(pl.col("feasible")).is_null().any(),
+            hours=pl.col("gpu_hours").filter(pl.col("feasible")).sum(),
+        )
+    )
+    if len(rows) < 2:
+        return []
+    lines = [
+        [row["sweep"], row["cells"], row["runs"], "–" if row["unknown"] else f"{row['hours']:.0f}"]
+        for row in rows.iter_rows(named=True)
+    ]
+    headers = ["sweep", "cells", "runs", "GPU-hours"]
+    return [
+        tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3)),
+    ]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _short(row: dict[str, Any]) -> str:
@@ -103,7 +135,7 @@ def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
             example = f"; {first.cell.id}: {first.reason}" if first else ""
             raise ConfigError(
                 f"{directory}/sweeps/{sweep.spec}.yaml: none of its {len(sweep.cells)} cells can "
-                f"run on {sweep.platform}{example}. Change the degrees, batch sizes or exclusions"
+                f"run on {sweep.platform}{example}"
             )
 
 

@@ -24,9 +24,9 @@ from workflow_lib import records, results
 from workflow_lib.analysis import tables
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
 
-#: states in the order in which a run passes through them; ended: its job has said its last word,
-#: and nobody has yet said what that means
-STATES = ("planned", "queued", "running", "ended", "failed", "finished")
+#: States in the order in which a run passes through them. Ended: its job has said its last word,
+#: and nobody has yet said what that means. Again: it was a result, and shall be run anew.
+STATES = ("planned", "queued", "running", "ended", "failed", "again", "finished")
 #: a cause is cut to this in the table; --json has all of it
 _CAUSE_WIDTH = 90
 
@@ -38,6 +38,8 @@ class RunStatus:
     cell: str
     run: int
     state: str
+    #: whether a sweep's plan asks for it
+    planned: bool
     #: null until the run has ended
     outcome: str | None
     cause: str | None
@@ -59,7 +61,7 @@ def find(root: Path) -> Iterator[RunStatus]:
 
     Raises records.RecordError where a plan or a run's file is damaged.
     """
-    runs = {
+    planned = {
         (row["cell"], run)
         for path in sorted((root / "sweeps").glob("*/plan.parquet"))
         for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
@@ -67,13 +69,16 @@ def find(root: Path) -> Iterator[RunStatus]:
         for run in range(1, row["repeats"] + 1)
     }
     cells = root / "cells"
-    for path in cells.glob("*/*/*/run*/cell.json"):
-        runs.add((str(path.parent.parent.relative_to(cells)), results.run_number(path.parent)))
-    for cell, run in sorted(runs):
-        yield status(cell, run, results.run_directory(root, cell, run))
+    on_disk = {
+        (str(path.parent.parent.relative_to(cells)), results.run_number(path.parent))
+        for path in cells.glob("*/*/*/run*/cell.json")
+    }
+    for cell, run in sorted(planned | on_disk):
+        directory = results.run_directory(root, cell, run)
+        yield status(cell, run, directory, (cell, run) in planned)
 
 
-def status(cell: str, run: int, directory: Path) -> RunStatus:
+def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
     """Where the run in ``directory`` is. Raises records.RecordError where a file is damaged."""
     paths = RunPaths(directory)
     job = records.read_if_there(paths.job, JobRecord)
@@ -85,6 +90,7 @@ def status(cell: str, run: int, directory: Path) -> RunStatus:
         cell=cell,
         run=run,
         state=state,
+        planned=planned,
         outcome=outcome.outcome.value if outcome else None,
         cause=outcome.cause if outcome else None,
         nodes=said.nodes if said else tuple(paths.sampled_nodes()),
@@ -108,6 +114,8 @@ def _state(
         finished = paths.outcome.exists()
         written = paths.outcome if finished else paths.failure
         since = outcome.ended_unix_s or written.stat().st_mtime
+        if not finished and outcome.outcome.is_result:
+            return "again", since
         return "finished" if finished else "failed", since
     if ended is not None:
         return "ended", ended.ended_unix_s
@@ -155,12 +163,15 @@ def run_again(runs: Iterable[RunStatus]) -> list[RunStatus]:
     Runs that failed are run again without this. What a run measured stays in its directory until
     its next attempt begins, which sets it aside.
     """
-    chosen = [each for each in runs if each.state in ("finished", "failed")]
+    chosen = [each for each in runs if each.state in ("finished", "again", "failed")]
     for each in chosen:
         paths = RunPaths(Path(each.directory))
         if each.state == "finished":
             paths.outcome.rename(paths.failure)
-    return chosen
+    return [
+        dataclasses.replace(each, state="again") if each.state == "finished" else each
+        for each in chosen
+    ]
 
 
 def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
@@ -169,28 +180,37 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
         [
             each.cell,
             each.run,
-            each.outcome or each.state,
+            _called(each),
             _ago(each.since_unix_s, now_unix_s),
             each.job_id or "",
             " ".join(each.nodes),
-            _progress(each) if each.cause is None else _shortened(each.cause),
+            _what(each),
         ]
         for each in runs
     ]
-    headers = ["cell", "run", "state", "since", "job", "nodes", "what"]
-    counts = Counter(each.outcome or each.state for each in runs)
+    headers = ["cell", "run", "state", "for", "job", "nodes", "what"]
+    counts = Counter(map(_called, runs))
     said = ", ".join(f"{name} {number}" for name, number in sorted(counts.items()))
     failed = [
         f"{each.directory}: read {each.log}" for each in runs if each.state == "failed" and each.log
     ]
     parts = [tabulate(rows, headers, disable_numparse=True), "\n".join(failed)]
-    return "\n\n".join([*filter(None, parts), f"{len(runs)} runs: {said or 'none'}"])
+    if not runs:
+        return "no run fits the choice"
+    return "\n\n".join([*filter(None, parts), f"{len(runs)} runs: {said}"])
 
 
-def _progress(each: RunStatus) -> str:
-    again = f"attempt {each.attempt}" if each.attempt > 1 else ""
+def _called(each: RunStatus) -> str:
+    return each.state if each.outcome is None or each.state == "again" else each.outcome
+
+
+def _what(each: RunStatus) -> str:
+    attempt = f"attempt {each.attempt}" if each.attempt > 1 else ""
     steps = f"{each.steps_done} steps done" if each.steps_done is not None else ""
-    return ", ".join(filter(None, [again, steps]))
+    said = [attempt, steps] if each.cause is None else [_shortened(each.cause)]
+    if each.state == "again":
+        said = [f"was {each.outcome}; the workflow will run it anew"]
+    return ", ".join(filter(None, [*said, "" if each.planned else "no sweep's plan has it now"]))
 
 
 def _shortened(text: str) -> str:
@@ -215,7 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
     parser.add_argument("--state", action="append", default=[], choices=STATES)
-    parser.add_argument("--outcome", action="append", default=[], choices=[*Outcome])
+    parser.add_argument(
+        "--outcome", action="append", default=[], choices=[each.value for each in Outcome]
+    )
     parser.add_argument(
         "--cell", action="append", default=[], help="beginning of an id, or a pattern with *"
     )
@@ -225,12 +247,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     if not options.results.is_dir():
-        print(f"status: {options.results} is no directory; give --results", file=sys.stderr)
+        print(f"triptych: {options.results} is no directory; give --results", file=sys.stderr)
         return 1
     chosen = (options.state, options.outcome, options.cell, options.node)
     if options.again and not any(chosen):
         print(
-            "status: --again wants a choice: --outcome, --cell, --node or --state "
+            "triptych: --again wants a choice: --outcome, --cell, --node or --state "
             "(--cell '*' is everything)",
             file=sys.stderr,
         )
@@ -240,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:
-        print(f"status: {error}", file=sys.stderr)
+        print(f"triptych: {error}", file=sys.stderr)
         return 1
     if options.json:
         for each in runs:
@@ -248,7 +270,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(describe(runs, time.time()))
     if options.again:
-        print("The same snakemake command now runs these again; each keeps this attempt's files.")
+        print(
+            "A snakemake command whose sweeps ask for these runs them again; each keeps this "
+            "attempt's files."
+        )
     return 0
 
 

@@ -50,7 +50,7 @@ TOO_SHORT = (
 LACKING = {
     "steady": TOO_SHORT,
     "steady_from_step": TOO_SHORT,
-    "cool_down_s": "the cell asks for no cool-down (cool_down_to_c is null)",
+    "cool_down_s": "the sweep's protocol has no cool_down",
 }
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py

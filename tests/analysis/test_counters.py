@@ -125,10 +125,10 @@ def test_a_counter_read_once_in_the_window_and_far_from_its_edges_has_no_energy(
     assert "nearest to the edges of the measured steps are 15 s off" in reasons["energy_counter_j"]
     assert "neither cover nor bracket" in reasons["energy_difference"]
     assert "was not read both before and after" in reasons["ecc_corrected_errors"]
-    assert "first gpu_link_sent_bytes was read 8 s after" in reasons["gpu_link_sent_bytes"]
+    assert "no two readings of gpu_link_sent_bytes" in reasons["gpu_link_sent_bytes"]
 
 
-def test_shares_of_throttling_are_of_the_readings_that_span_the_window_best(
+def test_shares_of_throttling_are_of_the_readings_inside_the_measured_steps(
     tmp_path: Path,
 ) -> None:
     # At the cap only from 30 s on. Read every 4 s from 22 s on, so from 22 to 38 s: 8 of 16 s.
@@ -139,9 +139,22 @@ def test_shares_of_throttling_are_of_the_readings_that_span_the_window_best(
     _, gpu, _ = reduced(Run(counted_at=every(4, 2), edit=capped).write(tmp_path / "run1"))
     assert gpu["throttle_source"] == "counters"
     assert gpu["throttle_power_share"] == pytest.approx(0.5)
-    # Read at 10 and 45 s: 15 of 35 s, which is less than two windows.
-    _, gpu, _ = reduced(Run(counted_at=every(35, 10), edit=capped).write(tmp_path / "run2"))
-    assert gpu["throttle_power_share"] == pytest.approx(15 / 35)
+
+
+def test_time_outside_of_the_measured_steps_dilutes_no_share(tmp_path: Path) -> None:
+    # At the cap whenever there is a load, from 10 to 40 s. Read at −1, 13, 27, 41 s: one of these
+    # is inside, and about it 13 and 41 s, or 28 s, of which 27 are capped.
+    def capped(row: dict[str, Any]) -> dict[str, Any]:
+        at = row["unix_time_s"] - START
+        return {**row, "throttle_power_cap_s": min(max(at - 10, 0), 30)}
+
+    _, gpu, _ = reduced(Run(counted_at=every(14, -1), edit=capped).write(tmp_path / "run1"))
+    assert gpu["throttle_source"] == "events"
+    assert gpu["throttle_power_share"] == 1.0
+    # At 23, 30, 37 s: all inside.
+    _, gpu, _ = reduced(Run(counted_at=every(7, 2), edit=capped).write(tmp_path / "run2"))
+    assert gpu["throttle_source"] == "counters"
+    assert gpu["throttle_power_share"] == 1.0
 
 
 def test_where_counters_are_read_too_rarely_the_event_bits_tell(tmp_path: Path) -> None:
@@ -151,17 +164,22 @@ def test_where_counters_are_read_too_rarely_the_event_bits_tell(tmp_path: Path) 
     assert gpu["throttle_power_share"] == gpu["throttle_power_sampled_share"] == 1.0
 
 
-def test_traffic_is_interpolated_between_readings(tmp_path: Path) -> None:
-    # Read at 16, 23, …, 44 s, at 3 and 1 kB/s.
-    _, gpu, _ = reduced(Run(counted_at=every(7, 2)).write(tmp_path / "run1"))
+def test_traffic_goes_on_at_the_rate_between_readings_inside(tmp_path: Path) -> None:
+    # 3 and 1 kB/s, but nothing is sent before 20 s and after 40 s. Read at 16, 23, …, 44 s: a
+    # straight line from 16 to 23 s would lose 4/7 of what went by in 3 s.
+    def sent(row: dict[str, Any]) -> dict[str, Any]:
+        at = min(max(round(row["unix_time_s"] - START), 20), 40)
+        return {**row, "gpu_link_received_bytes": 3000 * at, "pcie_sent_bytes": 1000 * at}
+
+    _, gpu, _ = reduced(Run(counted_at=every(7, 2), edit=sent).write(tmp_path / "run1"))
     assert gpu["gpu_link_received_bytes"] == pytest.approx(60_000)
     assert gpu["pcie_sent_bytes"] == pytest.approx(20_000)
 
 
-def test_readings_between_which_the_window_is_lost_give_no_traffic(tmp_path: Path) -> None:
+def test_without_two_readings_inside_there_is_no_traffic(tmp_path: Path) -> None:
     _, gpu, reasons = reduced(Run(counted_at=lambda at: at in (-10, 50)).write(tmp_path / "run1"))
     assert gpu["pcie_sent_bytes"] is None
-    assert "was not read for 60 s, more than the 20 s" in reasons["pcie_sent_bytes"]
+    assert "no two readings of pcie_sent_bytes span enough" in reasons["pcie_sent_bytes"]
     assert reasons["memory_temperature_peak_c"] == "no reading lies within the measured steps"
     # Errors are rare, and known all the same.
     assert gpu["ecc_corrected_errors"] == 1

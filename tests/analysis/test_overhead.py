@@ -207,7 +207,8 @@ def test_steps_longer_than_a_block_compare_nothing(tmp_path: Path) -> None:
     assert rows[50]["blocks"] == 0
     reasons = json.loads(rows[50]["missing_reasons"])
     assert reasons["slowdown"] == (
-        "no measured step lies wholly within a turn of 50 Hz: use longer blocks"
+        "no measured step lies wholly within a turn of 50 Hz: use more measured_steps or, where a "
+        "step takes longer than a turn, a longer block_s"
     )
 
 

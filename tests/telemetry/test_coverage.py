@@ -165,6 +165,24 @@ def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: b
         assert f"GPU 1: no power sample for {last_s - first_s:.1f} s" in reason(paths)
 
 
+@pytest.mark.parametrize(("first_s", "bridged"), [(100.5, True), (101.7, False)])
+def test_the_drivers_own_samples_bridge_a_gap(
+    paths: records.RunPaths, first_s: float, bridged: bool
+) -> None:
+    # Neither GPU is read between 100.5 and 102.3 s, but the driver sampled every 20 ms.
+    write_telemetry(paths, [r for r in samples() if not 100.55 < r["unix_time_s"] < 102.25])
+    rows = [
+        {"driver_time_us": round((first_s + tick / 50) * 1e6), "gpu": gpu, "power_mw": 500_000}
+        for gpu in range(2)
+        for tick in range(round((102.3 - first_s) * 50))
+    ]
+    paths.power_samples(NODE).write_text(csv(records.POWER_SAMPLES, rows), encoding="utf-8")
+    if bridged:
+        assert invalid_reason(paths, CELL) is None
+    else:
+        assert "GPU 0: no power sample for 1.2 s within the measured steps" in reason(paths)
+
+
 def test_at_low_rates_five_periods_are_allowed(paths: records.RunPaths) -> None:
     rows = [r for r in samples() if r["unix_time_s"] in (98.0, 100.4, 102.9, 105.0)]
     write_telemetry(paths, rows, sample_rate_hz=2.0)
@@ -352,6 +370,27 @@ def test_counters_read_only_before_and_after_are_compared_over_that_span(
     # 98 to 135 s are 37 s: 18.5 kJ, of which 1 kJ is 5.4 %.
     write_telemetry(long_run, samples(end_s=135.0), counted=counted)
     assert "the energy counter of GPU 0 advanced by 19500 J in 37.0 s" in reason(long_run, LONG)
+
+
+def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.RunPaths) -> None:
+    # Idle at 80 W until 100 s, then 700 W. Readings are half a second late, as a mean over 1 s is.
+    # The counter is read at 92 and 103 s alone: 8·80 + 3·700 = 2740 J, of which the readings lack
+    # 0.5·620 = 310 J, 11 %.
+    rows = [
+        r | {"power_w": 80.0 if r["unix_time_s"] < 100.5 else 700.0} for r in samples(start_s=91.0)
+    ]
+    counted = [
+        r | {"energy_j": 1e6 + (2740.0 if r["unix_time_s"] > 92 else 0.0)}
+        for r in counters(start_s=92.0)
+        if r["unix_time_s"] in (92.0, 103.0)
+    ]
+    write_telemetry(paths, rows, counted=counted)
+    assert invalid_reason(paths, CELL) is None
+    # 310 + 400 J are more than 5 % and the 0.6·620 = 372 J that a lag can explain.
+    for row in counted:
+        row["energy_j"] += 400.0 * (row["unix_time_s"] > 92)
+    write_telemetry(paths, rows, counted=counted)
+    assert "more than 5% apart and what lag explains (372 J)" in reason(paths)
 
 
 def test_energy_counters_that_are_not_read_must_be_known_not_to_be(

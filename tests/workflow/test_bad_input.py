@@ -141,7 +141,8 @@ def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
     done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "run")
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = checkout.runs().values()
-    (samples,) = [path for path in run.telemetry.glob("*.csv") if not path.stem.endswith("-host")]
+    (node,) = run.sampled_nodes()
+    samples = run.gpu_samples(node)
     lines = samples.read_text().splitlines(keepends=True)
     lines[20] = "not,a,number\n"
     samples.write_text("".join(lines))

@@ -19,8 +19,8 @@ from workflow_lib.telemetry.counter_span import CounterSpan, Reading
 #: the trapezoid completes the counter's energy at the edges by at most this share of the window:
 #: more of it would be no second opinion
 _LARGEST_COMPLETED_SHARE = 0.5
-#: a share over readings further apart than so many windows is that of other times
-_LONGEST_SPAN_WINDOWS = 2.0
+#: readings of a counter inside the window that span less of it than this do not stand for it
+_LEAST_SHARE_INSIDE = 0.3
 #: The sampler's first and last rows hold power and then, after slow readings, the counters. Power
 #: is taken to stay what it was for at most this long.
 _POWER_HELD_S = 1.0
@@ -50,19 +50,20 @@ def spans_of(counters: pl.DataFrame, column: str, window: Window) -> dict[int, C
     return spans
 
 
-def share_of_time(span: CounterSpan | None) -> float | None:
-    """What share of time a counter of seconds ran; None where its readings do not tell.
+def rate_within(span: CounterSpan | None) -> float | None:
+    """By how much a counter grew in a second of the window; None where its readings do not tell.
 
-    Exact over the readings that span the window best: those inside it where they cover 80 % of it,
-    else those about it, where these are at most two windows apart.
+    Between the first and the last reading inside the window, where they span 30 % of it: steps are
+    alike. Readings outside of it tell of start-up and of the end as well, in which nothing is
+    throttled or sent.
     """
-    ends = span.ends() if span is not None and not span.fell else None
-    if span is None or ends is None:
+    if span is None or span.fell or span.first is None or span.last is None:
         return None
-    elapsed_s = ends[1].unix_time_s - ends[0].unix_time_s
-    if not 0 < elapsed_s <= _LONGEST_SPAN_WINDOWS * (span.end_unix_s - span.start_unix_s):
+    elapsed_s = span.last.unix_time_s - span.first.unix_time_s
+    least_s = _LEAST_SHARE_INSIDE * (span.end_unix_s - span.start_unix_s)
+    if elapsed_s <= 0 or elapsed_s < least_s:
         return None
-    return (ends[1].value - ends[0].value) / elapsed_s
+    return (span.last.value - span.first.value) / elapsed_s
 
 
 def counted_energies(

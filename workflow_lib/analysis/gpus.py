@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import throttling
-from workflow_lib.analysis.counters import CountedEnergy
+from workflow_lib.analysis.counters import CountedEnergy, rate_within
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
 from workflow_lib.records import GPUS, Hardware
@@ -21,7 +21,7 @@ from workflow_lib.telemetry.counter_span import CounterSpan
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
 
-_LINK_COUNTERS = (
+LINK_COUNTERS = (
     "gpu_link_received_bytes",
     "gpu_link_sent_bytes",
     "pcie_received_bytes",
@@ -38,7 +38,7 @@ READINGS: Mapping[str, pl.Expr] = {
 POWER: Mapping[str, pl.Expr] = {"power_w": pl.col("power_w")}
 #: and those on a period of their own
 SLOW_READINGS: Mapping[str, pl.Expr] = {
-    name: pl.col(name) for name in ("memory_temperature_c", "thermal_margin_c", *_LINK_COUNTERS)
+    name: pl.col(name) for name in ("memory_temperature_c", "thermal_margin_c")
 }
 #: columns of GPUS that hold whatever the samples say
 _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
@@ -76,7 +76,7 @@ class Gpu:
     window: Window
     #: quantity → this GPU's row of :func:`metrics.over_window`, where it has one
     looks: Mapping[str, Mapping[str, Any]]
-    #: of cumulative counters: throttling and errors
+    #: of cumulative counters: throttling, traffic and errors
     spans: Mapping[str, CounterSpan | None]
     counted: CountedEnergy
 
@@ -138,8 +138,8 @@ class Gpu:
         )
         for column, (value, reason) in self._throttle().items():
             put(column, value, reason)
-        for counter in _LINK_COUNTERS:
-            fill(counter, self._link_problem(counter), **{counter: ("increase", 1)})
+        for counter in LINK_COUNTERS:
+            put(counter, *self._traffic(counter))
         for counter in ERROR_COUNTERS:
             put(counter, *self._errors(counter))
         put("xid_events", *self._xid_events())
@@ -156,9 +156,7 @@ class Gpu:
         column = "event_reasons" if quantity in throttling.EVENTS else quantity
         return None if self._look(quantity) else self.recording.why_absent(column)
 
-    def _problem(
-        self, quantity: str, any_gap: bool = False, bridged_s: float = _BRIDGED_GAP_S
-    ) -> str | None:
+    def _problem(self, quantity: str, any_gap: bool = False) -> str | None:
         """Why a quantity cannot be integrated over the window, or None where it can."""
         if problem := self._never(quantity):
             return problem
@@ -170,7 +168,7 @@ class Gpu:
             return f"the first {column} was read {late_s:.3g} s after the measured steps began"
         if early_s > 0:
             return f"the last {column} was read {early_s:.3g} s before the measured steps ended"
-        bridged_s = max(bridged_s, _BRIDGED_PERIODS / self.recording.start.sample_rate_hz)
+        bridged_s = max(_BRIDGED_GAP_S, _BRIDGED_PERIODS / self.recording.start.sample_rate_hz)
         if not any_gap and look["longest_gap_s"] > bridged_s:
             return (
                 f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
@@ -178,12 +176,17 @@ class Gpu:
             )
         return None
 
-    def _link_problem(self, counter: str) -> str | None:
-        # Between two readings, traffic is taken to be even; it is, over steps that are alike.
-        bridged_s = max(_BRIDGED_GAP_S, self.window.duration_s)
-        if problem := self._problem(counter, bridged_s=bridged_s):
-            return problem
-        return f"the counter {counter} ran backwards" if self._look(counter)["falls"] else None
+    def _traffic(self, counter: str) -> tuple[float | None, str | None]:
+        """Bytes over the window, at the rate between the readings inside it."""
+        span = self.spans[counter]
+        if span is None:
+            return None, self._never(counter) or self.recording.why_absent(counter)
+        rate = rate_within(span)
+        if rate is not None:
+            return rate * self.window.duration_s, None
+        if span.fell:
+            return None, f"the counter {counter} ran backwards"
+        return None, f"no two readings of {counter} span enough of the measured steps"
 
     def _throttle(self) -> dict[str, tuple[Any, str | None]]:
         """Column → value or reason: the shares, where they come from, and as sampled beside."""

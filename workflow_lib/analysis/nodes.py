@@ -12,6 +12,7 @@ from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import counted_energies, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
+    LINK_COUNTERS,
     POWER,
     READINGS,
     SLOW_READINGS,
@@ -84,7 +85,7 @@ def reduce_node(
     }
     spans = {
         counter: spans_of(recording.counters, counter, window)
-        for counter in (*throttling.COUNTERS, *ERROR_COUNTERS)
+        for counter in (*throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
     }
     counted = counted_energies(recording, gpus, window)
     rows = tuple(

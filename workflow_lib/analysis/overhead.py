@@ -148,7 +148,10 @@ def _row(
         "pairs": 0,
     }
     if not blocks:
-        reason = f"no measured step lies wholly within a turn of {rate_hz:g} Hz: use longer blocks"
+        reason = (
+            f"no measured step lies wholly within a turn of {rate_hz:g} Hz: use more "
+            "measured_steps or, where a step takes longer than a turn, a longer block_s"
+        )
         return row, dict.fromkeys((name for name in _FIGURES if row[name] is None), reason)
     reasons: dict[str, str] = {}
     row["step_time_s"] = metrics.median(t for block in blocks for t in block.step_times_s)

@@ -61,7 +61,7 @@ def add_power(
     row.set("cpu_energy_j", *_over_nodes([node.cpu_energy_j for node in nodes], sum))
     row.set("node_energy_j", *_over_nodes([node.node_energy_j for node in nodes], sum))
     row.set("sampler_cpu_share", *_over_nodes([node.sampler_cpu_share for node in nodes], max))
-    row.set("cool_down_s", *_cool_down_s(paths, row.cell))
+    row.set("cool_down_s", *cool_down_s(paths, row.cell))
 
 
 def _energy_difference(
@@ -86,12 +86,13 @@ def _systematic_share(sources: Sequence[str]) -> Known:
     return max(_SYSTEMATIC_SHARES[source] for source in sources), ""
 
 
-def _cool_down_s(paths: RunPaths, cell: Cell) -> Known:
+def cool_down_s(paths: RunPaths, cell: Cell) -> Known:
+    """How long the job waited for cool GPUs, in s, or None and why."""
     waited = read_if_there(paths.cool_down, CoolDown)
     if waited is not None:
         return waited.waited_s, ""
     if cell.telemetry.cool_down_to_c is None:
-        return None, "the cell asks for no cool-down (cool_down_to_c is null)"
+        return None, "the sweep's protocol has no cool_down"
     return None, f"{paths.cool_down.name} is missing"
 
 

@@ -17,7 +17,7 @@ from workflow_lib.analysis.generation import add_generation
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import reduce_node, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
-from workflow_lib.analysis.power import add_power, add_temperatures
+from workflow_lib.analysis.power import add_power, add_temperatures, cool_down_s
 from workflow_lib.analysis.recordings import Recording, read_recording
 from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steady_state import add_steady_state
@@ -74,6 +74,7 @@ def summarise(paths: RunPaths, run: int) -> dict[str, Any]:
         if cell.telemetry.interleaved_rates_hz:
             otherwise = _TURNS
             _add_training(row, steps, otherwise)
+            row.set("cool_down_s", *cool_down_s(paths, cell))
             nodes = sorted({rank.node for rank in steps.ranks})
             overhead = overhead_rows(paths, cell, nodes, steps.measured, _simulated(paths))
         else:

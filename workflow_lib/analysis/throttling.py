@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.counters import share_of_time
+from workflow_lib.analysis.counters import rate_within
 from workflow_lib.telemetry.counter_span import CounterSpan
 
 COUNTERS = (
@@ -44,7 +44,7 @@ def from_counters(spans: Mapping[str, CounterSpan | None]) -> Shares | None:
     twice. Counters advance in steps of about 0.1 s, so that a share may seem to exceed 1 by that
     much; it is cut there.
     """
-    shares = [share_of_time(spans[counter]) for counter in COUNTERS]
+    shares = [rate_within(spans[counter]) for counter in COUNTERS]
     known = [share for share in shares if share is not None]
     if len(known) < len(shares):
         return None

@@ -266,10 +266,16 @@ GPUS = columns(
         "throttle_source",
         str,
         "",
-        "counters (exact, between readings in the measured steps or about them) or events (as "
-        "sampled); null where neither is",
+        "counters (exact, between the first and the last reading in the measured steps, where "
+        "these span 30 % of them) or events (as sampled); null where neither is",
     ),
-    ("gpu_link_received_bytes", float, "B", "over all NVLink or xGMI links"),
+    (
+        "gpu_link_received_bytes",
+        float,
+        "B",
+        "over all NVLink or xGMI links, at the rate between the first and the last reading in the "
+        "measured steps, as all traffic here",
+    ),
     ("gpu_link_sent_bytes", float, "B", "over all NVLink or xGMI links"),
     ("pcie_received_bytes", float, "B", "over PCIe; a lower bound"),
     ("pcie_sent_bytes", float, "B", "over PCIe; a lower bound"),

@@ -16,12 +16,16 @@ from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import CELLS, GPUS, RUNS
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, in_order, natural
-from workflow_lib.report.gpu_figure import gpu_figure
-from workflow_lib.report.parallelism_figure import parallelism_figure
+from workflow_lib.report.gpu_figure import gpu_figure, has_gpu_data
+from workflow_lib.report.parallelism_figure import panels_of, parallelism_figure
 from workflow_lib.report.watching import systematic_error
 
 #: cells in one heat map
 _ROWS = 14
+_OF_POWER = (
+    "Mean power is of one GPU; peak power is the highest reading of any one power sensor, a lower "
+    "bound. "
+)
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,15 @@ def read_tables(directory: Path) -> Tables:
 
 
 def figures(tables: Tables) -> list[FigureEntry]:
-    """The figures that a sweep's tables give: one a model, and one a platform and model."""
+    """The figures that a sweep's tables give: one a model, and one a platform and model.
+
+    There is none of which every panel would be empty, unless that is because no cell completed.
+    """
     entries = []
     for model in sorted({cell["model"] for cell in tables.cells}, key=natural):
         cells = [cell for cell in tables.cells if cell["model"] == model]
-        entries.append(_parallelism_entry(model, cells, tables))
+        if panels := panels_of(cells):
+            entries.append(_parallelism_entry(model, cells, panels, tables))
         for platform in sorted({cell["platform"] for cell in cells}, key=natural):
             feasible = [
                 cell
@@ -66,7 +74,7 @@ def figures(tables: Tables) -> list[FigureEntry]:
             ]
             chosen = {cell["cell"] for cell in feasible}
             gpus = [gpu for gpu in tables.gpus if gpu["cell"] in chosen]
-            if gpus:
+            if has_gpu_data(gpus):
                 entries += _gpu_entries(platform, model, feasible, gpus)
     return entries
 
@@ -83,24 +91,25 @@ def write_figures(
     return written
 
 
-def _parallelism_entry(model: str, cells: Sequence[Row], tables: Tables) -> FigureEntry:
+def _parallelism_entry(
+    model: str, cells: Sequence[Row], panels: Sequence[str], tables: Tables
+) -> FigureEntry:
     runs = [run for run in tables.runs if run["model"] == model]
+    *first, last = panels
+    of_power = {"power", "efficiency"} & set(panels)
+    error = systematic_error(runs) if of_power else ""
     return FigureEntry(
         stem=f"parallelism-{_slug(model)}",
-        title=f"{model}: temperature, power, clock, efficiency and throughput",
+        title=f"{model}: {', '.join(first)}{' and ' if first else ''}{last}",
         caption=(
             "One column a cell, laid out like figure 4 of the study. Markers are medians over "
-            "completed runs, bars their range, grey dots single runs. Mean power is of one GPU; "
-            "peak power is the highest reading of any one power sensor, a lower bound. "
-            f"{_error_of(runs)}Hatched columns have no values, and say why."
+            "completed runs, bars their range, grey dots single runs. "
+            + (_OF_POWER if "power" in panels else "")
+            + (f"Power and efficiency have a systematic error of {error}. " if error else "")
+            + "Hatched columns have no values, and say why."
         ),
         draw=lambda: parallelism_figure(model, cells, runs),
     )
-
-
-def _error_of(runs: Sequence[Row]) -> str:
-    error = systematic_error(runs)
-    return f"Power and efficiency have a systematic error of {error}. " if error else ""
 
 
 def _gpu_entries(

@@ -21,9 +21,16 @@ _PANELS = (
 )
 #: with at most so many columns each field has room for its number
 _NUMBERED_COLUMNS = 16
+#: temperatures closer together than this are told apart by a decimal
+_NARROW_C = 5.0
 
 #: a GPU's place in its run: which of the run's nodes, from 1, in the order of names; and its index
 Place = tuple[int, int]
+
+
+def has_gpu_data(gpus: Sequence[Row]) -> bool:
+    """Whether any panel has a value."""
+    return any(_means(name, gpus) for name, *_ in _PANELS)
 
 
 def gpu_figure(heading: str, cells: Sequence[Row], gpus: Sequence[Row]) -> Figure:
@@ -33,7 +40,7 @@ def gpu_figure(heading: str, cells: Sequence[Row], gpus: Sequence[Row]) -> Figur
     place: the first node of each run, then the second, whatever they are called. A field is the
     mean over completed runs; without a value it is hatched. ``gpus`` may hold more cells than are
     drawn: columns and colours are those of all of them, so that several figures can be compared.
-    The brake panel is there only where a GPU was braked.
+    A panel without a value is left out, and the brake panel where no GPU was braked.
     """
     rows = in_order(cells)
     places, airflow = _places(gpus)
@@ -41,7 +48,8 @@ def gpu_figure(heading: str, cells: Sequence[Row], gpus: Sequence[Row]) -> Figur
     panels = [
         panel
         for panel in _PANELS
-        if panel[0] != "throttle_brake_share" or any(values[panel[0]].values())
+        if values[panel[0]]
+        and (panel[0] != "throttle_brake_share" or any(values[panel[0]].values()))
     ]
     labels_in = style.LABEL_LETTER_IN * max(map(len, labels(rows)))
     wanted_in = min(style.PAGE_IN, labels_in + 0.9 + 0.085 * len(places))
@@ -51,11 +59,11 @@ def gpu_figure(heading: str, cells: Sequence[Row], gpus: Sequence[Row]) -> Figur
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for of_panel, (name, title, unit, factor, colours) in zip(axes, panels, strict=True):
         image = _draw(of_panel, rows, places, values[name], factor, colours)
-        of_panel.set_title(f"{title} ({unit})", loc="left", fontsize=7, pad=9)
-        if image is not None:
-            bar = figure.colorbar(image, ax=of_panel, pad=0.015, aspect=max(6, 1.4 * len(rows)))
-            bar.set_label(unit, fontsize=6.5)
-            bar.outline.set_linewidth(0.4)
+        none = "" if any(values[name].values()) else ": none"
+        of_panel.set_title(f"{title} ({unit}){none}", loc="left", fontsize=7, pad=9)
+        bar = figure.colorbar(image, ax=of_panel, pad=0.015, aspect=max(6, 1.4 * len(rows)))
+        bar.set_label(unit, fontsize=6.5)
+        bar.outline.set_linewidth(0.4)
         _mark_airflow(of_panel, places, airflow)
     axes[-1].set_xlabel("GPU in its node, node by node\n(F: front, R: rear of the air stream)")
     style.title(figure, heading, any(cell["simulated"] for cell in rows))
@@ -106,33 +114,35 @@ def _draw(
     factor: float,
     colours: str,
 ) -> Any:
-    """Fill the fields; returns the image for its colour bar, or None where there is no value."""
+    """Fill the fields; returns the image for its colour bar."""
     columns = max(len(places), 1)
     background = Rectangle((0, 0), columns, len(rows), facecolor="#f4f4f4", linewidth=0, zorder=0)
     background.set_hatch("/////")
     axes.add_patch(background)
     nan = float("nan")
     fields = [[values.get((row["cell"], place), nan) * factor for place in places] for row in rows]
-    image = None
-    if values:
-        low, high = min(values.values()) * factor, max(values.values()) * factor
-        if factor != 1.0:
-            low, high = 0.0, max(high, 1.0)
-        elif high - low < 1.0:
+    low, high = min(values.values()) * factor, max(values.values()) * factor
+    decimals = 0
+    if factor != 1.0:
+        # Of nothing but zeros, a share's whole range is shown.
+        low, high = 0.0, max(high, 1.0) if high else 100.0
+    elif high - low < _NARROW_C:
+        decimals = 1
+        if high - low < 1.0:
             low, high = low - 0.5, high + 0.5
-        # As an image, because a path a field would make the page large.
-        image = axes.imshow(
-            fields,
-            cmap=colours,
-            vmin=low,
-            vmax=high,
-            interpolation="none",
-            zorder=1,
-            aspect="auto",
-            extent=(0, columns, len(rows), 0),
-        )
-        if len(places) <= _NUMBERED_COLUMNS:
-            _write_numbers(axes, fields, low, high)
+    # As an image, because a path a field would make the page large.
+    image = axes.imshow(
+        fields,
+        cmap=colours,
+        vmin=low,
+        vmax=high,
+        interpolation="none",
+        zorder=1,
+        aspect="auto",
+        extent=(0, columns, len(rows), 0),
+    )
+    if len(places) <= _NUMBERED_COLUMNS:
+        _write_numbers(axes, fields, low, high, decimals)
     for line, row in enumerate(rows):
         if not completed(row):
             axes.text(
@@ -158,7 +168,9 @@ def _draw(
     return image
 
 
-def _write_numbers(axes: Axes, fields: list[list[float]], low: float, high: float) -> None:
+def _write_numbers(
+    axes: Axes, fields: list[list[float]], low: float, high: float, decimals: int
+) -> None:
     for line, of_line in enumerate(fields):
         for column, value in enumerate(of_line):
             if value == value:
@@ -166,7 +178,7 @@ def _write_numbers(axes: Axes, fields: list[list[float]], low: float, high: floa
                 axes.text(
                     column + 0.5,
                     line + 0.53,
-                    f"{value:.0f}",
+                    f"{value:.{decimals}f}",
                     ha="center",
                     va="center",
                     fontsize=5.5,

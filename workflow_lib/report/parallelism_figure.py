@@ -22,6 +22,8 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Panel:
+    #: what the page calls it
+    name: str
     label: str
     series: tuple[_Series, ...]
     from_zero: bool
@@ -36,11 +38,11 @@ def _peak(measure: str) -> _Series:
 
 
 _PANELS = (
-    _Panel("Temperature\n(°C)", (_mean("temperature_mean_c"), _peak("temperature_peak_c")), False),
-    _Panel("Power\n(W per GPU)", (_mean("power_per_gpu_mean_w"), _peak("power_peak_w")), False),
-    _Panel("SM clock\n(MHz)", (_mean("sm_clock_mean_mhz"),), False),
-    _Panel("Efficiency\n(tokens/J)", (_mean("tokens_per_j"),), True),
-    _Panel("Throughput\n(tokens/s)", (_mean("tokens_per_s"),), True),
+    _Panel("temperature", "Temperature\n(°C)", (_mean("temperature_mean_c"), _peak("temperature_peak_c")), False),
+    _Panel("power", "Power\n(W per GPU)", (_mean("power_per_gpu_mean_w"), _peak("power_peak_w")), False),
+    _Panel("clock", "SM clock\n(MHz)", (_mean("sm_clock_mean_mhz"),), False),
+    _Panel("efficiency", "Efficiency\n(tokens/J)", (_mean("tokens_per_j"),), True),
+    _Panel("throughput", "Throughput\n(tokens/s)", (_mean("tokens_per_s"),), True),
 )
 
 
@@ -50,14 +52,33 @@ _FEWEST_COLUMNS = 6
 _LONGEST_LINE = 14
 
 
+def panels_of(cells: Sequence[Row]) -> list[str]:
+    """The names of the panels that have a value for these cells; all where no cell completed."""
+    return [panel.name for panel in _panels(cells)]
+
+
+def _panels(cells: Sequence[Row]) -> list[_Panel]:
+    if not any(map(completed, cells)):
+        return list(_PANELS)
+    return [
+        panel
+        for panel in _PANELS
+        if any(cell[series.measure] is not None for cell in cells for series in panel.series)
+    ]
+
+
 def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
     """Draw one model's cells, over all platforms, within :func:`style.styled`.
 
     ``cells`` and ``runs`` are rows of CELLS and RUNS, of this model alone. A filled marker is the
     median over completed runs with their range, a small dot each of several runs. A cell that did
-    not complete is a hatched band that says why; a missing measure says "no data".
+    not complete is a hatched band that says why; a missing measure says "no data", and a panel of
+    which no cell has a value is left out. Raises ValueError where that is true of all panels.
     """
     ordered = in_order(cells)
+    panels = _panels(ordered)
+    if not panels:
+        raise ValueError(f"{model}: no completed cell has a value to draw")
     ticks = [
         f"{label} ({cell['completed']}/{cell['repeats']})"
         if completed(cell) and cell["completed"] < cell["repeats"]
@@ -65,10 +86,10 @@ def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) ->
         for cell, label in zip(ordered, labels(ordered), strict=True)
     ]
     width = max(style.COLUMN_IN, 0.75 + 0.17 * len(ordered))
-    height = 4.9 + style.LABEL_LETTER_IN * max(map(len, ticks))
+    height = 0.65 + 0.85 * len(panels) + style.LABEL_LETTER_IN * max(map(len, ticks))
     figure = Figure(figsize=(width, height))
-    axes = figure.subplots(len(_PANELS), 1, sharex=True)
-    for panel, of_panel in zip(_PANELS, axes, strict=True):
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for panel, of_panel in zip(panels, axes, strict=True):
         _draw_panel(of_panel, panel, ordered, runs)
     for place, cell in enumerate(ordered):
         if not completed(cell):

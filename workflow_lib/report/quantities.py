@@ -9,6 +9,7 @@ from typing import Any
 
 #: what is printed where there is no value
 NOTHING = "–"
+MINUS = "−"
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,14 @@ class Quantity:
     unit: str
     #: by which the stored value is multiplied to be in ``unit``
     factor: float = 1.0
+
+    @property
+    def decimals(self) -> int | None:
+        """The most decimals that mean something; None where significant digits decide.
+
+        What a share in percent has beyond them is noise of the arithmetic.
+        """
+        return 2 if "%" in self.unit else None
 
 
 #: the measures that the page's table shows, in order, where they apply to any of its cells
@@ -49,15 +58,14 @@ SHOWN = (
 )
 #: the measures of energy, steadiness and the watching itself, where any completed cell has them
 WATCHED = (
-    Quantity("energy_j", "Energy by trapezoid", "kJ", 1e-3),
-    Quantity("energy_counter_j", "Energy by counter", "kJ", 1e-3),
+    Quantity("energy_j", "Energy of all GPUs, trapezoid", "kJ", 1e-3),
+    Quantity("energy_counter_j", "Energy of all GPUs, counter", "kJ", 1e-3),
     Quantity("energy_difference", "Counter over trapezoid, less 1", "%", 100.0),
     Quantity("energy_systematic_share", "Systematic error of both", "± %", 100.0),
     Quantity("node_energy_j", "Energy of whole nodes", "kJ", 1e-3),
     Quantity("power_peak_w", "Peak of one package, at least", "W"),
-    Quantity("idle_power_w", "Idle power before", "W"),
+    Quantity("idle_power_w", "Idle power of all GPUs, before", "W"),
     Quantity("cool_down_s", "Waited for cool GPUs", "s"),
-    Quantity("steady_from_step", "Steady from step", ""),
     Quantity("step_time_drift", "Drift of step time", "%", 100.0),
     Quantity("power_drift", "Drift of power", "%", 100.0),
     Quantity("temperature_drift_c", "Drift of temperature", "°C"),
@@ -65,18 +73,29 @@ WATCHED = (
 )
 
 
-def significant(value: float, digits: int = 3) -> str:
+def significant(value: float, digits: int = 3, decimals: int | None = None) -> str:
     """A number to ``digits`` significant digits, never in exponents, with thousands set apart.
 
-    Whole digits are never rounded away: 12345.6 is "12,346".
+    Whole digits are never rounded away: 12345.6 is "12,346". At most ``decimals`` digits follow
+    the point, where that is given: what is less is "0.00". A negative number has a minus sign,
+    not a hyphen.
     """
     if value == 0:
         return "0"
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
-    rounded = round(value, decimals)
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    rounded = round(value, places)
     if rounded and math.floor(math.log10(abs(rounded))) > math.floor(math.log10(abs(value))):
-        decimals = max(0, decimals - 1)
-    return f"{rounded:,.{decimals}f}"
+        places = max(0, places - 1)
+    if decimals is not None and places > decimals:
+        places = decimals
+        # Adding 0 makes 0 of −0.
+        rounded = round(value, places) + 0.0
+    return f"{rounded:,.{places}f}".replace("-", MINUS)
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things: "1 run", "2 runs"."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def shown(cell: Mapping[str, Any], quantity: Quantity) -> tuple[str, str, float | None]:
@@ -87,6 +106,10 @@ def shown(cell: Mapping[str, Any], quantity: Quantity) -> tuple[str, str, float 
     middle, low, high = (
         cell[quantity.measure + end] * quantity.factor for end in ("", "_low", "_high")
     )
+    text, least, most = (
+        significant(number, decimals=quantity.decimals) for number in (middle, low, high)
+    )
     if cell["completed"] < 2:
-        return significant(middle), "", middle
-    return significant(middle), f"{significant(low)}–{significant(high)}", middle
+        return text, "", middle
+    # A dash beside a minus sign could not be read.
+    return text, f"{least} to {most}" if low < 0 else f"{least}–{most}", middle

@@ -6,38 +6,100 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib.records import Outcome
-from workflow_lib.report.cells import Row
-from workflow_lib.report.quantities import NOTHING, significant
+from workflow_lib.report.cells import Row, completed, natural
+from workflow_lib.report.quantities import NOTHING, counted, significant
 
 
 def systematic_error(runs: Iterable[Row]) -> str:
     """The systematic error of the sensors behind the runs' energies: "±6 % (NVIDIA H200)".
 
-    It is empty where no run has an energy.
+    It is empty where no run has an energy that was measured: what is simulated has no sensor.
     """
     found: dict[str, set[str]] = {}
     for run in runs:
-        if run["energy_j"] is not None:
+        if run["energy_j"] is not None and not run["simulated"]:
             share = run["energy_systematic_share"]
             size = "unknown size" if share is None else f"±{100 * share:g} %"
             found.setdefault(size, set()).add(run["gpu_name"] or "unnamed GPU")
     return ", ".join(f"{size} ({'; '.join(sorted(found[size]))})" for size in sorted(found))
 
 
-def unsteady(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]) -> list[str]:
-    """A sentence on each cell of which a completed run never became steady."""
-    sentences = []
+@dataclass(frozen=True)
+class Steadiness:
+    """What became of the steady state in the completed runs: a sentence for each group of cells."""
+
+    #: from which step on
+    steady: tuple[str, ...]
+    #: with their drift
+    never: tuple[str, ...]
+    #: and why
+    unknown: tuple[str, ...]
+
+
+def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]) -> Steadiness:
+    """Which cells became steady and when, which never did, and of which it could not be told.
+
+    A cell of which some runs became steady and others did not is in several groups.
+    """
+    steady: dict[str, list[str]] = {}
+    never: list[str] = []
+    unknown: dict[str, list[str]] = {}
     for cell, label in zip(cells, labels, strict=True):
-        ended = [run for run in runs if run["cell"] == cell["cell"] and _is_completed(run)]
-        never = [run for run in ended if run["steady"] is False]
-        if never:
-            several = "" if len(ended) == 1 else f", {len(never)} of {len(ended)} runs"
-            drifts = ", ".join(_drift(never, *each) for each in _DRIFTS)
-            sentences.append(f"{label} ({cell['model']} on {cell['platform']}{several}): {drifts}")
-    return sentences
+        ended = _ended(cell, runs)
+        name = f"{label} ({cell['model']} on {cell['platform']}"
+        if found := [run for run in ended if run["steady"]]:
+            steady.setdefault(_onset(found), []).append(name + _part(found, ended))
+        if drifting := [run for run in ended if run["steady"] is False]:
+            drifts = ", ".join(_drift(drifting, *each) for each in _DRIFTS)
+            never.append(f"{name}{_part(drifting, ended)}: {drifts}")
+        untold: dict[str, list[Row]] = {}
+        for run in ended:
+            if run["steady"] is None:
+                reason = json.loads(run["missing_reasons"]).get("steady", "no reason was recorded")
+                untold.setdefault(reason, []).append(run)
+        for reason, some in untold.items():
+            unknown.setdefault(reason, []).append(name + _part(some, ended))
+    return Steadiness(_grouped(steady), tuple(never), _grouped(unknown))
+
+
+def steady_state(cell: Row, runs: Sequence[Row]) -> str:
+    """What the table of cells says of the steady state; null is not steady, and is said to be
+    unknown."""
+    ended = _ended(cell, runs)
+    found = [run for run in ended if run["steady"]]
+    fates = (
+        (_onset(found) if found else "", len(found)),
+        ("never", sum(run["steady"] is False for run in ended)),
+        ("unknown", sum(run["steady"] is None for run in ended)),
+    )
+    there = [(fate, count) for fate, count in fates if count]
+    if len(there) < 2:
+        return there[0][0] if there else NOTHING
+    return ", ".join(f"{fate} ({counted(count, 'run')})" for fate, count in there)
+
+
+def _ended(cell: Row, runs: Iterable[Row]) -> list[Row]:
+    return [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
+
+
+def _onset(steady: Sequence[Row]) -> str:
+    """Where the steady state of some runs begins: "from step 12", or "from steps 12–14"."""
+    steps = [run["steady_from_step"] for run in steady]
+    first, last = min(steps), max(steps)
+    return f"from step {first}" if first == last else f"from steps {first}–{last}"
+
+
+def _part(some: Sequence[Row], ended: Sequence[Row]) -> str:
+    """How many of a cell's several runs are meant, and the end of the brackets about it."""
+    return ")" if len(ended) == 1 else f", {len(some)} of {len(ended)} runs)"
+
+
+def _grouped(names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    return tuple(f"{what}: {'; '.join(names[what])}" for what in sorted(names, key=natural))
 
 
 #: column, what drifts, unit, by what the column is multiplied to be in it
@@ -54,7 +116,7 @@ def _drift(runs: Sequence[Row], column: str, what: str, unit: str, factor: float
     if not known:
         return f"{what} {NOTHING}"
     worst = factor * max(known, key=abs)
-    return f"{what} {'+' if worst > 0 else ''}{significant(worst, 2)} {unit}"
+    return f"{what} {'+' if worst > 0 else ''}{significant(worst, 2, decimals=2)} {unit}"
 
 
 def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:
@@ -82,7 +144,7 @@ def overhead_lines(overhead: Iterable[Row], labels: Mapping[str, str]) -> list[d
         off = row["sample_rate_hz"] == 0
         interval = "" if off else json.loads(row["missing_reasons"]).get("slowdown_low", "")
         if low is not None and high is not None:
-            interval = f"{_number(low, 100.0, 2)} to {_number(high, 100.0, 2)}"
+            interval = f"{_percent(low)} to {_percent(high)}"
         lines.append(
             {
                 "cell": row["cell"],
@@ -90,23 +152,25 @@ def overhead_lines(overhead: Iterable[Row], labels: Mapping[str, str]) -> list[d
                 "run": row["run"],
                 "simulated": row["simulated"],
                 "rate": "off" if off else f"{row['sample_rate_hz']:g}",
-                "slowdown": "reference" if off else _number(row["slowdown"], 100.0, 2),
+                "slowdown": "reference" if off else _percent(row["slowdown"]),
                 "interval": interval,
                 "pairs": NOTHING if off or row["pairs"] is None else row["pairs"],
                 "steps": NOTHING if row["steps"] is None else row["steps"],
                 "step_time_s": _number(row["step_time_s"]),
-                "sampler_cpu_percent": _number(row["sampler_cpu_share"], 100.0, 2),
+                "sampler_cpu_percent": _percent(row["sampler_cpu_share"]),
                 "sampler_memory_mb": _number(row["sampler_memory_bytes"], 1e-6),
                 "achieved_rate_hz": NOTHING if off else _number(row["achieved_rate_hz"], 1.0, 4),
-                "late_percent": NOTHING if off else _number(row["late_share"], 100.0, 2),
+                "late_percent": NOTHING if off else _percent(row["late_share"]),
             }
         )
     return lines
 
 
-def _number(value: float | None, factor: float = 1.0, digits: int = 3) -> str:
-    return NOTHING if value is None else significant(value * factor, digits)
+def _number(
+    value: float | None, factor: float = 1.0, digits: int = 3, decimals: int | None = None
+) -> str:
+    return NOTHING if value is None else significant(value * factor, digits, decimals)
 
 
-def _is_completed(run: Row) -> bool:
-    return bool(run["outcome"] == Outcome.COMPLETED.value)
+def _percent(share: float | None) -> str:
+    return _number(share, 100.0, 2, decimals=3)

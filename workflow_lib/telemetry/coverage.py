@@ -38,9 +38,9 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     Every rank must have recorded all measured steps, and every node where ranks ran must have
     watched the GPUs expected of it. Each power sensor must have been read from before the first of
     these steps began until after the last had ended, with no gap above 1 s (or 5 periods, where
-    that is longer), must not be frozen, and must agree with an energy counter that moves
-    (:mod:`workflow_lib.telemetry.sensors`). A run whose sampling rates took turns has no energy:
-    there, only these turns must cover the measured steps.
+    that is longer) that the driver's own samples do not bridge, must not be frozen, and must agree
+    with an energy counter that moves (:mod:`workflow_lib.telemetry.sensors`). A run whose sampling
+    rates took turns has no energy: there, only these turns must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)

@@ -1,0 +1,67 @@
+"""What is not there: measures that completed runs lack and why, and columns without any value."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from workflow_lib.records import inapplicable
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.quantities import Quantity, counted
+
+
+def has_values(measure: str, cells: Iterable[Row]) -> bool:
+    """Whether any cell has the measure."""
+    return any(cell[measure] is not None for cell in cells)
+
+
+def left_out(quantities: Sequence[Quantity], cells: Sequence[Row], runs: Iterable[Row]) -> str:
+    """Which of a table's columns no cell has a value for: "A, B (why); C", or "".
+
+    The reason is there where it is one and the same in all runs that lack the measure.
+    """
+    why: dict[str, set[str]] = {}
+    for run in filter(completed, runs):
+        for column, reason in _reasons(run).items():
+            why.setdefault(column, set()).add(reason)
+    headings: dict[str, list[str]] = {}
+    for quantity in quantities:
+        if not has_values(quantity.measure, cells):
+            reasons = why.get(quantity.measure, set())
+            text = f" ({next(iter(reasons))})" if len(reasons) == 1 else ""
+            headings.setdefault(text, []).append(f"“{quantity.heading}”")
+    return "; ".join(", ".join(of_reason) + text for text, of_reason in headings.items())
+
+
+def unmeasured(runs: Iterable[Row]) -> list[dict[str, Any]]:
+    """Reasons why completed runs lack measures: each with the columns and the runs it is for.
+
+    A column that not all of these runs lack says how many do.
+    """
+    columns: dict[str, Counter[str]] = {}
+    of_reason: Counter[str] = Counter()
+    for run in filter(completed, runs):
+        reasons = _reasons(run)
+        for column, reason in reasons.items():
+            columns.setdefault(reason, Counter())[column] += 1
+        of_reason.update(set(reasons.values()))
+    return [
+        {
+            "reason": reason,
+            "columns": [
+                column if count == of_reason[reason] else f"{column} ({counted(count, 'run')})"
+                for column, count in sorted(columns[reason].items())
+            ],
+            "runs": of_reason[reason],
+        }
+        for reason in sorted(columns, key=lambda reason: (min(columns[reason]), reason))
+    ]
+
+
+def _reasons(run: Row) -> dict[str, str]:
+    """Why a run lacks what its workload has."""
+    reasons: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
+    meant = reasons.keys() - inapplicable(run["workload"])
+    return {column: reasons[column] for column in meant}
