@@ -72,6 +72,7 @@ def find(root: Path) -> Iterator[RunStatus]:
     on_disk = {
         (str(path.parent.parent.relative_to(cells)), results.run_number(path.parent))
         for path in cells.glob("*/*/*/run*/cell.json")
+        if path.parent.name.removeprefix("run").isdecimal()
     }
     for cell, run in sorted(planned | on_disk):
         directory = results.run_directory(root, cell, run)

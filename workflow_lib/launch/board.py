@@ -91,7 +91,7 @@ class Board:
         since = self._wanted_since.setdefault(job_id, now)
         (self._directory / f"{job_id}.job").touch()
         answers = self._read()
-        if now >= answers.next_question_unix_s:
+        if _is_due(answers):
             answers = self._ask()
         told = answers.told_unix_s.get(job_id, 0.0) >= since
         return answers.states.get(job_id) if told else None
@@ -115,7 +115,7 @@ class Board:
             except BlockingIOError:
                 return self._read()
             answers = self._read()
-            if time.time() < answers.next_question_unix_s:
+            if not _is_due(answers):
                 return answers
             answers = self._answered(answers, self._wanted())
             write_json(self._directory / "board.json", answers)
@@ -156,8 +156,13 @@ class Board:
             if (job in absent if accounting else job not in told)
         }
         if not accounting:
-            # A state of which squeue tells no more is no state: the job may have ended since.
-            states = {job: state for job, state in states.items() if job not in missing}
+            # A state of which squeue tells no more is no state, as the job may have ended since;
+            # but what the accounting said of a job that was missing before, it would say again.
+            states = {
+                job: state
+                for job, state in states.items()
+                if job not in missing or job in before.missing_since_unix_s
+            }
         return Answers(
             told_unix_s={job: now if job in told else times[job] for job in states},
             states=states,
@@ -179,6 +184,12 @@ def _own_directory() -> Path:
     cluster = "\0".join(os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
     digest = hashlib.sha256(cluster.encode("utf-8", "surrogateescape")).hexdigest()[:8]
     return Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{digest}"
+
+
+def _is_due(answers: Answers) -> bool:
+    """Whether the next question may be asked; also where a clock that ran ahead put it off."""
+    ahead_s = answers.next_question_unix_s - time.time()
+    return not 0 < ahead_s <= 2 * LONGEST_PERIOD_S
 
 
 def _is_gone(answers: Answers, job: str) -> bool:

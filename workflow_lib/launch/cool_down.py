@@ -6,6 +6,7 @@ by now, and never ends the wait too early.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -83,5 +84,7 @@ def _latest_c(path: Path) -> dict[int, float]:
     for line in text.split("\n")[1:-1]:
         fields = line.split(",")
         if len(fields) == len(_NAMES) and fields[_TEMPERATURE]:
-            latest[int(fields[_GPU])] = float(fields[_TEMPERATURE])
+            # A damaged line is found out later; a later one tells the temperature as well.
+            with contextlib.suppress(ValueError):
+                latest[int(fields[_GPU])] = float(fields[_TEMPERATURE])
     return latest

@@ -6,6 +6,7 @@ This process waits for as long as the job queues and runs, so it imports little.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import getpass
 import os
@@ -30,8 +31,9 @@ from workflow_lib.records import (
 #: how often the run directory is looked at, and how often what the scheduler says of the job
 LOOK_EVERY_S = 0.5
 ASK_EVERY_S = schedulers.ASK_EVERY_S
-#: how long after a job's end its last word may take to be seen over a shared file system
-FILE_SYSTEM_LAG_S = 10.0
+#: How long after a job's end its last word may take to be seen over a shared file system: a client
+#: of NFS that has looked for a file in vain may believe so for another 60 s (acdirmax, nfs(5)).
+FILE_SYSTEM_LAG_S = 75.0
 #: how long after a job's last word the scheduler may take to settle what it calls the end, once it
 #: is asked
 SETTLE_S = 15.0 + ASK_EVERY_S
@@ -74,6 +76,12 @@ def _alone(paths: RunPaths) -> Iterator[None]:
         except BlockingIOError:
             _say(f"another process waits for {paths.directory}; its result will be taken")
             fcntl.flock(stream, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
+                raise
+            # Some parallel file systems are mounted without locks. Of two jobs the second one
+            # still steps back, when it begins.
+            _say(f"{paths.lock}: no file locks here ({error.strerror}); start one workflow only")
         yield
 
 
@@ -130,7 +138,10 @@ def _wait(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str |
         if records.read_record(paths.ended, EndedRecord).failed_stage is None:
             # It did all that it had to do: what the scheduler calls that changes nothing.
             return None
-        state, said = _settled(scheduler, job), paths.ended.stat().st_mtime_ns
+        said = _last_word_at(paths)
+        state = _settled(scheduler, job)
+        if _last_word_at(paths) != said:
+            continue  # the job has begun again meanwhile
         if not scheduler.will_start_again(state):
             return state
         _say(f"the scheduler took job {job.job_id} back ({state}); it will start again")
@@ -148,9 +159,19 @@ def _settled(scheduler: Scheduler, job: JobRecord) -> str | None:
         time.sleep(LOOK_EVERY_S)
 
 
-def _wait_for_restart(paths: RunPaths, scheduler: Scheduler, job: JobRecord, said: int) -> None:
+def _last_word_at(paths: RunPaths) -> int | None:
+    """When the last word was written, in ns; None where there is none."""
+    try:
+        return paths.ended.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _wait_for_restart(
+    paths: RunPaths, scheduler: Scheduler, job: JobRecord, said: int | None
+) -> None:
     """Wait until a job that was taken back moves its earlier last word aside, or ends."""
-    while paths.ended.exists() and paths.ended.stat().st_mtime_ns == said:
+    while _last_word_at(paths) == said:
         if scheduler.is_over(scheduler.state(job.job_id)):
             return
         time.sleep(min(ASK_EVERY_S, 5.0))

@@ -307,7 +307,7 @@ OVERHEAD = columns(
         "median step time of a turn over that of the nearest turn at rate 0, less 1: mean over "
         "pairs",
     ),
-    ("slowdown_low", float, "", "lower end of its 95 % interval (bootstrap over pairs)"),
+    ("slowdown_low", float, "", "lower end of its 95 % interval (Student's t over pairs)"),
     ("slowdown_high", float, "", "upper end of the same"),
     ("pairs", int, "", "turns that were compared with one at rate 0"),
     ("sampler_cpu_share", float, "", "CPU time of the busiest node's sampler, share of one core"),

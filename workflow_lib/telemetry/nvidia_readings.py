@@ -27,7 +27,7 @@ PERIODS_S: dict[tuple[str, ...], float] = {
     ("power_instant_w",): 10.0,  # 0.03 ms idle, up to 1.6 ms under load
     ("memory_temperature_c",): 10.0,  # 0.03 ms idle, up to 2 ms under load
     ("thermal_margin_c",): 30.0,  # 1.4 ms
-    _NVLINK_COLUMNS: 30.0,  # 0.8–3 ms
+    _NVLINK_COLUMNS: 15.0,  # 1.9 ms
     ("memory_used_bytes",): 10.0,  # 0.03 ms, but it hardly changes
     _PCIE_COLUMNS: 10.0,  # 0.7 ms; goes round every 4 GiB
     ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
