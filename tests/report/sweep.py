@@ -43,11 +43,18 @@ class Planned:
     reason: str = ""
     simulated: bool = False
     nodes: int = 1
+    digest: str = "01234567"
     measures: dict[str, Any] = field(default_factory=dict)
+    #: of the runs, by number, what differs from ``measures``
+    of_run: dict[int, dict[str, Any]] = field(default_factory=dict)
+    #: of GPUS, what differs from the values made up here
+    of_gpus: dict[str, Any] = field(default_factory=dict)
+    #: what cell.json holds
+    record: dict[str, Any] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
-        return f"{self.platform}/{self.model}/{self.parallelism}_{self.options}_01234567"
+        return f"{self.platform}/{self.model}/{self.parallelism}_{self.options}_{self.digest}"
 
 
 def write_sweep(
@@ -111,6 +118,8 @@ def _write_run(
     cause = cell.cause if outcome is not Outcome.COMPLETED else "all ranks ended in order"
     record = OutcomeRecord(outcome, cause, "1", ("node1",), None, None, None, False)
     write_json(paths.outcome if outcome.is_result else paths.failure, record)
+    if cell.record:
+        write_json(paths.cell, cell.record)
     write_json(
         paths.environment,
         {
@@ -135,6 +144,7 @@ def _write_run(
         **_SAME,
         **dict.fromkeys(inapplicable(cell.workload)),
         **cell.measures,
+        **cell.of_run.get(repeat, {}),
     }
     gpus = [
         {
@@ -149,6 +159,7 @@ def _write_run(
             "throttle_power_share": 0.9,
             "throttle_thermal_share": 0.0,
             "throttle_brake_share": 0.0,
+            **cell.of_gpus,
         }
         for node in range(1, cell.nodes + 1)
         for gpu in range(8)

@@ -89,6 +89,50 @@ def test_a_missing_measure_of_a_completed_cell_says_no_data(tmp_path: Path) -> N
     assert lines.count("no data") == 1
 
 
+def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path: Path) -> None:
+    cold = {"temperature_mean_c": None, "temperature_peak_c": None, "tokens_per_j": None}
+    directory = write_sweep(
+        tmp_path, [Planned("tp1", measures=cold), Planned("tp2", measures=cold)]
+    )
+    entry = figures(read_tables(directory))[0]
+    assert entry.title == "gpt3-175b: power, clock and throughput"
+    assert len(entry.draw().axes) == 3
+
+
+def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_path: Path) -> None:
+    drawn = (
+        *("temperature_mean_c", "temperature_peak_c", "power_per_gpu_mean_w", "power_peak_w"),
+        *("sm_clock_mean_mhz", "tokens_per_j", "tokens_per_s"),
+    )
+    of_gpus = dict.fromkeys(
+        (
+            "temperature_mean_c",
+            *(f"throttle_{kind}_share" for kind in ("power", "thermal", "brake")),
+        )
+    )
+    empty = Planned(measures=dict.fromkeys(drawn), of_gpus=of_gpus)
+    assert draw(tmp_path / "empty", [empty]) == {}
+    failed = draw(tmp_path / "failed", [Planned(outcomes=(Outcome.TIMEOUT,))])
+    assert list(failed) == ["parallelism-gpt3-175b"]
+    lines = failed["parallelism-gpt3-175b"].splitlines()
+    assert {"timeout", "(°C)", "(W per GPU)", "(tokens/s)"} <= set(lines)
+
+
+def test_a_share_that_is_zero_everywhere_says_none_on_the_whole_scale(tmp_path: Path) -> None:
+    lines = draw(tmp_path, [Planned()])["gpus-h200-gpt3-175b"].splitlines()
+    assert "In thermal slowdown (% of time): none" in lines
+    # The colour bars of the power cap, at 0.9, and of thermal slowdown.
+    directory = write_sweep(tmp_path / "again", [Planned()])
+    heat_map = figures(read_tables(directory))[1].draw()
+    limits = [axes.images[0].get_clim() for axes in heat_map.axes if axes.images]
+    assert limits == [(58.0, 65.0), (0.0, 90.0), (0.0, 100.0)]
+
+
+def test_temperatures_close_together_have_a_decimal(tmp_path: Path) -> None:
+    close = Planned(of_gpus={"temperature_mean_c": 58.04})
+    assert draw(tmp_path, [close])["gpus-h200-gpt3-175b"].splitlines().count("58.0") >= 8
+
+
 def test_nothing_is_drawn_for_a_cell_without_values(tmp_path: Path) -> None:
     directory = write_sweep(tmp_path, [Planned("tp1"), Planned("tp2", outcomes=(None,))])
     (entry, _) = figures(read_tables(directory))

@@ -6,7 +6,15 @@ import pytest
 
 from workflow_lib.records import CELLS
 from workflow_lib.report.cells import labels, natural
-from workflow_lib.report.quantities import NOTHING, SHOWN, Quantity, shown, significant
+from workflow_lib.report.quantities import (
+    NOTHING,
+    SHOWN,
+    WATCHED,
+    Quantity,
+    counted,
+    shown,
+    significant,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,11 +27,23 @@ from workflow_lib.report.quantities import NOTHING, SHOWN, Quantity, shown, sign
         (9.996, "10.0"),
         (1.0, "1.00"),
         (0.01234, "0.0123"),
-        (-3.14159, "-3.14"),
+        (-3.14159, "−3.14"),
     ],
 )
 def test_three_digits_and_all_whole_ones(value: float, text: str) -> None:
     assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(3.71e-10, "0.00"), (-0.0049, "0.00"), (-0.0051, "−0.01"), (0.0, "0"), (99.5, "99.5")],
+)
+def test_what_is_less_than_the_decimals_allowed_is_zero(value: float, text: str) -> None:
+    assert significant(value, decimals=2) == text
+
+
+def test_a_thing_alone_has_no_plural() -> None:
+    assert [counted(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
 
 
 def test_a_range_is_shown_where_there_are_several_runs() -> None:
@@ -32,10 +52,12 @@ def test_a_range_is_shown_where_there_are_several_runs() -> None:
     assert shown(cell, quantity) == ("50.0", "40.0–60.0", 50.0)
     assert shown({**cell, "completed": 1}, quantity) == ("50.0", "", 50.0)
     assert shown({**cell, "mfu_6n": None}, quantity) == (NOTHING, "", None)
+    below = {"mfu_6n": -0.1, "mfu_6n_low": -0.2, "mfu_6n_high": 1e-9, "completed": 2}
+    assert shown(below, quantity) == ("−10.0", "−20.0 to 0.00", -10.0)
 
 
 def test_every_quantity_shown_is_a_column() -> None:
-    assert {quantity.measure for quantity in SHOWN} <= {column.name for column in CELLS}
+    assert {quantity.measure for quantity in SHOWN + WATCHED} <= {column.name for column in CELLS}
 
 
 def test_numbers_in_names_are_ordered_as_numbers() -> None:
@@ -50,3 +72,16 @@ def test_cells_alike_in_all_but_their_digest_are_told_apart_by_it() -> None:
     cell = {"platform": "p", "model": "m", "parallelism": "tp1", "options": "mb1"}
     cells = [{**cell, "cell": f"p/m/tp1_mb1_{digest}"} for digest in ("aaaaaaaa", "bbbbbbbb")]
     assert labels(cells) == ["tp1 aaaaaa", "tp1 bbbbbb"]
+
+
+def test_cells_alike_but_for_a_column_are_told_apart_by_it() -> None:
+    cell = {"platform": "p", "model": "m", "parallelism": "tp1", "options": "mb1", "nodes": 1}
+    cells = [
+        {**cell, "cell": f"p/m/tp1_mb1_{digest}", "sequence_length": length}
+        for digest, length in (("aaaaaaaa", 2048), ("bbbbbbbb", 4096), ("cccccccc", 4096))
+    ]
+    assert labels(cells[:2]) == ["tp1 sequence length 2048", "tp1 sequence length 4096"]
+    assert labels(cells)[1:] == [
+        "tp1 sequence length 4096 bbbbbb",
+        "tp1 sequence length 4096 cccccc",
+    ]

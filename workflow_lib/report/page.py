@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +14,29 @@ from markupsafe import Markup
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import OVERHEAD, PLAN, RecordError, RunPaths, inapplicable, read_json
+from workflow_lib.records import CELLS, OVERHEAD, PLAN, RecordError, inapplicable
 from workflow_lib.report.cells import Row, completed, in_order, in_words, labels, natural
-from workflow_lib.report.figures import FigureEntry, Tables, figures, read_tables
-from workflow_lib.report.quantities import NOTHING, SHOWN, WATCHED, Quantity, shown, significant
+from workflow_lib.report.differences import differences
+from workflow_lib.report.environments import environments
+from workflow_lib.report.figures import FigureEntry, figures, read_tables
+from workflow_lib.report.quantities import (
+    NOTHING,
+    SHOWN,
+    WATCHED,
+    Quantity,
+    counted,
+    shown,
+    significant,
+)
+from workflow_lib.report.rebuilding import rebuilding_commands
+from workflow_lib.report.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.watching import (
     overhead_lines,
+    steadiness,
+    steady_state,
     systematic_error,
     trained_unwatched,
-    unsteady,
 )
-from workflow_lib.results import run_directory
 
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.PackageLoader("workflow_lib.report"),
@@ -35,8 +45,9 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-#: distinct values of one key of the environments that are listed
-_LISTED_VALUES = 6
+#: columns that are named where no cell has a value; of the error of sensors the text says enough
+_LISTED_IF_EMPTY = tuple(each for each in WATCHED if each.measure != "energy_systematic_share")
+_ENVIRONMENT.filters["counted"] = counted
 
 
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
@@ -50,30 +61,35 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     tables = read_tables(directory)
     cells = in_order(tables.cells)
     overhead = read_table(directory / "overhead.parquet", OVERHEAD).to_dicts()
-    quantities = [each for each in SHOWN if _applies(each.measure, cells)]
     done = [cell for cell in cells if completed(cell)]
-    watched = [each for each in WATCHED if any(cell[each.measure] is not None for cell in done)]
+    applying = [each for each in SHOWN if _applies(each.measure, cells)]
+    # Where nothing completed, empty columns show what would have been measured.
+    quantities = [each for each in applying if not done or has_values(each.measure, done)]
+    watched = [each for each in WATCHED if has_values(each.measure, done)]
     names = labels(cells)
+    present = {column.name for column in CELLS if has_values(column.name, done)}
     text = _ENVIRONMENT.get_template("report.html.j2").render(
         sweep=sweep,
         description=description,
         version=__version__,
-        results=results,
-        directory=directory,
         simulated=any(cell["simulated"] for cell in cells),
         simulated_all=all(cell["simulated"] for cell in cells if completed(cell)),
         counts=_counts(cells, tables.runs),
         best=_best(cells),
         quantities=quantities,
         cells=[_cell(cell, label, quantities) for cell, label in zip(cells, names, strict=True)],
-        systematic_error=systematic_error(tables.runs),
+        left_out=left_out(applying, done, tables.runs) if done else "",
+        differences=differences(cells, names, results),
+        present=present,
+        systematic_error=systematic_error(tables.runs) if "energy_j" in present else "",
         watched=watched,
         watched_cells=[
-            _cell(cell, label, watched)
+            {**_cell(cell, label, watched), "steady": steady_state(cell, tables.runs)}
             for cell, label in zip(cells, names, strict=True)
             if completed(cell)
         ],
-        unsteady=unsteady(cells, names, tables.runs),
+        watched_left_out=left_out(_LISTED_IF_EMPTY, done, tables.runs),
+        steadiness=steadiness(cells, names, tables.runs),
         overhead=overhead_lines(
             overhead, {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
         ),
@@ -82,8 +98,9 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         figures=[_inline(entry, directory / "figures") for entry in figures(tables)],
         unfinished=_unfinished(cells, tables.runs),
         trained_unwatched=trained_unwatched(tables.runs),
-        missing=_missing(tables),
-        environment=_environment(tables.runs, results),
+        unmeasured=unmeasured(tables.runs),
+        environment=environments(tables.runs, results),
+        rebuilding=rebuilding_commands(sweep, description, tables.runs, results, directory),
         gpu_names=sorted({cell["gpu_name"] for cell in cells if cell["gpu_name"]}),
     )
     path = directory / "report.html"
@@ -119,7 +136,10 @@ def _gpu_hours(plan: Sequence[Row]) -> str:
 
 
 def _best(cells: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each model, the completed cells that are best by throughput, energy and temperature."""
+    """For each model, the completed cells that are best by throughput, energy and temperature.
+
+    Where fewer than two cells can be compared, none is best.
+    """
     questions = (
         ("Fastest", "tokens_per_s", "tokens/s", max),
         ("Fastest prefill", "prefill_tokens_per_s_per_gpu", "tokens/s per GPU", max),
@@ -131,21 +151,24 @@ def _best(cells: Sequence[Row]) -> list[dict[str, Any]]:
     names = {cell["cell"]: label for cell, label in zip(cells, labels(cells), strict=True)}
     models = []
     for model in sorted({cell["model"] for cell in cells}, key=natural):
-        all_of_model = [cell for cell in cells if cell["model"] == model]
-        of_model = [cell for cell in all_of_model if completed(cell)]
+        of_model = [cell for cell in cells if cell["model"] == model and completed(cell)]
         answers: list[tuple[Any, ...]] = []
         for question, measure, unit, choose in questions:
-            if not _applies(measure, all_of_model):
+            able = [cell for cell in of_model if measure not in inapplicable(cell["workload"])]
+            if len(able) < 2:
                 continue
-            known = [cell for cell in of_model if cell[measure] is not None]
-            if known:
+            known = [cell for cell in able if cell[measure] is not None]
+            if len(known) > 1:
                 winner = choose(known, key=lambda cell: cell[measure])
                 value = f"{significant(winner[measure])} {unit}"
                 name = names[winner["cell"]]
                 answers.append((question, name, winner["platform"], winner["gpus"], value))
             else:
-                answers.append((question, None, None, None, None))
-        models.append({"model": model, "completed": len(of_model), "answers": answers})
+                why = "only one completed cell has" if known else "no completed cell has"
+                answers.append((question, None, None, None, why))
+        alone = names[of_model[0]["cell"]] if len(of_model) == 1 else None
+        counts = {"completed": len(of_model), "alone": alone}
+        models.append({"model": model, **counts, "answers": answers})
     return models
 
 
@@ -191,56 +214,6 @@ def _unfinished(cells: Sequence[Row], runs: Sequence[Row]) -> list[dict[str, Any
         {"cell": cell, "outcome": in_words(outcome), "cause": cause, "runs": numbers}
         for (cell, outcome, cause), numbers in lines.items()
     ]
-
-
-def _missing(tables: Tables) -> list[tuple[str, str, int]]:
-    """Measures that completed runs lack: column, reason, and how many runs lack it for that."""
-    found: Counter[tuple[str, str]] = Counter()
-    for run in tables.runs:
-        if run["outcome"] == "completed" and run["missing_reasons"]:
-            reasons = json.loads(run["missing_reasons"])
-            meant = reasons.keys() - inapplicable(run["workload"])
-            found.update((column, reasons[column]) for column in meant)
-    return [(column, reason, count) for (column, reason), count in sorted(found.items())]
-
-
-def _environment(runs: Sequence[Row], results: Path) -> dict[str, Any]:
-    """The distinct values of every key of the runs' ``environment.json``, most frequent first."""
-    values: dict[str, Counter[str]] = {}
-    moments: list[float] = []
-    absent = 0
-    for run in runs:
-        path = RunPaths(run_directory(results, run["cell"], run["run"])).environment
-        if not path.is_file():
-            absent += run["outcome"] != "not_run"
-            continue
-        record = read_json(path)
-        if not isinstance(record, dict):
-            raise RecordError(f"{path}: expected an object of key and value")
-        for key, value in _flat(record):
-            if key == "recorded_unix_s" and isinstance(value, (int, float)):
-                moments.append(value)
-            else:
-                values.setdefault(key, Counter())[NOTHING if value is None else str(value)] += 1
-    rows = []
-    for key in sorted(values):
-        ranked = sorted(values[key].items(), key=lambda item: (-item[1], natural(item[0])))
-        rows.append((key, ranked[:_LISTED_VALUES], max(0, len(ranked) - _LISTED_VALUES)))
-    days = [datetime.fromtimestamp(m, UTC).strftime("%Y-%m-%d %H:%M UTC") for m in sorted(moments)]
-    return {"rows": rows, "absent": absent, "first": days[:1], "last": days[-1:]}
-
-
-def _flat(record: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Key and value of nested objects, keys joined with dots; lists as JSON."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in record.items():
-        if isinstance(value, dict):
-            pairs += _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            pairs.append((prefix + key, json.dumps(value, ensure_ascii=False)))
-        else:
-            pairs.append((prefix + key, value))
-    return pairs
 
 
 def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:

@@ -38,8 +38,15 @@ def _peak(measure: str) -> _Series:
 
 
 _PANELS = (
-    _Panel("temperature", "Temperature\n(°C)", (_mean("temperature_mean_c"), _peak("temperature_peak_c")), False),
-    _Panel("power", "Power\n(W per GPU)", (_mean("power_per_gpu_mean_w"), _peak("power_peak_w")), False),
+    _Panel(
+        "temperature",
+        "Temperature\n(°C)",
+        (_mean("temperature_mean_c"), _peak("temperature_peak_c")),
+        False,
+    ),
+    _Panel(
+        "power", "Power\n(W per GPU)", (_mean("power_per_gpu_mean_w"), _peak("power_peak_w")), False
+    ),
     _Panel("clock", "SM clock\n(MHz)", (_mean("sm_clock_mean_mhz"),), False),
     _Panel("efficiency", "Efficiency\n(tokens/J)", (_mean("tokens_per_j"),), True),
     _Panel("throughput", "Throughput\n(tokens/s)", (_mean("tokens_per_s"),), True),

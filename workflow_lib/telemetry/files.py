@@ -16,8 +16,8 @@ from workflow_lib.telemetry.source import TelemetryError, Value
 class SampleFile:
     """A CSV file that is written in chunks of whole lines.
 
-    Rows wait in memory until ``flush``, so a killed sampler loses what came since then, and leaves
-    at most one torn line, the last.
+    Rows wait in memory until they are taken and written, so a killed sampler loses what came since
+    then, and leaves at most one torn line, the last.
     """
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
@@ -36,7 +36,7 @@ class SampleFile:
     def add(self, values: Mapping[str, Value | str]) -> None:
         """Add a row; a column that has no value becomes an empty field. Text has no commas.
 
-        The caller leaves the values as they are: they become text in ``flush``, because to do that
+        The caller leaves the values as they are: they become text in ``take``, because to do that
         for many rows at once takes a fraction of the time.
         """
         self._pending.append(values)
@@ -45,13 +45,17 @@ class SampleFile:
         """Add rows that are text already, in the order of the columns."""
         self._pending.extend(lines)
 
-    def flush(self) -> None:
-        """Hand all rows to the operating system. Raises TelemetryError where it refuses."""
+    def take(self) -> bytes:
+        """All rows that wait, as text, to be given to ``write``."""
         if not self._pending:
-            return
+            return b""
         lines = [row if isinstance(row, str) else self._line(row) for row in self._pending]
-        chunk = memoryview(("\n".join(lines) + "\n").encode("ascii"))
         self._pending.clear()
+        return ("\n".join(lines) + "\n").encode("ascii")
+
+    def write(self, text: bytes) -> None:
+        """Hand whole lines to the operating system. Raises TelemetryError where it refuses."""
+        chunk = memoryview(text)
         while chunk:
             try:
                 chunk = chunk[os.write(self._descriptor, chunk) :]
@@ -77,9 +81,9 @@ class SampleFile:
             )
 
     def close(self) -> None:
-        """Flush and close."""
+        """Write what waits, and close."""
         try:
-            self.flush()
+            self.write(self.take())
         finally:
             os.close(self._descriptor)
 

@@ -6,7 +6,7 @@ What is read when::
     GPU      0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each with the wall clock of its own reading
     turn     0               1         2         3   counters, each GPU once a second; every other
                                                      time the driver's own samples of power as well
-    second   host, events, and all rows to the operating system
+    second   host, events; all rows go to the thread that writes
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from workflow_lib import records
 from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.host import Host
 from workflow_lib.telemetry.source import Source, Value
+from workflow_lib.telemetry.writing import Writing
 
 #: The driver keeps 2.4 s of its own power samples. A GPU's turns are a second apart, so that this
 #: is every other one, however late.
@@ -60,6 +61,8 @@ class Recorder:
                 self._events = create(paths.gpu_events(node), records.GPU_EVENTS)
             if rates_take_turns:
                 self._blocks = create(paths.sampler_blocks(node), records.SAMPLER_BLOCKS)
+            self._writing = Writing(self._samples, paths.telemetry_stop)
+            opened.callback(self._writing.end)
             self._opened = opened.pop_all()
 
     def begin_turns(self, now_s: float) -> None:
@@ -80,12 +83,12 @@ class Recorder:
         self._turns = due + 1
 
     def second(self) -> None:
-        """Read the host and the events; then hand all rows to the operating system.
+        """Read the host and the events; then have all rows written.
 
-        Raises TelemetryError where it does not take them, or the files are gone.
+        Raises TelemetryError where earlier ones could not be, or the files are gone.
         """
         self._read_host_and_events()
-        self.flush()
+        self._writing.hand_over(self._files)
 
     def everything(self) -> None:
         """Read all there is, whether it is due or not: for a run's first and last rows."""
@@ -94,21 +97,25 @@ class Recorder:
             self._read_counters(gpu, everything=True)
             self._collect_power(gpu, time.monotonic())
         self.second()
+        self._writing.wait()
 
     def block(self, row: Mapping[str, Value]) -> None:
         """A block has ended; ``row`` has the columns of SAMPLER_BLOCKS."""
         if self._blocks is not None:
             self._blocks.add(row)
-            self.flush()
+            self.rest()
 
-    def flush(self) -> None:
-        """Hand all rows to the operating system."""
-        for file in self._files:
-            file.flush()
-        self._samples.check_present()
+    def rest(self) -> None:
+        """Nothing is read; have what waits written, and the request to stop looked for."""
+        self._writing.hand_over(self._files)
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether the request to stop has been seen."""
+        return self._writing.asked_to_stop
 
     def close(self) -> None:
-        """Flush and close the files, all of them even where one cannot be written."""
+        """Write what waits and close the files, all of them even where one cannot be written."""
         self._opened.close()
 
     def _create(

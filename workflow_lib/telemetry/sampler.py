@@ -99,6 +99,7 @@ class Sampler:
         ticks = Deadlines(start_s, 1 / block.rate_hz) if reads else Deadlines(math.inf, 1)
         recorder.begin_turns(start_s)
         while not self._stopping and block.holds(unix_time_s := time.time()):
+            self._stopping |= recorder.asked_to_stop
             next_s = min(ticks.next_s, seconds.next_s)
             wait_s = min(next_s - time.monotonic(), block.end_unix_s - unix_time_s)
             time.sleep(max(0.0, wait_s))
@@ -109,14 +110,12 @@ class Sampler:
                 seconds.begin(now_s)
                 if reads:
                     recorder.second()
-                self._look_for_stop()
+                else:
+                    recorder.rest()
+                # A sampler that nobody can end any more ends itself.
+                self._stopping |= os.getppid() != self._parent
         ticks.end(time.monotonic())
         return ticks
-
-    def _look_for_stop(self) -> None:
-        # Whoever started the sampler ends it; a sampler that nobody can end any more ends itself.
-        if self._paths.telemetry_stop.exists() or os.getppid() != self._parent:
-            self._stopping = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stopping = True
