@@ -145,7 +145,7 @@ def source_files(*packages):
 
 def analysis_sources():
     """What the tables are made by."""
-    return source_files("analysis", "records", "formulas.py", "telemetry/counter_span.py")
+    return source_files("analysis", "records", "formulas.py", "telemetry/validity")
 
 
 def configuration_files(wildcards):

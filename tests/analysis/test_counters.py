@@ -15,7 +15,7 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPU_EVENTS, POWER_SAMPLES, CoolDown, RunPaths, write_json
-from workflow_lib.telemetry.counter_span import CounterSpan
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 from .synthetic_run import START, Run, cell, write_csv
 

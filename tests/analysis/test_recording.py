@@ -26,7 +26,7 @@ from workflow_lib.records import (
     TelemetryStart,
     write_json,
 )
-from workflow_lib.telemetry.coverage import invalid_reason
+from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 from .synthetic_run import HARDWARE, cell, write_csv
 from .test_metrics import COUNTERS_J, RECORDING

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.telemetry.nvml import Played
-from workflow_lib.telemetry.nvidia_fields import ByteCounter
-from workflow_lib.telemetry.nvidia_readings import PERIODS_S
+from workflow_lib.telemetry.nvidia.fields import ByteCounter
+from workflow_lib.telemetry.nvidia.readings import PERIODS_S
 from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
 
 #: nvmlEventType

@@ -1,7 +1,8 @@
 """Cumulative counters about the measured steps: energy, shares of throttling, errors.
 
-Counters are read seconds apart (:mod:`workflow_lib.telemetry.counter_span`), so how much of one
-belongs to a window is either taken from the readings that span it best, or completed at its edges.
+Counters are read seconds apart (:mod:`workflow_lib.telemetry.validity.counter_span`), so how much
+of one belongs to a window is either taken from the readings that span it best, or completed at its
+edges.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import polars as pl
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
-from workflow_lib.telemetry.counter_span import CounterSpan, Reading
+from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
 #: the trapezoid completes the counter's energy at the edges by at most this share of the window:
 #: more of it would be no second opinion

@@ -14,7 +14,7 @@ from workflow_lib.analysis.counters import CountedEnergy, rate_within
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
 from workflow_lib.records import GPUS, Hardware
-from workflow_lib.telemetry.counter_span import CounterSpan
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: a straight line is drawn over a gap between two readings of at most this long, or this many
 #: sample periods, whichever is longer; a longer one makes the measure null

@@ -9,7 +9,7 @@ import polars as pl
 
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import rate_within
-from workflow_lib.telemetry.counter_span import CounterSpan
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 COUNTERS = (
     "throttle_power_cap_s",

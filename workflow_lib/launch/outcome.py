@@ -18,7 +18,7 @@ from workflow_lib.records import (
     OutcomeRecord,
     RunPaths,
 )
-from workflow_lib.telemetry import coverage
+from workflow_lib.telemetry.validity import coverage
 
 #: how Slurm calls an end that the job itself may not have lived to report
 _SCHEDULER_ENDS = {

@@ -95,7 +95,7 @@ def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) ->
     width = max(style.COLUMN_IN, 0.75 + 0.17 * len(ordered))
     height = 0.65 + 0.85 * len(panels) + style.LABEL_LETTER_IN * max(map(len, ticks))
     figure = Figure(figsize=(width, height))
-    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
     for panel, of_panel in zip(panels, axes, strict=True):
         _draw_panel(of_panel, panel, ordered, runs)
     for place, cell in enumerate(ordered):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.telemetry.choice import open_source
-from workflow_lib.telemetry.host import Host
+from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.sampler import Sampler
 from workflow_lib.telemetry.source import TelemetryError
 

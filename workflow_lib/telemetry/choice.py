@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workflow_lib.records import Cell
-from workflow_lib.telemetry.amd import AmdSource
-from workflow_lib.telemetry.nvidia import NvidiaSource
+from workflow_lib.telemetry.amd.source import AmdSource
+from workflow_lib.telemetry.nvidia.source import NvidiaSource
 from workflow_lib.telemetry.simulated import SimulatedSource
 from workflow_lib.telemetry.source import Source, TelemetryError
 

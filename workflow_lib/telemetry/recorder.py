@@ -19,7 +19,7 @@ from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.telemetry.files import SampleFile
-from workflow_lib.telemetry.host import Host
+from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.source import Source, Value
 from workflow_lib.telemetry.writing import Writing
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from workflow_lib.records import GPU_COUNTERS, Cell
-from workflow_lib.telemetry.host import CpuUtilisation
+from workflow_lib.telemetry.node.host import CpuUtilisation
 from workflow_lib.telemetry.source import Value
 
 #: where the platform states no power limit; no real GPU is meant

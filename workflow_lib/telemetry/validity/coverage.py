@@ -13,8 +13,8 @@ from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.records import Cell, RunPaths, TelemetryStart
-from workflow_lib.telemetry.csv_rows import InvalidTelemetryError, read_csv
-from workflow_lib.telemetry.sensors import check_sensors
+from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.telemetry.validity.sensors import check_sensors
 
 #: where rates take turns, no two turns may lie further apart than this
 _LONGEST_PAUSE_S = 1.0
@@ -39,8 +39,8 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     watched the GPUs expected of it. Each power sensor must have been read from before the first of
     these steps began until after the last had ended, with no gap above 1 s (or 5 periods, where
     that is longer) that the driver's own samples do not bridge, must not be frozen, and must agree
-    with an energy counter that moves (:mod:`workflow_lib.telemetry.sensors`). A run whose sampling
-    rates took turns has no energy: there, only these turns must cover the measured steps.
+    with an energy counter that moves (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose
+    sampling rates took turns has no energy: there, only these turns must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)

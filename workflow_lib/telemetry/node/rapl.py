@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workflow_lib.telemetry.kernel_files import KernelFile
+from workflow_lib.telemetry.node.kernel_files import KernelFile
 from workflow_lib.telemetry.source import UnreadableError
 
 #: A zone of a package, but none within one (intel-rapl:0:0 is its cores or memory), and not

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from workflow_lib.telemetry.amd_metrics import GpuMetrics
-from workflow_lib.telemetry.packages import power_sensors
+from workflow_lib.telemetry.amd.metrics import GpuMetrics
+from workflow_lib.telemetry.amd.packages import power_sensors
 from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
 from workflow_lib.telemetry.visible import visible_gpus
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from workflow_lib.telemetry import nvidia_fields as fields
+from workflow_lib.telemetry.nvidia import fields as fields
 from workflow_lib.telemetry.source import Poll
 
 THROTTLE_COLUMNS = (

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from workflow_lib.telemetry.nvidia_events import DriverEvents
-from workflow_lib.telemetry.nvidia_fields import slowdown_fields
-from workflow_lib.telemetry.nvidia_power import PowerSamples
-from workflow_lib.telemetry.nvidia_readings import (
+from workflow_lib.telemetry.nvidia.events import DriverEvents
+from workflow_lib.telemetry.nvidia.fields import slowdown_fields
+from workflow_lib.telemetry.nvidia.power import PowerSamples
+from workflow_lib.telemetry.nvidia.readings import (
     COLUMNS,
     THROTTLE_COLUMNS,
     counter_polls,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workflow_lib.telemetry.kernel_files import KernelFile
+from workflow_lib.telemetry.node.kernel_files import KernelFile
 from workflow_lib.telemetry.source import UnreadableError
 
 #: a CPU's driver → the sensors of a whole package: coretemp has cores besides, k10temp dies

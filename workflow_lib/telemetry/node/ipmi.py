@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workflow_lib.telemetry.hwmon import INLET
+from workflow_lib.telemetry.node.hwmon import INLET
 from workflow_lib.telemetry.source import UnreadableError
 
 _DEVICES = ("dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0")

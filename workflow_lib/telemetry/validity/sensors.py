@@ -18,8 +18,8 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
-from workflow_lib.telemetry.counter_span import CounterSpan
-from workflow_lib.telemetry.csv_rows import (
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
+from workflow_lib.telemetry.validity.csv_rows import (
     Field,
     InvalidTelemetryError,
     read_csv,

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from workflow_lib.telemetry.background import Background
-from workflow_lib.telemetry.hwmon import BoardSensors, CpuTemperature
-from workflow_lib.telemetry.ipmi import Ipmi
-from workflow_lib.telemetry.kernel_files import KernelFile
-from workflow_lib.telemetry.rapl import CpuEnergy
+from workflow_lib.telemetry.node.background import Background
+from workflow_lib.telemetry.node.hwmon import BoardSensors, CpuTemperature
+from workflow_lib.telemetry.node.ipmi import Ipmi
+from workflow_lib.telemetry.node.kernel_files import KernelFile
+from workflow_lib.telemetry.node.rapl import CpuEnergy
 from workflow_lib.telemetry.source import TelemetryError, UnreadableError, Value
 
 #: bytes in one unit of port_xmit_data and port_rcv_data (InfiniBand Architecture 1, section 16.1.3)

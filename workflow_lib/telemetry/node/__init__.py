@@ -1,0 +1,1 @@
+"""The node around its GPUs: CPUs, memory, network, fans and power."""
