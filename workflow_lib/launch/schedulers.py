@@ -56,6 +56,9 @@ class SubmissionError(RuntimeError):
 class Scheduler(Protocol):
     """What the waiting process asks of Slurm or of this machine."""
 
+    #: whether jobs run on other machines, whose files may be seen here only later
+    runs_elsewhere: bool
+
     def submit(self, paths: RunPaths, cell: Cell) -> str:
         """Submit the run's script; returns the job's id. Raises SubmissionError."""
 
@@ -79,6 +82,7 @@ class Slurm:
     _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
     _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 
+    runs_elsewhere = True
     #: made when it is first asked
     _board: Board | None = None
 
@@ -143,6 +147,8 @@ def _explain(refusal: str, platform: str) -> str:
 
 class Local:
     """This machine, through submitit's local controller, which outlives the process that waits."""
+
+    runs_elsewhere = False
 
     def submit(self, paths: RunPaths, cell: Cell) -> str:
         """Start ``job.sh`` under a controller that ends it at the time limit."""

@@ -34,6 +34,8 @@ ASK_EVERY_S = schedulers.ASK_EVERY_S
 #: How long after a job's end its last word may take to be seen over a shared file system: a client
 #: of NFS that has looked for a file in vain may believe so for another 60 s (acdirmax, nfs(5)).
 FILE_SYSTEM_LAG_S = 75.0
+#: where the job ran on this machine there is no such lag
+_LOCAL_LAG_S = 2.0
 #: how long after a job's last word the scheduler may take to settle what it calls the end, once it
 #: is asked
 SETTLE_S = 15.0 + ASK_EVERY_S
@@ -186,7 +188,7 @@ def _wait_once(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> 
         if job is not None and time.monotonic() >= next_question:
             state = scheduler.state(job.job_id)
             if scheduler.is_over(state):
-                _wait_for_last_word(paths)
+                _wait_for_last_word(paths, scheduler)
                 return state
             next_question = time.monotonic() + ASK_EVERY_S
         progress = _progress(paths, state)
@@ -197,8 +199,9 @@ def _wait_once(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> 
     return state
 
 
-def _wait_for_last_word(paths: RunPaths) -> None:
-    deadline = time.monotonic() + FILE_SYSTEM_LAG_S
+def _wait_for_last_word(paths: RunPaths, scheduler: Scheduler) -> None:
+    lag_s = FILE_SYSTEM_LAG_S if scheduler.runs_elsewhere else _LOCAL_LAG_S
+    deadline = time.monotonic() + lag_s
     while not paths.ended.exists() and time.monotonic() < deadline:
         time.sleep(LOOK_EVERY_S)
 
