@@ -165,6 +165,22 @@ def test_a_database_that_is_down_ends_no_run(cluster, made):
         next_period()
 
 
+def test_a_database_that_is_down_keeps_nobody_from_asking_squeue(cluster, made, capsys):
+    cluster.write("sacct", "echo 'Unable to contact slurmdbd' >&2; exit 1")
+    cluster.squeue({"1": "RUNNING"})
+    for _ in range(8):
+        made.state("1"), made.state("2")
+        next_period()
+    cluster.squeue({"1": "TIMEOUT"})
+    next_period()
+    made.state("1")
+    next_period()
+    assert made.state("1") == "TIMEOUT"
+    commands = [line.split()[0] for line in cluster.asked()]
+    assert commands.count("sacct") <= 3 < commands.count("squeue")
+    assert capsys.readouterr().err.count("does not answer now") == 1
+
+
 def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch):
     cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
     monkeypatch.setattr(board, "_VANISHED_AFTER_S", 0.3)

@@ -60,6 +60,9 @@ class Answers:
     unanswered: int = 0
     #: whether the next question is sacct's
     ask_accounting: bool = False
+    #: of sacct's alone: a database that is down keeps nobody from asking squeue
+    accounting_unanswered: int = 0
+    accounting_after_unix_s: float = 0.0
 
 
 class Board:
@@ -139,14 +142,16 @@ class Board:
     def _answered(self, before: Answers, wanted: Sequence[str]) -> Answers:
         """The answers after one more question."""
         absent = [job for job in wanted if job in before.missing_since_unix_s]
-        accounting = before.ask_accounting and bool(absent)
+        accounting = (
+            before.ask_accounting and bool(absent) and time.time() >= before.accounting_after_unix_s
+        )
         try:
             told = _accounted(absent) if accounting else _queued(wanted)
         except NoAnswerError as error:
             if accounting and _NO_ACCOUNTING in str(error).lower():
                 told = {job: VANISHED for job in absent if _is_gone(before, job)}
             else:
-                return self._unanswered(before, error)
+                return self._unanswered(before, error, accounting)
         now = time.time()
         states = {job: before.states[job] for job in wanted if job in before.states} | told
         times = {job: before.told_unix_s[job] for job in states if job in before.told_unix_s}
@@ -169,14 +174,25 @@ class Board:
             missing_since_unix_s=missing,
             next_question_unix_s=now + self._period_s,
             ask_accounting=bool(missing) and not accounting,
+            accounting_unanswered=0 if accounting else before.accounting_unanswered,
+            accounting_after_unix_s=0.0 if accounting else before.accounting_after_unix_s,
         )
 
-    def _unanswered(self, before: Answers, error: NoAnswerError) -> Answers:
-        if before.unanswered == 0:
+    def _unanswered(self, before: Answers, error: NoAnswerError, accounting: bool) -> Answers:
+        count = 1 + (before.accounting_unanswered if accounting else before.unanswered)
+        if count == 1:
             sys.stderr.write(f"triptych: Slurm does not answer now, asking on: {error}\n")
-        count = before.unanswered + 1
-        wait_s = min(self._period_s * 2**count, max(LONGEST_PERIOD_S, self._period_s))
-        return replace(before, unanswered=count, next_question_unix_s=time.time() + wait_s)
+        now = time.time()
+        again_s = now + min(self._period_s * 2**count, max(LONGEST_PERIOD_S, self._period_s))
+        if not accounting:
+            return replace(before, unanswered=count, next_question_unix_s=again_s)
+        return replace(
+            before,
+            accounting_unanswered=count,
+            accounting_after_unix_s=again_s,
+            ask_accounting=False,
+            next_question_unix_s=now + self._period_s,
+        )
 
 
 def _own_directory() -> Path:

@@ -1,7 +1,7 @@
 """NVIDIA GPUs through NVML (``pynvml``).
 
 What each call costs was measured on H200; by it, readings are made at every tick or on periods of
-their own (``nvidia_readings``). Nothing here blocks: no PCIe throughput (21 ms a direction), no
+their own (``readings``). Nothing here blocks: no PCIe throughput (21 ms a direction), no
 process list, no fans.
 """
 
