@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -51,6 +52,29 @@ def test_what_cannot_be_written_is_said_the_next_time(tmp_path: Path):
         writing.hand_over([file])
     with pytest.raises(TelemetryError, match="was removed or moved"):
         writing.end()
+    file.close()
+
+
+def test_a_file_system_that_cannot_tell_of_the_request_is_asked_again(tmp_path: Path, monkeypatch):
+    exists = Path.exists
+    asked = []
+
+    def stale(path: Path) -> bool:
+        asked.append(path)
+        if len(asked) < 3:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", stale)
+    (tmp_path / "stop").touch()
+    file = SampleFile(tmp_path / "blocks.csv", SAMPLER_BLOCKS)
+    writing = Writing(file, tmp_path / "stop")
+    deadline = time.monotonic() + 30
+    while not writing.asked_to_stop:
+        assert time.monotonic() < deadline
+        writing.hand_over([file])
+        writing.wait()
+    writing.end()
     file.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +69,9 @@ class Writing:
                 work.set()
             elif work and self._failure is None:
                 self._write(work)
-            self.asked_to_stop = self._stop.exists()
+            # Where the file system cannot tell now, it is asked again.
+            with contextlib.suppress(OSError):
+                self.asked_to_stop = self._stop.exists()
 
     def _write(self, rows: Sequence[tuple[SampleFile, bytes]]) -> None:
         try:
@@ -77,3 +80,5 @@ class Writing:
             self._first.check_present()
         except TelemetryError as error:
             self._failure = error
+        except OSError as error:
+            self._failure = TelemetryError(f"cannot write telemetry: {error}")
