@@ -8,6 +8,7 @@ A run's directory, in the order in which its files appear::
 
     cell.json               the resolved cell: all that training and telemetry read
     job.sh                  the whole job; can be given to sbatch by hand
+    submission.json         that it is about to be submitted, and as what
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
     telemetry/<node>.json   what the sampler found on the node
@@ -21,7 +22,8 @@ A run's directory, in the order in which its files appear::
     cool-down.json          how long the job waited for cool GPUs, where it was asked to
     steps/rank<n>.json      where rank n ran and which part of the model it held
     steps/rank<n>.csv       one row a step
-    errors/rank<n>.json     what rank n died of
+    errors/rank<n>.json     what rank n died of, as it said itself
+    exits/rank<n>.json      how rank n's process ended, where not well
     logs/                   what each process printed
     ended.json              exit codes, written by the job as its last act
     outcome.json            how a run that is a result ended
@@ -67,10 +69,13 @@ from workflow_lib.records.outcomes import (
     CoolDown,
     EndedRecord,
     ErrorRecord,
+    ExitRecord,
     JobRecord,
+    JobState,
     Outcome,
     OutcomeRecord,
     RankRecord,
+    SubmissionRecord,
     TelemetryEnd,
     TelemetryStart,
 )
@@ -113,9 +118,11 @@ __all__ = [
     "Degrees",
     "EndedRecord",
     "ErrorRecord",
+    "ExitRecord",
     "Family",
     "Hardware",
     "JobRecord",
+    "JobState",
     "Model",
     "Outcome",
     "OutcomeRecord",
@@ -125,6 +132,7 @@ __all__ = [
     "RecordError",
     "Routing",
     "RunPaths",
+    "SubmissionRecord",
     "Telemetry",
     "TelemetryEnd",
     "TelemetrySource",

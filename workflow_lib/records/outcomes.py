@@ -44,6 +44,36 @@ class OutcomeRecord:
     scheduler_state: str | None
     #: true where job.sh was not what was rendered (it then was submitted by hand)
     script_edited: bool
+    #: nodes that are at fault, as far as is known: a retry avoids them
+    failed_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What the scheduler says of a job; what it does not say is null."""
+
+    #: its word, e.g. "RUNNING", "CANCELLED by 0"
+    state: str
+    #: why a job waits, or was ended, e.g. "Priority", "ReqNodeNotAvail"
+    reason: str | None = None
+    #: "exit code:signal" of the job's script, as sacct writes it
+    exit_code: str | None = None
+    #: the highest exit code of its steps, in the same form
+    step_exit_code: str | None = None
+    #: the node whose failure ended the job
+    failed_node: str | None = None
+
+
+@dataclass(frozen=True)
+class SubmissionRecord:
+    """``submission.json``: that a job is about to be submitted, written before it is, so that a job
+    whose number nobody lived to write down is found again.
+    """
+
+    #: the job's name, which no other submission has
+    job_name: str
+    unix_time_s: float
+    submitted_by: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +135,26 @@ class ErrorRecord:
     outcome: Outcome
     message: str
     traceback: str
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """``exits/rank<n>.json``: how a rank's process ended, told by the process that started it; for
+    ranks that ended otherwise than well.
+    """
+
+    rank: int
+    node: str
+    unix_time_s: float
+    #: null where a signal ended it
+    exit_code: int | None
+    #: e.g. "SIGKILL"; null where it exited by itself
+    signal: str | None
+    #: whether it ended after the launcher had asked all ranks to end
+    told_to_end: bool
+    #: processes that the kernel ended meanwhile for want of memory, in this rank's control group;
+    #: null where that cannot be told
+    out_of_memory_kills: int | None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ class RunPaths:
         return self.directory / "job.json"
 
     @property
+    def submission(self) -> Path:
+        return self.directory / "submission.json"
+
+    @property
     def environment(self) -> Path:
         return self.directory / "environment.json"
 
@@ -59,6 +63,10 @@ class RunPaths:
         return self.directory / "errors"
 
     @property
+    def exits(self) -> Path:
+        return self.directory / "exits"
+
+    @property
     def telemetry(self) -> Path:
         return self.directory / "telemetry"
 
@@ -89,6 +97,9 @@ class RunPaths:
 
     def rank_error(self, rank: int) -> Path:
         return self.errors / f"rank{rank}.json"
+
+    def rank_exit(self, rank: int) -> Path:
+        return self.exits / f"rank{rank}.json"
 
     def gpu_samples(self, node: str) -> Path:
         return self.telemetry / f"{node}.csv"
