@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,14 @@ from benchmarks.measuring.energy_windows import PowerIntegral
 from benchmarks.measuring.load import Load, square_waves
 from benchmarks.measuring.pairs import percentile
 from benchmarks.measuring.parts import Log
-from benchmarks.measuring.sensor_response import WAVES, Drive, Window, fit_window, update_period
+from benchmarks.measuring.sensor_response import (
+    WAVES,
+    Drive,
+    Window,
+    fit_window,
+    fit_window_to_power,
+    update_period,
+)
 
 #: rows of the matrices: products short enough for edges of a millisecond
 MATRIX = 4096
@@ -69,9 +75,7 @@ class Waves:
                 integral = PowerIntegral([s[1] for s in samples], [s[2] for s in samples])
                 kept = [c for c in changes if integral.times[0] + 4 < c[1] < integral.times[-1] - 1]
                 rows.append(
-                    self._sensor_row(
-                        "usage of samples", gpu, kept, integral, wave_begins, periods, lags=False
-                    )
+                    self._sensor_row("usage of samples", gpu, kept, integral, wave_begins, periods)
                 )
         self.log.table(
             (
@@ -87,6 +91,7 @@ class Waves:
                 "lag",
                 "R²",
                 "points",
+                "left out",
             ),
             rows,
         )
@@ -96,10 +101,9 @@ class Waves:
         name: str,
         gpu: int,
         changes: Sequence[polling.Change],
-        drive: Any,
+        drive: Drive | PowerIntegral,
         wave_begins: Sequence[float],
         periods: Sequence[float],
-        lags: bool = True,
     ) -> tuple[str, ...]:
         """One reading's period and window, logged; what cannot be had is said in its place."""
         cells = [name, str(gpu), str(len(changes))]
@@ -110,7 +114,7 @@ class Waves:
             period = update_period(times)
         except ValueError as error:
             self.log.row("sensor", reading=name, gpu=gpu, error=str(error))
-            return (*cells, str(error), *[""] * 8)
+            return (*cells, str(error), *[""] * 9)
         cells += [
             f"{1e3 * period.mean_s:.2f}",
             f"{1e3 * period.low_s:.2f}–{1e3 * period.high_s:.2f}",
@@ -119,11 +123,13 @@ class Waves:
         if name == "energy counter":  # power is what it grew by since the update before
             values, times = np.diff(values) / np.diff(times), times[1:]
         try:
-            integral = drive.integral if isinstance(drive, Drive) else drive
-            window = fit_window(times, values, integral, wave_begins, periods, lags)
+            if isinstance(drive, Drive):
+                window = fit_window(times, values, drive.integral, wave_begins, periods)
+            else:
+                window = fit_window_to_power(times, values, drive)
         except ValueError as error:
             self.log.row("sensor", reading=name, gpu=gpu, period=period, error=str(error))
-            return (*cells, str(error), *[""] * 5)
+            return (*cells, str(error), *[""] * 6)
         self.log.row(
             "sensor", reading=name, gpu=gpu, period=period, window=window, seen_within_ms=gap_ms
         )
@@ -138,4 +144,5 @@ def _window_cells(window: Window) -> tuple[str, ...]:
         f"{1e3 * window.lag_s:.1f}",
         f"{window.r2:.4f}",
         str(window.points),
+        str(window.left_out),
     )

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.measuring.sensor_response import WAVES, Drive, fit_window, update_period
+from benchmarks.measuring.energy_windows import PowerIntegral
+from benchmarks.measuring.sensor_response import (
+    WAVES,
+    Drive,
+    fit_window,
+    fit_window_to_power,
+    update_period,
+)
 
 PERIODS_S, LENGTHS_S = zip(*WAVES, strict=True)
 _GRID_S = 0.0002
@@ -71,6 +78,25 @@ def test_samples_every_20_ms_of_a_20_ms_box_are_recognised():
     fit = fit_window(times, values, Drive(spans).integral, begins, PERIODS_S, draws=5)
 
     assert fit.window_s == pytest.approx(0.02, abs=0.003)
+
+
+def test_a_window_over_known_power_is_recovered_within_3_ms_beside_wild_readings():
+    times, values, *_ = sensor(1.0, 0.02, 0.006, 0.1, noise_w=4.0)
+    sample_times, sample_values, *_ = sensor(0.02, 0.0, 0.006, 0.02)
+    inside = (times > sample_times[0] + 2) & (times < sample_times[-1])
+    times, values = times[inside], values[inside]
+    values[::80] -= 350.0  # as H200's do, about once in a hundred updates
+
+    fit = fit_window_to_power(times, values, PowerIntegral(sample_times, sample_values), draws=60)
+
+    assert fit.left_out == len(values[::80])
+    assert fit.window_s == pytest.approx(1.0, abs=0.003)
+    assert fit.low_s <= fit.window_s <= fit.high_s
+    assert fit.high_s - fit.low_s < 0.006
+    # A sample of 20 ms is the mean of what went before, 10 ms ago on average.
+    assert fit.delay_s == pytest.approx(0.02 - 0.01, abs=0.003)
+    with pytest.raises(ValueError, match="too few"):
+        fit_window_to_power(times[:20], values[:20], PowerIntegral(sample_times, sample_values))
 
 
 @pytest.mark.parametrize("period_s", [0.02, 0.101])
