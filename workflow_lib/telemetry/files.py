@@ -26,7 +26,7 @@ class SampleFile:
         self._names = [column.name for column in columns]
         self._pending: list[str | Mapping[str, Value | str]] = [",".join(self._names)]
         try:
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:
             raise TelemetryError(
                 f"{path} is there already, from an earlier attempt; move that attempt's files "
@@ -97,7 +97,7 @@ class NodeLock:
 
     def __init__(self, path: Path) -> None:
         """Take the lock. Raises TelemetryError, naming its holder, where another process has it."""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,8 +4,8 @@ What is read when::
 
     tick     0         1         2         3    …    every GPU's row of fast readings
     GPU      0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each with the wall clock of its own reading
-    turn     0               1         2         3   counters, each GPU once a second; every other
-                                                     time the driver's own samples of power as well
+    turn     0               1         2         3   each GPU once a second: counters, the driver's
+                                                     own samples of power, which are written at once
     second   host, events; all rows go to the thread that writes
 """
 
@@ -22,10 +22,6 @@ from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.source import Source, Value
 from workflow_lib.telemetry.writing import Writing
-
-#: The driver keeps 2.4 s of its own power samples. A GPU's turns are a second apart, so that this
-#: is every other one, however late.
-_POWER_SAMPLES_AFTER_S = 1.5
 
 
 class Recorder:
@@ -47,7 +43,6 @@ class Recorder:
         self._host = host
         self._gpus = range(len(source.gpus))
         self.begin_turns(time.monotonic())
-        self._power_collected_s = [0.0 for _ in self._gpus]
         self._files: list[SampleFile] = []
         with ExitStack() as opened:
             create = functools.partial(self._create, opened)
@@ -78,8 +73,10 @@ class Recorder:
         for turn in range(max(self._turns, due + 1 - len(self._gpus)), due + 1):
             gpu = turn % len(self._gpus)
             self._read_counters(gpu, everything=False)
-            if now_s - self._power_collected_s[gpu] > _POWER_SAMPLES_AFTER_S:
-                self._collect_power(gpu, now_s)
+            self._collect_power(gpu)
+            if self._power is not None:
+                # They may be a second old by now, and no older are they to be lost.
+                self._writing.hand_over([self._power])
         self._turns = due + 1
 
     def second(self) -> None:
@@ -95,7 +92,7 @@ class Recorder:
         self._read_gpus(None)
         for gpu in self._gpus:
             self._read_counters(gpu, everything=True)
-            self._collect_power(gpu, time.monotonic())
+            self._collect_power(gpu)
         self.second()
         self._writing.wait()
 
@@ -157,10 +154,9 @@ class Recorder:
                 }
             )
 
-    def _collect_power(self, gpu: int, now_s: float) -> None:
+    def _collect_power(self, gpu: int) -> None:
         if self._power is None:
             return
-        self._power_collected_s[gpu] = now_s
         self._power.add_lines(
             f"{driver_time_us},{gpu},{power_mw}"
             for driver_time_us, power_mw in self._source.power_samples(gpu)

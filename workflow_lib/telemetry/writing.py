@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -11,7 +13,7 @@ from queue import Empty, SimpleQueue
 from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.source import TelemetryError
 
-#: how often the request to stop is looked for, at least
+#: how often the request to stop is looked for
 _LOOK_EVERY_S = 0.5
 
 #: rows of several files, or a sign that all before it was written
@@ -58,6 +60,7 @@ class Writing:
             raise self._failure
 
     def _run(self) -> None:
+        looked_s = -math.inf
         while True:
             try:
                 work = self._work.get(timeout=_LOOK_EVERY_S)
@@ -69,6 +72,9 @@ class Writing:
                 work.set()
             elif work and self._failure is None:
                 self._write(work)
+            if time.monotonic() - looked_s < _LOOK_EVERY_S:
+                continue
+            looked_s = time.monotonic()
             # Where the file system cannot tell now, it is asked again.
             with contextlib.suppress(OSError):
                 self.asked_to_stop = self._stop.exists()
@@ -77,7 +83,8 @@ class Writing:
         try:
             for file, text in rows:
                 file.write(text)
-            self._first.check_present()
+                if file is self._first:
+                    file.check_present()
         except TelemetryError as error:
             self._failure = error
         except OSError as error:
