@@ -30,9 +30,7 @@ another. Names are made of letters, digits, dots and hyphens, because they name 
 unknown key, a value outside of what is said here, or a name that is not there is refused with the
 file, the key and the nearest valid name. Values are not converted: `"8"` is not `8`.
 
-`config/config.yaml` says what `snakemake` does when it is told nothing else: `config_directory`
-(this configuration), `results_directory`, and `sweeps`, the sweeps to run. A profile adds
-`platform`. `--config` on the command line changes any of them:
+`--config` on the command line changes what `config/config.yaml` says:
 `snakemake --profile slurm_h200 --config results_directory=/scratch/study 'sweeps=[smoke]'`.
 """
 
@@ -47,6 +45,7 @@ about, [Files](files.md) where they lie.
 
 #: a page's sections: the title, and the model whose keys it lists
 _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
+    ("Invocation", config.Invocation),
     ("Platform", config.Platform),
     ("Network", config.Network),
     ("Container", config.Container),
@@ -91,6 +90,12 @@ _TABLES = (
         records.OVERHEAD,
     ),
     ("cells.parquet", "One row a cell of the plan.", records.CELLS),
+    (
+        "traces/kernels.parquet",
+        "One row a rank, kernel class, process group and fabric of a profiled run.",
+        records.KERNELS,
+    ),
+    ("traces/traces.parquet", "One row a rank of a profiled run.", records.TRACES),
 )
 
 

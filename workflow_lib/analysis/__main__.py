@@ -1,4 +1,5 @@
-"""``python -m workflow_lib.analysis``: reduce a run, or collect a plan's runs into tables."""
+"""``python -m workflow_lib.analysis``: reduce a run, analyse its traces, or collect runs into
+tables."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from pathlib import Path
 
 from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
+from workflow_lib.analysis.traces.of_run import analyse_run, described
 from workflow_lib.records import RecordError
 
 
@@ -18,6 +21,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     reducing = commands.add_parser("reduce", help="write summary.json of one run that has ended")
     reducing.add_argument("run", type=Path, help="the run's directory, <cell>/run<k>")
+    tracing = commands.add_parser("traces", help="write tables of a profiled run's traces")
+    tracing.add_argument("run", type=Path, help="the run's directory, with traces/rank<n>.json.gz")
+    for fabric in ("intra-node", "inter-node"):
+        tracing.add_argument(
+            f"--{fabric}-gb-per-s", type=float, help="a GPU's peak in one direction, for shares"
+        )
     collecting = commands.add_parser("collect", help="write runs, gpus, overhead and cells.parquet")
     collecting.add_argument("--plan", type=Path, required=True, help="plan.parquet of the sweep")
     collecting.add_argument("--results", type=Path, required=True, help="holds cells/")
@@ -26,6 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if chosen.command == "reduce":
             reduce_run(chosen.run)
+        elif chosen.command == "traces":
+            given = {INTRA_NODE: chosen.intra_node_gb_per_s, INTER_NODE: chosen.inter_node_gb_per_s}
+            peaks = {fabric: peak * 1e9 for fabric, peak in given.items() if peak is not None}
+            print(described(analyse_run(chosen.run, peaks)))
         else:
             collect(chosen.plan, chosen.results, chosen.output)
     except (RecordError, OSError) as error:

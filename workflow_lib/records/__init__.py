@@ -24,6 +24,7 @@ A run's directory, in the order in which its files appear::
     steps/rank<n>.csv       one row a step
     errors/rank<n>.json     what rank n died of, as it said itself
     exits/rank<n>.json      how rank n's process ended, where not well
+    traces/rank<n>.json.gz  rank n's Kineto trace, of a profiled run
     logs/                   what each process printed
     ended.json              exit codes, written by the job as its last act
     outcome.json            how a run that is a result ended
@@ -82,6 +83,7 @@ from workflow_lib.records.outcomes import (
 from workflow_lib.records.paths import (
     RunPaths,
     node_name,
+    rank_number,
 )
 from workflow_lib.records.tables import (
     CELLS,
@@ -94,6 +96,7 @@ from workflow_lib.records.tables import (
     identity,
     inapplicable,
 )
+from workflow_lib.records.trace_tables import KERNELS, TRACES
 
 __all__ = [
     "CELLS",
@@ -103,6 +106,7 @@ __all__ = [
     "GPU_SAMPLES",
     "HOST_SAMPLES",
     "IDENTITY",
+    "KERNELS",
     "MEASURES",
     "OVERHEAD",
     "PLAN",
@@ -110,6 +114,7 @@ __all__ = [
     "RUNS",
     "SAMPLER_BLOCKS",
     "STEPS",
+    "TRACES",
     "Backend",
     "Cell",
     "Column",
@@ -142,6 +147,7 @@ __all__ = [
     "identity",
     "inapplicable",
     "node_name",
+    "rank_number",
     "read_if_there",
     "read_json",
     "read_outcome",

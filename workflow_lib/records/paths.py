@@ -71,6 +71,21 @@ class RunPaths:
         return self.directory / "telemetry"
 
     @property
+    def traces(self) -> Path:
+        """Only where the run is profiled."""
+        return self.directory / "traces"
+
+    @property
+    def kernels(self) -> Path:
+        """Kernels by class; made from the traces."""
+        return self.traces / "kernels.parquet"
+
+    @property
+    def trace_times(self) -> Path:
+        """How each rank's time divides; made from the traces."""
+        return self.traces / "traces.parquet"
+
+    @property
     def attempts(self) -> Path:
         return self.directory / "attempts"
 
@@ -94,6 +109,9 @@ class RunPaths:
 
     def rank_steps(self, rank: int) -> Path:
         return self.steps / f"rank{rank}.csv"
+
+    def trace(self, rank: int) -> Path:
+        return self.traces / f"rank{rank}.json.gz"
 
     def rank_error(self, rank: int) -> Path:
         return self.errors / f"rank{rank}.json"
@@ -143,3 +161,8 @@ class RunPaths:
 def node_name() -> str:
     """This node's name: Slurm's where there is one, else the host's, without a domain."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+
+
+def rank_number() -> int:
+    """This process's number among the ranks, as its launcher set it; 0 where none did."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))

@@ -1,0 +1,146 @@
+"""Who comes last, how long others wait, and how fast data moves, against figures by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
+from workflow_lib.records import Degrees
+
+from .kineto import GEMM, SEND_RECEIVE, collective, kernel, write
+
+
+def analysed(tmp_path: Path, *ranks: list[dict[str, Any]], **options: Any) -> TraceAnalysis:
+    paths = {r: write(tmp_path / f"{r}.json", events) for r, events in enumerate(ranks)}
+    return analyse(paths, **options)
+
+
+def test_waiting_ends_and_transfer_begins_with_the_last_rank(tmp_path: Path) -> None:
+    found = analysed(
+        tmp_path,
+        [collective(0, 100, [0, 1]), collective(200, 250, [0, 1])],
+        [collective(60, 100, [0, 1]), collective(190, 250, [0, 1])],
+        ranks_per_node=2,
+        degrees=Degrees(tp=2),
+        link_peaks_bytes_per_s={"intra_node": 100e9},
+    )
+    assert found.ranks["waiting_s"].to_list() == pytest.approx([60e-6, 10e-6])
+    assert found.ranks["transfer_s"].to_list() == pytest.approx([90e-6, 90e-6])
+    assert found.ranks["late_collectives"].to_list() == [1, 1]
+    assert found.ranks["late_s"].to_list() == pytest.approx([10e-6, 60e-6])
+    first = found.kernels.row(0, named=True)
+    assert (first["group"], first["fabric"]) == ("TP", "intra_node")
+    # Two all-reduces of 2 MB between 2 ranks: the factor is 2 · (2 − 1) / 2 = 1.
+    assert first["message_bytes"] == 4_000_000
+    assert first["bus_bytes"] == 4e6
+    assert first["bus_bandwidth_bytes_per_s"] == pytest.approx(4e6 / 150e-6)
+    assert first["transfer_bandwidth_bytes_per_s"] == pytest.approx(4e6 / 90e-6)
+    assert first["link_share"] == pytest.approx(4e6 / 90e-6 / 100e9)
+    assert first["missing_reasons"] == "{}"
+
+
+def test_a_late_rank_answers_only_for_what_it_adds(tmp_path: Path) -> None:
+    starts = (0, 10, 50, 20)
+    found = analysed(tmp_path, *([collective(start, 80, range(4))] for start in starts))
+    assert found.ranks["late_s"].to_list() == pytest.approx([0, 0, 30e-6, 0])
+    assert found.ranks["late_collectives"].to_list() == [0, 0, 1, 0]
+    assert found.ranks["waiting_s"].to_list() == pytest.approx([50e-6, 40e-6, 0, 30e-6])
+
+
+def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path: Path) -> None:
+    ahead = 5000.0  # µs, the clock of node 1
+    found = analysed(
+        tmp_path,
+        [collective(0, 100, [0, 1]), collective(200, 300, [0, 1]), collective(400, 500, [0, 1])],
+        [
+            collective(start + ahead, end + ahead, [0, 1])
+            for start, end in ((60, 100), (200, 300), (470, 500))
+        ],
+        ranks_per_node=1,
+    )
+    assert found.ranks["waiting_s"].to_list() == pytest.approx([130e-6, 0])
+    assert found.ranks["late_s"].to_list() == pytest.approx([0, 130e-6])
+    assert found.kernels["fabric"].to_list() == ["inter_node", "inter_node"]
+    assert found.remarks == (
+        "clocks of nodes were aligned by the ends of collectives that span them",
+    )
+
+
+def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path: Path) -> None:
+    found = analysed(tmp_path, [collective(0, 100, [0, 1])])
+    row = found.kernels.row(0, named=True)
+    assert row["waiting_s"] is None
+    assert row["bus_bandwidth_bytes_per_s"] == pytest.approx(2e6 / 100e-6)
+    assert json.loads(row["missing_reasons"])["transfer_bandwidth_bytes_per_s"] == (
+        "not all of these were found on all of their ranks"
+    )
+    assert found.remarks == (
+        "a collective was not traced on all of its ranks, and was not matched",
+    )
+
+
+def test_ranks_that_ran_different_numbers_of_a_collective_are_not_matched(tmp_path: Path) -> None:
+    found = analysed(
+        tmp_path,
+        [collective(0, 100, [0, 1]), collective(200, 300, [0, 1])],
+        [collective(0, 100, [0, 1])],
+    )
+    assert found.kernels["waiting_s"].to_list() == [None, None]
+    assert found.remarks == ("ranks ran different numbers of a collective, which were not matched",)
+
+
+def test_a_rank_without_a_trace_is_remarked_upon(tmp_path: Path) -> None:
+    found = analysed(tmp_path, [kernel(GEMM, 0, 1)], expected=range(2))
+    assert found.remarks == ("rank 1 left no trace: it is missing from every table",)
+    assert found.ranks["rank"].to_list() == [0]
+
+
+def test_a_send_is_matched_with_its_receive(tmp_path: Path) -> None:
+    group = [0, 1, 2, 3]
+    send = {"kind": "send", "name": SEND_RECEIVE, "Dst Rank": 1}
+    receive = {"kind": "recv", "name": SEND_RECEIVE, "Src Rank": 0}
+    found = analysed(
+        tmp_path,
+        [collective(0, 50, group, **send)],
+        [collective(20, 50, group, **receive)],
+        degrees=Degrees(pp=4),
+        ranks_per_node=2,
+    )
+    assert found.ranks["waiting_s"].to_list() == pytest.approx([20e-6, 0])
+    # The pair is on one node, although the group is not.
+    assert found.kernels["fabric"].to_list() == ["intra_node", "intra_node"]
+    assert found.kernels["group"].to_list() == ["PP", "PP"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "message_bytes", "factor"),
+    [
+        ("allreduce", (1000, 1000), 2000, 1.5),
+        ("_allgather_base", (1000, 4000), 8000, 0.75),
+        ("_reduce_scatter_base", (4000, 1000), 8000, 0.75),
+        ("all_to_all", (4000, 4000), 8000, 0.75),
+        ("broadcast", (1000, 1000), 2000, 1.0),
+    ],
+)
+def test_bytes_are_as_nccl_tests_counts_them(
+    tmp_path: Path, kind: str, elements: tuple[int, int], message_bytes: int, factor: float
+) -> None:
+    # bf16, four ranks; nccl-tests: 2(n−1)/n of an all-reduce, (n−1)/n of what gathers or scatters.
+    found = analysed(tmp_path, [collective(0, 100, range(4), kind=kind, elements=elements)])
+    row = found.kernels.row(0, named=True)
+    assert row["message_bytes"] == message_bytes
+    assert row["bus_bytes"] == message_bytes * factor
+
+
+def test_what_a_kernel_lacks_is_taken_from_the_operator_that_announced_it(tmp_path: Path) -> None:
+    said = collective(0, 1, [0, 1], kind="alltoall_base", **{"External id": 9})["args"]
+    events = [
+        kernel("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage)", 0, 10, **{"External id": 9}),
+        {**kernel("record_param_comms", 0, 1, cat="cpu_op"), "args": said},
+    ]
+    row = analysed(tmp_path, events, ranks_per_node=2).kernels.row(0, named=True)
+    assert (row["class"], row["fabric"]) == ("all_to_all", "intra_node")

@@ -1,0 +1,224 @@
+"""Trace files in every state: what can be read is, and what cannot is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workflow_lib.analysis.traces import decoding
+from workflow_lib.analysis.traces.reading import Trace, read_trace
+
+from .kineto import ELEMENTWISE, GEMM, collective, kernel, launch, step, text, write
+
+EVENTS = [
+    step(1, 0, 10),
+    step(2, 10, 20),
+    launch(1, 11),
+    launch(12, 12),
+    kernel(GEMM, 2.5, 3.125, correlation=11),
+    collective(13, 15, [0, 1], correlation=12),
+    # An element with objects of its own, between which no file may be cut.
+    kernel(ELEMENTWISE, 16, 17, nested=[{"a": 1}, {"b": "}, {"}, {"c": [{}, {}]}]),
+]
+
+
+def starts(trace: Trace) -> list[int]:
+    return trace.kernels["start_ns"].to_list()
+
+
+def test_a_whole_trace_is_read_without_a_note(tmp_path: Path) -> None:
+    trace = read_trace(write(tmp_path / "t.json.gz", EVENTS, baseTimeNanoseconds=7))
+    assert starts(trace) == [2_507, 13_007, 16_007]
+    assert trace.kernels["end_ns"].to_list() == [3_132, 15_007, 17_007]
+    assert trace.kernels["step"].to_list() == [1, 2, None]
+    assert trace.on_gpu
+    assert trace.bytes_read == len(text(EVENTS, baseTimeNanoseconds=7).encode())
+    assert trace.notes == ()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 64, 500, 4096])
+def test_it_does_not_matter_where_a_file_is_cut_into_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    whole = read_trace(write(tmp_path / "t.json", EVENTS))
+    monkeypatch.setattr(decoding, "CHUNK_BYTES", chunk_bytes)
+    cut = read_trace(write(tmp_path / "t.json", EVENTS))
+    assert cut.kernels.equals(whole.kernels)
+    assert cut.collectives == whole.collectives
+    assert cut.notes == ()
+
+
+def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(EVENTS), encoding="utf-8")
+    trace = read_trace(path)
+    assert starts(trace) == [2_500, 13_000, 16_000]
+    assert trace.notes == ()
+
+
+def test_a_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path: Path) -> None:
+    data = text(EVENTS).encode()
+    path = tmp_path / "t.json"
+    found = 0
+    for length in range(0, len(data) - 2, 7):
+        path.write_bytes(data[:length])
+        trace = read_trace(path)
+        assert starts(trace) == [2_500, 13_000, 16_000][: len(starts(trace))]
+        assert len(starts(trace)) >= found, "a longer file gave less"
+        found = len(starts(trace))
+        assert trace.notes
+    assert found == 3
+
+
+def test_a_compressed_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path: Path) -> None:
+    many = [kernel(GEMM, 10 * i, 10 * i + 5, noise=random.Random(i).random()) for i in range(300)]
+    data = gzip.compress(text(many).encode())
+    path = tmp_path / "t.json.gz"
+    counts = []
+    for length in range(0, len(data) - 1, len(data) // 40):
+        path.write_bytes(data[:length])
+        trace = read_trace(path)
+        counts.append(len(starts(trace)))
+        assert trace.notes
+    assert counts == sorted(counts)
+    assert counts[-1] > 200
+
+
+def test_a_compressed_file_with_a_damaged_middle_gives_what_came_before(tmp_path: Path) -> None:
+    many = [kernel(GEMM, 10 * i, 10 * i + 5, noise=random.Random(i).random()) for i in range(3000)]
+    data = bytearray(gzip.compress(text(many).encode()))
+    data[len(data) // 2 : len(data) // 2 + 40] = b"\xff" * 40
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data)
+    trace = read_trace(path)
+    assert starts(trace) == [10_000 * i for i in range(len(starts(trace)))]
+    assert trace.notes
+
+
+#: how a damaged event looks, how many of three kernels are left, and what is said of it
+DAMAGE: list[tuple[bytes, bytes, int, str]] = [
+    (b'"name": "sm90', b'"name": "\xff\xfesm90', 3, "bytes that are not UTF-8"),
+    (b'"name": "sm90', b'"name": "\x01\tsm90', 3, ""),
+    (b'"name": "sm90', b'"name": "sm90', 3, ""),
+    (b'"dur": 0.625', b'"dur": NaN', 2, "no time, or an impossible one"),
+    (b'"dur": 0.625', b'"dur": Infinity', 2, "no time, or an impossible one"),
+    (b'"dur": 0.625', b'"dur": 1e999', 2, "no time, or an impossible one"),
+    (b'"dur": 0.625', b'"dur": -5', 2, "no time, or an impossible one"),
+    (b'"dur": 0.625', b'"dur": 18446744073709551.615', 2, "no time, or an impossible one"),
+    (b'"ts": 2.5', b'"ts": ' + b"9" * 5000, 2, "no time, or an impossible one"),
+    (b'"ts": 2.5', b'"ts": 18446744073709551615', 2, "no time, or an impossible one"),
+    (b'"ts": 2.5', b'"ts": 999999999999', 2, "lies a day or more from the others"),
+    (b'"ts": 2.5', b'"ts": null', 2, "no time, or an impossible one"),
+    (b'"ts": 2.5', b'"ts": "2.5"', 3, ""),
+    (b'"ts": 2.5', b'"ts": {}', 2, "field of the wrong type"),
+    (b'"correlation": 11', b'"correlation": ' + b"1" * 30, 3, "is not readable"),
+    (b'"correlation": 11', b'"correlation": "x"', 3, "is not readable"),
+    (b'"ts": 2.5', b'"ts": 2.5.5', 2, "an event is damaged"),
+    (b'"ts": 2.5', b'"ts" 2.5', 2, "an event is damaged"),
+    (b'"stream": 7', b'"stream": ' + b"[" * 5000 + b"]" * 5000, 3, "an event is damaged"),
+    (b'"Group size": 2', b'"Group size": "two"', 3, "what is said of a collective"),
+    (b'"dtype": "BFloat16"', b'"dtype": "\xff"', 3, "bytes that are not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("found", "damage", "kernels", "note"), DAMAGE)
+def test_damage_costs_the_event_that_has_it_and_no_other(
+    tmp_path: Path, found: bytes, damage: bytes, kernels: int, note: str
+) -> None:
+    data = text(EVENTS).encode()
+    assert found in data
+    path = tmp_path / "t.json"
+    path.write_bytes(data.replace(found, damage, 1))
+    trace = read_trace(path)
+    assert len(starts(trace)) == kernels
+    assert starts(trace)[-2:] == [13_000, 16_000]
+    said = [each for each in trace.notes if note in each]
+    assert len(said) == len(trace.notes) == bool(note), trace.notes
+
+
+def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_path: Path) -> None:
+    events = [collective(0, 1, [0, 1]), kernel(GEMM, 1, 2), kernel(GEMM, 2, 3)]
+    path = tmp_path / "t.json"
+    path.write_bytes(text(events).encode().replace(b"BFloat16", b"\xff"))
+    trace = read_trace(path)
+    assert trace.kernels["class"].to_list() == ["all_reduce", "gemm", "gemm"]
+    assert trace.notes == ("what is said of a collective is not readable, and was left out",)
+
+
+def test_a_quote_that_never_closes_does_not_cost_the_rest(tmp_path: Path) -> None:
+    data = text(EVENTS).replace('"name": "sm90', '"name": "sm90"" ', 1).encode()
+    path = tmp_path / "t.json"
+    path.write_bytes(data)
+    trace = read_trace(path)
+    assert 16_000 in starts(trace)
+    assert trace.notes
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"null", b"\x00" * 100, b"\x1f\x8bnot gzip"]
+)
+def test_a_file_that_is_no_trace_is_empty_and_says_so(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+    trace = read_trace(path)
+    assert trace.kernels.is_empty()
+    assert "the trace holds no kernels and no operators" in trace.notes
+
+
+def test_random_damage_is_never_an_error(tmp_path: Path) -> None:
+    chance = random.Random(4)
+    data = text(EVENTS * 3).encode()
+    path = tmp_path / "t.json"
+    for _ in range(150):
+        damaged = bytearray(data)
+        for _ in range(chance.randrange(1, 6)):
+            at = chance.randrange(len(damaged))
+            damaged[at : at + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+        path.write_bytes(damaged)
+        assert read_trace(path).kernels.height <= 3 * 7
+
+
+def test_times_since_1970_keep_their_microseconds(tmp_path: Path) -> None:
+    # A float holds 1712195495505582 exactly, but not that times 1000.
+    trace = read_trace(
+        write(tmp_path / "t.json", [kernel(GEMM, 1712195495505582, 1712195495505585)])
+    )
+    assert starts(trace) == [1712195495505582000]
+    assert trace.notes == ()
+
+
+def test_operators_stand_for_kernels_where_there_are_none(tmp_path: Path) -> None:
+    def operator(name: str, start: float, end: float, tid: int = 1, cat: str = "cpu_op") -> Any:
+        return {**kernel(name, start, end, cat=cat), "tid": tid}
+
+    trace = read_trace(
+        write(
+            tmp_path / "t.json",
+            [
+                step(5, 0, 100),
+                operator("aten::linear", 0, 10),
+                operator("aten::addmm", 2, 9),
+                operator("aten::copy_", 3, 4),
+                operator("c10d::allreduce_", 10, 12),
+                operator("GeluBackward0", 20, 30),
+                operator("aten::gelu_backward", 21, 29),
+                operator("Custom", 40, 41),
+                operator("gloo:all_reduce", 5, 25, tid=2, cat="user_annotation"),
+            ],
+            distributedInfo={"pg_config": [{"pg_name": "0", "ranks": [0, 1]}]},
+        )
+    )
+    assert not trace.on_gpu
+    assert trace.kernels.select("start_ns", "end_ns", "class").rows() == [
+        (0, 10_000, "gemm"),
+        (5_000, 25_000, "all_reduce"),
+        (21_000, 29_000, "normalisation_elementwise"),
+        (40_000, 41_000, "other_computation"),
+    ]
+    assert trace.kernels["step"].to_list() == [5] * 4
+    assert trace.groups == {"0": (0, 1)}

@@ -1,0 +1,1 @@
+"""From one Kineto trace a rank to kernel classes, overlap, waiting and bandwidth."""

@@ -1,0 +1,256 @@
+"""Traces of a run's ranks to tables: kernels by class, and how each rank's time divides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from workflow_lib.analysis.tables import table
+from workflow_lib.analysis.traces import collectives
+from workflow_lib.analysis.traces.breakdown import class_rows, rank_times, step_work, with_groups
+from workflow_lib.analysis.traces.groups import groups_of
+from workflow_lib.analysis.traces.names import CLASSES, COMMUNICATION
+from workflow_lib.analysis.traces.notes import Notes
+from workflow_lib.analysis.traces.reading import read_trace
+from workflow_lib.records import KERNELS, TRACES, Degrees
+
+_ALIGNED = ("waiting_s", "transfer_s")
+
+
+@dataclass(frozen=True)
+class TraceAnalysis:
+    """What a run's traces say; ``cell`` and ``run`` are null in both tables unless given."""
+
+    #: of KERNELS
+    kernels: pl.DataFrame
+    #: of TRACES
+    ranks: pl.DataFrame
+    #: what was wrong with each rank's trace
+    notes: Mapping[int, tuple[str, ...]]
+    #: what holds of the traces together
+    remarks: tuple[str, ...]
+
+
+def analyse(
+    paths: Mapping[int, Path],
+    degrees: Degrees | None = None,
+    ranks_per_node: int | None = None,
+    link_peaks_bytes_per_s: Mapping[str, float] | None = None,
+    identity: Mapping[str, Any] | None = None,
+    expected: Iterable[int] = (),
+) -> TraceAnalysis:
+    """Analyse the traces of some or all ranks of a run, one after the other.
+
+    ``degrees`` name the groups, ``ranks_per_node`` tells which share a clock and a fabric (without
+    it all ranks are taken to share one clock), ``link_peaks_bytes_per_s`` are the peaks of
+    ``intra_node`` and ``inter_node`` in one direction, ``identity`` are columns of every row, and
+    ``expected`` ranks that have no trace are remarked upon.
+    Raises OSError where a trace cannot be opened; damage within one is in ``notes``.
+    """
+    remarks = Notes()
+    for rank in expected:
+        if rank not in paths:
+            remarks.add(f"rank {rank} left no trace: it is missing from every table")
+    rows: list[dict[str, Any]] = []
+    ranks: dict[int, dict[str, Any]] = {}
+    exchanged: list[pl.DataFrame] = []
+    work: dict[int, pl.DataFrame] = {}
+    for rank, path in sorted(paths.items()):
+        trace = read_trace(path)
+        kernels = with_groups(trace, rank, degrees, ranks_per_node)
+        of_rank = [{"rank": rank, **row} for row in class_rows(kernels)]
+        ranks[rank] = {
+            "rank": rank,
+            "steps": kernels["step"].n_unique() - int(kernels["step"].has_nulls()),
+            "on_gpu": trace.on_gpu,
+            **rank_times(kernels),
+            "trace_bytes": trace.bytes_read,
+            "notes": trace.notes,
+        }
+        exchanged.append(_exchanged(kernels, rank, ranks_per_node, of_rank, len(rows)))
+        rows += of_rank
+        work[rank] = step_work(kernels)
+    nodes = sorted({rank // ranks_per_node for rank in paths}) if ranks_per_node else []
+    offsets = _add_waiting(rows, ranks, exchanged, nodes, remarks)
+    for rank, row in ranks.items():
+        row["bubble_s"], row["bubble_reason"] = _bubble(
+            rank, work, degrees, ranks_per_node, offsets
+        )
+    order = {kind: i for i, kind in enumerate(CLASSES)}
+    rows.sort(key=lambda row: (row["rank"], order[row["class"]]))
+    fixed = dict(identity or {})
+    peaks = link_peaks_bytes_per_s or {}
+    return TraceAnalysis(
+        table([fixed | _kernel_row(row, ranks[row["rank"]], peaks) for row in rows], KERNELS),
+        table([fixed | _rank_row(row) for row in ranks.values()], TRACES),
+        {rank: row["notes"] for rank, row in ranks.items()},
+        remarks.sentences(),
+    )
+
+
+def _exchanged(
+    kernels: pl.DataFrame,
+    rank: int,
+    ranks_per_node: int | None,
+    rows: list[dict[str, Any]],
+    first: int,
+) -> pl.DataFrame:
+    """A rank's communication kernels, each with the index of the row that it belongs to."""
+    keys = ("class", "group", "fabric")
+    index = pl.DataFrame(
+        [(*(row[key] for key in keys), first + i) for i, row in enumerate(rows)],
+        {**dict.fromkeys(keys, pl.String), "row": pl.Int64},
+        orient="row",
+    )
+    node = None if ranks_per_node is None else rank // ranks_per_node
+    return (
+        kernels.filter(pl.col("class").is_in(COMMUNICATION))
+        .join(index, on=keys, nulls_equal=True)
+        .with_columns(pl.lit(rank, pl.Int64).alias("rank"), pl.lit(node, pl.Int64).alias("node"))
+        .select(*collectives.SCHEMA)
+    )
+
+
+def _add_waiting(
+    rows: list[dict[str, Any]],
+    ranks: dict[int, dict[str, Any]],
+    exchanged: list[pl.DataFrame],
+    nodes: list[int],
+    remarks: Notes,
+) -> dict[int, int]:
+    """Add what matching finds to rows and ranks; return the nodes' offsets in ns."""
+    everything = pl.concat([pl.DataFrame(schema=dict(collectives.SCHEMA)), *exchanged])
+    known = collectives.matched(everything, remarks)
+    offsets = collectives.node_offsets_ns(known, nodes, remarks)
+    waited = collectives.waiting(known, offsets, remarks)
+    sums = (
+        pl.len().alias("matched"),
+        pl.col("waiting_ns").sum(),
+        pl.col("transfer_ns").sum(),
+        pl.col("late_ns").sum(),
+        pl.col("late").sum(),
+    )
+    for row, matched, waiting, transfer, _late, _times in (
+        waited.group_by("row").agg(sums).sort("row").iter_rows()
+    ):
+        rows[row]["matched"] = matched
+        rows[row] |= {"waiting_s": waiting / 1e9, "transfer_s": transfer / 1e9}
+    for rank, matched, waiting, transfer, late, times in (
+        waited.group_by("rank").agg(sums).sort("rank").iter_rows()
+    ):
+        ranks[rank] |= {
+            "matched_collectives": matched,
+            "waiting_s": waiting / 1e9,
+            "transfer_s": transfer / 1e9,
+            "late_s": late / 1e9,
+            "late_collectives": times,
+        }
+    return offsets
+
+
+def _bubble(
+    rank: int,
+    work: Mapping[int, pl.DataFrame],
+    degrees: Degrees | None,
+    ranks_per_node: int | None,
+    offsets_ns: Mapping[int, int],
+) -> tuple[float | None, str]:
+    """How long a rank had nothing to do but wait for its pipeline, in s, or None and why.
+
+    The window of a step lasts from the first start to the last end of its kernels on any rank of
+    the pipeline; the bubble is what of it the rank's kernels other than pipeline exchange do not
+    cover. With equal stages and nothing else this is (p − 1) / (m + p − 1) of the window for p
+    stages and m micro-batches: t_pb / (t_pb + t_id) of Narayanan et al., "Efficient Large-Scale
+    Language Model Training on GPU Clusters Using Megatron-LM" (SC '21), section 2.2.
+    """
+    if degrees is None:
+        return None, "the layout is not known"
+    if degrees.pp == 1:
+        return None, "the layout has no pipeline"
+    pipeline = sorted(groups_of(rank, degrees)["PP"])
+    if missing := [other for other in pipeline if other not in work]:
+        return None, f"rank {missing[0]} of its pipeline has no trace"
+    frames = []
+    for other in pipeline:
+        offset = 0 if ranks_per_node is None else offsets_ns.get(other // ranks_per_node)
+        if offset is None:
+            return None, f"the clock of rank {other} of its pipeline could not be aligned"
+        frames.append(work[other].with_columns(pl.col("start_ns", "end_ns") + offset))
+    steps = [set(frame["step"]) for frame in frames]
+    if not steps[0] or any(each != steps[0] for each in steps):
+        return None, "the ranks of its pipeline were not traced in the same steps"
+    windows = (
+        pl.concat(frames)
+        .group_by("step")
+        .agg((pl.col("end_ns").max() - pl.col("start_ns").min()).alias("window_ns"))
+    )
+    whole, worked = int(windows["window_ns"].sum()), int(work[rank]["work_ns"].sum())
+    return (whole - worked) / 1e9, ""
+
+
+def _kernel_row(
+    row: dict[str, Any], rank: Mapping[str, Any], peaks: Mapping[str, float]
+) -> dict[str, Any]:
+    """A row of KERNELS, with what follows from it, and why what is null is null."""
+    matched, reasons = row.pop("matched", 0), {}
+    whole = {**row, "share_of_span": row["covered_s"] / rank["span_s"] if rank["span_s"] else None}
+    if row["class"] not in COMMUNICATION:
+        whole["missing_reasons"] = "{}"
+        return whole
+    if row["group"] is None:
+        reasons["group"] = "the trace does not say whose process group it is"
+    if row["fabric"] is None:
+        reasons["fabric"] = "the ranks of the process group, or those of a node, are not known"
+    if row["bus_bytes"] is None:
+        reasons["bus_bytes"] = "the trace does not say the size of every message"
+    if matched != row["kernels"]:
+        whole |= dict.fromkeys(_ALIGNED)
+        for name in _ALIGNED:
+            reasons[name] = "not all of these were found on all of their ranks"
+    whole["bus_bandwidth_bytes_per_s"] = _ratio(row["bus_bytes"], row["kernel_s"])
+    whole["transfer_bandwidth_bytes_per_s"] = _ratio(row["bus_bytes"], whole["transfer_s"])
+    peak = peaks.get(row["fabric"] or "")
+    whole["link_share"] = _ratio(whole["transfer_bandwidth_bytes_per_s"], peak)
+    if peak is None:
+        reasons["link_share"] = "the peak of the link is not known"
+    for name in ("message_bytes", "bus_bandwidth_bytes_per_s", "transfer_bandwidth_bytes_per_s"):
+        if whole[name] is None:
+            source = "bus_bytes" if row["bus_bytes"] is None else "transfer_s"
+            reasons[name] = reasons.get(source, "it took no time")
+    if whole["link_share"] is None:
+        reasons.setdefault("link_share", "the bandwidth is not known")
+    whole["missing_reasons"] = json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+    return whole
+
+
+def _rank_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of TRACES, and why what is null is null."""
+    whole = dict(row)
+    reasons = {}
+    if reason := whole.pop("bubble_reason"):
+        reasons["bubble_s"] = reason
+    if whole["span_s"] is None:
+        reasons["span_s"] = "the trace holds no kernels"
+    for name in (*_ALIGNED, "late_s", "late_collectives"):
+        if name not in whole:
+            reasons[name] = "no collective was found on all of its ranks"
+    whole.setdefault("matched_collectives", 0)
+    for share, part, of in (
+        ("overlap_share", "overlapped_communication_s", "communication_s"),
+        ("idle_share", "idle_s", "span_s"),
+    ):
+        whole[share] = _ratio(whole[part], whole[of])
+        if whole[share] is None:
+            reasons[share] = f"{of} is 0 or null"
+    whole["notes"] = json.dumps(row["notes"], ensure_ascii=False)
+    whole["missing_reasons"] = json.dumps(reasons, sort_keys=True, ensure_ascii=False)
+    return whole
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None

@@ -1,0 +1,253 @@
+"""A batch of a trace's events, sorted by what they are, as frames.
+
+What counts as a kernel is what PyTorch's Kineto writes as ``kernel``, ``gpu_memcpy`` and
+``gpu_memset``. A trace without any of these is one of a CPU: there operators, and gloo's work, take
+their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import polars as pl
+
+from workflow_lib.analysis.traces.decoding import Event
+from workflow_lib.analysis.traces.names import COMMUNICATION, class_of_kernel, class_of_operator
+from workflow_lib.analysis.traces.notes import Notes
+
+#: ns; no kernel, and no profile, is as long as a day: what is, is damage
+LONGEST_NS = 86_400 * 10**9
+#: µs; beyond, a float's last digit is more than a nanosecond
+_EXACT_US = 2.0**43
+_ROWS_A_FRAME = 1 << 16
+_ANNOTATIONS = ("ProfilerStep#", "Optimizer.step")
+_POSSIBLE_US = 2.0**62 / 1000
+
+_KERNEL, _LAUNCH, _OPERATOR, _ANNOTATION = "kernel", "launch", "operator", "annotation"
+_CATEGORIES = {
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), _KERNEL),
+    # as older versions wrote them
+    **dict.fromkeys(("Kernel", "Memcpy", "Memset"), _KERNEL),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), _LAUNCH),
+    **dict.fromkeys(("hip_runtime", "hip_driver"), _LAUNCH),
+    "cpu_op": _OPERATOR,
+    "user_annotation": _ANNOTATION,
+}
+
+
+class Collective(msgspec.Struct, frozen=True, gc=False):
+    """What torch says of a collective, on its kernel or on its ``record_param_comms``."""
+
+    name: str | None = msgspec.field(default=None, name="Collective name")
+    sent_elements: int | None = msgspec.field(default=None, name="In msg nelems")
+    received_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
+    element_type: str | None = msgspec.field(default=None, name="dtype")
+    group: str | None = msgspec.field(default=None, name="Process Group Name")
+    description: str | None = msgspec.field(default=None, name="Process Group Description")
+    ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
+    source: int | None = msgspec.field(default=None, name="Src Rank")
+    destination: int | None = msgspec.field(default=None, name="Dst Rank")
+
+
+class Identifiers(msgspec.Struct, gc=False):
+    """What links an event to others."""
+
+    correlation: int | None = None
+    external: int | None = msgspec.field(default=None, name="External id")
+
+
+class _Classes(dict[str | None, str]):
+    """The class of each name, worked out once."""
+
+    def __init__(self, class_of: Callable[[str], str]) -> None:
+        self._class_of = class_of
+
+    def __missing__(self, name: str | None) -> str:
+        kind = self[name] = self._class_of(name or "")
+        return kind
+
+
+class _Rows:
+    """Rows of events, by column, that become frames many at a time."""
+
+    def __init__(self, notes: Notes, **columns: Any) -> None:
+        self._notes = notes
+        self._schema = {"start_us": pl.Float64, "length_us": pl.Float64, **columns}
+        self._columns: dict[str, list[Any]] = {name: [] for name in self._schema}
+        self._frames: list[pl.DataFrame] = []
+
+    def extend(self, events: Sequence[Event], **columns: Iterable[Any]) -> None:
+        """Add a row an event: its time, and what is given."""
+        self._columns["start_us"] += [event.ts for event in events]
+        self._columns["length_us"] += [event.dur for event in events]
+        for name, values in columns.items():
+            self._columns[name] += values
+        if len(self._columns["start_us"]) >= _ROWS_A_FRAME:
+            self._flush()
+
+    def __bool__(self) -> bool:
+        return bool(self._frames or self._columns["start_us"])
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._frames = []
+        self._columns = {name: [] for name in self._schema}
+
+    def frame(self) -> pl.DataFrame:
+        """All rows, with ``start_ns`` and ``end_ns``."""
+        self._flush()
+        return pl.concat(self._frames)
+
+    def _flush(self) -> None:
+        """Columns to a frame, less the events whose time cannot be."""
+        frame = pl.DataFrame(self._columns, self._schema)
+        self._columns = {name: [] for name in self._schema}
+        start, length = pl.col("start_us"), pl.col("length_us")
+        possible = (start.abs() < _POSSIBLE_US) & length.is_between(0, LONGEST_NS / 1000)
+        kept = frame.filter(possible.fill_null(False))
+        if gone := frame.height - kept.height:
+            self._notes.add("an event has no time, or an impossible one, and was left out", gone)
+        if coarse := kept.filter((start.abs() >= _EXACT_US) & (start.floor() != start)).height:
+            self._notes.add("a time counts from 1970, and is rounded to a quarter µs", coarse)
+        # The fraction apart from the rest, which times 1000 would not fit a float.
+        whole = start.floor().cast(pl.Int64) * 1000
+        start_ns = whole + ((start - start.floor()) * 1000).round().cast(pl.Int64)
+        self._frames.append(
+            kept.select(
+                start_ns.alias("start_ns"),
+                (start_ns + (length * 1000).round().cast(pl.Int64)).alias("end_ns"),
+                pl.exclude("start_us", "length_us"),
+            )
+        )
+
+
+class Batches:
+    """Takes the events of one trace, batch by batch."""
+
+    def __init__(self, notes: Notes, with_operators: bool) -> None:
+        self._notes = notes
+        self._with_operators = with_operators
+        self._kernel_class = _Classes(class_of_kernel)
+        self._operator_class = _Classes(class_of_operator)
+        self._indices: dict[Collective, int] = {}
+        self.kernels = _Rows(
+            notes,
+            **{"class": pl.String},
+            correlation=pl.Int64,
+            collective=pl.Int32,
+            external=pl.Int64,
+        )
+        self.launches = _Rows(notes, correlation=pl.Int64)
+        #: ``whole`` where what runs within is not looked at
+        self.operators = _Rows(notes, thread=pl.String, **{"class": pl.String}, whole=pl.Boolean)
+        #: of the profiler's steps and the optimiser's
+        self.annotations = _Rows(notes, name=pl.String)
+        #: (an operator's external id, the index of the collective that it announces)
+        self.announced: list[tuple[int, int]] = []
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """What was said of collectives; kernels refer to it by index."""
+        return tuple(self._indices)
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Sort one batch of events."""
+        sorted_: dict[str, list[Event]] = {kind: [] for kind in _CATEGORIES.values()}
+        # One look-up an event: this loop sees every event of a trace.
+        append_to = {category: sorted_[kind].append for category, kind in _CATEGORIES.items()}.get
+        for event in events:
+            append = append_to(event.cat)  # type: ignore[arg-type]
+            if append is not None:
+                append(event)
+        self._take_kernels(sorted_[_KERNEL])
+        self._take_launches(sorted_[_LAUNCH])
+        self._take_announcements(sorted_[_OPERATOR])
+        if self._with_operators:
+            self._take_operators([*sorted_[_OPERATOR], *sorted_[_ANNOTATION]])
+        self._take_annotations(sorted_[_ANNOTATION])
+
+    def _take_kernels(self, events: list[Event]) -> None:
+        of = _decode_args(events, Identifiers, "what is said of a kernel", self._notes)
+        classes = [self._kernel_class[event.name] for event in events]
+        communicating = [i for i, kind in enumerate(classes) if kind in COMMUNICATION]
+        collectives: list[int | None] = [None] * len(events)
+        for i, index in zip(
+            communicating, self._said_of([events[i] for i in communicating]), strict=True
+        ):
+            collectives[i] = index
+        self.kernels.extend(
+            events,
+            **{"class": classes},
+            correlation=[each.correlation for each in of],
+            collective=collectives,
+            external=[each.external for each in of],
+        )
+
+    def _take_launches(self, events: list[Event]) -> None:
+        of = _decode_args(events, Identifiers, "what is said of a launch", self._notes)
+        self.launches.extend(events, correlation=[each.correlation for each in of])
+
+    def _take_announcements(self, events: list[Event]) -> None:
+        # Kernels repeat what this operator says of them only where Kineto links the two.
+        announcing = [event for event in events if event.name == "record_param_comms"]
+        of = _decode_args(announcing, Identifiers, "what is said of a collective", self._notes)
+        for each, index in zip(of, self._said_of(announcing), strict=True):
+            if each.external is not None and index is not None:
+                self.announced.append((each.external, index))
+
+    def _take_operators(self, events: list[Event]) -> None:
+        kept = [
+            event
+            for event in events
+            if event.name
+            and (event.name.startswith("gloo:") or event.cat == "cpu_op")
+            # c10d's operators only hand their work to gloo's threads.
+            and not event.name.startswith("c10d::")
+        ]
+        self.operators.extend(
+            kept,
+            thread=[str(getattr(event, "tid", None)) for event in kept],
+            **{"class": [self._operator_class[event.name] for event in kept]},
+            whole=[str(event.name).startswith(("aten::", "gloo:")) for event in kept],
+        )
+
+    def _take_annotations(self, events: list[Event]) -> None:
+        kept = [e for e in events if e.name and e.name.startswith(_ANNOTATIONS)]
+        self.annotations.extend(kept, name=[event.name for event in kept])
+
+    def _said_of(self, events: list[Event]) -> list[int | None]:
+        """The index of what each event says of a collective; None where it says nothing."""
+        said = _decode_args(events, Collective, "what is said of a collective", self._notes)
+        return [
+            None
+            if each.name is None and each.group is None and each.ranks is None
+            else self._indices.setdefault(each, len(self._indices))
+            for each in said
+        ]
+
+
+_Said = TypeVar("_Said", Collective, Identifiers)
+_DECODERS: dict[Any, Any] = {
+    kind: (msgspec.json.Decoder(list[kind]), msgspec.json.Decoder(kind))  # type: ignore[valid-type]
+    for kind in (Collective, Identifiers)
+}
+
+
+def _decode_args(events: list[Event], kind: type[_Said], what: str, notes: Notes) -> list[_Said]:
+    """The ``args`` of each event as ``kind``; empty where they are not readable."""
+    together, alone = _DECODERS[kind]
+    unreadable = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+    try:
+        found: list[_Said] = together.decode(b"[%b]" % b",".join(event.args for event in events))
+    except unreadable:
+        found = []
+        for event in events:
+            try:
+                found.append(alone.decode(event.args))
+            except unreadable:
+                notes.add(f"{what} is not readable, and was left out")
+                found.append(kind())
+    return found

@@ -1,0 +1,174 @@
+"""How one rank's time divides: what its kernels cover, together and class by class.
+
+Definitions, as HolisticTraceAnalysis has them, with overlapping intervals merged first: the *span*
+lasts from the first start to the last end of any kernel, copy or set; *idle* is what of it none of
+them covers; communication is *overlapped* while a computation kernel runs too, and *exposed*
+otherwise. A copy hides no communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from workflow_lib.analysis.traces.bandwidth import bus_factor, message_bytes
+from workflow_lib.analysis.traces.batches import Collective
+from workflow_lib.analysis.traces.groups import axis_of, fabric_of, listed_ranks
+from workflow_lib.analysis.traces.intervals import covered_ns
+from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, MEMORY, SEND_RECEIVE
+from workflow_lib.analysis.traces.reading import Trace
+from workflow_lib.records import Degrees
+
+#: what makes a row of kernels.parquet within a run and rank
+ROW = ("class", "group", "fabric")
+
+
+def with_groups(
+    trace: Trace, rank: int, degrees: Degrees | None, ranks_per_node: int | None
+) -> pl.DataFrame:
+    """A trace's kernels with what is known of the communicator of each.
+
+    Adds ``group``, ``fabric``, ``communicator`` (a text that is the same on all its ranks),
+    ``members`` (its number of ranks), ``message_bytes`` and ``bus_bytes``.
+    """
+    kernels = trace.kernels
+    pairs = kernels.filter(pl.col("class").is_in(COMMUNICATION)).select("class", "collective")
+    rows = [
+        {
+            "class": kind,
+            "collective": index,
+            **_described(
+                None if index is None else trace.collectives[index],
+                kind,
+                rank,
+                trace.groups,
+                degrees,
+                ranks_per_node,
+            ),
+        }
+        for kind, index in pairs.unique().iter_rows()
+    ]
+    schema = {
+        "class": pl.String,
+        "collective": pl.Int32,
+        "group": pl.String,
+        "fabric": pl.String,
+        "communicator": pl.String,
+        "members": pl.Int64,
+        "message_bytes": pl.Int64,
+        "bus_bytes": pl.Float64,
+    }
+    described = pl.DataFrame(rows, schema)
+    on = ["class", "collective"]
+    return kernels.join(described, on=on, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _described(
+    collective: Collective | None,
+    kind: str,
+    rank: int,
+    groups: dict[str, tuple[int, ...]],
+    degrees: Degrees | None,
+    ranks_per_node: int | None,
+) -> dict[str, Any]:
+    alike = set(groups.values())
+    if collective is None and len(alike) == 1:
+        # gloo says nothing of its groups, but these all have the same ranks.
+        collective = Collective(group=next(iter(groups)), group_size=len(next(iter(alike))))
+    if collective is None:
+        # A pipeline's exchange is told by its kernel alone where nothing else sends and receives.
+        lone = kind == SEND_RECEIVE and degrees is not None and degrees.pp > 1 and degrees.ep == 1
+        return {"group": "PP" if lone else None}
+    size = collective.group_size
+    ranks = listed_ranks(collective.ranks, size) or groups.get(collective.group or "")
+    pair = _pair(collective, rank) if kind == SEND_RECEIVE else None
+    using = pair or ranks
+    members = len(using) if using else size
+    if kind == SEND_RECEIVE and pair is None and members != 2:
+        communicator = None  # which two of the group exchange is not said
+    elif using:
+        communicator = (">" if pair else ",").join(map(str, using))
+    else:
+        communicator = None if collective.group is None else f"group {collective.group}"
+    size_bytes, factor = message_bytes(collective, kind), bus_factor(kind, members)
+    known = size_bytes is not None and factor is not None
+    return {
+        "group": axis_of(using, collective.description, kind, rank, degrees),
+        "fabric": fabric_of(using, ranks_per_node),
+        "communicator": communicator,
+        "members": members,
+        "message_bytes": size_bytes,
+        "bus_bytes": size_bytes * factor if known else None,  # type: ignore[operator]
+    }
+
+
+def _pair(collective: Collective, rank: int) -> tuple[int, int] | None:
+    """Who sends to whom: torch says the destination on the sender and the source on the other."""
+    source, destination = collective.source, collective.destination
+    if source is None and destination is None:
+        return None
+    return (rank if source is None else source, rank if destination is None else destination)
+
+
+def rank_times(kernels: pl.DataFrame) -> dict[str, float | None]:
+    """Span, and what covers it, in seconds; all null without kernels."""
+    computing = pl.col("class").is_in(COMPUTATION)
+    communicating = pl.col("class").is_in(COMMUNICATION)
+    span = kernels.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
+    computation = covered_ns(kernels.filter(computing))
+    communication = covered_ns(kernels.filter(communicating))
+    either = covered_ns(kernels.filter(computing | communicating))
+    times = {
+        "computation_s": computation,
+        "memory_s": covered_ns(kernels.filter(pl.col("class") == MEMORY)),
+        "communication_s": communication,
+        "exposed_communication_s": either - computation,
+        "overlapped_communication_s": computation + communication - either,
+        "idle_s": (span or 0) - covered_ns(kernels),
+    }
+    if span is None:
+        return dict.fromkeys(("span_s", *times))
+    return {"span_s": span / 1e9, **{name: ns / 1e9 for name, ns in times.items()}}
+
+
+def class_rows(kernels: pl.DataFrame) -> list[dict[str, Any]]:
+    """A row for each class, group and fabric: counts, seconds and bytes.
+
+    ``message_bytes`` and ``bus_bytes`` are null unless all of a row's kernels have them.
+    """
+    computation = kernels.filter(pl.col("class").is_in(COMPUTATION))
+    computation_ns = covered_ns(computation)
+    rows = []
+    for key, part in sorted(kernels.group_by(ROW), key=lambda pair: tuple(map(str, pair[0]))):
+        kind = key[0]
+        row = dict(zip(ROW, key, strict=True))
+        row |= {
+            "kernels": part.height,
+            "kernel_s": part.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() / 1e9,
+            "covered_s": covered_ns(part.sort("start_ns")) / 1e9,
+        }
+        if kind in COMMUNICATION:
+            both = pl.concat([computation, part]).sort("start_ns")
+            row["exposed_s"] = (covered_ns(both) - computation_ns) / 1e9
+            row["overlapped_s"] = row["covered_s"] - row["exposed_s"]
+            for name in ("message_bytes", "bus_bytes"):
+                row[name] = None if part[name].has_nulls() else part[name].sum()
+        rows.append(row)
+    return rows
+
+
+def step_work(kernels: pl.DataFrame) -> pl.DataFrame:
+    """When each step's kernels began and ended, and how long others than pipeline exchange ran.
+
+    Columns ``step`` (null where the trace has none), ``start_ns``, ``end_ns``, ``work_ns``.
+    """
+    exchange = (pl.col("class") == SEND_RECEIVE) & (pl.col("group") == "PP")
+    rows: list[Sequence[int | None]] = []
+    stepped = kernels.filter(pl.col("step").is_not_null())
+    for (step,), part in (stepped if stepped.height else kernels).group_by("step"):
+        work = part.filter(~exchange.fill_null(False)).sort("start_ns")
+        rows.append((step, part["start_ns"].min(), part["end_ns"].max(), covered_ns(work)))  # type: ignore[arg-type]
+    schema = dict.fromkeys(("step", "start_ns", "end_ns", "work_ns"), pl.Int64)
+    return pl.DataFrame(rows, schema, orient="row").sort("step")

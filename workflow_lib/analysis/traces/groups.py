@@ -1,0 +1,102 @@
+"""Which axis of the layout a process group belongs to, and which links it uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from workflow_lib.analysis.traces.names import ALL_TO_ALL
+from workflow_lib.records import Degrees
+
+INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
+
+#: words in a process group's description, as DeviceMesh, Megatron and DeepSpeed write them
+_DESCRIBED = (
+    (re.compile(r"expert|(?:^|_)ep(?:_|$)", re.IGNORECASE), "EP"),
+    (re.compile(r"tensor|(?:^|_)tp(?:_|$)", re.IGNORECASE), "TP"),
+    (re.compile(r"pipeline|(?:^|_)pp(?:_|$)", re.IGNORECASE), "PP"),
+    (re.compile(r"data|fsdp|shard|(?:^|_)dp(?:_|$)", re.IGNORECASE), "DP"),
+)
+_ELIDED = re.compile(r"\[([\d, ]+), ?\.\.\.,? ?(\d+)?\]")
+
+
+def listed_ranks(text: str | None, size: int | None) -> tuple[int, ...] | None:
+    """Ranks as torch lists them: ``[0, 1]``, or ``[0, 2, ..., 126]`` where they are many.
+
+    What is left out is filled in where the ranks that are there are evenly spaced and fit the
+    group's size; otherwise, as for anything that is not such a list, the answer is None.
+    """
+    if text is None:
+        return None
+    if re.fullmatch(r"\[\d+(?:, ?\d+)*\]", text):
+        return tuple(int(rank) for rank in re.findall(r"\d+", text))
+    elided = _ELIDED.fullmatch(text)
+    if elided is None or size is None:
+        return None
+    shown = [int(rank) for rank in re.findall(r"\d+", elided[1])]
+    if len(shown) < 2 or size < len(shown):
+        return None
+    stride = shown[1] - shown[0]
+    whole = tuple(shown[0] + stride * i for i in range(size))
+    fits = list(whole[: len(shown)]) == shown and elided[2] in (None, str(whole[-1]))
+    return whole if fits else None
+
+
+def groups_of(rank: int, degrees: Degrees) -> dict[str, frozenset[int]]:
+    """The groups that a rank is in, by name; TP is innermost and PP outermost, as in a cell.
+
+    ``EP`` are the neighbouring replicas that share one set of experts.
+    """
+    tp, dp, pp, ep = degrees.tp, degrees.dp, degrees.pp, degrees.ep
+    tp_rank, dp_rank, pp_rank = rank % tp, rank // tp % dp, rank // (tp * dp)
+
+    def members(tps: Sequence[int], dps: Sequence[int], pps: Sequence[int]) -> frozenset[int]:
+        return frozenset((p * dp + d) * tp + t for t in tps for d in dps for p in pps)
+
+    mine = ([tp_rank], [dp_rank], [pp_rank])
+    sharing = range(dp_rank // ep * ep, dp_rank // ep * ep + ep)
+    return {
+        "TP": members(range(tp), *mine[1:]),
+        "PP": members(*mine[:2], range(pp)),
+        "EP": members(mine[0], sharing, mine[2]),
+        "DP": members(mine[0], range(dp), mine[2]),
+        "TP+PP": members(range(tp), mine[1], range(pp)),
+        "TP+DP": members(range(tp), range(dp), mine[2]),
+        "DP+PP": members(mine[0], range(dp), range(pp)),
+        "TP+DP+PP": members(range(tp), range(dp), range(pp)),
+    }
+
+
+def axis_of(
+    ranks: Sequence[int] | None,
+    description: str | None,
+    kind: str,
+    rank: int,
+    degrees: Degrees | None,
+) -> str | None:
+    """The name of the smallest group of the layout that holds all of ``ranks``.
+
+    Where experts are spread over all replicas, EP and DP are the same ranks: then all-to-all is EP
+    and the rest DP, unless the group's description says. Without degrees or ranks the description
+    decides; None where it says nothing. A group of one rank has no axis.
+    """
+    described = next((axis for words, axis in _DESCRIBED if words.search(description or "")), None)
+    if ranks is None or degrees is None or len(ranks) < 2:
+        return described if ranks is None or len(ranks) > 1 else None
+    mine = {name: group for name, group in groups_of(rank, degrees).items() if len(group) > 1}
+    holding = {name: len(group) for name, group in mine.items() if group.issuperset(ranks)}
+    if not holding:
+        return described
+    smallest = [name for name, size in holding.items() if size == min(holding.values())]
+    if {"EP", "DP"} <= set(smallest):
+        if described in ("EP", "DP"):
+            return described
+        return "EP" if kind == ALL_TO_ALL else "DP"
+    return smallest[0]
+
+
+def fabric_of(ranks: Sequence[int] | None, ranks_per_node: int | None) -> str | None:
+    """Whether ``ranks`` lie on one node or on several; None where that is not known."""
+    if not ranks or not ranks_per_node:
+        return None
+    return INTRA_NODE if len({rank // ranks_per_node for rank in ranks}) == 1 else INTER_NODE

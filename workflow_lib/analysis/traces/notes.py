@@ -1,0 +1,21 @@
+"""What was wrong with a trace, collected while it is read."""
+
+from __future__ import annotations
+
+
+class Notes:
+    """Counts of what was left out or repaired, as sentences in the order of their first time."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, what: str, count: int = 1) -> None:
+        """Count something; ``what`` is the same text each time."""
+        self._counts[what] = self._counts.get(what, 0) + count
+
+    def sentences(self) -> tuple[str, ...]:
+        """Each text once, with how often it was so where that is more than once."""
+        return tuple(
+            what if count == 1 else f"{what} ({count} times)"
+            for what, count in self._counts.items()
+        )

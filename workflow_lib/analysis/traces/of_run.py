@@ -1,0 +1,71 @@
+"""The traces of a profiled run's directory: into tables beside them, and into a few lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from workflow_lib import results
+from workflow_lib.analysis.tables import write_table
+from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
+from workflow_lib.records import Cell, RecordError, RunPaths, read_record
+
+
+def analyse_run(directory: Path, link_peaks_bytes_per_s: Mapping[str, float]) -> TraceAnalysis:
+    """Analyse ``traces/rank<n>.json.gz`` of a run, and write ``kernels`` and ``traces.parquet``.
+
+    ``link_peaks_bytes_per_s`` are as for :func:`analyse`. Raises RecordError where the directory is
+    not a run's or holds no traces, and FileNotFoundError without ``cell.json``.
+    """
+    paths = RunPaths(directory)
+    cell = read_record(paths.cell, Cell)
+    found = {
+        int(match[1]): path
+        for path in paths.traces.glob("rank*.json.gz")
+        if (match := re.fullmatch(r"rank(\d+)\.json\.gz", path.name))
+    }
+    ranks = cell.degrees.world_size
+    traces = {rank: path for rank, path in sorted(found.items()) if rank < ranks}
+    if not traces:
+        raise RecordError(
+            f"{paths.traces}: no traces (rank0.json.gz, …); only a profiled run leaves them"
+        )
+    identity = {"cell": cell.id, "run": results.run_number(directory)}
+    done = analyse(
+        traces,
+        cell.degrees,
+        cell.ranks_per_node,
+        link_peaks_bytes_per_s,
+        identity,
+        expected=range(ranks),
+    )
+    write_table(done.kernels, paths.kernels)
+    write_table(done.ranks, paths.trace_times)
+    return done
+
+
+def described(analysis: TraceAnalysis) -> str:
+    """What a person asks first: how each rank's time divides, who is late, and what was wrong."""
+    rank_columns = ("rank", "span_s", "computation_s", "exposed_communication_s", "idle_share")
+    late = ("bubble_s", "waiting_s", "late_collectives", "late_s")
+    kernels = (
+        "rank",
+        "class",
+        "group",
+        "fabric",
+        "kernels",
+        "covered_s",
+        "exposed_s",
+        "link_share",
+    )
+    with pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_hide_dataframe_shape=True, tbl_width_chars=140):
+        parts = [
+            str(analysis.ranks.select(*rank_columns, *late)),
+            str(analysis.kernels.select(kernels)),
+        ]
+    parts += analysis.remarks
+    parts += [f"rank {rank}: {note}" for rank, said in analysis.notes.items() for note in said]
+    return "\n".join(parts)

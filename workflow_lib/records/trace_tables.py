@@ -1,0 +1,71 @@
+"""Every column of the tables that a profiled run's traces become.
+
+``docs/reference/columns.md`` is made from this.
+"""
+
+from __future__ import annotations
+
+from workflow_lib.records.columns import columns
+
+#: kernels.parquet: one row a profiled run, rank, kernel class, process group and fabric
+KERNELS = columns(
+    ("cell", str, "", "the cell's id"),
+    ("run", int, "", "which repeat, from 1"),
+    ("rank", int, "", "whose trace"),
+    (
+        "class",
+        str,
+        "",
+        "gemm, attention, normalisation_elementwise, optimiser, other_computation; memory (copies "
+        "and sets); all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
+        "other_communication",
+    ),
+    ("group", str, "", "of communication: TP, DP, PP, EP, or axes that it joins, as in TP+PP"),
+    ("fabric", str, "", "of communication: intra_node, or inter_node where its ranks need both"),
+    ("kernels", int, "", "how many ran; on a CPU operators"),
+    ("kernel_s", float, "s", "sum of their durations"),
+    ("covered_s", float, "s", "time with at least one of them running"),
+    ("share_of_span", float, "", "covered_s of the trace's span"),
+    ("exposed_s", float, "s", "of communication: the part of covered_s without computation"),
+    ("overlapped_s", float, "s", "of communication: the part of covered_s with computation"),
+    ("waiting_s", float, "s", "of kernel_s: before the last rank of the group came"),
+    ("transfer_s", float, "s", "of kernel_s: from then on"),
+    ("message_bytes", int, "B", "sum of the sizes, each as nccl-tests counts it"),
+    ("bus_bytes", float, "B", "sum of the sizes times nccl-tests' factor of the collective"),
+    ("bus_bandwidth_bytes_per_s", float, "B/s", "bus_bytes over kernel_s: waiting included"),
+    ("transfer_bandwidth_bytes_per_s", float, "B/s", "bus_bytes over transfer_s"),
+    ("link_share", float, "", "transfer_bandwidth_bytes_per_s of the link's peak in one direction"),
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+)
+
+#: traces.parquet: one row a profiled run and rank
+TRACES = columns(
+    ("cell", str, "", "the cell's id"),
+    ("run", int, "", "which repeat, from 1"),
+    ("rank", int, "", "whose trace"),
+    ("steps", int, "", "steps that the profiler marked"),
+    ("on_gpu", bool, "", "whether the trace holds kernels; else a CPU's operators stand for them"),
+    ("span_s", float, "s", "from the first start to the last end of any kernel, copy or set"),
+    ("computation_s", float, "s", "time with a computation kernel running"),
+    ("memory_s", float, "s", "time with a copy or set running"),
+    ("communication_s", float, "s", "time with a communication kernel running"),
+    ("exposed_communication_s", float, "s", "of it: without computation"),
+    ("overlapped_communication_s", float, "s", "of it: with computation"),
+    ("overlap_share", float, "", "overlapped_communication_s of communication_s"),
+    ("idle_s", float, "s", "of span_s: with nothing running"),
+    ("idle_share", float, "", "idle_s of span_s"),
+    (
+        "bubble_s",
+        float,
+        "s",
+        "within the steps of its pipeline: with nothing but pipeline exchange, or nothing, running",
+    ),
+    ("waiting_s", float, "s", "in matched collectives, before the last rank came"),
+    ("transfer_s", float, "s", "in matched collectives, from then on"),
+    ("late_collectives", int, "", "matched collectives to which this rank came last"),
+    ("late_s", float, "s", "of these: how long after the last but one it came, in total"),
+    ("matched_collectives", int, "", "collectives that were found on all of their ranks"),
+    ("trace_bytes", int, "B", "of the trace's JSON text, as far as it was read"),
+    ("notes", str, "", "JSON: what was wrong with the trace"),
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+)
