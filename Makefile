@@ -4,11 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLATFORM ?= h200
+INJECTIONS ?= 300
+REAL ?= 30
+SEED ?= 1
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan status profiles test lint format equality benchmarks slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -40,6 +43,9 @@ demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
 plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
 	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) --output results/plans/$(PLATFORM)/plan.parquet
 
+partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what its file says
+	@$(BIN)/python -m workflow_lib.partition --platform $(PLATFORM)
+
 status: $(VENV)/.installed ## where every run is, and why runs failed
 	@$(BIN)/python -m workflow_lib.status
 
@@ -70,6 +76,10 @@ equality: $(VENV)/.installed-tests ## train every layout, and compare it with on
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+chaos: $(VENV)/.installed-tests ## put INJECTIONS faults into runs on a Slurm of its own, as root
+	@sh tests/slurm/install.sh
+	@$(BIN)/python -m tests.chaos --injections $(INJECTIONS) --real $(REAL) --seed $(SEED)
 
 slurm-cluster: ## start a throwaway Slurm of five GPU nodes on this machine
 	@sh tests/slurm/install.sh

@@ -42,5 +42,5 @@ rule page:
         description=lambda wildcards: SWEEPS[wildcards.sweep].description,
     shell:
         "python -m workflow_lib.report page --sweep {wildcards.sweep:q}"
-        " --description {params.description:q}"
+        " --description={params.description:q}"
         " --results {params.results:q} --directory {params.directory:q} 2>&1 | tee {log:q}"

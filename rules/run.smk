@@ -16,7 +16,7 @@ rule tokenize:
         directory=subpath(output[0], parent=True),
     shell:
         "python -m workflow_lib.training.tokenize --output {params.directory:q}"
-        " --tokenizer {params.tokenizer:q} {params.limit} -- {params.sources:q} 2>&1 | tee {log:q}"
+        " --tokenizer={params.tokenizer:q} {params.limit} -- {params.sources:q} 2>&1 | tee {log:q}"
 
 
 rule render:
@@ -56,4 +56,4 @@ rule run:
         directory=subpath(output[0], parent=True),
     shell:
         "python -m workflow_lib.launch run {params.directory:q} --scheduler {params.scheduler}"
-        " 2>&1 | tee {log:q}"
+        " --shared 2>&1 | tee -i {log:q}"

@@ -9,10 +9,17 @@ from snakemake.settings.types import DeploymentMethod
 sys.path.insert(0, workflow.basedir)
 
 from workflow_lib import cells, results
-from workflow_lib.study import ConfigError, load_study, lookup
+from workflow_lib.config import Invocation
+from workflow_lib.study import ConfigError, checked, load_study, lookup
 
-CONFIG = config["config_directory"]
-RESULTS = config["results_directory"]
+try:
+    INVOCATION = checked("config/config.yaml or --config", Invocation, config)
+except ConfigError as error:
+    raise WorkflowError(str(error)) from None
+if "{" in workflow.basedir or "}" in workflow.basedir:
+    raise WorkflowError(f"{workflow.basedir}: Snakemake reads braces; move the repository")
+CONFIG = str(Path(INVOCATION.config_directory))
+RESULTS = str(Path(INVOCATION.results_directory))
 
 # Commands say `python` and find the package next to the Snakefile. Unless Snakemake makes the
 # environment, it is the one that Snakemake itself runs in.
@@ -28,13 +35,13 @@ def study_of_platform():
     """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
         study = load_study(Path(CONFIG))
-        if "platform" not in config:
+        if INVOCATION.platform is None:
             raise ConfigError(
                 "no platform is chosen: use a profile, as in `snakemake --profile local`, or "
                 f"`--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
-        lookup("platform", config["platform"], study.platforms)
-        for sweep in config["sweeps"]:
+        lookup("platform", INVOCATION.platform, study.platforms)
+        for sweep in INVOCATION.sweeps:
             lookup("sweep", sweep, study.sweeps)
     except ConfigError as error:
         raise WorkflowError(str(error)) from None
@@ -46,12 +53,12 @@ CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).it
 CHOSEN_SWEEPS = [
     name
     for name, sweep in SWEEPS.items()
-    if sweep.platform == config["platform"] and sweep.spec in config["sweeps"]
+    if sweep.platform == INVOCATION.platform and sweep.spec in INVOCATION.sweeps
 ]
 if not CHOSEN_SWEEPS:
-    there = sorted({s.spec for s in SWEEPS.values() if s.platform == config["platform"]})
+    there = sorted({s.spec for s in SWEEPS.values() if s.platform == INVOCATION.platform})
     raise WorkflowError(
-        f"none of the sweeps {', '.join(config['sweeps'])} is for platform {config['platform']}; "
+        f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform {INVOCATION.platform}; "
         f"these are: {', '.join(there) or 'none'}. Choose with --config 'sweeps=[NAME]', or name "
         "the platform in the sweep's file"
     )
@@ -161,7 +168,7 @@ def report_what_there_is():
     """
     for name, sweep in SWEEPS.items():
         directory = results.sweep_directory(Path(RESULTS), name)
-        planned = sweep.platform == config["platform"] and (directory / "plan.parquet").exists()
+        planned = sweep.platform == INVOCATION.platform and (directory / "plan.parquet").exists()
         if not planned or all(
             Path(run_file(run, "outcome.json")).exists() for run in runs_of(name)
         ):
@@ -172,7 +179,7 @@ def report_what_there_is():
             " && python -m workflow_lib.report figures --tables {directory:q}"
             " --output {directory:q}/figures"
             " && python -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
-            " --description {sweep.description:q} --directory {directory:q}"
+            " --description={sweep.description:q} --directory {directory:q}"
             " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
             " {directory:q}/gpus.parquet {directory:q}/overhead.parquet"
             " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.slurm.cluster import Cluster, default_directory, missing_prerequisite
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,3 +32,40 @@ def edit(study_directory: Path):
         return path
 
     return replace
+
+
+@dataclass(frozen=True)
+class SessionCluster:
+    """The cluster of this test session, and whether it was started for it."""
+
+    cluster: Cluster
+    started_here: bool
+
+
+@pytest.fixture(scope="session")
+def session_cluster() -> Iterator[SessionCluster]:
+    """Start the cluster unless it is up already, and stop it at the end if it was started here."""
+    reason = missing_prerequisite()
+    if reason:
+        pytest.skip(f"needs a real Slurm cluster: {reason}")
+    cluster = Cluster(default_directory())
+    started_here = cluster.start()
+    yield SessionCluster(cluster, started_here)
+    if started_here:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(session_cluster: SessionCluster) -> Cluster:
+    """Give a cluster that is up: run commands with ``.run(...)``, or with ``.environment``."""
+    return session_cluster.cluster
+
+
+@pytest.fixture
+def disposable_cluster(session_cluster: SessionCluster) -> Iterator[Cluster]:
+    """Give a cluster that is stopped, for a test to start and break; it is up again after."""
+    if not session_cluster.started_here:
+        pytest.skip("the cluster was up before these tests; others may have jobs on it")
+    session_cluster.cluster.stop()
+    yield session_cluster.cluster
+    session_cluster.cluster.start()

@@ -176,9 +176,9 @@ def test_heads_must_divide_over_tensor_parallel_ranks(reason_of, edit):
 
 def test_a_run_longer_than_the_partition_takes_is_refused(reason_of, edit):
     edit("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 20")
-    assert "but the partition's time_limit_max_min is 20" in (
-        reason_of("models: gpt3-175b, tp: 8, pp: 4, dp: 1") or ""
-    )
+    reason = reason_of("models: gpt3-175b, tp: 8, pp: 4, dp: 1") or ""
+    assert "but the partition's time_limit_max_min is 20: 2 times 120 s to start" in reason
+    assert "use fewer measured_steps, or a smaller time_limit_margin of platform h200" in reason
 
 
 def test_an_exclusion_leaves_out_exactly_what_it_names(reason_of, study_directory):
@@ -199,6 +199,7 @@ def ids(directory):
     [
         ("platforms/h200.yaml", "account: null", "account: research"),
         ("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 2880"),
+        ("platforms/h200.yaml", "exclude_nodes: []", "exclude_nodes: [gpu7]"),
         ("platforms/h200.yaml", "power_limit_w: 700", "power_limit_w: 650"),
         ("platforms/h200.yaml", "peak_bf16_tflops: 989.4", "peak_bf16_tflops: 989.5"),
         ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),

@@ -33,19 +33,22 @@ def platform():
     return load_study(Path(__file__).parents[1] / "config").platforms["h200"]
 
 
-def step_time_s(platform, degrees=None, model=MODEL, **changes):
-    cell = Cell(
+def a_cell(degrees=None, model=MODEL, **changes):
+    return Cell(
         id="h200/llama3-8b/test",
         model=model,
         degrees=degrees or Degrees(),
         training=replace(TRAINING, **changes),
         data=Data("synthetic", "synthetic"),
         hardware=HARDWARE,
-        telemetry=Telemetry("simulated", 10.0, 0.0),
+        telemetry=Telemetry("simulated", 10.0, 30.0),
         nodes=1,
         software={},
     )
-    return feasibility.estimate(cell, platform).step_time_s
+
+
+def step_time_s(platform, degrees=None, model=MODEL, **changes):
+    return feasibility.estimate(a_cell(degrees, model, **changes), platform).step_time_s
 
 
 def test_chunks_divide_the_bubble(platform):
@@ -106,6 +109,34 @@ def test_few_tokens_read_few_experts(platform):
     seconds = 191 * 2 / (4800e9 * 0.5)
     expected = seconds * (experts * (1 - 0.75**16 - 0.25) + 15 * cache)
     assert all_at_once - one == pytest.approx(expected)
+
+
+def test_a_job_asks_for_its_estimate_times_the_platforms_margin(platform):
+    cell = a_cell(measured_steps=100)
+    # Start-up, the idle baseline, two warm-up and 100 measured steps, in whole minutes.
+    seconds = 120 + 30 + 102 * step_time_s(platform)
+    for margin in (1.0, 2.0, 3.5):
+        wider = platform.model_copy(update={"time_limit_margin": margin})
+        asked = feasibility.estimate(cell, wider).time_limit_min
+        assert asked - 1 < margin * seconds / 60 <= asked
+    assert platform.time_limit_margin == 2.0
+
+
+def test_a_short_run_asks_for_a_quarter_of_an_hour_or_what_the_partition_takes(platform):
+    cell = a_cell(global_batch_size=1, measured_steps=1)
+    assert feasibility.estimate(cell, platform).time_limit_min == 15
+    brief = platform.model_copy(update={"time_limit_max_min": 10})
+    cost = feasibility.estimate(cell, brief)
+    assert cost.time_limit_min == 10
+    assert feasibility.does_not_fit(cell, brief, cost) is None
+
+
+def test_a_run_of_unknown_duration_asks_for_all_that_the_partition_takes(platform):
+    unknown = replace(HARDWARE, peak_bf16_flops_per_s=None)
+    cell = replace(a_cell(), hardware=unknown)
+    cost = feasibility.estimate(cell, platform)
+    assert (cost.run_time_s, cost.time_limit_min) == (None, platform.time_limit_max_min)
+    assert feasibility.does_not_fit(cell, platform, cost) is None
 
 
 def test_an_unknown_bandwidth_gives_no_estimate(platform):

@@ -165,3 +165,15 @@ def test_damage_and_a_missing_directory_are_one_line(tmp_path, capsys):
     assert str(paths.job) in capsys.readouterr().err
     assert status.main(["--results", os.fspath(tmp_path / "none")]) == 1
     assert "give --results" in capsys.readouterr().err
+
+
+def test_what_a_program_said_moves_no_cursor(tmp_path, capsys):
+    end(make_run(tmp_path), Outcome.ERROR, "\x1b[2J\x1b[1;31mgone\r\x9b2K \u202ereversed")
+    assert status.main(["--results", str(tmp_path)]) == 0
+    table = capsys.readouterr().out
+    assert table.replace("\n", "").isprintable()
+    assert "\\x1b[2J\\x1b[1;31mgone" in table
+    assert status.main(["--results", str(tmp_path), "--json"]) == 0
+    line = capsys.readouterr().out
+    assert line.isascii()
+    assert json.loads(line)["cause"].startswith("\x1b[2J")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,8 +18,8 @@ MEMORY_UNCERTAINTY = 0.05
 EXPECTED_BANDWIDTH_SHARE = 0.5
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
 STARTUP_S = 120.0
-#: a job asks for this many times its estimated duration, and for at least LEAST_TIME_LIMIT_MIN
-TIME_LIMIT_MARGIN = 2.0
+#: what any job asks for at least, where the partition takes that long: start-up, and the warning
+#: that Slurm gives up to two minutes before the limit, hardly depend on the cell
 LEAST_TIME_LIMIT_MIN = 15
 #: sampling rates that take turns are compared within a round, so one round alone tells no spread
 LEAST_ROUNDS = 2
@@ -89,7 +90,9 @@ def estimate(cell: Cell, platform: Platform) -> Estimate:
         steps = cell.training.warmup_steps + cell.training.measured_steps
         waits_s = cell.telemetry.cool_down_limit_s + cell.telemetry.idle_baseline_s
         run_time_s = STARTUP_S + waits_s + steps * step_time_s
-        wanted_min = max(-(-int(TIME_LIMIT_MARGIN * run_time_s) // 60), LEAST_TIME_LIMIT_MIN)
+        wanted_s = platform.time_limit_margin * run_time_s
+        least_min = min(LEAST_TIME_LIMIT_MIN, platform.time_limit_max_min)
+        wanted_min = max(math.ceil(wanted_s / 60), least_min)
     return Estimate(
         memory=memory.estimate(cell.model, cell.degrees, cell.training),
         step_time_s=step_time_s,
@@ -154,12 +157,25 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
             f"needs about {cost.memory.total / 1e9:.0f} GB on a GPU of {capacity / 1e9:.0f} GB: "
             f"{cost.memory.arithmetic()}"
         )
-    if cost.time_limit_min > platform.time_limit_max_min:
-        return (
-            f"needs about {cost.time_limit_min} min, but the partition's time_limit_max_min is "
-            f"{platform.time_limit_max_min}"
-        )
-    return _too_short(cell, cost)
+    return _too_long(cell, platform, cost) or _too_short(cell, cost)
+
+
+def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
+    """Why the partition does not take a job for as long as this cell's asks for; where nothing is
+    estimated, a job asks for as long as the partition takes.
+    """
+    if cost.time_limit_min <= platform.time_limit_max_min or cost.step_time_s is None:
+        return None
+    telemetry = cell.telemetry
+    waits_s = telemetry.cool_down_limit_s + telemetry.idle_baseline_s
+    steps = cell.training.warmup_steps + cell.training.measured_steps
+    margin = platform.time_limit_margin
+    return (
+        f"asks for {cost.time_limit_min} min, but the partition's time_limit_max_min is "
+        f"{platform.time_limit_max_min}: {margin:g} times {STARTUP_S:g} s to start, {waits_s:g} s "
+        f"of waits and {steps} steps of {cost.step_time_s:.3g} s; use fewer measured_steps, or a "
+        f"smaller time_limit_margin of platform {cell.hardware.platform}"
+    )
 
 
 def _too_short(cell: Cell, cost: Estimate) -> str | None:

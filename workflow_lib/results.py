@@ -29,6 +29,11 @@ def sweep_directory(results: Path, sweep: str) -> Path:
     return results / "sweeps" / sweep
 
 
+def array_directory(results: Path, name: str) -> Path:
+    """What a job array starts from: its script, and a script and a link to the run for each task."""
+    return results / "arrays" / name
+
+
 def tokens(results: Path, data: Data) -> Path | None:
     """The description of the data's token array; None where tokens are made up."""
     return results / "data" / data.name / "tokens.json" if data.kind == "text" else None

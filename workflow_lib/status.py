@@ -23,6 +23,7 @@ from tabulate import tabulate
 from workflow_lib import records, results
 from workflow_lib.analysis import tables
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.safety import printable
 
 #: States in the order in which a run passes through them. Ended: its job has said its last word,
 #: and nobody has yet said what that means. Again: it was a result, and shall be run anew.
@@ -263,13 +264,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:
-        print(f"triptych: {error}", file=sys.stderr)
+        print(printable(f"triptych: {error}"), file=sys.stderr)
         return 1
     if options.json:
         for each in runs:
-            print(json.dumps(dataclasses.asdict(each), ensure_ascii=False))
+            print(json.dumps(dataclasses.asdict(each)))
         return 0
-    print(describe(runs, time.time()))
+    print(printable(describe(runs, time.time())))
     if options.again:
         print(
             "A snakemake command whose sweeps ask for these runs them again; each keeps this "

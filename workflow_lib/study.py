@@ -26,6 +26,7 @@ from workflow_lib.config import (
     SweepSpec,
     values,
 )
+from workflow_lib.safety import printable
 
 #: what a file's name, and so a directory under results/, may look like
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -33,6 +34,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 
 class ConfigError(ValueError):
     """A configuration file is wrong. The message says which, where and what to write instead."""
+
+    def __init__(self, message: str) -> None:
+        """It may quote keys and names of files, which can hold anything."""
+        super().__init__(printable(message))
 
 
 @dataclass(frozen=True)
@@ -113,11 +118,16 @@ def _load(path: Path, kind: type[Spec]) -> Spec:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: expected keys and values, found {type(plain).__name__}")
+    return checked(str(path), kind, plain)
+
+
+def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
+    """Plain data as a ``kind``. Raises ConfigError, which names the ``source`` and the key."""
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
         errors = _most_specific([dict(each) for each in error.errors()])
-        raise ConfigError("\n".join(_explain(path, kind, each) for each in errors)) from None
+        raise ConfigError("\n".join(_explain(source, kind, each) for each in errors)) from None
 
 
 def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -135,18 +145,18 @@ def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(kept.values())
 
 
-def _explain(path: Path, kind: type[Strict], error: dict[str, Any]) -> str:
+def _explain(source: str, kind: type[Strict], error: dict[str, Any]) -> str:
     """One of pydantic's errors as ``file: key: what was wrong; what to do``."""
     location = error["loc"]
     key = ".".join(str(part) for part in location) or "(whole file)"
     if error["type"] == "extra_forbidden":
-        return f"{path}: {key}: unknown key; {nearest(str(location[-1]), _keys(kind, location))}"
+        return f"{source}: {key}: unknown key; {nearest(str(location[-1]), _keys(kind, location))}"
     if error["type"] == "missing":
-        return f"{path}: {key}: missing; this key is required"
+        return f"{source}: {key}: missing; this key is required"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
-        return f"{path}: {key}: {message}" if location else f"{path}: {message}"
-    return f"{path}: {key}: {message}, not {error['input']!r}{_number_hint(error['input'])}"
+        return f"{source}: {key}: {message}" if location else f"{source}: {message}"
+    return f"{source}: {key}: {message}, not {error['input']!r}{_number_hint(error['input'])}"
 
 
 def _number_hint(value: object) -> str:

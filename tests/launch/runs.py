@@ -11,7 +11,9 @@ from workflow_lib import records
 from workflow_lib.records import (
     EndedRecord,
     ErrorRecord,
+    ExitRecord,
     Outcome,
+    OutcomeRecord,
     RankRecord,
     RunPaths,
     TelemetryStart,
@@ -121,18 +123,77 @@ def complete(paths: RunPaths, job_id: str = "7") -> None:
     end(paths, job_id=job_id)
 
 
-def fail(paths: RunPaths, rank: int, outcome: Outcome, message: str, after_s: float) -> None:
+def fail(
+    paths: RunPaths,
+    rank: int,
+    outcome: Outcome,
+    message: str,
+    after_s: float,
+    node: str = NODE,
+    traceback: str = "",
+) -> None:
     """An error of a rank, ``after_s`` after the start."""
     error = ErrorRecord(
         rank=rank,
-        node=NODE,
+        node=node,
         unix_time_s=START_S + after_s,
         phase="forward_backward",
         outcome=outcome,
         message=message,
-        traceback="",
+        traceback=traceback,
     )
     records.write_json(paths.rank_error(rank), error)
+
+
+def leave(
+    paths: RunPaths,
+    rank: int,
+    how: str | int,
+    after_s: float,
+    told: bool = False,
+    kills: int | None = 0,
+    node: str = NODE,
+) -> None:
+    """The end of a rank, by a signal's name or with an exit code, as its watcher wrote it."""
+    record = ExitRecord(
+        rank=rank,
+        node=node,
+        unix_time_s=START_S + after_s,
+        exit_code=how if isinstance(how, int) else None,
+        signal=how if isinstance(how, str) else None,
+        told_to_end=told,
+        out_of_memory_kills=kills,
+    )
+    records.write_json(paths.rank_exit(rank), record)
+
+
+def report(paths: RunPaths, event: str, code: int | None = None, node: str = NODE) -> None:
+    """An event of GPU 1, which the node's sampler saw 4 s after the start."""
+    if not paths.telemetry_start(node).exists():
+        records.write_json(paths.telemetry_start(node), {})
+    row = {
+        "unix_time_s": START_S + 4,
+        "gpu": 1,
+        "event": event,
+        "code": "" if code is None else code,
+    }
+    _table(paths.gpu_events(node), records.GPU_EVENTS, [row])
+
+
+def failure(paths: RunPaths, outcome: str, failed_nodes: tuple[str, ...] = ()) -> None:
+    """How an attempt ended that gave no result."""
+    record = OutcomeRecord(
+        outcome=Outcome(outcome),
+        cause="a test",
+        job_id="7",
+        nodes=(),
+        started_unix_s=None,
+        ended_unix_s=None,
+        scheduler_state=None,
+        script_edited=False,
+        failed_nodes=failed_nodes,
+    )
+    records.write_json(paths.failure, record)
 
 
 def _table(path: Path, columns: tuple[records.Column, ...], rows: list[dict[str, object]]) -> None:

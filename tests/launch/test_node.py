@@ -23,6 +23,7 @@ from workflow_lib.records import (
     CoolDown,
     EndedRecord,
     JobRecord,
+    JobState,
     Outcome,
     RunPaths,
     TelemetryStart,
@@ -72,12 +73,62 @@ def test_a_requeued_job_keeps_its_record_and_sets_its_first_start_aside(paths):
     assert all(directory.is_dir() for directory in (paths.logs, paths.steps, paths.telemetry))
 
 
-def test_a_job_by_hand_sets_another_jobs_run_aside(paths):
+def test_a_requeued_job_sets_a_half_written_start_aside(paths):
+    job = JobRecord("slurm", "7", submitted_unix_s=1.0, submitted_by="the workflow")
+    records.write_json(paths.job, job)
+    # The node went away while the attempt before was set aside: samples of it are still here.
+    paths.telemetry.mkdir()
+    (paths.telemetry / "node1.csv").write_text("of the first start\n")
+    node.begin(paths, "7", "slurm", b"")
+    assert list(paths.telemetry.iterdir()) == []
+    kept = RunPaths(paths.attempts / "1")
+    assert (kept.telemetry / "node1.csv").read_text() == "of the first start\n"
+    assert records.read_record(paths.job, JobRecord) == job
+
+
+def test_a_job_by_hand_sets_another_jobs_failed_run_aside(paths):
     records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
-    runs.complete(paths, "7")
+    paths.submission.write_text("{}")
+    runs.end(paths, "training", training_exit=1, job_id="7")
     node.begin(paths, "12", "slurm", b"")
     assert records.read_record(paths.job, JobRecord).job_id == "12"
-    assert records.read_record(RunPaths(paths.attempts / "1").ended, EndedRecord).job_id == "7"
+    kept = RunPaths(paths.attempts / "1")
+    assert records.read_record(kept.ended, EndedRecord).job_id == "7"
+    assert records.read_record(kept.job, JobRecord).job_id == "7"
+    # Whoever looked for the other job by its name would not find this one.
+    assert not paths.submission.exists()
+
+
+@pytest.mark.parametrize("is_classified", [False, True])
+@pytest.mark.parametrize("job", ["7", "12"])
+def test_a_job_steps_back_from_a_result_and_says_how_to_run_it_anew(paths, job, is_classified):
+    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
+    runs.complete(paths, "7")
+    if is_classified:
+        paths.outcome.write_text("{}")
+    before = sorted(paths.directory.rglob("*"))
+    with pytest.raises(node.TakenError, match=r"python -m workflow_lib\.status --again"):
+        node.begin(paths, job, "slurm", b"")
+    assert sorted(paths.directory.rglob("*")) == before
+
+
+def test_a_result_that_is_to_be_run_again_is_set_aside(paths):
+    records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
+    runs.complete(paths, "7")
+    runs.failure(paths, "completed")  # what `status --again` makes of a result
+    node.begin(paths, "12", "slurm", b"")
+    assert records.read_record(paths.job, JobRecord).job_id == "12"
+    assert RunPaths(paths.attempts / "1").rank_steps(0).exists()
+
+
+def test_of_two_jobs_that_begin_at_once_one_has_the_run(paths, monkeypatch):
+    """Each finds no job, then both claim it."""
+    monkeypatch.setattr(records, "read_if_there", lambda path, kind: None)
+    node.begin(paths, "7", "slurm", b"")
+    (paths.environment).unlink()
+    with pytest.raises(node.TakenError, match="job 7"):
+        node.begin(paths, "12", "slurm", b"")
+    assert records.read_record(paths.job, JobRecord).job_id == "7"
 
 
 def test_a_job_leaves_a_run_alone_that_another_job_has(paths):
@@ -282,7 +333,7 @@ def test_training_that_fails_leaves_its_exit_code(start):
     assert job.process.returncode == 1
     assert (ended.failed_stage, ended.training_exit_code) == ("training", 3)
     assert ended.telemetry_exit_code == 0
-    found = outcome.classify(job.paths, "FINISHED")
+    found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.ERROR
     assert "exit code 3" in found.cause
     assert "it broke" in found.cause
@@ -296,7 +347,7 @@ def test_telemetry_that_dies_at_the_start_stops_the_run_before_training(start):
     assert ended.training_exit_code is None
     assert not (job.paths.directory / "trained").exists()
     assert "telemetry ended before it was ready" in job.output
-    assert outcome.classify(job.paths, "FINISHED").outcome is Outcome.TELEMETRY_INVALID
+    assert outcome.classify(job.paths, JobState("FINISHED")).outcome is Outcome.TELEMETRY_INVALID
 
 
 def test_telemetry_that_dies_in_the_idle_baseline_stops_the_run_before_training(start):
@@ -306,7 +357,7 @@ def test_telemetry_that_dies_in_the_idle_baseline_stops_the_run_before_training(
     assert job.process.returncode == 1
     assert (ended.failed_stage, ended.telemetry_exit_code) == ("baseline", 5)
     assert not (job.paths.directory / "trained").exists()
-    found = outcome.classify(job.paths, "FINISHED")
+    found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
     assert found.cause == "telemetry ended before training began: disk full"
 
@@ -329,7 +380,7 @@ def test_telemetry_that_dies_in_training_leaves_training_alone(start):
     assert (ended.failed_stage, ended.training_exit_code, ended.telemetry_exit_code) == (None, 0, 9)
     assert (job.paths.directory / "trained").exists()
     # Of this training nobody recorded steps: that alone makes it invalid, and the sampler is named.
-    found = outcome.classify(job.paths, "FINISHED")
+    found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
     assert "The sampler ended with exit code 9: node1: the GPU fell off the bus" in found.cause
 
@@ -392,7 +443,7 @@ def test_gpus_without_a_temperature_end_the_run_before_training(start):
     assert "some told no temperature" in job.output
     assert not (job.paths.directory / "trained").exists()
     assert not job.paths.cool_down.exists()
-    assert outcome.classify(job.paths, "FINISHED").outcome is Outcome.TELEMETRY_INVALID
+    assert outcome.classify(job.paths, JobState("FINISHED")).outcome is Outcome.TELEMETRY_INVALID
 
 
 def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
@@ -404,7 +455,7 @@ def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
     assert (ended.failed_stage, ended.telemetry_exit_code) == ("cool_down", 5)
     assert "telemetry ended in the cool-down" in job.output
     assert not (job.paths.directory / "trained").exists()
-    assert "no more" in outcome.classify(job.paths, "FINISHED").cause
+    assert "no more" in outcome.classify(job.paths, JobState("FINISHED")).cause
 
 
 def test_a_signal_is_heard_in_the_cool_down(start):
@@ -434,7 +485,7 @@ def test_a_signal_ends_training_first_then_telemetry(start, number, stage, exit_
     assert ended.failed_stage == stage
     assert (ended.training_exit_code, ended.telemetry_exit_code) == (143, 0)
     assert not is_alive(training)
-    assert outcome.classify(job.paths, "FINISHED").outcome is expected
+    assert outcome.classify(job.paths, JobState("FINISHED")).outcome is expected
 
 
 def test_a_signal_is_heard_while_telemetry_gets_ready(start):
@@ -459,12 +510,12 @@ def test_a_signal_is_heard_in_the_idle_baseline(start):
 def test_a_script_that_is_killed_leaves_no_last_word_and_its_run_is_an_error(start):
     job = start(training=f'echo $$ >"$run/training.pid"; {_UNTIL_STOPPED}')
     job.training_process()
-    assert schedulers.Local().state(str(job.process.pid)) == "RUNNING"
+    assert schedulers.Local().state(str(job.process.pid)) == JobState("RUNNING")
     job.process.kill()
     job.process.wait(timeout=10)
     assert not job.paths.ended.exists()
     state = schedulers.Local().state(str(job.process.pid))
-    assert state == "FINISHED"
+    assert state == JobState("FINISHED")
     found = outcome.classify(job.paths, state)
     assert found.outcome is Outcome.ERROR
     assert "without its last word" in found.cause

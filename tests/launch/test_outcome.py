@@ -9,7 +9,9 @@ import pytest
 from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import outcome
-from workflow_lib.records import JobRecord, Outcome, RunPaths
+from workflow_lib.records import JobRecord, JobState, Outcome, OutcomeRecord, RunPaths
+
+ERROR, KILLED = Outcome.ERROR, "SIGKILL"
 
 
 @pytest.fixture
@@ -17,9 +19,14 @@ def paths(tmp_path: Path) -> RunPaths:
     return runs.rendered(tmp_path)
 
 
+def said(paths: RunPaths, state: str | None, **more: str | None) -> OutcomeRecord:
+    """How the run ended, of whose job Slurm says this."""
+    return outcome.classify(paths, None if state is None else JobState(state, **more))
+
+
 def test_trained_to_the_end_with_full_telemetry_is_completed(paths):
     runs.complete(paths)
-    found = outcome.classify(paths, "COMPLETED")
+    found = said(paths, "COMPLETED")
     assert found.outcome is Outcome.COMPLETED
     assert found.outcome.is_result
     assert (found.job_id, found.nodes, found.scheduler_state) == ("7", (runs.NODE,), "COMPLETED")
@@ -33,7 +40,7 @@ def test_a_hole_in_the_telemetry_makes_it_invalid(paths):
     lines = samples.read_text().splitlines(keepends=True)
     # Two samples a tick, two ticks a second: ticks 11 to 15 lie within the measured steps.
     samples.write_text("".join(lines[:23] + lines[33:]))
-    found = outcome.classify(paths, "COMPLETED")
+    found = said(paths, "COMPLETED")
     assert found.outcome is Outcome.TELEMETRY_INVALID
     assert not found.outcome.is_result
     assert "no power sample for 3.0 s" in found.cause
@@ -43,7 +50,7 @@ def test_a_corrupt_telemetry_file_is_named(paths):
     runs.complete(paths)
     samples = paths.gpu_samples(runs.NODE)
     samples.write_bytes(samples.read_bytes().replace(b"100.0", b"\xff\xfe", 1))
-    found = outcome.classify(paths, None)
+    found = said(paths, None)
     assert found.outcome is Outcome.TELEMETRY_INVALID
     assert str(samples) in found.cause
 
@@ -51,7 +58,7 @@ def test_a_corrupt_telemetry_file_is_named(paths):
 def test_out_of_memory_of_a_rank_is_a_result(paths):
     runs.fail(paths, 1, Outcome.OUT_OF_MEMORY, "CUDA out of memory", 5)
     runs.end(paths, "training", training_exit=1)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.OUT_OF_MEMORY
     assert found.outcome.is_result
     assert found.cause == "rank 1 on node1, in forward_backward: CUDA out of memory"
@@ -61,21 +68,21 @@ def test_the_first_error_counts_and_not_its_consequences(paths):
     runs.fail(paths, 0, Outcome.ERROR, "connection closed by peer", 6)
     runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "the loss is NaN", 5)
     runs.end(paths, "training", training_exit=1)
-    assert outcome.classify(paths, "FAILED").outcome is Outcome.NONFINITE_LOSS
+    assert said(paths, "FAILED").outcome is Outcome.NONFINITE_LOSS
 
 
 def test_a_rank_that_waited_in_vain_comes_after_the_one_that_it_waited_for(paths):
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
     runs.fail(paths, 1, Outcome.OUT_OF_MEMORY, "CUDA out of memory", 6)
     runs.end(paths, "training", training_exit=1)
-    assert outcome.classify(paths, "FAILED").outcome is Outcome.OUT_OF_MEMORY
+    assert said(paths, "FAILED").outcome is Outcome.OUT_OF_MEMORY
 
 
 def test_ranks_that_all_waited_in_vain_are_a_communication_timeout(paths):
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
     runs.fail(paths, 1, Outcome.COMMUNICATION_TIMEOUT, "timed out too", 6)
     runs.end(paths, "training", training_exit=1)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
     assert "rank 0" in found.cause
 
@@ -84,7 +91,7 @@ def test_a_rank_that_did_not_arrive_is_named_before_those_that_waited(paths):
     runs.train(paths)
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
     runs.end(paths, "training", training_exit=1)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
     assert found.cause.startswith(f"rank 1 on {runs.NODE} did not arrive; rank 0 on ")
 
@@ -100,11 +107,11 @@ def test_what_nccls_watchdog_said_names_the_collective_and_who_did_not_arrive(pa
         "terminate called after throwing an instance of 'c10::DistBackendError'\n"
     )
     runs.end(paths, "training", training_exit=134)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
     assert found.cause == (
-        f"rank 1 on {runs.NODE} waited in vain in ALLREDUCE (NCCL's watchdog); "
-        f"rank 0 on {runs.NODE} did not arrive"
+        f"rank 0 on {runs.NODE} did not arrive; "
+        f"rank 1 on {runs.NODE} waited in vain in ALLREDUCE (NCCL's watchdog)"
     )
 
 
@@ -119,13 +126,13 @@ def test_what_nccls_watchdog_said_names_the_collective_and_who_did_not_arrive(pa
 )
 def test_who_took_the_others_away_says_more_than_who_waited_for_them(paths, state, expected):
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
-    assert outcome.classify(paths, state).outcome is expected
+    assert said(paths, state).outcome is expected
 
 
 def test_the_warning_before_the_time_limit_makes_it_a_timeout(paths):
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
     runs.end(paths, "time_limit", training_exit=143)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.TIMEOUT
     assert "time limit" in found.cause
 
@@ -145,21 +152,21 @@ def test_the_warning_before_the_time_limit_makes_it_a_timeout(paths):
     ],
 )
 def test_without_a_last_word_slurm_says_how_it_ended(paths, state, expected):
-    found = outcome.classify(paths, state)
+    found = said(paths, state)
     assert found.outcome is expected
     assert f"({state})" in found.cause
 
 
 def test_host_memory_that_ran_out_is_out_of_memory_though_training_only_saw_a_signal(paths):
     runs.end(paths, "training", training_exit=137)
-    assert outcome.classify(paths, "OUT_OF_MEMORY").outcome is Outcome.OUT_OF_MEMORY
+    assert said(paths, "OUT_OF_MEMORY").outcome is Outcome.OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "FINISHED", None])
+@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "FINISHED", "VANISHED", None])
 def test_no_last_word_and_no_reason_is_an_error_that_says_where_to_look(paths, state):
     job = JobRecord(scheduler="slurm", job_id="9", submitted_unix_s=1.0, submitted_by="me")
     records.write_json(paths.job, job)
-    found = outcome.classify(paths, state)
+    found = said(paths, state)
     assert found.outcome is Outcome.ERROR
     assert "without its last word" in found.cause
     assert str(paths.logs) in found.cause
@@ -169,15 +176,15 @@ def test_no_last_word_and_no_reason_is_an_error_that_says_where_to_look(paths, s
 def test_training_that_was_killed_without_a_record_names_the_signal_and_the_last_line(paths):
     (paths.logs / "training.log").write_text("step 1\nstep 2\n\n")
     runs.end(paths, "training", training_exit=137)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.ERROR
-    assert "signal 9" in found.cause
+    assert "SIGKILL" in found.cause
     assert found.cause.endswith("step 2")
 
 
 def test_training_that_failed_without_a_record_names_its_exit_code(paths):
     runs.end(paths, "training", training_exit=3)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.ERROR
     assert "exit code 3" in found.cause
     assert "training.log is missing" in found.cause
@@ -186,7 +193,7 @@ def test_training_that_failed_without_a_record_names_its_exit_code(paths):
 def test_telemetry_that_never_started_is_no_result(paths):
     (paths.logs / "telemetry.log").write_text("NVML is not there\n")
     runs.end(paths, "telemetry", training_exit=None, telemetry_exit=1)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.TELEMETRY_INVALID
     assert found.cause == "telemetry did not start: NVML is not there"
 
@@ -194,12 +201,12 @@ def test_telemetry_that_never_started_is_no_result(paths):
 def test_a_job_that_was_asked_to_end_was_cancelled(paths):
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
     runs.end(paths, "interrupted", training_exit=143)
-    assert outcome.classify(paths, "FINISHED").outcome is Outcome.CANCELLED
+    assert said(paths, "FINISHED").outcome is Outcome.CANCELLED
 
 
 def test_any_other_stage_that_failed_is_named(paths):
     runs.end(paths, "environment", training_exit=None, telemetry_exit=None)
-    found = outcome.classify(paths, "FAILED")
+    found = said(paths, "FAILED")
     assert found.outcome is Outcome.ERROR
     assert "'environment'" in found.cause
 
@@ -207,21 +214,24 @@ def test_any_other_stage_that_failed_is_named(paths):
 def test_a_script_edited_by_hand_is_marked(paths):
     runs.complete(paths)
     paths.script.write_text(paths.script.read_text().replace("stage=baseline", "stage=idle"))
-    found = outcome.classify(paths, "COMPLETED")
+    found = said(paths, "COMPLETED")
     assert found.outcome is Outcome.COMPLETED
     assert found.script_edited
 
 
-def test_an_unreadable_last_word_is_refused_by_name(paths):
+def test_an_unreadable_last_word_is_named_and_the_rest_is_used(paths):
     paths.ended.write_text('{"job_id": ')
-    with pytest.raises(records.RecordError, match=r"ended\.json"):
-        outcome.classify(paths, "COMPLETED")
+    runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "the loss is NaN", 5)
+    found = said(paths, "FAILED")
+    assert found.outcome is Outcome.NONFINITE_LOSS
+    assert found.cause.startswith(f"rank 1 on {runs.NODE}, in forward_backward: the loss is NaN; ")
+    assert f"not readable: {paths.ended}: " in found.cause
 
 
 def test_a_script_that_was_edited_ran_and_was_put_back_is_still_marked(paths):
     runs.complete(paths)
     runs.end(paths, script_sha256="0" * 64)
-    ended = outcome.classify(paths, "COMPLETED")
+    ended = said(paths, "COMPLETED")
     assert ended.script_edited
     assert ended.cause.endswith("its job.sh was edited by hand after it was rendered")
 
@@ -232,6 +242,221 @@ def test_a_sampler_that_died_is_named_with_its_last_words(paths):
     sampled = paths.gpu_samples(runs.NODE)
     sampled.write_text(sampled.read_text().splitlines(keepends=True)[0])
     (paths.logs / "telemetry.log").write_text("cannot write: No space left on device\n")
-    ended = outcome.classify(paths, "COMPLETED")
+    ended = said(paths, "COMPLETED")
     assert ended.outcome == Outcome.TELEMETRY_INVALID
-    assert "The sampler ended with signal 9: cannot write: No space left on device" in ended.cause
+    assert "The sampler ended with SIGKILL: cannot write: No space left on device" in ended.cause
+
+
+def test_what_the_first_rank_to_fail_said_names_where_its_traceback_is(paths):
+    runs.fail(paths, 1, ERROR, "KeyError: 'x'", 5)
+    runs.end(paths, "training", training_exit=1)
+    assert said(paths, "FAILED").cause == (
+        f"rank 1 on {runs.NODE}, in forward_backward: KeyError: 'x' "
+        f"(traceback: {paths.rank_error(1)})"
+    )
+
+
+def test_a_killed_rank_is_named_and_not_those_that_it_took_with_it(paths):
+    runs.leave(paths, 1, KILLED, 5.0)
+    runs.fail(paths, 0, ERROR, "RuntimeError: NCCL is confused", 5.5)
+    runs.fail(paths, 2, Outcome.COMMUNICATION_TIMEOUT, "connection closed by peer", 5.1)
+    runs.leave(paths, 2, 1, 5.2)
+    runs.leave(paths, 3, "SIGTERM", 6.0, told=True)
+    runs.end(paths, "training", training_exit=1)
+    found = said(paths, "FAILED")
+    assert found.outcome is ERROR
+    assert found.cause == (
+        f"rank 1 on {runs.NODE} was ended by SIGKILL, which did not come from its launcher; "
+        "host memory had not run out"
+    )
+    assert found.failed_nodes == ()
+
+
+def test_an_error_before_the_kills_that_it_led_to_is_the_cause(paths):
+    runs.leave(paths, 1, KILLED, 5.5, kills=None)
+    runs.fail(paths, 0, ERROR, "ValueError: no such thing", 5)
+    runs.end(paths, "training", training_exit=1)
+    assert "no such thing" in said(paths, "FAILED").cause
+
+
+def test_of_ranks_that_were_all_killed_the_first_is_named_and_the_others_are_counted(paths):
+    for rank, after_s in enumerate((5.2, 5.1, 5.3)):
+        runs.leave(paths, rank, KILLED, after_s, kills=None)
+    found = said(paths, "FAILED")
+    assert found.cause.startswith("rank 1 on ")
+    assert found.cause.endswith("cannot be told there; so were 2 more")
+
+
+@pytest.mark.parametrize(
+    ("how", "kills", "expected", "words"),
+    [
+        (KILLED, 1, Outcome.OUT_OF_MEMORY, "the kernel ended 1 of its control group's processes"),
+        ("SIGSEGV", 0, ERROR, "crashed with SIGSEGV and left no error record; the last line of"),
+        ("SIGABRT", 0, ERROR, "crashed with SIGABRT"),
+        (3, 0, ERROR, "exited with 3 and left no error record; the last line of"),
+    ],
+)
+def test_an_end_without_an_error_record_is_told_by_the_ranks_watcher(
+    paths, how, kills, expected, words
+):
+    runs.leave(paths, 1, how, 5, kills=kills)
+    runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "connection reset by peer", 4.9)
+    runs.end(paths, "training", training_exit=1)
+    found = said(paths, "FAILED")
+    assert found.outcome is expected
+    assert found.cause.startswith(f"rank 1 on {runs.NODE} ")
+    assert words in found.cause
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "expected", "words"),
+    [
+        ("NODE_FAIL", {"failed_node": "gpu17"}, Outcome.NODE_FAILURE, "failed: gpu17"),
+        ("NODE_FAIL", {}, Outcome.NODE_FAILURE, "which, is not said"),
+        ("LAUNCH_FAILED", {"reason": "Prolog"}, Outcome.NODE_FAILURE, "FAILED, reason Prolog)"),
+        ("PREEMPTED", {}, Outcome.PREEMPTED, "(PREEMPTED)"),
+        ("CANCELLED by 0", {}, Outcome.CANCELLED, "cancelled by root (CANCELLED by 0)"),
+        ("CANCELLED by 4000111", {}, Outcome.CANCELLED, "cancelled by user 4000111"),
+        ("TIMEOUT", {"reason": "TimeLimit"}, Outcome.TIMEOUT, "reason TimeLimit"),
+        ("OUT_OF_MEMORY", {}, Outcome.OUT_OF_MEMORY, "(OUT_OF_MEMORY); rank 1 on node1"),
+        ("FAILED", {"step_exit_code": "0:125"}, Outcome.OUT_OF_MEMORY, "steps' 0:125); rank 1 on"),
+    ],
+)
+def test_kills_by_the_scheduler_are_explained_by_what_it_says(paths, state, more, expected, words):
+    runs.leave(paths, 1, KILLED, 5, kills=None)
+    runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 4)
+    found = said(paths, state, **more)
+    assert found.outcome is expected
+    assert words in found.cause
+    assert found.failed_nodes == tuple(filter(None, [more.get("failed_node")]))
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        ("0:9", "exit code 0:9): its script was ended by SIGKILL"),
+        ("73:0", "exit code 73:0): it could not make the run's directories"),
+        ("74:0", "it could not load a module"),
+    ],
+)
+def test_of_a_job_without_a_last_word_its_scripts_exit_code_is_explained(paths, exit_code, words):
+    records.write_json(paths.job, JobRecord("slurm", "9", 1.0, "me"))
+    (paths.logs / "slurm-9.log").write_text("module: command not found\n")
+    found = said(paths, "FAILED", exit_code=exit_code)
+    assert found.outcome is ERROR
+    assert words in found.cause
+    assert found.cause.endswith("slurm-9.log ends: module: command not found")
+
+
+def test_a_job_without_a_last_word_ran_where_its_ranks_and_samplers_were(paths):
+    runs.train(paths)
+    assert said(paths, "FAILED").nodes == (runs.NODE,)
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "words"),
+    [
+        ("xid", 79, "GPU 1 of node1: Xid 79, the GPU fell off the bus; rank 1 on node1"),
+        ("xid", 48, "Xid 48, an uncorrectable memory error"),
+        ("xid", 94, "Xid 94, a contained memory error"),
+        ("xid", 74, "Xid 74, an NVLink failed"),
+        ("lost", None, "GPU 1 of node1: the driver lost it"),
+        ("ecc_uncorrected", None, "an uncorrectable memory error (ECC)"),
+    ],
+)
+@pytest.mark.parametrize("how", ["error", "crash", "kill"])
+def test_a_rank_that_dies_where_a_gpu_failed_is_the_nodes_failure(paths, how, event, code, words):
+    if how == "error":
+        runs.fail(paths, 1, ERROR, "CUDA error: unspecified launch failure", 5)
+    else:
+        runs.leave(paths, 1, "SIGSEGV" if how == "crash" else KILLED, 5)
+    runs.report(paths, event, code)
+    runs.end(paths, "training", training_exit=1)
+    found = said(paths, "FAILED")
+    assert found.outcome is Outcome.NODE_FAILURE
+    assert words in found.cause
+    assert found.failed_nodes == (runs.NODE,)
+
+
+@pytest.mark.parametrize(
+    ("event", "code"),
+    [("xid", 13), ("xid", 31), ("xid", 43), ("xid", 45), ("xid", 63), ("ecc_corrected", None)],
+)
+def test_what_applications_cause_or_memory_repairs_is_no_nodes_failure(paths, event, code):
+    runs.fail(paths, 1, ERROR, "CUDA error: an illegal memory access was encountered", 5)
+    runs.report(paths, event, code)
+    runs.end(paths, "training", training_exit=1)
+    found = said(paths, "FAILED")
+    assert (found.outcome, found.failed_nodes) == (ERROR, ())
+    assert "Xid" not in found.cause
+
+
+def test_ranks_that_waited_in_vain_for_one_whose_gpu_was_lost_name_its_node(paths):
+    runs.train(paths)
+    runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 9)
+    runs.report(paths, "xid", 79, "node2")
+    runs.end(paths, "training", training_exit=1)
+    found = said(paths, "FAILED")
+    assert (found.outcome, found.failed_nodes) == (Outcome.NODE_FAILURE, ("node2",))
+    assert found.cause.startswith(
+        "GPU 1 of node2: Xid 79, the GPU fell off the bus; rank 1 on node1 did not arrive; rank 0"
+    )
+
+
+def test_a_fault_elsewhere_is_mentioned_and_explains_no_error_and_no_lack_of_memory(paths):
+    runs.fail(paths, 1, Outcome.OUT_OF_MEMORY, "CUDA out of memory", 5)
+    runs.report(paths, "xid", 79)
+    found = said(paths, "FAILED")
+    assert found.outcome is Outcome.OUT_OF_MEMORY
+    assert found.cause.endswith("saw a fault (GPU 1 of node1: Xid 79, the GPU fell off the bus)")
+    runs.fail(paths, 1, ERROR, "KeyError: 'x'", 5, node="node2")
+    assert said(paths, "FAILED").outcome is ERROR
+
+
+def test_a_rank_that_says_itself_that_its_gpu_is_broken_names_its_node(paths):
+    runs.fail(paths, 1, Outcome.NODE_FAILURE, "uncorrectable ECC error encountered", 5, "node2")
+    found = said(paths, "FAILED")
+    assert (found.outcome, found.failed_nodes) == (Outcome.NODE_FAILURE, ("node2",))
+
+
+def test_the_collective_that_a_rank_waited_in_is_named(paths):
+    frames = (
+        '  File "/venv/torch/distributed/c10d_logger.py", line 83, in wrapper\n'
+        '  File "/venv/torch/distributed/distributed_c10d.py", line 3006, in all_reduce\n'
+        "RuntimeError: Timed out waiting 4000ms for recv operation to complete\n"
+    )
+    runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5, traceback=frames)
+    runs.end(paths, "training", training_exit=1)
+    assert said(paths, "FAILED").cause.endswith("timed out (it waited in all_reduce)")
+
+
+def test_errors_after_the_launcher_began_to_end_ranks_are_not_the_cause_of_a_cancellation(paths):
+    runs.leave(paths, 0, "SIGTERM", 5, told=True)
+    runs.fail(paths, 1, ERROR, "RuntimeError: unhandled system error", 5.1)
+    runs.end(paths, "interrupted", training_exit=143)
+    assert said(paths, "FAILED").outcome is Outcome.CANCELLED
+    runs.end(paths, "training", training_exit=1)
+    assert "unhandled system error" in said(paths, "FAILED").cause
+
+
+def test_one_ranks_torn_record_is_named_and_the_others_are_used(paths):
+    runs.train(paths)
+    runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
+    paths.rank_error(1).write_text('{"rank": 1, "node')
+    paths.rank(0).write_text("")
+    runs.end(paths, "training", training_exit=1)
+    found = said(paths, "FAILED")
+    assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
+    # Of rank 1 nothing is known, so that it is not accused of being late.
+    assert "did not arrive" not in found.cause
+    assert f"not readable: {paths.rank_error(1)}: " in found.cause
+
+
+def test_torn_events_are_named_and_what_came_before_counts(paths):
+    runs.leave(paths, 1, KILLED, 5)
+    runs.report(paths, "xid", 79)
+    with paths.gpu_events(runs.NODE).open("a") as stream:
+        stream.write("garbage\n")
+    found = said(paths, "FAILED")
+    assert found.outcome is Outcome.NODE_FAILURE
+    assert "events.csv, line 3: 1 fields, expected 4" in found.cause

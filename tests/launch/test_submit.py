@@ -4,31 +4,47 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import schedulers, submit
-from workflow_lib.launch.schedulers import SubmissionError
-from workflow_lib.records import Cell, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.launch import refusals, schedulers, submit, vigil
+from workflow_lib.launch.board import Found
+from workflow_lib.launch.schedulers import NotNowError, SubmissionError
+from workflow_lib.records import (
+    Cell,
+    JobRecord,
+    JobState,
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+    SubmissionRecord,
+)
 
 ROOT = Path(__file__).parent.parent.parent
+SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Waits are as in real life, only shorter."""
-    monkeypatch.setattr(submit, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(vigil, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.02)
+    monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 0.1)
+    monkeypatch.setattr(vigil, "SETTLE_S", 0.1)
     monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
-    monkeypatch.setattr(submit, "FILE_SYSTEM_LAG_S", 0.1)
-    monkeypatch.setattr(submit, "SETTLE_S", 0.1)
+    monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
+    monkeypatch.setattr(submit, "CANCEL_PATIENCE_S", 0.5)
 
 
 @pytest.fixture
@@ -48,14 +64,42 @@ class Fake(schedulers.Slurm):
         self.courses = list(courses)
         self.states = list(states or ("COMPLETED",))
         self.submitted: list[str] = []
+        #: nodes that each submission avoided, and the name of each
+        self.names: list[str] = []
+        self.avoided: list[tuple[str, ...]] = []
+        #: what is found of a submission that was interrupted: ids, or None for none
+        self.found: list[str | None] = []
 
-    def submit(self, paths: RunPaths, cell: Cell) -> str:
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        yield
+
+    def submit(
+        self,
+        paths: RunPaths,
+        cell: Cell,
+        submission: SubmissionRecord,
+        lock: int | None = None,
+        avoid: Sequence[str] = (),
+    ) -> str:
+        # It can be found again before anybody knows its number.
+        assert records.read_record(paths.submission, SubmissionRecord) == submission
+        assert lock is not None
+        self.avoided.append(tuple(avoid))
+        self.names.append(submission.job_name)
         self.submitted.append(str(len(self.submitted) + 1))
         self.courses.pop(0)(self.submitted[-1])
         return self.submitted[-1]
 
-    def state(self, job_id: str) -> str | None:
-        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
+        if time.time() < trusted_after_unix_s or not self.found:
+            return Found(None, is_absent=False)
+        job_id = self.found.pop(0)
+        return Found(job_id, is_absent=job_id is None)
+
+    def state(self, job_id: str) -> JobState | None:
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        return None if state is None else JobState(state)
 
 
 @pytest.fixture
@@ -93,10 +137,10 @@ def test_a_run_is_submitted_once_and_its_result_written(paths, use, capsys):
 
 def test_the_job_is_on_record_before_anybody_waits_for_it(paths, use):
     class Watching(Fake):
-        def state(self, job_id: str) -> str | None:
+        def state(self, job_id: str) -> JobState | None:
             assert records.read_record(paths.job, JobRecord).job_id == job_id
             runs.complete(paths, job_id)
-            return "COMPLETED"
+            return JobState("COMPLETED")
 
     use(Watching(lambda job_id: None))
     assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
@@ -155,10 +199,7 @@ def test_a_node_failure_is_tried_again_at_once(paths, use, capsys):
     assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1", "2"]
     assert read_outcome(RunPaths(paths.attempts / "1").failure) == "node_failure"
-    assert (
-        "node_failure: a node of the job failed (NODE_FAIL); trying again"
-        in capsys.readouterr().err
-    )
+    assert re.search(r"node_failure: .*NODE_FAIL.*; trying again", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED"])
@@ -194,7 +235,7 @@ def test_no_answer_is_no_end(paths, use):
 
 
 def test_a_last_word_that_comes_after_slurm_says_completed_is_waited_for(paths, use, monkeypatch):
-    monkeypatch.setattr(submit, "FILE_SYSTEM_LAG_S", 5.0)
+    monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 5.0)
     use(Fake(lambda job_id: threading.Timer(0.3, runs.complete, [paths, job_id]).start()))
     assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
 
@@ -203,9 +244,10 @@ def test_a_job_that_slurm_takes_back_is_waited_for_until_it_has_run_again(paths,
     """Preempted and requeued: its first last word, that it was interrupted, is not the last."""
 
     class Requeueing(Fake):
-        def state(self, job_id: str) -> str | None:
+        def state(self, job_id: str) -> JobState | None:
             answer = super().state(job_id)
-            if answer == "RUNNING":  # it starts again: it moves what it left aside, and completes
+            # It starts again: it moves what it left aside, and completes.
+            if answer == JobState("RUNNING"):
                 paths.ended.unlink()
                 runs.complete(paths, job_id)
                 self.states = ["COMPLETED"]
@@ -260,6 +302,173 @@ def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use):
     assert earlier.outcome == Outcome.CANCELLED
 
 
+# --------------------------------------------------------------------------- nothing runs twice
+
+
+def raising(error: Exception) -> Callable[[str], None]:
+    def course(job_id: str) -> None:
+        raise error
+
+    return course
+
+
+@pytest.fixture
+def interrupted(paths) -> RunPaths:
+    """A run whose submitter was killed before it heard of the job's number."""
+    records.write_json(paths.submission, SUBMISSION)
+    return paths
+
+
+def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, use, capsys):
+    scheduler = use(Fake())
+    scheduler.found = ["41"]
+    threading.Timer(0.5, runs.complete, [interrupted, "41"]).start()
+    scheduler.states = ["RUNNING"]
+    assert submit.run(interrupted.directory, "slurm").job_id == "41"
+    assert scheduler.submitted == []
+    known = records.read_record(interrupted.job, JobRecord)
+    assert (known.job_id, known.submitted_by) == ("41", "somebody")
+    assert "triptych-0a1b2c3d-1-00ff00ff is job 41" in capsys.readouterr().err
+
+
+def test_a_run_is_submitted_anew_once_it_is_certain_that_no_job_was(interrupted, use):
+    began = time.monotonic()
+    scheduler = use(Fake(lambda job_id: runs.complete(interrupted, job_id)))
+    scheduler.found = [None]
+    assert submit.run(interrupted.directory, "slurm").outcome is Outcome.COMPLETED
+    assert scheduler.submitted == ["1"]
+    assert time.monotonic() - began >= submit.TRUST_ABSENCE_AFTER_S
+    assert scheduler.names[0] != SUBMISSION.job_name
+    assert re.fullmatch(r"triptych-[0-9a-f]{8}-1-[0-9a-f]{8}", scheduler.names[0])
+
+
+def test_while_nobody_can_tell_nothing_is_submitted_and_that_is_said(interrupted, use, capfd):
+    scheduler = use(Fake())
+    taken: list[OutcomeRecord] = []
+    thread = threading.Thread(
+        target=lambda: taken.append(submit.run(interrupted.directory, "slurm"))
+    )
+    thread.start()
+    said = ""
+    while "has not yet said whether" not in said:
+        said += capfd.readouterr().err
+        time.sleep(0.01)
+    assert scheduler.submitted == []
+    runs.complete(interrupted, "41")
+    scheduler.found = ["41"]
+    thread.join()
+    assert taken[0].job_id == "41"
+
+
+def test_a_submission_without_an_answer_may_have_been_taken(paths, use):
+    """sbatch timed out, and yet there is a job."""
+    scheduler = use(Fake(raising(NotNowError("Socket timed out", may_have_been_submitted=True))))
+    scheduler.found = ["1"]
+    scheduler.states = ["TIMEOUT"]
+    assert submit.run(paths.directory, "slurm").job_id == "1"
+    assert scheduler.submitted == ["1"]
+
+
+def test_what_slurm_does_not_take_now_is_submitted_again(paths, use, capsys):
+    busy = raising(NotNowError("connect failure", may_have_been_submitted=False))
+    scheduler = use(Fake(busy, busy, lambda job_id: runs.complete(paths, job_id)))
+    assert submit.run(paths.directory, "slurm").job_id == "3"
+    assert len(set(scheduler.names)) == 3
+    assert "takes no jobs now, trying on: connect failure" in capsys.readouterr().err
+
+
+def test_what_slurm_refuses_leaves_nothing_to_look_for(paths, use):
+    use(Fake(raising(SubmissionError("no such partition"))))
+    with pytest.raises(SubmissionError, match="no such partition"):
+        submit.run(paths.directory, "slurm")
+    assert not paths.submission.exists()
+    assert not paths.job.exists()
+
+
+def test_a_job_that_took_the_run_meanwhile_keeps_it(paths, use, capsys):
+    """Submitted by hand, it began while the workflow's was submitted."""
+
+    def by_hand(job_id: str) -> None:
+        job(paths, "77")
+        runs.complete(paths, "77")
+
+    use(Fake(by_hand))
+    assert submit.run(paths.directory, "slurm").job_id == "77"
+    assert records.read_record(paths.job, JobRecord).job_id == "77"
+    assert "job 77 took the run meanwhile; job 1 will step back" in capsys.readouterr().err
+
+
+def test_a_second_process_takes_the_failure_of_the_first(paths, use, capfd):
+    """It does not try the run again at once, which is what the first was asked for."""
+    scheduler = use(Fake())
+    second: list[OutcomeRecord] = []
+    with submit._alone(paths):
+        thread = threading.Thread(
+            target=lambda: second.append(submit.run(paths.directory, "slurm"))
+        )
+        thread.start()
+        while "another process waits" not in capfd.readouterr().err:
+            time.sleep(0.01)
+        runs.failure(paths, "timeout")
+    thread.join()
+    assert second[0].outcome == Outcome.TIMEOUT
+    assert scheduler.submitted == []
+    assert not paths.attempts.exists()
+
+
+def test_what_was_half_set_aside_is_set_aside_before_anything_else(paths, use):
+    """A process was killed while it moved a failed attempt: its job must not be waited for."""
+    job(paths, "6")
+    half = RunPaths(paths.attempts / ".moving")
+    half.directory.mkdir(parents=True)
+    runs.failure(half, "timeout")
+    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
+    assert submit.run(paths.directory, "slurm").job_id == "1"
+    assert scheduler.submitted == ["1"]
+    kept = RunPaths(paths.attempts / "1")
+    assert records.read_record(kept.job, JobRecord).job_id == "6"
+    assert read_outcome(kept.failure) == "timeout"
+
+
+# ------------------------------------------------------------------------------------- retries
+
+
+def lose(paths: RunPaths, *nodes: str) -> None:
+    """Earlier attempts, each of which lost a node."""
+    for number, node in enumerate(nodes, start=1):
+        attempt = RunPaths(paths.attempts / str(number))
+        attempt.directory.mkdir(parents=True)
+        runs.failure(attempt, "node_failure", failed_nodes=(node,))
+
+
+def test_a_retry_avoids_the_nodes_that_failed(paths, use):
+    lose(paths, "h200-2", "h200-1")
+    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
+    submit.run(paths.directory, "slurm")
+    assert scheduler.avoided == [("h200-1", "h200-2")]
+
+
+def test_where_too_few_nodes_are_left_none_is_avoided(paths, use, capsys):
+    lose(paths, "h200-2")
+    scheduler = use(
+        Fake(
+            raising(SubmissionError("Requested node configuration is not available")),
+            lambda job_id: runs.complete(paths, job_id),
+        )
+    )
+    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert scheduler.avoided == [("h200-2",), ()]
+    said = capsys.readouterr().err
+    assert "without h200-2, where it failed before, Requested node configuration" in said
+
+
+def test_a_restarted_workflow_does_not_retry_for_ever(paths, use):
+    lose(paths, "h200-1", "h200-2")
+    scheduler = use(Fake(*[lambda job_id: None] * 4, states=("NODE_FAIL",)))
+    assert submit.run(paths.directory, "slurm").outcome is Outcome.NODE_FAILURE
+    assert scheduler.submitted == ["1"]
+
+
 # ----------------------------------------------------------------------- Slurm, at its commands
 
 
@@ -299,37 +508,43 @@ def slurm_paths(tmp_path: Path) -> RunPaths:
     return runs.rendered(tmp_path, "smoke-h200")
 
 
-def launch(paths: RunPaths, **environment: str) -> subprocess.CompletedProcess[str]:
+def start(paths: RunPaths, **environment: str) -> subprocess.Popen[str]:
     """The command that the run rule calls."""
     board = paths.directory.parent / "board"
     board.mkdir(exist_ok=True)
-    own = {"TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.1", "TMPDIR": str(board), **environment}
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "workflow_lib.launch",
-            "run",
-            str(paths.directory),
-            "--scheduler",
-            "slurm",
-        ],
+    own = {
+        "TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.1",
+        "TRIPTYCH_TRUST_ABSENCE_AFTER_S": "0.5",
+        "TMPDIR": str(board),
+        **environment,
+    }
+    command = [sys.executable, "-m", "workflow_lib.launch", "run", str(paths.directory)]
+    return subprocess.Popen(
+        [*command, "--scheduler", "slurm"],
         cwd=ROOT,
         env=os.environ | own,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
-        check=False,
     )
+
+
+def launch(paths: RunPaths, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs that command to its end."""
+    process = start(paths, **environment)
+    output, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
     commands.sbatch("echo '4242;cluster'")
     cell = records.read_record(slurm_paths.cell, Cell)
-    assert schedulers.Slurm().submit(slurm_paths, cell) == "4242"
+    assert schedulers.Slurm().submit(slurm_paths, cell, SUBMISSION) == "4242"
     assert commands.arguments() == [
         "--parsable",
         f"--output={slurm_paths.logs}/slurm-%j.log",
+        "--job-name=triptych-0a1b2c3d-1-00ff00ff",
+        "--open-mode=append",
         str(slurm_paths.script),
     ]
 
@@ -337,10 +552,10 @@ def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
 def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tmp_path):
     commands.sbatch("echo 1")
     cell = records.read_record(slurm_paths.cell, Cell)
-    schedulers.Slurm().submit(RunPaths(tmp_path / "%j.log" / "50%"), cell)
+    schedulers.Slurm().submit(RunPaths(tmp_path / "%j.log" / "50%"), cell, SUBMISSION)
     assert commands.arguments()[1] == f"--output={tmp_path}/%%j.log/50%%/logs/slurm-%j.log"
     with pytest.raises(SubmissionError, match="backslash"):
-        schedulers.Slurm().submit(RunPaths(tmp_path / "a\\b"), cell)
+        schedulers.Slurm().submit(RunPaths(tmp_path / "a\\b"), cell, SUBMISSION)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +574,7 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
     ],
 )
 def test_slurms_word_says_whether_a_job_is_over(state, over):
-    assert schedulers.Slurm().is_over(state) == over
+    assert schedulers.Slurm().is_over(state and JobState(state)) == over
 
 
 @pytest.mark.parametrize(
@@ -393,44 +608,174 @@ def test_a_refusal_names_the_file_and_the_key(slurm_paths, commands, refusal, ke
     commands.sbatch(f"{text}\nexit 1")
     cell = records.read_record(slurm_paths.cell, Cell)
     with pytest.raises(SubmissionError) as raised:
-        schedulers.Slurm().submit(slurm_paths, cell)
+        schedulers.Slurm().submit(slurm_paths, cell, SUBMISSION)
     message = str(raised.value)
     assert f"Set {key} in the configuration's platforms/h200.yaml; " in message
     assert refusal.replace("'", "").splitlines()[0] in message
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("said", "may_have_been_submitted"),
+    [
+        ("Unable to contact slurm controller (connect failure)", False),
+        ("Slurm backup controller in standby mode", False),
+        ("AssocMaxSubmitJobLimit; Job violates accounting/QOS policy (job submit limit, …)", False),
+        ("QOSMaxSubmitJobPerUserLimit", False),
+        ("Batch job submission failed: Resource temporarily unavailable", False),
+        ("Batch job submission failed: Socket timed out on send/recv operation", True),
+        ("Unable to contact slurm controller (receive failure)", True),
+        ("Zero Bytes were transmitted or received", True),
+    ],
+)
+def test_what_passes_is_told_from_what_is_refused(said, may_have_been_submitted):
+    error = refusals.refused(f"sbatch: error: {said}", 1, "h200")
+    assert isinstance(error, NotNowError)
+    assert error.may_have_been_submitted == may_have_been_submitted
+
+
 def test_a_refusal_of_another_kind_is_passed_on(slurm_paths, commands):
-    commands.sbatch("echo 'sbatch: error: Unable to contact slurm controller' >&2; exit 1")
+    commands.sbatch("echo 'sbatch: error: The moon is in the wrong house' >&2; exit 1")
     done = launch(slurm_paths)
     assert done.returncode == 1
     assert done.stderr == (
-        "triptych: Slurm refused the job: sbatch: error: Unable to contact slurm controller\n"
+        "triptych: Slurm refused the job: sbatch: error: The moon is in the wrong house\n"
     )
     assert not slurm_paths.job.exists()
+
+
+def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
+    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
+    runs.end(last_word, "training", training_exit=1, job_id="4242")
+    down = slurm_paths.directory / "down"
+    down.touch()
+    commands.sbatch(
+        f"if rm {down} 2>/dev/null; then"
+        " echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1;"
+        f" fi; cp {last_word.ended} {slurm_paths.directory}; echo 4242"
+    )
+    commands.squeue("4242|n|FAILED|NonZeroExitCode")
+    done = launch(slurm_paths)
+    assert "Slurm takes no jobs now" in done.stderr
+    assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
+    names = [line for line in commands.arguments() if line.startswith("--job-name=")]
+    assert len(set(names)) == 2
+
+
+def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_paths, commands):
+    """Whoever waits is killed while sbatch is at it; the next one attaches to what it submits."""
+    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
+    runs.end(last_word, "training", training_exit=1, job_id="4242")
+    submitted = slurm_paths.directory.parent / "submitted"
+    commands.sbatch(
+        f'for each in "$@"; do case $each in --job-name=*) name=${{each#*=}};; esac; done\n'
+        f"kill -KILL $PPID; sleep 1.5\n"
+        f'echo "$name" >{submitted}; echo 4242'
+    )
+    # Slurm knows the job from when it was submitted; it ends once it was found.
+    commands.write(
+        "squeue",
+        f'[ ! -e {submitted} ] || echo "4242|$(cat {submitted})|FAILED|NonZeroExitCode"\n'
+        f'case "$*" in *--jobs*) cp {last_word.ended} {slurm_paths.directory};; esac',
+    )
+    assert launch(slurm_paths).returncode == -signal.SIGKILL
+    assert not slurm_paths.job.exists()
+    second = launch(slurm_paths)
+    assert "another process waits for" in second.stderr
+    assert commands.arguments().count("--parsable") == 1
+    assert "4242" in second.stderr
+
+
+def test_a_lock_that_a_dead_process_left_locks_nothing(slurm_paths, commands):
+    slurm_paths.lock.write_text("4711\n")
+    commands.sbatch("echo 'sbatch: error: no' >&2; exit 1")
+    assert "another process" not in launch(slurm_paths).stderr
+    assert commands.arguments().count("--parsable") == 1
+
+
+# ----------------------------------------------------------------------------------- signals
+
+
+@pytest.fixture
+def waiting(slurm_paths, commands) -> Iterator[subprocess.Popen[str]]:
+    """A process that waits for job 4242, which queues until scancel is called."""
+    cancelled = commands.directory / "cancelled"
+    commands.sbatch("echo 4242")
+    commands.write("scancel", f'echo "$@" >{cancelled}')
+    commands.write(
+        "squeue",
+        f"[ -e {cancelled} ] && s='CANCELLED by 0' || s=PENDING; echo \"4242|n|$s|Priority\"",
+    )
+    process = start(slurm_paths)
+    while not slurm_paths.job.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.3)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_paths, commands):
+    waiting.send_signal(signal.SIGINT)
+    said = waiting.communicate(timeout=30)[1]
+    assert waiting.returncode == 130
+    assert (commands.directory / "cancelled").read_text() == "4242\n"
+    assert read_outcome(slurm_paths.failure) == "cancelled"
+    assert "asked that job 4242 ends" in said
+    assert "Traceback" not in said
+
+
+def test_ctrl_c_leaves_a_job_alone_that_was_submitted_by_hand(waiting, slurm_paths, commands):
+    records.write_json(slurm_paths.job, JobRecord("slurm", "4242", 1.0, "the job itself"))
+    slurm_paths.submission.unlink()
+    waiting.send_signal(signal.SIGINT)
+    said = waiting.communicate(timeout=30)[1]
+    assert waiting.returncode == 130
+    assert "job 4242 was submitted by hand: it goes on" in said
+    assert not (commands.directory / "cancelled").exists()
+
+
+def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, commands):
+    commands.write(
+        "scancel", "echo 'scancel: error: Unable to contact slurm controller' >&2; exit 1"
+    )
+    waiting.send_signal(signal.SIGINT)
+    said = waiting.communicate(timeout=30)[1]
+    assert waiting.returncode == 130
+    assert "job 4242 could not be cancelled, and is left: scancel: error: Unable" in said
+    assert not slurm_paths.failure.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_other_signals_leave_the_job_to_the_next_invocation(waiting, slurm_paths, commands, number):
+    waiting.send_signal(number)
+    waiting.communicate(timeout=30)
+    assert waiting.returncode == -number
+    assert not (commands.directory / "cancelled").exists()
+    assert not slurm_paths.failure.exists()
+    assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
 
 
 def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, commands):
     last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
     runs.end(last_word, "training", training_exit=137)
     commands.sbatch(f"cp {last_word.ended} {slurm_paths.directory}; echo 4242")
-    commands.squeue("4242|TIMEOUT")
+    commands.squeue("4242|n|TIMEOUT|TimeLimit")
     done = launch(slurm_paths)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     last = done.stderr.splitlines()[-1]
-    assert last == (
-        "triptych: timeout: the job reached its time limit (TIMEOUT); the evidence is in "
-        f"{slurm_paths.directory}"
-    )
+    assert last.startswith("triptych: timeout: the job reached its time limit (TIMEOUT")
+    assert last.endswith(f"; the evidence is in {slurm_paths.directory}")
     assert read_outcome(slurm_paths.failure) == "timeout"
     assert not slurm_paths.outcome.exists()
 
-    commands.squeue("4242|OUT_OF_MEMORY")
+    commands.squeue("4242|n|OUT_OF_MEMORY|OutOfMemory")
     done = launch(slurm_paths)
     assert done.returncode == 0, done.stderr
     assert read_outcome(slurm_paths.outcome) == "out_of_memory"
-    assert len(commands.arguments()) == 6  # two submissions
+    assert commands.arguments().count("--parsable") == 2
 
 
 def test_without_sbatch_the_message_says_where_to_run(slurm_paths, tmp_path):
@@ -467,11 +812,11 @@ def test_a_local_job_is_over_when_its_process_is_gone():
     local = schedulers.Local()
     with subprocess.Popen(["sleep", "30"]) as other:
         # The number of a process that is no job of ours was given to somebody else.
-        assert local.state(str(other.pid)) == "FINISHED"
+        assert local.state(str(other.pid)) == JobState("FINISHED")
         other.kill()
-    assert local.state(str(other.pid)) == "FINISHED"
-    assert local.is_over("FINISHED")
-    assert not local.is_over("RUNNING")
+    assert local.state(str(other.pid)) == JobState("FINISHED")
+    assert local.is_over(JobState("FINISHED"))
+    assert not local.is_over(JobState("RUNNING"))
     assert not local.is_over(None)
 
 
@@ -480,6 +825,6 @@ def test_a_script_that_was_started_by_hand_is_a_local_job(tmp_path):
     script.write_text("sleep 30 & child=$!\ntrap 'kill $child; exit' TERM\nwait\n")
     with subprocess.Popen(["bash", str(script)]) as process:
         time.sleep(0.2)
-        assert schedulers.Local().state(str(process.pid)) == "RUNNING"
+        assert schedulers.Local().state(str(process.pid)) == JobState("RUNNING")
         process.terminate()
-    assert schedulers.Local().state(str(process.pid)) == "FINISHED"
+    assert schedulers.Local().state(str(process.pid)) == JobState("FINISHED")

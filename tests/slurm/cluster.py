@@ -151,8 +151,8 @@ StorageLoc=slurm_acct_db
 """
 
 
-def slurm_conf(directory: Path, host: str) -> str:
-    """Return slurm.conf of the cluster in ``directory`` on this ``host``."""
+def slurm_conf(directory: Path, host: str, settings: Mapping[str, str] | None = None) -> str:
+    """Return slurm.conf of the cluster in ``directory`` on this ``host``, some settings changed."""
     lines = [
         NODE_LINE.format(
             name=node.name,
@@ -174,6 +174,8 @@ def slurm_conf(directory: Path, host: str) -> str:
         controller_port=CONTROLLER_PORT,
         database_port=DATABASE_PORT,
     )
+    for key, value in (settings or {}).items():
+        head = re.sub(rf"^{key}=.*\n", "", head, flags=re.MULTILINE) + f"{key}={value}\n"
     return head + "\n".join(lines) + "\n"
 
 
@@ -192,9 +194,13 @@ def gres_conf(directory: Path) -> str:
 class Cluster:
     """The cluster whose files are in one directory; at most one runs on a machine."""
 
-    def __init__(self, directory: Path) -> None:
-        """Name the cluster in ``directory``; nothing is started or written yet."""
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        """Name the cluster in ``directory``; nothing is started or written yet.
+
+        ``settings`` are lines of slurm.conf that shall be others than here.
+        """
         self.directory = directory.resolve()
+        self._settings = settings
         self.conf = self.directory / "slurm.conf"
         self._mysql_socket = self.directory / "run" / "mysql.sock"
         self._foreign_munged = self.directory / "foreign-munged"  # exists if munged is not ours
@@ -266,6 +272,21 @@ class Cluster:
         pids = {name: self._pid(name) for name in self._daemons()}
         return {n: f"running, pid {pid}" if pid else "not running" for n, pid in pids.items()}
 
+    # ------------------------------------------------------------------ faults
+
+    def kill(self, name: str) -> None:
+        """End one daemon as a crash would; jobs and the other daemons go on."""
+        if pid := self._pid(name):
+            _end([pid], signal.SIGKILL)
+
+    def revive(self, name: str) -> None:
+        """Start a daemon that was killed, and wait until it answers. Raises ClusterError."""
+        answers: dict[str, Callable[[], bool]] = {
+            "slurmdbd": self._accounting_answers,
+            "slurmctld": lambda: _succeeds(["sinfo"], self.environment),
+        }
+        self._start(name, answers.get(name, lambda: name in self.node_states()))
+
     # ------------------------------------------------------------------ files
 
     def _refuse_directory(self) -> None:
@@ -311,7 +332,9 @@ class Cluster:
         """Lay out the directory, and what Slurm looks up outside it."""
         self.directory.mkdir(parents=True, exist_ok=True)
         marker = f"{MARKER}{self.directory}\n"
-        slurm = marker + slurm_conf(self.directory, socket.gethostname().partition(".")[0])
+        slurm = marker + slurm_conf(
+            self.directory, socket.gethostname().partition(".")[0], self._settings
+        )
         gres = marker + gres_conf(self.directory)
         self.conf.write_text(slurm)  # first: it marks the directory as ours
         self.directory.chmod(0o755)

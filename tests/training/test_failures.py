@@ -1,11 +1,12 @@
+import errno
 from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from workflow_lib.records import ErrorRecord, Outcome, RunPaths, read_record
-from workflow_lib.training.failures import NonfiniteLoss, outcome_of, write_error
+from workflow_lib.records import Outcome
+from workflow_lib.training.failures import NonfiniteLoss, describe, outcome_of
 
 
 def caught(action):
@@ -38,13 +39,31 @@ def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
     assert outcome_of(KeyError("x")) == Outcome.ERROR
 
 
-def test_the_record_says_where_and_why_and_keeps_the_traceback(tmp_path):
-    paths = RunPaths(tmp_path)
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", Outcome.NODE_FAILURE),
+        (
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
+            Outcome.OUT_OF_MEMORY,
+        ),
+        ("CUDA error: an illegal memory access was encountered", Outcome.ERROR),
+    ],
+)
+def test_what_cuda_says_tells_broken_gpus_and_full_ones_from_mistakes(message, expected):
+    assert outcome_of(RuntimeError(message)) == expected
+
+
+def test_host_memory_that_the_system_refuses_is_out_of_memory():
+    assert outcome_of(OSError(errno.ENOMEM, "Cannot allocate memory")) == Outcome.OUT_OF_MEMORY
+    assert outcome_of(OSError(errno.ENOSPC, "No space left on device")) == Outcome.ERROR
+
+
+def test_the_record_says_where_and_why_and_keeps_the_traceback():
     error = caught(lambda: int("teapot"))
 
-    write_error(paths, 5, "data", error)
+    record = describe(5, "data", error)
 
-    record = read_record(paths.rank_error(5), ErrorRecord)
     assert (record.rank, record.phase, record.outcome) == (5, "data", Outcome.ERROR)
     assert record.message == "invalid literal for int() with base 10: 'teapot'"
     assert "Traceback (most recent call last)" in record.traceback

@@ -24,6 +24,7 @@ from workflow_lib.records import (
     Data,
     Degrees,
     ErrorRecord,
+    JobState,
     Outcome,
     RankRecord,
     RunPaths,
@@ -150,14 +151,16 @@ def test_a_missing_cell_is_one_line_and_leaves_nothing(tmp_path):
 
 @contextlib.contextmanager
 def two_ranks_at_work(paths, **environment):
-    """Two ranks that train for long, once they have begun; nobody else watches over them."""
+    """Two ranks that train for long, once they have begun: their watchers, and what these watch."""
     write_json(paths.cell, cell(LLAMA, Degrees(dp=2), measured_steps=100_000))
+    paths.script.write_text("")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    watched = [sys.executable, "-m", "workflow_lib.launch.rank", str(paths.directory)]
     ranks = [
         subprocess.Popen(
-            command(1, paths.cell),
+            [*watched, *command(1, paths.cell)[1:]],
             cwd=ROOT,
             env=os.environ
             | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
@@ -174,7 +177,7 @@ def two_ranks_at_work(paths, **environment):
             assert time.monotonic() < deadline, "training did not start"
             assert ranks[1].poll() is None
             time.sleep(0.1)
-        yield ranks
+        yield ranks, [read_record(paths.rank(rank), RankRecord).pid for rank in (0, 1)]
     finally:
         for process in ranks:
             process.kill()
@@ -183,43 +186,45 @@ def two_ranks_at_work(paths, **environment):
 
 def test_a_rank_that_hangs_ends_the_other_and_is_named(tmp_path):
     paths = RunPaths(tmp_path)
-    with two_ranks_at_work(paths, TRIPTYCH_COMMUNICATION_TIMEOUT_S="4") as ranks:
-        ranks[1].send_signal(signal.SIGSTOP)
+    with two_ranks_at_work(paths, TRIPTYCH_COMMUNICATION_TIMEOUT_S="4") as (ranks, processes):
+        os.kill(processes[1], signal.SIGSTOP)
         assert ranks[0].wait(timeout=30) == 1
 
-    paths.script.write_text("")
-    found = classify(paths, "FAILED")
+    found = classify(paths, JobState("FAILED"))
     assert found.outcome is Outcome.COMMUNICATION_TIMEOUT
     assert found.cause.startswith(f"rank 1 on {node_name()} did not arrive; rank 0 on ")
+    assert re.search(r"it waited in \w+", found.cause)
 
 
 def test_a_rank_that_runs_out_of_memory_ends_the_other_and_is_named(tmp_path):
     paths = RunPaths(tmp_path)
     # Every tensor is mapped by itself, so that the first one after the limit cannot be had.
-    with two_ranks_at_work(paths, MALLOC_MMAP_THRESHOLD_="4096") as ranks:
-        resource.prlimit(ranks[1].pid, resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
+    with two_ranks_at_work(paths, MALLOC_MMAP_THRESHOLD_="4096") as (ranks, processes):
+        resource.prlimit(processes[1], resource.RLIMIT_AS, (1, resource.RLIM_INFINITY))
         assert ranks[1].wait(timeout=30) == 1
         assert ranks[0].wait(timeout=30) == 1
 
-    paths.script.write_text("")
-    found = classify(paths, "FAILED")
+    found = classify(paths, JobState("FAILED"))
     assert found.outcome is Outcome.OUT_OF_MEMORY
     assert re.match(rf"rank 1 on {node_name()}, in (data|forward_backward): ", found.cause)
     assert "expected of the fullest rank, in GB: weights " in found.cause
 
 
-def test_a_rank_that_dies_takes_the_other_with_it_and_all_steps_stay_readable(tmp_path):
+def test_a_rank_that_is_killed_takes_the_other_with_it_and_all_steps_stay_readable(tmp_path):
     paths = RunPaths(tmp_path)
-    with two_ranks_at_work(paths) as ranks:
-        ranks[1].terminate()
-        assert ranks[1].wait(timeout=10) == -signal.SIGTERM
+    with two_ranks_at_work(paths) as (ranks, processes):
+        os.kill(processes[1], signal.SIGKILL)
+        assert ranks[1].wait(timeout=10) == 128 + signal.SIGKILL
         assert ranks[0].wait(timeout=30) == 1
 
     for rank in (0, 1):
         steps = rows(paths, rank)
         assert [int(row["step"]) for row in steps] == list(range(len(steps)))
         assert all(float(row["loss"]) > 0 for row in steps)
-    # The survivor knows no cause; the one who was told to go leaves no error.
+    # The survivor knows no cause; the one who was killed leaves no error, but its watcher does.
     survivor = read_record(paths.rank_error(0), ErrorRecord)
     assert survivor.outcome == Outcome.COMMUNICATION_TIMEOUT
     assert not paths.rank_error(1).exists()
+    found = classify(paths, JobState("FAILED"))
+    assert found.outcome is Outcome.ERROR
+    assert found.cause.startswith(f"rank 1 on {node_name()} was ended by SIGKILL, which did not ")

@@ -61,7 +61,7 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, glob=False)  # its name is no pattern
     except pl.exceptions.PolarsError as error:
         raise RecordError(f"{path}: not readable as parquet: {error}") from None
     expected = schema(columns)

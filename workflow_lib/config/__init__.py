@@ -5,6 +5,7 @@ study.load_study reads them. ``docs/reference/configuration.md`` is made from th
 
 from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
+from workflow_lib.config.invocation import Invocation
 from workflow_lib.config.models import ModelSpec, Published
 from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
@@ -24,6 +25,7 @@ __all__ = [
     "CoolDown",
     "DataSpec",
     "Exclusion",
+    "Invocation",
     "ModelSpec",
     "Network",
     "Platform",

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-#: text without control characters: it may end up in a script, quoted, or in a page, escaped
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$")]
+from workflow_lib import safety
+
+
+def _without_password(text: str) -> str:
+    """The text, unless it holds an address with a password in it. Raises ValueError."""
+    if safety.holds_password(text):
+        raise ValueError(
+            "holds an address with a password in it, which must not lie in a file: use one without "
+            "it, and give the password through your environment or a credentials file"
+        )
+    return text
+
+
+#: Text without characters that control a terminal, end a line, or show others in another order: it
+#: may end up in a script, quoted, in a page, escaped, or in a message.
+Text = Annotated[
+    str,
+    Field(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"),
+    AfterValidator(_without_password),
+]
 PositiveInt = Annotated[int, Field(gt=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_lib import records
+from workflow_lib import records, safety
+from workflow_lib.config import sbatch
 from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+from workflow_lib.config.sbatch import (
+    HostExpression,
+    OptionName,
+    OptionValue,
+    SchedulerConstraint,
+    SchedulerWord,
+)
 
-#: a word that Slurm takes in an #SBATCH line, where nothing can be quoted reliably
-SchedulerWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$")]
-#: --constraint also has operators: "[rack1|rack2]", "a&b", "a*2"
-SchedulerConstraint = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:@+&|*()\[\]-]+$")]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-
-#: names of variables whose values belong into no file
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW(OR)?D|CREDENTIAL|(API|PRIVATE)_?KEY", re.IGNORECASE)
 
 
 class Container(Strict):
@@ -61,6 +61,14 @@ class Platform(Strict):
     """Slurm features that the nodes must have."""
     reservation: SchedulerWord | None = None
     """Slurm reservation."""
+    exclude_nodes: tuple[HostExpression, ...] = Field(default=(), strict=False)
+    """Nodes that no job shall get, as Slurm writes them: node7, or node[1-3]."""
+    requeue: bool = True
+    """Whether Slurm may start a job again that a node failure or a preemption ended. The run then
+    starts anew and keeps what the first attempt left."""
+    sbatch_options: Mapping[OptionName, OptionValue] = {}
+    """Options that the site demands besides, by their long name, such as wckey; true for one that
+    takes nothing. What has a key here, or what the workflow relies on, is refused."""
     gpu_request: Literal["gpus-per-node", "gres"] = "gpus-per-node"
     """How GPUs are asked for: --gpus-per-node=<type>:<n>, or --gres=gpu:<type>:<n>."""
     gpu_type: SchedulerWord | None = None
@@ -73,6 +81,9 @@ class Platform(Strict):
     """Host memory of a node; asked for where the node is not exclusive."""
     time_limit_max_min: PositiveInt
     """The longest run that the partition takes, in minutes."""
+    time_limit_margin: Annotated[float, Field(ge=1)] = 2.0
+    """A job asks for this many times its estimated duration; where there is no estimate, for
+    time_limit_max_min."""
 
     nodes: PositiveInt
     """Nodes of the platform that a cell may use."""
@@ -131,15 +142,29 @@ class Platform(Strict):
             )
         return self
 
+    @field_validator("sbatch_options")
+    @classmethod
+    def _leaves_the_workflow_its_own(
+        cls, options: Mapping[str, str | int]
+    ) -> Mapping[str, str | int]:
+        if refusal := sbatch.refusal(options):
+            raise ValueError(refusal)
+        return options
+
     @field_validator("environment")
     @classmethod
-    def _no_null_bytes(cls, environment: Mapping[str, str]) -> Mapping[str, str]:
+    def _text_and_no_secrets(cls, environment: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in environment.items():
-            if "\0" in value:
-                raise ValueError(f"the value of {name} holds a null byte")
-            if _SECRET.search(name):
+            if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+                raise ValueError(f"the value of {name} holds a null byte, or is not text in UTF-8")
+            if safety.names_secret(name):
                 raise ValueError(
                     f"{name} looks like a secret, which must not lie in a file: export it in your "
                     "shell before submitting; jobs inherit it"
+                )
+            if safety.holds_password(value):
+                raise ValueError(
+                    f"the value of {name} holds an address with a password in it, which must not "
+                    "lie in a file: export it in your shell before submitting; jobs inherit it"
                 )
         return environment

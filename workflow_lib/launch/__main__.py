@@ -1,10 +1,17 @@
-"""The commands that rules call: ``render`` a run, and ``run`` it."""
+"""The commands that rules call, ``render`` a run and ``run`` it, and ``array``, for sites that want
+many runs as one job.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from pathlib import Path
+
+from workflow_lib.launch.messages import say
+
+#: the exit code after Ctrl-C, as shells give it
+INTERRUPTED = 130
 
 
 def main() -> int:
@@ -20,10 +27,31 @@ def main() -> int:
     run = commands.add_parser("run", help="submit one run, wait for it, say how it ended")
     run.add_argument("directory", type=Path)
     run.add_argument("--scheduler", choices=("slurm", "local"), required=True)
+    run.add_argument(
+        "--shared",
+        type=int,
+        nargs="?",
+        const=3,
+        default=0,
+        metavar="TIMES",
+        help="wait in one process with other runs; how often another is found should it die",
+    )
+    array = commands.add_parser("array", help="submit rendered runs of sweeps as job arrays")
+    array.add_argument("--config", type=Path, default=Path("config"))
+    array.add_argument("--results", type=Path, default=Path("results"))
+    array.add_argument("--sweep", nargs="+", required=True, help="for example parallelism-h200")
+    array.add_argument(
+        "--at-once", type=_positive, required=True, help="tasks of an array that may run at a time"
+    )
     arguments = parser.parse_args()
-    if arguments.command == "render":
-        return _render(arguments)
-    return _run(arguments)
+    commanded = {"render": _render, "run": _run, "array": _array}
+    return commanded[arguments.command](arguments)
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise ValueError(text)
+    return number
 
 
 def _render(arguments: argparse.Namespace) -> int:
@@ -53,20 +81,60 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.shared:
+        from workflow_lib.launch import wait_client
+
+        try:
+            wait_client.hand_over(arguments.directory, arguments.scheduler, arguments.shared)
+        except PermissionError as error:
+            return _fail(error)
+    return see_to_its_end(arguments.directory, arguments.scheduler)
+
+
+def see_to_its_end(directory: Path, scheduler: str) -> int:
+    """Submit the run, or attach to its job, and wait for it. Returns the exit code."""
     from workflow_lib import records
-    from workflow_lib.launch import schedulers, submit
+    from workflow_lib.launch import interruption, schedulers, submit
+
+    with interruption.heeded():
+        try:
+            ended = submit.run(directory, scheduler)
+        except interruption.InterruptedRunError as error:
+            _fail(error)
+            return INTERRUPTED
+        except (schedulers.SubmissionError, records.RecordError, OSError) as error:
+            return _fail(error)
+        if ended.outcome.is_result:
+            return 0
+        _fail(f"{ended.outcome}: {ended.cause}; the evidence is in {directory}")
+        return INTERRUPTED if interruption.is_asked() else 1
+
+
+def _array(arguments: argparse.Namespace) -> int:
+    from workflow_lib import cells, records, results
+    from workflow_lib.launch import array, render, schedulers
+    from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        ended = submit.run(arguments.directory, arguments.scheduler)
-    except (schedulers.SubmissionError, records.RecordError, OSError) as error:
+        sweeps = cells.expand_study(load_study(arguments.config))
+        chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
+        directories = [
+            results.run_directory(arguments.results.absolute(), planned.cell.id, run)
+            for planned, _ in chosen.values()
+            if planned.feasible
+            for run in range(1, planned.repeats + 1)
+        ]
+        array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
+    except (
+        *(ConfigError, render.RenderError, schedulers.SubmissionError, records.RecordError),
+        OSError,
+    ) as error:
         return _fail(error)
-    if ended.outcome.is_result:
-        return 0
-    return _fail(f"{ended.outcome}: {ended.cause}; the evidence is in {arguments.directory}")
+    return 0
 
 
 def _fail(problem: object) -> int:
-    print(f"triptych: {problem}", file=sys.stderr)
+    say(str(problem))
     return 1
 
 

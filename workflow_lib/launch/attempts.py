@@ -1,26 +1,117 @@
-"""Keeps what earlier attempts of a run left, when it is tried again."""
+"""Keeps what earlier attempts of a run left, when it is tried again, and says what came of them."""
 
 from __future__ import annotations
 
-from workflow_lib.records import RunPaths
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.records import Outcome, OutcomeRecord, RunPaths
+
+#: outcomes for which the cluster, not the run, is at fault
+LOST = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
 
 
 def has_evidence(paths: RunPaths) -> bool:
-    """Whether an attempt has got so far as to leave anything."""
-    return any(
-        path.exists() for path in (paths.ended, paths.environment, paths.outcome, paths.failure)
+    """Whether an attempt has got so far as to leave anything, or is half set aside."""
+    written = (paths.ended, paths.environment, paths.outcome, paths.failure, paths.cool_down)
+    measured = (paths.telemetry, paths.steps, paths.errors, paths.exits)
+    return (
+        is_half_set_aside(paths)
+        or any(path.exists() for path in written)
+        or any(any(directory.glob("*")) for directory in measured)
     )
 
 
-def set_aside(paths: RunPaths) -> None:
-    """Move everything but the cell and its script into ``attempts/<next number>/``."""
-    paths.attempts.mkdir(exist_ok=True)
-    names = (path.name for path in paths.attempts.iterdir())
-    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
-    target = paths.attempts / str(number)
-    target.mkdir()
+def is_half_set_aside(paths: RunPaths) -> bool:
+    """Whether somebody died while he set an attempt aside."""
+    return _moving(paths).exists()
+
+
+def set_aside(paths: RunPaths, job: str | None = None) -> None:
+    """Move everything but the cell and its script into ``attempts/<next number>/``.
+
+    The running ``job`` that does so keeps its claim, ``job.json`` and ``submission.json``, and the
+    log that Slurm writes for it; the attempt gets copies. Interrupted half-way, the next call
+    goes on with it.
+    """
+    target = _moving(paths)
+    target.mkdir(parents=True, exist_ok=True)
     keep = {paths.cell, paths.script, paths.attempts, paths.lock}
+    own = {paths.job, paths.submission, paths.logs / f"slurm-{job}.log"} if job is not None else ()
     for path in sorted(paths.directory.iterdir()):
         # A hidden file is a neighbour's, half written.
-        if path not in keep and not path.name.startswith("."):
-            path.rename(target / path.name)
+        if path in keep or path.name.startswith("."):
+            continue
+        if path == paths.logs:
+            # It stays: Slurm writes a log there before the job's first command.
+            (target / path.name).mkdir(exist_ok=True)
+            for log in sorted(path.iterdir()):
+                _move(log, target / path.name / log.name, keep=log in own)
+        else:
+            _move(path, target / path.name, keep=path in own)
+    target.rename(paths.attempts / str(1 + max((number for number, _ in _kept(paths)), default=0)))
+
+
+def lost_in_a_row(paths: RunPaths) -> int:
+    """How many attempts up to the latest one the cluster took away, without another in between."""
+    count = 0
+    for outcome in _outcomes(paths):
+        if outcome.outcome not in LOST:
+            break
+        count += 1
+    return count
+
+
+def failed_nodes(paths: RunPaths) -> tuple[str, ...]:
+    """Nodes at which earlier attempts failed."""
+    return tuple(sorted({node for each in _outcomes(paths) for node in each.failed_nodes}))
+
+
+def _outcomes(paths: RunPaths) -> Iterator[OutcomeRecord]:
+    """How attempts ended, the latest first. A start of a job that was then requeued has no end."""
+    kept = [RunPaths(directory) for _, directory in sorted(_kept(paths), reverse=True)]
+    for attempt in (paths, *kept):
+        outcome = records.read_if_there(attempt.failure, OutcomeRecord)
+        if outcome is not None:
+            yield outcome
+
+
+def _kept(paths: RunPaths) -> list[tuple[int, Path]]:
+    found = paths.attempts.iterdir() if paths.attempts.exists() else ()
+    return [(int(path.name), path) for path in found if path.name.isdecimal()]
+
+
+def _moving(paths: RunPaths) -> Path:
+    return paths.attempts / ".moving"
+
+
+def _move(path: Path, target: Path, keep: bool) -> None:
+    if not keep:
+        if path.is_dir() and target.exists():  # it was left half-way, and has been written since
+            for each in sorted(path.iterdir()):
+                _move(each, target / each.name, keep=False)
+            path.rmdir()
+        else:
+            path.rename(_free(target))
+        return
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.link(path, target)  # what is still written to it is then in both
+        except FileExistsError:
+            raise
+        except OSError:  # a file system without links
+            shutil.copyfile(path, target)
+
+
+def _free(target: Path) -> Path:
+    """``target``, or where that is taken its name with a number."""
+    number = 2
+    free = target
+    while free.exists():
+        free = target.with_name(f"{target.name}.{number}")
+        number += 1
+    return free

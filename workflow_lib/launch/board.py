@@ -1,14 +1,17 @@
 """What Slurm says of jobs, asked once for all processes of a user that wait on this machine.
 
 Each waiting process leaves the id of its job in a directory that all of them share. Whoever finds
-that the last answer is older than a period asks, for everybody, one question: ``squeue`` for all
-jobs; and where jobs are missing from its answer, because Slurm forgets them minutes after their
-end, ``sacct`` for these alone, in the next period. So any number of runs cost one command a period.
+that the last answer is older than a period asks, for everybody, one question; the questions take
+turns. ``squeue`` is asked for all jobs; ``sacct`` for those that are missing from its answer,
+because Slurm forgets them minutes after their end; and both for jobs of which only the name is
+known. So any number of runs cost one command a period.
 
 ::
 
     4711.job  4712.job …    one a job that somebody waits for, touched whenever its state is wanted
+    NAME.name …             one a job that somebody looks for; its time is that of the submission
     board.json              the latest answers, and when the next question may be asked
+    asked                   its time is that of the latest question
     lock                    held by whoever asks
 """
 
@@ -16,53 +19,43 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import os
-import stat
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from workflow_lib.records import RecordError, read_record, write_json
+from workflow_lib.launch import questions
+from workflow_lib.launch.answers import (
+    ACCOUNTING,
+    QUEUE,
+    QUEUE_BY_NAME,
+    Answers,
+    about_wanted,
+    answered,
+    is_accounting,
+    next_question,
+)
+from workflow_lib.launch.messages import say, say_once
+from workflow_lib.launch.questions import NoAnswerError
+from workflow_lib.launch.user_directory import user_directory
+from workflow_lib.records import JobState, RecordError, read_record, write_json
+from workflow_lib.safety import private_directory
 
-#: how long a command may take to answer
-ANSWER_TIMEOUT_S = 60.0
 #: while Slurm does not answer, periods double up to this
 LONGEST_PERIOD_S = 300.0
 #: nobody waits any more for a job whose file was not touched for this long
 _FORGOTTEN_AFTER_S = 1200.0
-#: how long a job must be missing from squeue, on a cluster without accounting, to count as gone
-_VANISHED_AFTER_S = 60.0
-#: the state of such a job: it is over, and nobody can say how
-VANISHED = "VANISHED"
-_NO_ACCOUNTING = "accounting storage is disabled"
-
-
-class NoAnswerError(RuntimeError):
-    """Slurm did not answer a question; what it said instead."""
 
 
 @dataclass(frozen=True)
-class Answers:
-    """``board.json``."""
+class Found:
+    """What is known of a job that was looked for by its name."""
 
-    #: when each job's state was told; a job that is not here is not known yet
-    told_unix_s: Mapping[str, float] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)
-    #: job → since when squeue does not list it
-    missing_since_unix_s: Mapping[str, float] = field(default_factory=dict)
-    next_question_unix_s: float = 0.0
-    #: questions in a row that were not answered
-    unanswered: int = 0
-    #: whether the next question is sacct's
-    ask_accounting: bool = False
-    #: of sacct's alone: a database that is down keeps nobody from asking squeue
-    accounting_unanswered: int = 0
-    accounting_after_unix_s: float = 0.0
+    #: null where it has not been found
+    job_id: str | None
+    #: whether everybody who could know it was asked lately, and does not
+    is_absent: bool
 
 
 class Board:
@@ -74,180 +67,180 @@ class Board:
         Raises PermissionError where others can write it.
         """
         self._period_s = period_s
-        self._directory = directory or _own_directory()
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self._directory.stat()
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-            raise PermissionError(
-                f"{self._directory} belongs to somebody else, or others can write it; remove it, "
-                "or set TMPDIR to a directory of your own"
-            )
-        self._wanted_since: dict[str, float] = {}
+        self._directory = directory or user_directory()
+        self._first_wanted: dict[str, float] = {}
+        #: this process's latest answers, in case that they could not be written
+        self._kept = Answers()
+        self._asked_unix_s = 0.0
+        try:
+            private_directory(self._directory)
+        except PermissionError:
+            raise
+        except OSError as error:
+            say_once(f"{self._directory}: {error.strerror}; Slurm is asked all the same")
 
-    def state(self, job_id: str) -> str | None:
-        """Slurm's word for the job, at most a period old; None where it is not known yet.
+    def state(self, job_id: str) -> JobState | None:
+        """Slurm's word for the job, at most a few periods old; None where it is not known yet.
 
         What was told before this process first asked is not taken: it might be of another job that
         had the same id, as on a cluster that was set up anew.
         """
-        now = time.time()
-        since = self._wanted_since.setdefault(job_id, now)
-        (self._directory / f"{job_id}.job").touch()
-        answers = self._read()
-        if _is_due(answers):
-            answers = self._ask()
+        since = self._want(f"{job_id}.job", time.time())
+        answers = self._latest(job_id)
         told = answers.told_unix_s.get(job_id, 0.0) >= since
         return answers.states.get(job_id) if told else None
 
-    def forget(self, job_id: str) -> None:
-        """Nobody here waits for the job any more."""
-        (self._directory / f"{job_id}.job").unlink(missing_ok=True)
-        self._wanted_since.pop(job_id, None)
+    def find(self, name: str, submitted_unix_s: float, trusted_after_unix_s: float) -> Found:
+        """Look for a job by its name. That there is none is believed to who was asked after
+        ``trusted_after_unix_s``.
+        """
+        self._want(f"{name}.name", submitted_unix_s)
+        answers = self._latest(name)
+        told = (answers.missing_unix_s.get(name), answers.unaccounted_unix_s.get(name))
+        is_absent = all(when is not None and when >= trusted_after_unix_s for when in told)
+        job_id = answers.ids.get(name)
+        return Found(job_id, is_absent=is_absent and job_id is None)
+
+    def forget(self, key: str) -> None:
+        """Nobody here waits for the job, or looks for the name, any more."""
+        for suffix in ("job", "name"):
+            with contextlib.suppress(OSError):
+                (self._directory / f"{key}.{suffix}").unlink(missing_ok=True)
+        self._first_wanted.pop(key, None)
+
+    def _want(self, name: str, unix_time_s: float) -> float:
+        """Note what is wanted; returns since when this process wants it."""
+        path = self._directory / name
+        self._mark(path, unix_time_s)
+        return self._first_wanted.setdefault(path.stem, time.time())
+
+    def _latest(self, key: str) -> Answers:
+        answers = self._read()
+        return self._ask(key) if self._is_due(answers) else answers
 
     def _read(self) -> Answers:
-        with contextlib.suppress(FileNotFoundError, RecordError):
+        with contextlib.suppress(OSError, RecordError):
             # An unreadable board is as good as none: it is asked for anew.
-            return read_record(self._directory / "board.json", Answers)
-        return Answers()
+            written = read_record(self._directory / "board.json", Answers)
+            if written.next_question_unix_s >= self._kept.next_question_unix_s:
+                return written
+        return self._kept
 
-    def _ask(self) -> Answers:
-        """Ask, unless somebody else does; returns the latest answers."""
-        with (self._directory / "lock").open("a") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return self._read()
-            answers = self._read()
-            if not _is_due(answers):
-                return answers
-            answers = self._answered(answers, self._wanted())
-            write_json(self._directory / "board.json", answers)
-            return answers
-
-    def _wanted(self) -> list[str]:
-        """Ids of the jobs that anybody waits for."""
+    def _is_due(self, answers: Answers) -> bool:
+        """Whether the next question may be asked; also where a clock that ran ahead put it off."""
         now = time.time()
-        wanted = []
-        for path in self._directory.glob("*.job"):
+        asked = self._asked_unix_s
+        with contextlib.suppress(OSError):
+            # Where answers cannot be written, this still says that somebody has asked.
+            asked = max(asked, (self._directory / "asked").stat().st_mtime)
+        if 0 <= now - asked < self._period_s:
+            return False
+        return not 0 < answers.next_question_unix_s - now <= 2 * LONGEST_PERIOD_S
+
+    def _ask(self, key: str) -> Answers:
+        """Ask, unless somebody else does; returns the latest answers."""
+        try:
+            self._directory.mkdir(mode=0o700, exist_ok=True)  # something may have tidied up
+            with (self._directory / "lock").open("a") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return self._ask_for_all(key)
+        except BlockingIOError:
+            return self._read()
+        except OSError as error:
+            say_once(f"{self._directory}: {error.strerror}; asking Slurm for this job alone")
+        # Nobody knows of the others then: be all the rarer for it.
+        now = time.time()
+        answers = self._answered(self._kept, {key: now})
+        next_s = max(answers.next_question_unix_s, now + 6 * self._period_s)
+        self._kept = replace(answers, next_question_unix_s=next_s)
+        return self._kept
+
+    def _ask_for_all(self, key: str) -> Answers:
+        answers = self._read()
+        if not self._is_due(answers):
+            return answers
+        self._asked_unix_s = now = time.time()
+        self._mark(self._directory / "asked", now)
+        answers = self._answered(answers, {key: now} | self._wanted())
+        self._kept = answers
+        try:
+            write_json(self._directory / "board.json", answers)
+        except OSError as error:
+            say_once(f"{self._directory}: {error.strerror}; asking Slurm on, more rarely")
+        return answers
+
+    def _mark(self, path: Path, modified_unix_s: float) -> None:
+        """Note in the directory's entry alone, which a full file system often still allows."""
+        try:
+            path.touch(mode=0o600)
+            os.utime(path, (time.time(), modified_unix_s))
+        except OSError as error:
+            say_once(f"{path}: {error.strerror}; Slurm is asked all the same")
+
+    def _wanted(self) -> dict[str, float]:
+        """What anybody waits or looks for, with the time of its file."""
+        now = time.time()
+        wanted = {}
+        for path in sorted(self._directory.iterdir()):
+            if path.suffix not in (".job", ".name"):
+                continue
             try:
-                age_s = now - path.stat().st_mtime
+                found = path.stat()
+                if now - max(found.st_mtime, found.st_atime) < _FORGOTTEN_AFTER_S:
+                    wanted[path.stem] = found.st_mtime
+                else:
+                    path.unlink(missing_ok=True)
             except FileNotFoundError:
                 continue  # its process has just stopped waiting
-            if age_s < _FORGOTTEN_AFTER_S:
-                wanted.append(path.stem)
-            else:
-                path.unlink(missing_ok=True)
-        return sorted(wanted)
+        return wanted
 
-    def _answered(self, before: Answers, wanted: Sequence[str]) -> Answers:
+    def _answered(self, before: Answers, wanted: Mapping[str, float]) -> Answers:
         """The answers after one more question."""
-        absent = [job for job in wanted if job in before.missing_since_unix_s]
-        accounting = (
-            before.ask_accounting and bool(absent) and time.time() >= before.accounting_after_unix_s
-        )
+        question, about = next_question(before, wanted, time.time())
+        before = replace(about_wanted(before, wanted), last_question=question)
         try:
-            told = _accounted(absent) if accounting else _queued(wanted)
+            told, ids = _put(question, about, wanted, before.sacct_lacks)
         except NoAnswerError as error:
-            if accounting and _NO_ACCOUNTING in str(error).lower():
-                told = {job: VANISHED for job in absent if _is_gone(before, job)}
-            else:
-                return self._unanswered(before, error, accounting)
+            if not is_accounting(question) or not error.no_accounting:
+                return self._unanswered(before, error)
+            say_once("this cluster keeps no accounts: a job that squeue forgets is gone")
+            before = replace(before, has_accounting=False)
+            told, ids = {}, {}
+        else:
+            if is_accounting(question):
+                before = replace(before, has_accounting=True)
         now = time.time()
-        states = {job: before.states[job] for job in wanted if job in before.states} | told
-        times = {job: before.told_unix_s[job] for job in states if job in before.told_unix_s}
-        missing = {
-            job: before.missing_since_unix_s.get(job, now)
-            for job in wanted
-            if (job in absent if accounting else job not in told)
-        }
-        if not accounting:
-            # A state of which squeue tells no more is no state, as the job may have ended since;
-            # but what the accounting said of a job that was missing before, it would say again.
-            states = {
-                job: state
-                for job, state in states.items()
-                if job not in missing or job in before.missing_since_unix_s
-            }
-        return Answers(
-            told_unix_s={job: now if job in told else times[job] for job in states},
-            states=states,
-            missing_since_unix_s=missing,
-            next_question_unix_s=now + self._period_s,
-            ask_accounting=bool(missing) and not accounting,
-            accounting_unanswered=0 if accounting else before.accounting_unanswered,
-            accounting_after_unix_s=0.0 if accounting else before.accounting_after_unix_s,
-        )
+        after = answered(before, question, about, told, now)
+        return replace(after, ids=dict(after.ids) | ids, next_question_unix_s=now + self._period_s)
 
-    def _unanswered(self, before: Answers, error: NoAnswerError, accounting: bool) -> Answers:
+    def _unanswered(self, before: Answers, error: NoAnswerError) -> Answers:
+        accounting = is_accounting(before.last_question)
+        now = time.time()
+        soon = replace(before, next_question_unix_s=now + self._period_s)
+        if accounting and error.unknown_column is not None:
+            return replace(soon, sacct_lacks=(*before.sacct_lacks, error.unknown_column))
         count = 1 + (before.accounting_unanswered if accounting else before.unanswered)
         if count == 1:
-            sys.stderr.write(f"triptych: Slurm does not answer now, asking on: {error}\n")
-        now = time.time()
+            say(f"Slurm does not answer now, asking on: {error}")
         again_s = now + min(self._period_s * 2**count, max(LONGEST_PERIOD_S, self._period_s))
         if not accounting:
             return replace(before, unanswered=count, next_question_unix_s=again_s)
-        return replace(
-            before,
-            accounting_unanswered=count,
-            accounting_after_unix_s=again_s,
-            ask_accounting=False,
-            next_question_unix_s=now + self._period_s,
-        )
+        return replace(soon, accounting_unanswered=count, accounting_after_unix_s=again_s)
 
 
-def _own_directory() -> Path:
-    """This user's, for the cluster that the Slurm commands now talk to."""
-    cluster = "\0".join(os.environ.get(name, "") for name in ("SLURM_CONF", "SLURM_CLUSTERS"))
-    digest = hashlib.sha256(cluster.encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    return Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-{digest}"
-
-
-def _is_due(answers: Answers) -> bool:
-    """Whether the next question may be asked; also where a clock that ran ahead put it off."""
-    ahead_s = answers.next_question_unix_s - time.time()
-    return not 0 < ahead_s <= 2 * LONGEST_PERIOD_S
-
-
-def _is_gone(answers: Answers, job: str) -> bool:
-    return time.time() - answers.missing_since_unix_s[job] >= _VANISHED_AFTER_S
-
-
-def _queued(jobs: Sequence[str]) -> dict[str, str]:
-    """The states of those jobs that slurmctld still knows, ended ones among them."""
-    if not jobs:
-        return {}
-    try:
-        text = _output(
-            *("squeue", "--noheader", "--states=all", "--format=%A|%T"),
-            f"--jobs={','.join(jobs)}",
-        )
-    except NoAnswerError as error:
-        if "invalid job id" in str(error).lower():  # what it says where it knows none of them
-            return {}
-        raise
-    return _pairs(text, jobs)
-
-
-def _accounted(jobs: Sequence[str]) -> dict[str, str]:
-    """The states of those jobs that the accounting database knows."""
-    command = ("sacct", "-X", "--noheader", "--parsable2", "--format=JobIDRaw,State")
-    return _pairs(_output(*command, f"--jobs={','.join(jobs)}"), jobs)
-
-
-def _pairs(text: str, jobs: Sequence[str]) -> dict[str, str]:
-    pairs = (line.strip().partition("|")[::2] for line in text.splitlines())
-    return {job: state for job, state in pairs if job in jobs and state}
-
-
-def _output(*command: str) -> str:
-    """What a command prints. Raises NoAnswerError where it fails, hangs or is not there."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ANSWER_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoAnswerError(f"{command[0]}: {error}") from None
-    if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise NoAnswerError(f"{command[0]}: {said}")
-    return done.stdout
+def _put(
+    question: str, about: Sequence[str], wanted: Mapping[str, float], lacks: Sequence[str]
+) -> tuple[dict[str, JobState], dict[str, str]]:
+    """Put a question; returns states by key, and ids by name. Raises NoAnswerError."""
+    if question == QUEUE:
+        return questions.queued(about), {}
+    if question == ACCOUNTING:
+        return questions.accounted(about, lacks), {}
+    if question == QUEUE_BY_NAME:
+        named = questions.queued_by_name(about)
+    else:
+        named = questions.accounted_by_name({name: wanted[name] for name in about}, lacks)
+    return (
+        {name: state for name, (_, state) in named.items()},
+        {name: job for name, (job, _) in named.items()},
+    )

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import workflow_lib
-from workflow_lib import records
+from workflow_lib import records, safety
 from workflow_lib.launch import attempts, cool_down
+from workflow_lib.launch.claim import claim
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
@@ -44,37 +45,51 @@ class TakenError(RuntimeError):
 def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     """Claim the run directory for the job and record the environment.
 
-    Evidence of an earlier attempt is moved to ``attempts/`` first. A job that was submitted by hand
-    writes its own ``job.json``; the workflow's was written by whoever submitted it.
+    Evidence of an earlier attempt is moved to ``attempts/`` first, a start of the same job before
+    it was requeued among it. A job that was submitted by hand writes its own ``job.json``; the
+    workflow's was written by whoever submitted it.
 
-    Raises TakenError, and touches nothing, where another job has the run and has not ended.
+    Raises TakenError, and touches nothing, where another job has the run and has not ended, or the
+    run has a result.
     """
     known = records.read_if_there(paths.job, JobRecord)
-    over = any(path.exists() for path in (paths.ended, paths.outcome, paths.failure))
-    if known is not None and known.job_id != job and not over:
+    if paths.outcome.exists() or _ended_well(paths):
+        raise TakenError(
+            f"{paths.directory} has a result, which stays. To run it anew: python -m "
+            "workflow_lib.status --again, with --cell and this cell's id, then submit again"
+        )
+    own = JobRecord(
+        scheduler=scheduler,  # type: ignore[arg-type]  # one of the two literals
+        job_id=job,
+        submitted_unix_s=time.time(),
+        submitted_by="the job itself",
+    )
+    over = paths.ended.exists() or paths.failure.exists()
+    if known is None:
+        known = claim(paths, own)
+    if known.job_id == job:
+        if attempts.has_evidence(paths):
+            attempts.set_aside(paths, job)
+    elif over:
+        attempts.set_aside(paths, job)
+        records.write_json(paths.job, own)
+        paths.submission.unlink(missing_ok=True)  # it was the other job's
+    else:
         raise TakenError(
             f"job {known.job_id}, submitted by {known.submitted_by}, has this run and has not "
             f"ended. Let it finish; or, if it is gone, delete {paths.job} and submit again"
         )
-    if attempts.has_evidence(paths) or (known is not None and known.job_id != job):
-        attempts.set_aside(paths)
-    if known is not None and known.job_id == job:  # requeued: still the job that was submitted
-        records.write_json(paths.job, known)
-    if not paths.job.exists():
-        records.write_json(
-            paths.job,
-            JobRecord(
-                scheduler=scheduler,  # type: ignore[arg-type]  # one of the two literals
-                job_id=job,
-                submitted_unix_s=time.time(),
-                submitted_by="the job itself",
-            ),
-        )
     for directory in (paths.logs, paths.steps, paths.telemetry):
         directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(script).hexdigest()
-    own = {"job_id": job, "script_sha256": digest}
-    records.write_json(paths.environment, environment() | own)
+    ran = {"job_id": job, "script_sha256": digest}
+    records.write_json(paths.environment, environment() | ran)
+
+
+def _ended_well(paths: RunPaths) -> bool:
+    """Whether a job did all that it had to do, and nobody has said yet that it was not enough."""
+    ended = None if paths.failure.exists() else records.read_if_there(paths.ended, EndedRecord)
+    return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
 
 
 def environment() -> dict[str, Any]:
@@ -101,9 +116,15 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "nvidia_driver": next(iter((drivers or "").splitlines()), None),
         "environment_variables": {
-            name: value for name, value in sorted(os.environ.items()) if _VARIABLES.fullmatch(name)
+            name: value for name, value in sorted(os.environ.items()) if _may_be_told(name, value)
         },
     }
+
+
+def _may_be_told(name: str, value: str) -> bool:
+    """Whether a variable's value may lie in a file that many read."""
+    secret = safety.names_secret(name) or safety.holds_password(value)
+    return bool(_VARIABLES.fullmatch(name)) and not secret
 
 
 def _output(*command: str) -> str | None:

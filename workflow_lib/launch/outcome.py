@@ -1,63 +1,89 @@
-"""Says how a run ended, from what it left: the job's last word, the ranks' errors, the scheduler's
+"""Says how a run ended, from what it left: the job's last word, the ranks' ends, the scheduler's
 state and the telemetry.
 """
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from dataclasses import dataclass
 
 from workflow_lib import records
-from workflow_lib.launch import seal, waiting
+from workflow_lib.launch import gpu_faults, job_causes, rank_ends, seal, waiting
+from workflow_lib.launch.gpu_faults import GpuFault
+from workflow_lib.launch.logs import last_line
+from workflow_lib.launch.rank_ends import Kind, RankEnds
 from workflow_lib.records import (
     Cell,
     EndedRecord,
-    ErrorRecord,
     JobRecord,
+    JobState,
     Outcome,
     OutcomeRecord,
+    RankRecord,
     RunPaths,
 )
 from workflow_lib.telemetry.validity import coverage
 
-#: how Slurm calls an end that the job itself may not have lived to report
-_SCHEDULER_ENDS = {
-    "TIMEOUT": (Outcome.TIMEOUT, "the job reached its time limit"),
-    "DEADLINE": (Outcome.TIMEOUT, "the job reached its deadline"),
-    "NODE_FAIL": (Outcome.NODE_FAILURE, "a node of the job failed"),
-    "BOOT_FAIL": (Outcome.NODE_FAILURE, "a node of the job failed to boot"),
-    "PREEMPTED": (Outcome.PREEMPTED, "the job was preempted"),
-    "CANCELLED": (Outcome.CANCELLED, "the job was cancelled"),
-    "OUT_OF_MEMORY": (Outcome.OUT_OF_MEMORY, "a process of the job ran out of host memory"),
-}
-#: stages of the job that only telemetry can fail, and what to say then
-_BEFORE_TRAINING = {
-    "telemetry": "telemetry did not start",
-    "cool_down": "telemetry ended, or told no temperature, before training began",
-    "baseline": "telemetry ended before training began",
-}
+
+@dataclass(frozen=True)
+class _Evidence:
+    """All that a run's end is told from."""
+
+    paths: RunPaths
+    #: the job's last word, where it left one that can be read
+    ended: EndedRecord | None
+    said: JobState | None
+    job_id: str | None
+    ranks: RankEnds
+    faults: list[GpuFault]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the job did all that it had to do."""
+        ended = self.ended
+        return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
+
+    def fault_of(self, node: str) -> GpuFault | None:
+        """The likeliest of a node's faults, where its GPUs had any."""
+        return next((fault for fault in self.faults if fault.node == node), None)
 
 
-def classify(paths: RunPaths, scheduler_state: str | None) -> OutcomeRecord:
-    """How the run ended. ``scheduler_state`` is the scheduler's word, or None where it has none.
+def classify(paths: RunPaths, said: JobState | None) -> OutcomeRecord:
+    """How the run ended. ``said`` is what the scheduler says of the job, None where it is silent.
 
-    Raises records.RecordError where a file that the job left cannot be read.
+    A record that cannot be read is named in the cause, and the others are used.
+
+    Raises records.RecordError where the run's own ``cell.json`` or ``job.json`` cannot be read.
     """
-    ended = records.read_if_there(paths.ended, EndedRecord)
+    damaged: list[str] = []
+    try:
+        ended = records.read_if_there(paths.ended, EndedRecord)
+    except records.RecordError as error:
+        ended = None
+        damaged.append(str(error))
     job = records.read_if_there(paths.job, JobRecord)
-    outcome, cause = _how(paths, ended, scheduler_state)
+    job_id = ended.job_id if ended else (job.job_id if job else None)
+    faults, unread = gpu_faults.find(paths)
+    evidence = _Evidence(paths, ended, said, job_id, rank_ends.read(paths), faults)
+    outcome, cause = _how(evidence)
+    if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and faults:
+        cause += f"; its telemetry saw a fault ({faults[0]})"
+    if outcome is not Outcome.COMPLETED:
+        damaged += [*evidence.ranks.damaged, *unread]
+        cause += f"; not readable: {'; '.join(damaged)}" if damaged else ""
     edited = _was_edited(paths, ended)
     if edited:
         cause += "; its job.sh was edited by hand after it was rendered"
     return OutcomeRecord(
         outcome=outcome,
         cause=cause,
-        job_id=ended.job_id if ended else (job.job_id if job else None),
-        nodes=ended.nodes if ended else (),
+        job_id=job_id,
+        nodes=ended.nodes if ended else _known_nodes(paths),
         started_unix_s=ended.started_unix_s if ended else None,
         ended_unix_s=ended.ended_unix_s if ended else None,
-        scheduler_state=scheduler_state,
+        scheduler_state=said.state if said is not None else None,
         script_edited=edited,
+        failed_nodes=() if outcome is Outcome.COMPLETED else _failed_nodes(evidence, outcome),
     )
 
 
@@ -69,86 +95,80 @@ def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
     return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()
 
 
-def _how(
-    paths: RunPaths, ended: EndedRecord | None, scheduler_state: str | None
-) -> tuple[Outcome, str]:
-    if ended is not None and ended.failed_stage is None and ended.training_exit_code == 0:
-        reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
-        if reason is not None:
-            if ended.telemetry_exit_code:
-                code = _exit_code(ended.telemetry_exit_code)
-                reason += (
-                    f" The sampler ended with {code}: {_last_line(paths.logs / 'telemetry.log')}"
-                )
-            return Outcome.TELEMETRY_INVALID, reason
+def _how(evidence: _Evidence) -> tuple[Outcome, str]:
+    if evidence.trained:
+        return _watched(evidence)
+    # What the rank that failed first said comes before what the scheduler made of it. But a rank
+    # that was killed, or only waited for others in vain, says less than who took these away.
+    ranks, first = evidence.ranks, evidence.ranks.first
+    if first is not None and first.kind is Kind.OWN:
+        fault = evidence.fault_of(first.node)
+        if fault is not None and first.outcome in (Outcome.ERROR, Outcome.NODE_FAILURE):
+            return Outcome.NODE_FAILURE, f"{fault}; {first.said}"
+        return first.outcome, first.said
+    if (taken := job_causes.taken_away(evidence.ended, evidence.said)) is not None:
+        outcome, cause = taken
+        if outcome is Outcome.OUT_OF_MEMORY and first is not None and first.kind is Kind.KILLED:
+            cause += f"; {ranks.said}"
+        return outcome, cause
+    if evidence.faults:
+        also = f"; {_of_waiting(evidence) or ranks.said}"
+        return Outcome.NODE_FAILURE, str(evidence.faults[0]) + also.removesuffix("; ")
+    if first is not None and first.kind in (Kind.KILLED, Kind.AFTERMATH):
+        return first.outcome, ranks.said
+    if waited := _of_waiting(evidence):
+        return Outcome.COMMUNICATION_TIMEOUT, waited
+    if evidence.ended is None:
+        cause = job_causes.without_last_word(evidence.paths, evidence.said, evidence.job_id)
+        return Outcome.ERROR, cause
+    return job_causes.failed_stage(evidence.paths, evidence.ended)
+
+
+def _watched(evidence: _Evidence) -> tuple[Outcome, str]:
+    """Of a run that trained to its end: whether it was watched throughout."""
+    paths, ended = evidence.paths, evidence.ended
+    reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
+    if reason is None:
         return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
-    # What the rank that failed first said comes before what the scheduler made of it.
-    # But a rank that only waited for others in vain says less than who took these away.
-    first = _first_error(paths)
-    if first is not None and first.outcome != Outcome.COMMUNICATION_TIMEOUT:
-        return _rank_error(first)
-    state = (scheduler_state or "").partition(" ")[0].rstrip("+")
-    if ended is not None and ended.failed_stage == "time_limit":
-        return Outcome.TIMEOUT, "the job came within a minute of its time limit and was ended"
-    if state in _SCHEDULER_ENDS:
-        outcome, cause = _SCHEDULER_ENDS[state]
-        return outcome, f"{cause} ({scheduler_state})"
-    if first is not None and (ended is None or ended.failed_stage != "interrupted"):
-        outcome, cause = _rank_error(first)
-        waited = {error.rank for error in _errors(paths)}
-        absent = waiting.absent_ranks(paths, waited)
-        return outcome, f"{absent}; {cause}" if absent else cause
-    if ended is None:
-        return Outcome.ERROR, (
-            f"the job ended without its last word, ended.json (scheduler: {scheduler_state}); "
-            f"see {paths.logs}"
-        )
-    return _failed_stage(paths, ended)
+    if ended is not None and ended.telemetry_exit_code:
+        code = job_causes.exit_code(ended.telemetry_exit_code)
+        reason += f" The sampler ended with {code}: {last_line(paths.logs / 'telemetry.log')}"
+    return Outcome.TELEMETRY_INVALID, reason
 
 
-def _rank_error(error: ErrorRecord) -> tuple[Outcome, str]:
-    return error.outcome, f"rank {error.rank} on {error.node}, in {error.phase}: {error.message}"
+def _of_waiting(evidence: _Evidence) -> str:
+    """Who waited in vain, in which collective, and for whom; empty where no rank did."""
+    paths, ranks = evidence.paths, evidence.ranks
+    stopped = waiting.stopped_by_watchdog(paths)
+    waited = ranks.ranks(Kind.WAITED) | stopped.keys()
+    if not waited:
+        return ""
+    if stopped:
+        rank, collective = next(iter(stopped.items()))
+        said = f"rank {waiting.with_node(paths, rank)} waited in vain in {collective}"
+        said += " (NCCL's watchdog)"
+    else:
+        said = next(end.said for end in ranks.ends if end.kind is Kind.WAITED)
+    absent = waiting.absent_ranks(paths, waited | ranks.unknown)
+    return f"{absent}; {said}" if absent else said
 
 
-def _failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
-    if ended.failed_stage == "interrupted":
-        return Outcome.CANCELLED, "the job was asked to end by a signal"
-    if ended.failed_stage in _BEFORE_TRAINING:
-        said = _last_line(paths.logs / "telemetry.log")
-        return Outcome.TELEMETRY_INVALID, f"{_BEFORE_TRAINING[ended.failed_stage]}: {said}"
-    if ended.training_exit_code is not None:
-        if waited := waiting.stopped_by_watchdog(paths):
-            return Outcome.COMMUNICATION_TIMEOUT, waited
-        log = paths.logs / "training.log"
-        return Outcome.ERROR, (
-            f"training ended with {_exit_code(ended.training_exit_code)} and left no error record; "
-            f"the last line of {log}: {_last_line(log)}"
-        )
-    return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; see {paths.logs}"
+def _failed_nodes(evidence: _Evidence, outcome: Outcome) -> tuple[str, ...]:
+    """Nodes at fault: those whose GPUs were, and those that Slurm or a rank says have failed."""
+    failed = {fault.node for fault in evidence.faults}
+    if outcome is Outcome.NODE_FAILURE:
+        if evidence.said is not None and evidence.said.failed_node:
+            failed.add(evidence.said.failed_node)
+        failed |= {end.node for end in evidence.ranks.ends if end.outcome is Outcome.NODE_FAILURE}
+    return tuple(sorted(failed))
 
 
-def _errors(paths: RunPaths) -> list[ErrorRecord]:
-    return [records.read_record(path, ErrorRecord) for path in paths.errors.glob("rank*.json")]
-
-
-def _first_error(paths: RunPaths) -> ErrorRecord | None:
-    """The earliest error of any rank, a rank that only waited for another one coming last."""
-    return min(
-        _errors(paths),
-        key=lambda e: (e.outcome == Outcome.COMMUNICATION_TIMEOUT, e.unix_time_s),
-        default=None,
-    )
-
-
-def _exit_code(code: int) -> str:
-    """An exit code as bash gives it: above 128 it was a signal."""
-    return f"exit code {code}" if code <= 128 else f"signal {code - 128}"
-
-
-def _last_line(log: Path) -> str:
-    """The last line that says something (a launcher's ruled line does not), or that none does."""
-    if not log.exists():
-        return f"{log} is missing"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    telling = (line.strip() for line in reversed(lines) if any(map(str.isalnum, line)))
-    return next(telling, f"{log} is empty")
+def _known_nodes(paths: RunPaths) -> tuple[str, ...]:
+    """Where a job ran that did not say so itself, as far as its ranks and samplers do."""
+    nodes = set(paths.sampled_nodes())
+    for path in paths.steps.glob("rank*.json"):
+        try:
+            nodes.add(records.read_record(path, RankRecord).node)
+        except records.RecordError:
+            continue  # torn when the job ended; the others say enough
+    return tuple(sorted(nodes))

@@ -8,6 +8,7 @@ misread.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterable
@@ -24,11 +25,13 @@ from workflow_lib.records import Cell, RunPaths
 _WORD = re.compile(r"[A-Za-z0-9_.,:@+/=-]+")
 #: --constraint also has operators
 _CONSTRAINT = re.compile(r"[A-Za-z0-9_.,:@+&|*()\[\]-]+")
+#: node expressions of --exclude; with a slash it would be a file of names
+_HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: variables that the script or bash sets itself, so that a platform's value would not reach the job
 _TAKEN = re.compile(
-    r"root|run_directory|python|cell|logs|job|container|on_every_node|on_every_gpu|here|stage|helper"
-    r"|telemetry|telemetry_exit|training|training_exit|patience"
+    r"root|run_directory|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank|here|stage"
+    r"|helper|telemetry|telemetry_exit|training|training_exit|patience"
     r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
@@ -60,7 +63,7 @@ def job_script(cell: Cell, platform: Platform, places: Places, time_limit_min: i
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    for each in (quote, argument, word, constraint, variable, mount, mounts):
+    for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
         environment.filters[each.__name__] = each
     template = environment.get_template("job.sh.j2")
     if ":" in str(places.root):
@@ -84,8 +87,16 @@ def write(cell: Cell, script: str, directory: Path) -> None:
     paths = RunPaths(directory)
     paths.logs.mkdir(parents=True, exist_ok=True)
     records.write_json(paths.cell, cell)
-    paths.script.write_text(script, encoding="utf-8", newline="")
-    paths.script.chmod(0o755)
+    # Replaced, not overwritten: a shell that runs the old one reads on in it.
+    draft = paths.script.with_name(f".{paths.script.name}.{os.getpid()}.tmp")
+    with open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream:
+        stream.write(script)
+    draft.replace(paths.script)
+
+
+def _executable(path: str, flags: int) -> int:
+    """Open a file that whoever may read it may execute."""
+    return os.open(path, flags, 0o777)
 
 
 def _interpreter(python: str, root: Path) -> str:
@@ -119,7 +130,9 @@ def quote(value: object) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise RenderError(f"{text!r} is not text in UTF-8; rename it") from None
-    quoted = shlex.quote(text)
+    # Text with a carriage return stands between single quotes; sbatch refuses a script in which
+    # one ends a line.
+    quoted = shlex.quote(text).replace("\r", "'$'\\r''")
     # Not needed, but after a variable's name an unquoted "=" reads, and is checked, as a mistake.
     return f"'{text}'" if quoted == text and "=" in text else quoted
 
@@ -157,6 +170,11 @@ def word(value: object) -> str:
 def constraint(value: object) -> str:
     """The value of ``--constraint``, unchanged."""
     return _matching(_CONSTRAINT, value, "letters, digits and _.,:@+&|*()[]-")
+
+
+def hosts(expressions: Iterable[str]) -> str:
+    """The value of ``--exclude``: expressions such as "node[1-3]", divided by commas."""
+    return _matching(_HOSTS, ",".join(expressions), "letters, digits and _.,[]-")
 
 
 def _matching(pattern: re.Pattern[str], value: object, valid: str) -> str:

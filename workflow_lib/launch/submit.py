@@ -1,47 +1,51 @@
 """Takes one run from its script to its outcome: attaches to its job where there is one, submits it
 where there is none, waits, and writes how it ended.
 
-This process waits for as long as the job queues and runs, so it imports little.
+Nothing is run twice. One process at a time sees to a run: it holds the run's lock, and so does
+``sbatch``, which may outlive it. That a job is about to be submitted, and by which name, is written
+before it is; so a job whose number nobody lived to write down is found again. This process waits
+for as long as the job queues and runs, so it imports little.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import getpass
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from workflow_lib import records
-from workflow_lib.launch import attempts, outcome, schedulers, seal
-from workflow_lib.launch.schedulers import Scheduler, SubmissionError
-from workflow_lib.records import (
-    Cell,
-    EndedRecord,
-    JobRecord,
-    Outcome,
-    OutcomeRecord,
-    RunPaths,
-)
+from workflow_lib.launch import attempts, interruption, outcome, schedulers, seal
+from workflow_lib.launch.claim import claim
+from workflow_lib.launch.interruption import InterruptedRunError
+from workflow_lib.launch.messages import say
+from workflow_lib.launch.schedulers import ASK_EVERY_S, NotNowError, Scheduler, SubmissionError
+from workflow_lib.launch.vigil import NotYetError, Vigil
+from workflow_lib.records import Cell, JobRecord, OutcomeRecord, RunPaths, SubmissionRecord
 
-#: how often the run directory is looked at, and how often what the scheduler says of the job
-LOOK_EVERY_S = 0.5
-ASK_EVERY_S = schedulers.ASK_EVERY_S
-#: How long after a job's end its last word may take to be seen over a shared file system: a client
-#: of NFS that has looked for a file in vain may believe so for another 60 s (acdirmax, nfs(5)).
-FILE_SYSTEM_LAG_S = 75.0
-#: where the job ran on this machine there is no such lag
-_LOCAL_LAG_S = 2.0
-#: how long after a job's last word the scheduler may take to settle what it calls the end, once it
-#: is asked
-SETTLE_S = 15.0 + ASK_EVERY_S
+#: what a file system says that is mounted without locks
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 #: how often a run is tried again at once where the cluster, not the run, is at fault
 RETRIES = 2
-_RETRIED = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
+#: How long after a submission was interrupted it is believed that there is no job of its name: an
+#: orphaned sbatch may still be at it, where locks do not outlive the process that took them.
+TRUST_ABSENCE_AFTER_S = float(os.environ.get("TRIPTYCH_TRUST_ABSENCE_AFTER_S", "60"))
+#: how long a job that is to be cancelled may take to say its last word: Slurm's KillWait, and more
+CANCEL_PATIENCE_S = 45.0
+_LOCK_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class _Lock:
+    #: null where the file system has no locks
+    descriptor: int | None
+    #: whether another process had the run before
+    had_to_wait: bool
 
 
 def run(directory: Path, scheduler_name: str) -> OutcomeRecord:
@@ -49,53 +53,89 @@ def run(directory: Path, scheduler_name: str) -> OutcomeRecord:
 
     Writes ``outcome.json`` where that is a result, else ``failure.json``.
 
-    Raises SubmissionError where the job cannot be submitted, and RecordError where the files of the
-    run contradict themselves.
+    Raises SubmissionError where the job cannot be submitted, RecordError where the files of the run
+    contradict themselves, and InterruptedRunError where Ctrl-C left something behind.
     """
     paths = RunPaths(directory.absolute())
     scheduler = schedulers.choose(scheduler_name)
-    with _alone(paths):
-        if paths.ended.exists() and not paths.failure.exists():
-            # It ended while nobody waited. A result is taken; anything else is why we were called.
-            ended = _attempt(paths, scheduler, scheduler_name)
-            if ended.outcome.is_result:
-                return ended
-            _say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
-        for remaining in range(RETRIES, -1, -1):
-            ended = _attempt(paths, scheduler, scheduler_name)
-            if ended.outcome not in _RETRIED or not remaining:
-                return ended
-            _say(f"{ended.outcome}: {ended.cause}; trying again")
-    raise AssertionError("unreachable")
+    failed_before = _written_at(paths.failure)
+    with _alone(paths) as lock:
+        if lock.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
+            return records.read_record(paths.failure, OutcomeRecord)
+        try:
+            return _see_to(paths, scheduler, scheduler_name, lock)
+        except InterruptedRunError:
+            return _cancelled(paths, scheduler)
+
+
+def _see_to(
+    paths: RunPaths, scheduler: Scheduler, scheduler_name: str, lock: _Lock
+) -> OutcomeRecord:
+    if attempts.is_half_set_aside(paths):
+        attempts.set_aside(paths)
+    if paths.ended.exists() and not paths.failure.exists():
+        # It ended while nobody waited. A result is taken; anything else is why we were called.
+        ended = _attempt(paths, scheduler, scheduler_name, lock)
+        if ended.outcome.is_result:
+            return ended
+        say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
+    while True:
+        ended = _attempt(paths, scheduler, scheduler_name, lock)
+        if ended.outcome not in attempts.LOST or attempts.lost_in_a_row(paths) > RETRIES:
+            return ended
+        say(f"{ended.outcome}: {ended.cause}; trying again")
 
 
 @contextmanager
-def _alone(paths: RunPaths) -> Iterator[None]:
-    """Hold the run's lock: two invocations at once must not submit it twice."""
+def _alone(paths: RunPaths) -> Iterator[_Lock]:
+    """Hold the run's lock: two invocations at once must not submit it twice.
+
+    A dead process holds none, whatever files it left.
+    """
     with paths.lock.open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say(f"another process waits for {paths.directory}; its result will be taken")
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK):
-                raise
-            # Some parallel file systems are mounted without locks. Of two jobs the second one
-            # still steps back, when it begins.
-            _say(f"{paths.lock}: no file locks here ({error.strerror}); start one workflow only")
-        yield
+        had_to_wait = False
+        while (locks := _try_to_lock(stream)) is None:
+            if not had_to_wait:
+                say(f"another process waits for {paths.directory}; its result will be taken")
+            had_to_wait = True
+            interruption.pause(_LOCK_EVERY_S)
+        yield _Lock(stream.fileno() if locks else None, had_to_wait)
 
 
-def _attempt(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> OutcomeRecord:
+def _try_to_lock(stream: IO[str]) -> bool | None:
+    """True once it is locked; None where another process has it, False where there are no locks."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        # Some parallel file systems are mounted without locks. Of two jobs the second one still
+        # steps back, when it begins.
+        say(f"{stream.name}: no file locks here ({error.strerror}); start one workflow only")
+        return False
+    return True
+
+
+def _attempt(
+    paths: RunPaths, scheduler: Scheduler, scheduler_name: str, lock: _Lock
+) -> OutcomeRecord:
     if paths.failure.exists():
         attempts.set_aside(paths)
     job = records.read_if_there(paths.job, JobRecord)
-    if job is None and not paths.ended.exists():
-        job = _submit(paths, scheduler, scheduler_name)
-    elif job is not None:
-        _say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
-    state = _wait(paths, scheduler, job)
+    if job is not None:
+        say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
+    elif not paths.ended.exists():
+        job = _submit(paths, scheduler, scheduler_name, lock)
+    return _ended(paths, scheduler, job, Vigil(paths, scheduler, job) if job else None)
+
+
+def _ended(
+    paths: RunPaths, scheduler: Scheduler, job: JobRecord | None, vigil: Vigil | None
+) -> OutcomeRecord:
+    """Wait for the job's end, and write down how it ended."""
+    state = vigil.wait() if vigil is not None else None
     if job is not None:
         scheduler.forget(job.job_id)
     ended = outcome.classify(paths, state)
@@ -103,7 +143,8 @@ def _attempt(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> Outc
     return ended
 
 
-def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> JobRecord:
+def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str, lock: _Lock) -> JobRecord:
+    """Submit the run, or find the job of a submission that was interrupted."""
     if not seal.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
@@ -111,113 +152,126 @@ def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str) -> JobRe
             "then takes its result and marks it as edited"
         )
     cell = records.read_record(paths.cell, Cell)
-    user = _user()
-    job = JobRecord(
+    avoid = attempts.failed_nodes(paths)
+    submission = records.read_if_there(paths.submission, SubmissionRecord)
+    job_id = None
+    if submission is not None:
+        job_id = _look_for(scheduler, submission)
+    while job_id is None:
+        try:
+            with scheduler.turn():
+                submission = _announce(paths, cell)
+                job_id = scheduler.submit(paths, cell, submission, lock.descriptor, avoid)
+        except NotNowError as error:
+            say(f"Slurm takes no jobs now, trying on: {error}")
+            if not error.may_have_been_submitted:
+                paths.submission.unlink(missing_ok=True)
+            elif submission is not None:
+                job_id = _look_for(scheduler, submission)
+        except SubmissionError as error:
+            if not avoid:
+                paths.submission.unlink(missing_ok=True)
+                raise
+            say(f"without {', '.join(avoid)}, where it failed before, {error}; not avoiding them")
+            avoid = ()
+    assert submission is not None
+    own = JobRecord(
         scheduler="slurm" if scheduler_name == "slurm" else "local",
-        job_id=scheduler.submit(paths, cell),
-        submitted_unix_s=time.time(),
-        submitted_by=f"{user} (process {os.getpid()})",
+        job_id=job_id,
+        submitted_unix_s=submission.unix_time_s,
+        submitted_by=submission.submitted_by,
     )
-    records.write_json(paths.job, job)
-    _say(f"submitted job {job.job_id} for {cell.id}")
+    job = claim(paths, own)
+    if job.job_id == job_id:
+        records.write_json(paths.job, own)  # the job may have been faster, and not known by whom
+        elsewhere = f", not on {', '.join(avoid)}, where it failed before" if avoid else ""
+        say(f"submitted job {job_id} for {cell.id}{elsewhere}")
+        return own
+    say(f"job {job.job_id} took the run meanwhile; job {job_id} will step back")
     return job
+
+
+def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
+    """Write what the job about to be submitted is called; no other is called the same."""
+    digest = cell.id.rsplit("_", 1)[1]
+    number = paths.directory.name.removeprefix("run")
+    submission = SubmissionRecord(
+        job_name=f"triptych-{digest}-{number}-{os.urandom(4).hex()}",
+        unix_time_s=time.time(),
+        submitted_by=f"{_user()} (process {os.getpid()})",
+    )
+    records.write_json(paths.submission, submission)
+    return submission
+
+
+def _look_for(scheduler: Scheduler, submission: SubmissionRecord) -> str | None:
+    """The id of the job that was submitted by that name, or None once it is certain that there is
+    none.
+    """
+    say(f"looking for job {submission.job_name}, which may have been submitted before")
+    trusted_after_unix_s = time.time() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
+    patience = time.monotonic() + TRUST_ABSENCE_AFTER_S + 4 * ASK_EVERY_S
+    while True:
+        found = scheduler.find(submission, trusted_after_unix_s)
+        if found.job_id is not None or found.is_absent:
+            scheduler.forget(submission.job_name)
+            said = f"is job {found.job_id}" if found.job_id else "was never submitted"
+            say(f"{submission.job_name} {said}")
+            return found.job_id
+        if time.monotonic() > patience:
+            say("Slurm has not yet said whether there is such a job; waiting, lest it runs twice")
+            patience = float("inf")
+        interruption.pause(min(1.0, ASK_EVERY_S))
+
+
+def _cancelled(paths: RunPaths, scheduler: Scheduler) -> OutcomeRecord:
+    """Ask that what was submitted ends, and wait a while for that.
+
+    Raises InterruptedRunError with what is left.
+    """
+    job = records.read_if_there(paths.job, JobRecord)
+    submission = records.read_if_there(paths.submission, SubmissionRecord)
+    if job is None and submission is None:
+        raise InterruptedRunError("interrupted before anything was submitted")
+    if job is None:
+        assert submission is not None
+        problem = scheduler.cancel_submission(submission)
+        raise InterruptedRunError(
+            f"interrupted while {submission.job_name} was submitted; Slurm was asked to cancel "
+            f"what has that name ({problem or 'it took that'}). The next invocation looks for it"
+        )
+    if submission is None and job.submitted_by == "the job itself":
+        raise InterruptedRunError(f"job {job.job_id} was submitted by hand: it goes on")
+    if (problem := scheduler.cancel(job.job_id)) is not None:
+        raise InterruptedRunError(
+            f"job {job.job_id} could not be cancelled, and is left: {problem}. Cancel it, or start "
+            "again to wait for it"
+        )
+    say(
+        f"asked that job {job.job_id} ends, and waiting up to {CANCEL_PATIENCE_S:.0f} s for that; "
+        "Ctrl-C again does not wait"
+    )
+    vigil = Vigil(paths, scheduler, job, patience_s=CANCEL_PATIENCE_S, asked=2)
+    try:
+        return _ended(paths, scheduler, job, vigil)
+    except (InterruptedRunError, NotYetError):
+        raise InterruptedRunError(
+            f"job {job.job_id} was asked to end, and is still there; start again to wait for it"
+        ) from None
 
 
 def _user() -> str:
     """Who submits: a name where the machine knows one, else a number."""
+    import pwd
+
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return f"user {os.getuid()}"
 
 
-def _wait(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str | None:
-    """Wait until the job has left its last word, or is gone without one. Returns its last state."""
-    while True:
-        state = _wait_once(paths, scheduler, job)
-        if job is None or not paths.ended.exists() or scheduler.is_over(state):
-            return state
-        if records.read_record(paths.ended, EndedRecord).failed_stage is None:
-            # It did all that it had to do: what the scheduler calls that changes nothing.
-            return None
-        said = _last_word_at(paths)
-        state = _settled(scheduler, job)
-        if _last_word_at(paths) != said:
-            continue  # the job has begun again meanwhile
-        if not scheduler.will_start_again(state):
-            return state
-        _say(f"the scheduler took job {job.job_id} back ({state}); it will start again")
-        _wait_for_restart(paths, scheduler, job, said)
-
-
-def _settled(scheduler: Scheduler, job: JobRecord) -> str | None:
-    """The job's state after its last word, once the scheduler knows how it ended."""
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        state = scheduler.state(job.job_id)
-        settled = scheduler.is_over(state) or scheduler.will_start_again(state)
-        if settled or time.monotonic() > deadline:
-            return state
-        time.sleep(LOOK_EVERY_S)
-
-
-def _last_word_at(paths: RunPaths) -> int | None:
-    """When the last word was written, in ns; None where there is none."""
+def _written_at(path: Path) -> int | None:
     try:
-        return paths.ended.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-def _wait_for_restart(
-    paths: RunPaths, scheduler: Scheduler, job: JobRecord, said: int | None
-) -> None:
-    """Wait until a job that was taken back moves its earlier last word aside, or ends."""
-    while _last_word_at(paths) == said:
-        if scheduler.is_over(scheduler.state(job.job_id)):
-            return
-        time.sleep(min(ASK_EVERY_S, 5.0))
-
-
-def _wait_once(paths: RunPaths, scheduler: Scheduler, job: JobRecord | None) -> str | None:
-    """Wait for a last word, or for the end of the job. Returns the state if it was asked for."""
-    state: str | None = None
-    shown = ""
-    next_question = time.monotonic() + min(ASK_EVERY_S, 2.0)
-    while not paths.ended.exists():
-        if job is not None and time.monotonic() >= next_question:
-            state = scheduler.state(job.job_id)
-            if scheduler.is_over(state):
-                _wait_for_last_word(paths, scheduler)
-                return state
-            next_question = time.monotonic() + ASK_EVERY_S
-        progress = _progress(paths, state)
-        if progress != shown:
-            _say(progress)
-            shown = progress
-        time.sleep(LOOK_EVERY_S)
-    return state
-
-
-def _wait_for_last_word(paths: RunPaths, scheduler: Scheduler) -> None:
-    lag_s = FILE_SYSTEM_LAG_S if scheduler.runs_elsewhere else _LOCAL_LAG_S
-    deadline = time.monotonic() + lag_s
-    while not paths.ended.exists() and time.monotonic() < deadline:
-        time.sleep(LOOK_EVERY_S)
-
-
-def _progress(paths: RunPaths, state: str | None) -> str:
-    """Where the run is, in a few words."""
-    if (steps := paths.rank_steps(0)).exists():
-        done = steps.read_bytes().count(b"\n") - 1
-        return f"training: {max(done, 0)} steps done"
-    if any(paths.telemetry.glob("*.ready")):
-        return "telemetry is ready; idle baseline, then training starts"
-    if paths.environment.exists():
-        return "the job has started"
-    return "waiting for the job to start" + (f" ({state})" if state else "")
-
-
-def _say(message: str) -> None:
-    sys.stderr.write(f"triptych: {message}\n")
-    sys.stderr.flush()

@@ -12,6 +12,9 @@ from workflow_lib.records import Cell, RankRecord, RunPaths
 _WATCHDOG = re.compile(
     r"\[rank(\d+)\].*Watchdog caught collective operation timeout: .*OpType=(\w+)"
 )
+#: a traceback's frame in torch's collectives, and one in this project's
+_COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (\w+)')
+_OWN_FRAME = re.compile(r'File ".*workflow_lib/(training/\S+\.py)", line (\d+), in (\w+)')
 #: ranks that a sentence names
 _NAMED = 4
 
@@ -22,30 +25,41 @@ def absent_ranks(paths: RunPaths, waited: Collection[int]) -> str:
     absent = [rank for rank in range(world_size) if rank not in waited]
     if not absent:
         return ""
-    names = [_with_node(paths, rank) for rank in absent[:_NAMED]]
+    names = [with_node(paths, rank) for rank in absent[:_NAMED]]
     if len(absent) > _NAMED:
         names.append(f"{len(absent) - _NAMED} more")
     ranks = "rank" if len(absent) == 1 else "ranks"
     return f"{ranks} {', '.join(names)} did not arrive"
 
 
-def stopped_by_watchdog(paths: RunPaths) -> str:
-    """What NCCL's watchdog said where it ended the ranks: who waited in which collective, and who
-    did not arrive. Empty where it said nothing.
+def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
+    """Of each rank that NCCL's watchdog ended, the collective that it had waited in; the first to
+    be ended comes first.
     """
+    found: dict[int, str] = {}
     log = paths.logs / "training.log"
-    if not log.exists():
-        return ""
-    text = log.read_text(encoding="utf-8", errors="replace")
-    found = [(int(rank), collective) for rank, collective in _WATCHDOG.findall(text)]
-    if not found:
-        return ""
-    rank, collective = found[0]
-    said = f"rank {_with_node(paths, rank)} waited in vain in {collective} (NCCL's watchdog)"
-    absent = absent_ranks(paths, {rank for rank, _ in found})
-    return f"{said}; {absent}" if absent else said
+    if log.exists():
+        with log.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if match := _WATCHDOG.search(line):
+                    found.setdefault(int(match[1]), match[2])
+    return found
 
 
-def _with_node(paths: RunPaths, rank: int) -> str:
-    record = records.read_if_there(paths.rank(rank), RankRecord)
+def collective(traceback: str) -> str:
+    """In which collective of torch a traceback ends, or else in which line of training."""
+    if named := _COLLECTIVE.findall(traceback):
+        return str(named[-1])
+    if frames := _OWN_FRAME.findall(traceback):
+        file, line, function = frames[-1]
+        return f"{function}, {file}:{line}"
+    return ""
+
+
+def with_node(paths: RunPaths, rank: int) -> str:
+    """A rank and where it ran, as far as it is known."""
+    try:
+        record = records.read_if_there(paths.rank(rank), RankRecord)
+    except records.RecordError:
+        return f"{rank}"  # torn, and of no use here
     return f"{rank} on {record.node}" if record is not None else f"{rank}"

@@ -74,6 +74,8 @@ class SubmissionRecord:
     job_name: str
     unix_time_s: float
     submitted_by: str
+    #: which task of that job is this run's, where it is an array; its id is then "<job>_<task>"
+    array_task: int | None = None
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import argparse
 import datetime
 import os
 import sys
+import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow_lib.records import (
@@ -22,8 +23,11 @@ from workflow_lib.records import (
     RecordError,
     RunPaths,
     node_name,
+    rank_number,
     read_record,
+    write_json,
 )
+from workflow_lib.safety import private_directory
 from workflow_lib.training import launch as launching
 from workflow_lib.training.capabilities import refusal
 
@@ -63,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 class Progress:
     """Where this process is, for the record of an error."""
 
-    rank: int = int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+    rank: int = field(default_factory=rank_number)
     phase: str = "setup"
 
     def enter(self, phase: str) -> None:
@@ -77,13 +81,27 @@ def _limit_threads(ranks: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
-def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -> None:
-    from workflow_lib.training.failures import write_error
+def _keep_compiled_code_private() -> None:
+    """Have torch keep compiled layers where nobody else can put any: it unpickles what it finds in
+    its own choice of a directory below /tmp, whoever made that. Raises PermissionError.
+    """
+    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
+        cache = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-compiled"
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_directory(cache))
 
-    record = write_error(paths, progress.rank, progress.phase, error, cell)
+
+def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -> None:
+    from workflow_lib.training.failures import describe
+
+    record = describe(progress.rank, progress.phase, error, cell)
+    where = f"see {paths.rank_error(record.rank)}"
+    try:
+        write_json(paths.rank_error(record.rank), record)
+    except OSError as unwritten:
+        # As on a full file system: the log may still take it.
+        where = f"not written: {unwritten}\n{record.traceback}"
     print(
-        f"rank {record.rank}: {record.outcome.value} in {record.phase}: {record.message} "
-        f"(see {paths.rank_error(record.rank)})",
+        f"rank {record.rank}: {record.outcome.value} in {record.phase}: {record.message} ({where})",
         file=sys.stderr,
         flush=True,
     )
@@ -102,6 +120,8 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
     # Four times this long, a minute unless set, NCCL's watchdog keeps a rank that has waited in
     # vain from ending, so that others can dump what they were at. Nothing is dumped here.
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
+    if cell.training.compile:
+        _keep_compiled_code_private()
 
     # Only now, so that a mistake in the call costs no seconds of imports.
     import torch.distributed as dist

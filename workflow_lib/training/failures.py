@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 import traceback
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from workflow_lib import memory
-from workflow_lib.records import Cell, ErrorRecord, Outcome, RunPaths, node_name, write_json
+from workflow_lib.records import Cell, ErrorRecord, Outcome, node_name
 
 
 class NonfiniteLoss(ArithmeticError):
@@ -29,15 +30,29 @@ _SIGNS_OF_A_LOST_RANK = (
     "remote process exited",
 )
 
+#: what libraries say of memory that they could not have, where they raise no error of its own kind
+_SIGNS_OF_NO_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
+#: What CUDA says of a GPU that is broken: cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
+#: cudaErrorHardwareStackError (CUDA Runtime API, error types).
+_SIGNS_OF_A_BROKEN_GPU = (
+    "uncorrectable ecc error",
+    "uncorrectable nvlink error",
+    "hardware stack error",
+)
+
 
 def outcome_of(error: BaseException) -> Outcome:
     """Say which outcome of the run an exception stands for."""
     message = str(error).lower()
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Outcome.OUT_OF_MEMORY
-    # The CPU allocator and some CUDA libraries raise a plain RuntimeError.
-    if "out of memory" in message or "can't allocate memory" in message:
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return Outcome.OUT_OF_MEMORY
+    # The CPU allocator and some CUDA libraries raise a plain RuntimeError.
+    if any(sign in message for sign in _SIGNS_OF_NO_MEMORY):
+        return Outcome.OUT_OF_MEMORY
+    if any(sign in message for sign in _SIGNS_OF_A_BROKEN_GPU):
+        return Outcome.NODE_FAILURE
     if isinstance(error, ArithmeticError):
         return Outcome.NONFINITE_LOSS
     if isinstance(error, (dist.DistError, RuntimeError)) and any(
@@ -70,14 +85,12 @@ def memory_at_hand(cell: Cell) -> str:
     return said
 
 
-def write_error(
-    paths: RunPaths, rank: int, phase: str, error: BaseException, cell: Cell | None = None
-) -> ErrorRecord:
-    """Write ``errors/rank<n>.json`` and return what it says; with the cell, of memory, too."""
+def describe(rank: int, phase: str, error: BaseException, cell: Cell | None = None) -> ErrorRecord:
+    """What ``errors/rank<n>.json`` says of an exception; with the cell, of memory, too."""
     outcome, message = outcome_of(error), one_line(error)
     if outcome is Outcome.OUT_OF_MEMORY and cell is not None:
         message += f" ({memory_at_hand(cell)})"
-    record = ErrorRecord(
+    return ErrorRecord(
         rank=rank,
         node=node_name(),
         unix_time_s=time.time(),
@@ -86,5 +99,3 @@ def write_error(
         message=message,
         traceback="".join(traceback.format_exception(error)),
     )
-    write_json(paths.rank_error(rank), record)
-    return record

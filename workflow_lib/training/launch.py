@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from workflow_lib.records import Degrees
 
@@ -67,18 +65,6 @@ def _from_slurm() -> Launch:
         master_address=os.environ.get("MASTER_ADDR", found.master_addr),
         master_port=found.master_port,
     )
-
-
-def end_with_job() -> None:
-    """End this process where the script of its job is gone, as after a SIGKILL on one machine.
-
-    Slurm ends the steps of a job that is gone; a local job's ranks would train on, beside whatever
-    runs next. Nothing is written: by now the run's directory may belong to another attempt.
-    """
-    script = os.environ.get("TRIPTYCH_JOB_PROCESS")
-    if script is not None and not Path("/proc", script).exists():
-        print(f"the job's script (process {script}) is gone: ending", file=sys.stderr, flush=True)
-        os._exit(1)
 
 
 def check(launch: Launch, degrees: Degrees) -> None:

@@ -14,7 +14,6 @@ from workflow_lib.training.data import Source, step_batches
 from workflow_lib.training.device import Device
 from workflow_lib.training.engines import Engine
 from workflow_lib.training.failures import NonfiniteLoss
-from workflow_lib.training.launch import end_with_job
 from workflow_lib.training.mesh import Mesh
 
 if TYPE_CHECKING:
@@ -119,7 +118,6 @@ def _run_steps(
         writer = StepWriter(stream)
         for step in range(steps):
             phase = "warmup" if step < training.warmup_steps else "measured"
-            end_with_job()
             started = time.time()
             work = do(step)
             ended = time.time()

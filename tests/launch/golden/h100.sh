@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d8ed0fef567d15ce13819aff368290f5e540a64d5c5977e55919d8c5b28c78b4
+# sha256 of all lines below: 00bbcf9451b8cbe7321e3e5b82ec41fb697c9f9bc7658b74befcdddaa6ab683d
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -16,6 +16,7 @@
 #SBATCH --mem=0
 #SBATCH --time=27
 #SBATCH --signal=B:USR2@60
+#SBATCH --requeue
 
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
@@ -24,7 +25,8 @@ run_directory=/srv/triptych/results/cells/h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
-job=${SLURM_JOB_ID:?"is not set: give this script to sbatch"}
+# In an array the job is one of its tasks, which the array's script names.
+job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -47,11 +49,15 @@ on_every_node=(
     --cpus-per-task=1 --gpus-per-node=h100:8
     "$python"
 )
-# One process a GPU. When one dies, the others are ended.
+# One process a GPU, and one that sees how it ends. When one dies, the others are ended.
 on_every_gpu=(
     srun --kill-on-bad-exit=1 --nodes=8 --ntasks=64
     --ntasks-per-node=8 --gpus-per-node=h100:8
     "$python"
+)
+each_rank=(
+    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.training "$cell"
 )
 # One process beside this script.
 here=("$python")
@@ -119,7 +125,7 @@ helper=
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &
+"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
 wait "$training"
 training_exit=$?

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 6da1e80351e91db18fe9a892feb8dac1f161faef001063a136af32164129a73e
+# sha256 of all lines below: 1dd87aa75ddc07318be7bb1a428fbcf241f4a9c70d6880dceaddbcbd8ed31aac
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -12,6 +12,7 @@
 #SBATCH --qos=long
 #SBATCH --constraint=[rack1|rack2]
 #SBATCH --reservation=study
+#SBATCH --exclude=gpu7,gpu[12-13,20],rack[1-2]-gpu[01-16]
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=8
 #SBATCH --cpus-per-task=12
@@ -19,6 +20,11 @@
 #SBATCH --mem=1500G
 #SBATCH --time=33
 #SBATCH --signal=B:USR2@60
+#SBATCH --no-requeue
+#SBATCH --contiguous
+#SBATCH --nice=100
+#SBATCH --switches=1@24:00:00
+#SBATCH --wckey=power
 
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
@@ -27,7 +33,8 @@ run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-
 python=python3
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
-job=${SLURM_JOB_ID:?"is not set: give this script to sbatch"}
+# In an array the job is one of its tasks, which the array's script names.
+job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -63,11 +70,15 @@ on_every_node=(
     --cpus-per-task=1 --gres=gpu:h200:8
     "${container[@]}" "$python"
 )
-# One process a GPU. When one dies, the others are ended.
+# One process a GPU, and one that sees how it ends. When one dies, the others are ended.
 on_every_gpu=(
     srun --kill-on-bad-exit=1 --nodes=4 --ntasks=32
     --ntasks-per-node=8 --gres=gpu:h200:8
     "${container[@]}" "$python"
+)
+each_rank=(
+    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.training "$cell"
 )
 # One process beside this script.
 here=("${container[@]}" "$python")
@@ -141,7 +152,7 @@ helper=
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &
+"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
 wait "$training"
 training_exit=$?

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 75ddd92607f32c9e0cb432c365cf4eb79149ceb0fb1ed65be0c916e0d5dfa557
+# sha256 of all lines below: c5b3cf4465b3239988e8c4e2f8d5c56f6a33f3c98fffd57fb36bc47f159d79f6
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -16,6 +16,7 @@
 #SBATCH --mem=0
 #SBATCH --time=33
 #SBATCH --signal=B:USR2@60
+#SBATCH --requeue
 
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
@@ -24,7 +25,8 @@ run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
-job=${SLURM_JOB_ID:?"is not set: give this script to sbatch"}
+# In an array the job is one of its tasks, which the array's script names.
+job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -47,11 +49,15 @@ on_every_node=(
     --cpus-per-task=1 --gpus-per-node=h200:8
     "$python"
 )
-# One process a GPU. When one dies, the others are ended.
+# One process a GPU, and one that sees how it ends. When one dies, the others are ended.
 on_every_gpu=(
     srun --kill-on-bad-exit=1 --nodes=4 --ntasks=32
     --ntasks-per-node=8 --gpus-per-node=h200:8
     "$python"
+)
+each_rank=(
+    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.training "$cell"
 )
 # One process beside this script.
 here=("$python")
@@ -119,7 +125,7 @@ helper=
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &
+"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
 wait "$training"
 training_exit=$?

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d49cb7ae503218c30ae61ba21f0de2556b8d5e4e31fa5df67cc955f173e856b1
+# sha256 of all lines below: 1acb3d385e6e050de0117b1a17c0df0bbba4da80003527a5f44ef12dae01a492
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -32,10 +32,16 @@ export TRIPTYCH_JOB_PROCESS=$$
 on_every_node=(
     "$python"
 )
-# One process a GPU. When one dies, the others are ended.
+# One process a GPU, and one that sees how it ends. When one dies, the others are ended.
 on_every_gpu=(
     "$python" -m torch.distributed.run --standalone --nproc-per-node=2
 )
+each_rank=(
+    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.training "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json
+)
+# Of two dollar signs torch.distributed.run makes one, and of some words behind one a number.
+each_rank=("${each_rank[@]//\$/\$\$}")
 # One process beside this script.
 here=("$python")
 
@@ -102,7 +108,7 @@ helper=
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" -m workflow_lib.training "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json >"$logs/training.log" 2>&1 &
+"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
 wait "$training"
 training_exit=$?

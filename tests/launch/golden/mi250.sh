@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 32f38d3bdfc1cbb9972291321c831bbdcef20a88a90655ed000e658dc4cfcad7
+# sha256 of all lines below: cb66e5d0837bd0b3ee89e3d393e4e800981ec9a723bf521ee04e0ce1bfd35fa7
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -16,6 +16,7 @@
 #SBATCH --mem=0
 #SBATCH --time=26
 #SBATCH --signal=B:USR2@60
+#SBATCH --requeue
 
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # what looks like a variable within a value is none
@@ -24,7 +25,8 @@ run_directory=/srv/triptych/results/cells/mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
-job=${SLURM_JOB_ID:?"is not set: give this script to sbatch"}
+# In an array the job is one of its tasks, which the array's script names.
+job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -47,11 +49,15 @@ on_every_node=(
     --cpus-per-task=1 --gres=gpu:mi250:8
     "$python"
 )
-# One process a GPU. When one dies, the others are ended.
+# One process a GPU, and one that sees how it ends. When one dies, the others are ended.
 on_every_gpu=(
     srun --kill-on-bad-exit=1 --nodes=4 --ntasks=32
     --ntasks-per-node=8 --gres=gpu:mi250:8
     "$python"
+)
+each_rank=(
+    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.training "$cell"
 )
 # One process beside this script.
 here=("$python")
@@ -119,7 +125,7 @@ helper=
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" -m workflow_lib.training "$cell" >"$logs/training.log" 2>&1 &
+"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
 wait "$training"
 training_exit=$?

@@ -1,0 +1,1 @@
+"""Faults put into runs on a real Slurm: is anything lost, doubled or left unexplained?"""

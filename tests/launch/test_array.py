@@ -1,0 +1,266 @@
+"""Many runs as tasks of one job: each is its run's own script, and is waited for as any other."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch import runs, scripts
+from workflow_lib import cells, records, results
+from workflow_lib.launch import __main__ as command
+from workflow_lib.launch import array, render
+from workflow_lib.launch.schedulers import SubmissionError
+from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
+
+
+class Sbatch:
+    """An ``sbatch`` that keeps what it was given and numbers jobs from 71."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.command = directory / "bin" / "sbatch"
+        self.command.parent.mkdir()
+        self.does("")
+
+    def does(self, commands: str) -> None:
+        """Do this before the job's number is printed."""
+        self.command.write_text(
+            f'#!/bin/bash\ncd {self.directory}\nprintf "%s\\n" "$@" ENDS >>arguments\n{commands}\n'
+            'n=$(grep -c ENDS arguments)\necho "$((70 + n));cluster"\n'
+        )
+        self.command.chmod(0o755)
+
+    def calls(self) -> list[list[str]]:
+        """Arguments of every call."""
+        file = self.directory / "arguments"
+        text = file.read_text() if file.exists() else ""
+        return [call.splitlines() for call in re.split(r"ENDS\n", text)[:-1]]
+
+
+@pytest.fixture
+def sbatch(tmp_path, monkeypatch):
+    made = Sbatch(tmp_path)
+    monkeypatch.setenv("PATH", str(made.command.parent), prepend=":")
+    # Where this user's processes take turns.
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "turns"))
+    return made
+
+
+@pytest.fixture
+def rendered(tmp_path):
+    """Render a run of the cluster's smoke test; returns its paths."""
+
+    def render_one(number: int, minutes: int = 15, **changes: object) -> RunPaths:
+        cell = scripts.with_baseline(scripts.planned("smoke-h200").cell)
+        site = scripts.platform(tmp_path, "h200", python="python3", **changes)
+        directory = results.run_directory(tmp_path / "results", cell.id, number)
+        places = render.Places(tmp_path, directory, None)
+        render.write(cell, render.job_script(cell, site, places, minutes), directory)
+        return RunPaths(directory)
+
+    return render_one
+
+
+def submit(some, tmp_path, at_once=4):
+    return array.submit_all([paths.directory for paths in some], tmp_path / "results", at_once)
+
+
+def job_of(paths):
+    return records.read_record(paths.job, JobRecord).job_id
+
+
+def asked(script):
+    return re.findall(r"^#SBATCH --([a-z-]+)=(.*)$", script.read_text(), flags=re.MULTILINE)
+
+
+def test_runs_that_ask_for_the_same_become_one_array_with_the_longest_limit(
+    rendered, sbatch, tmp_path
+):
+    some = [rendered(1, 15), rendered(2, 40), rendered(3, 20)]
+    assert submit(some, tmp_path, at_once=2) == ["71"]
+    assert [job_of(paths) for paths in some] == ["71_1", "71_2", "71_3"]
+    (arguments,) = sbatch.calls()
+    script = Path(arguments[-1])
+    request = dict(asked(script))
+    assert (request["time"], request["array"]) == ("40", "1-3%2")
+    # All else is what each run asks for.
+    own = dict(asked(some[0].script))
+    assert {**own, "time": "40", "array": "1-3%2", "job-name": request["job-name"]} == request
+    # Each task's log goes where the run's would.
+    output = next(each for each in arguments if each.startswith("--output="))
+    pattern = output.removeprefix("--output=").replace("%A", "71").replace("%a", "2")
+    assert Path(pattern).parent.resolve() == some[1].logs.resolve()
+    assert Path(pattern).name == "slurm-71_2.log"
+
+
+def test_runs_that_ask_for_something_else_become_another_array(rendered, sbatch, tmp_path):
+    some = [rendered(1), rendered(2, qos="long"), rendered(3)]
+    assert submit(some, tmp_path) == ["71", "72"]
+    assert [job_of(paths) for paths in some] == ["71_1", "72_1", "71_2"]
+
+
+def test_an_array_is_no_longer_than_slurm_takes(rendered, sbatch, tmp_path, monkeypatch):
+    monkeypatch.setattr(array, "LONGEST", 2)
+    some = [rendered(number) for number in (1, 2, 3)]
+    assert submit(some, tmp_path) == ["71", "72"]
+    assert [job_of(paths) for paths in some] == ["71_1", "71_2", "72_1"]
+
+
+def test_every_run_is_announced_before_slurm_hears_of_it(rendered, sbatch, tmp_path):
+    sbatch.does("find results -name submission.json >announced")
+    some = [rendered(1), rendered(2)]
+    submit(some, tmp_path)
+    announced = (tmp_path / "announced").read_text().split()
+    assert sorted(announced) == sorted(
+        str(paths.submission.relative_to(tmp_path)) for paths in some
+    )
+    told = [records.read_record(paths.submission, SubmissionRecord) for paths in some]
+    assert [each.array_task for each in told] == [1, 2]
+    assert {each.job_name for each in told} == {
+        dict(asked(Path(sbatch.calls()[0][-1])))["job-name"]
+    }
+
+
+def test_what_has_a_result_a_job_or_a_last_word_is_left_alone(rendered, sbatch, tmp_path, capsys):
+    done, submitted, announced, ended = (rendered(number) for number in (1, 2, 3, 4))
+    outcome = OutcomeRecord(Outcome.OUT_OF_MEMORY, "", "5", (), None, None, None, False)
+    records.write_json(done.outcome, outcome)
+    records.write_json(submitted.job, JobRecord("slurm", "6", 0.0, "somebody"))
+    records.write_json(announced.submission, SubmissionRecord("name", 0.0, "somebody"))
+    runs.end(ended)
+    assert submit([done, submitted, announced, ended], tmp_path) == []
+    assert sbatch.calls() == []
+    assert "every run has a result" in capsys.readouterr().err
+
+
+def test_a_failed_run_is_taken_and_its_attempt_kept(rendered, sbatch, tmp_path):
+    failed = rendered(1)
+    records.write_json(failed.job, JobRecord("slurm", "6", 0.0, "somebody"))
+    outcome = OutcomeRecord(Outcome.TIMEOUT, "", "6", (), None, None, None, False)
+    records.write_json(failed.failure, outcome)
+    assert submit([failed], tmp_path) == ["71"]
+    assert job_of(failed) == "71_1"
+    assert not failed.failure.exists()
+    assert (failed.attempts / "1" / "failure.json").exists()
+    assert failed.logs.is_dir()  # Slurm makes no directory for a log
+
+
+def test_a_run_that_a_process_waits_for_is_left_to_it(rendered, sbatch, tmp_path, capsys):
+    waited_for, free = rendered(1), rendered(2)
+    with waited_for.lock.open("a") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        submit([waited_for, free], tmp_path)
+    assert not waited_for.job.exists()
+    assert not waited_for.submission.exists()
+    assert job_of(free) == "71_1"
+    assert "a process already waits for it" in capsys.readouterr().err
+
+
+def test_what_slurm_refuses_leaves_no_run_announced(rendered, sbatch, tmp_path):
+    sbatch.does("echo 'sbatch: error: Invalid job array specification' >&2; exit 1")
+    some = [rendered(1), rendered(2)]
+    with pytest.raises(SubmissionError, match="Invalid job array specification"):
+        submit(some, tmp_path)
+    assert not any(paths.submission.exists() or paths.job.exists() for paths in some)
+
+
+def test_where_nobody_knows_whether_slurm_took_it_the_runs_stay_announced(
+    rendered, sbatch, tmp_path
+):
+    sbatch.does("echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1")
+    some = [rendered(1), rendered(2)]
+    with pytest.raises(SubmissionError, match="timed out"):
+        submit(some, tmp_path)
+    assert all(paths.submission.exists() and not paths.job.exists() for paths in some)
+
+
+def test_nothing_is_submitted_while_a_run_lacks_something(rendered, sbatch, tmp_path):
+    good, edited, absent, without = (rendered(number) for number in (1, 2, 3, 4))
+    edited.script.write_text(edited.script.read_text() + "\n")
+    absent.script.unlink()
+    cell = records.read_record(without.cell, records.Cell)
+    text = dataclasses.replace(cell, data=records.Data("corpus", "text"))
+    records.write_json(without.cell, text)
+    local = runs.rendered(tmp_path)
+    for bad, message in (
+        (edited, "was edited after it was rendered"),
+        (absent, "--until render tokenize` writes"),
+        (without, r"corpus/tokens\.json is not there"),
+        (local, "its platform is not Slurm's"),
+    ):
+        if bad is local:
+            records.write_json(tmp_path / "results/data/python-sources/tokens.json", {})
+        with pytest.raises(SubmissionError, match=message):
+            submit([good, bad], tmp_path)
+    assert sbatch.calls() == []
+    assert not good.submission.exists()
+
+
+@pytest.mark.parametrize("name", ["plain", "it's $(touch canary) %a %j #\n"])
+def test_a_task_runs_its_runs_script_as_it_was_submitted(name, rendered, sbatch, tmp_path):
+    recorders = scripts.Recorders(tmp_path / "commands")
+    for each in ("srun", "python3"):
+        recorders.add(each)
+    where = tmp_path / name
+    (where / "results").mkdir(parents=True)
+    some = []
+    for paths in (rendered(1), rendered(2)):
+        moved = RunPaths(where / "results" / paths.directory.name)
+        places = render.Places(tmp_path, moved.directory, None)
+        cell = records.read_record(paths.cell, records.Cell)
+        site = scripts.platform(tmp_path, "h200", python="python3")
+        render.write(cell, render.job_script(cell, site, places, 15), moved.directory)
+        some.append(moved)
+    array.submit_all([paths.directory for paths in some], where / "results", 1)
+    # What is rendered meanwhile is not what was submitted.
+    some[1].script.write_text("touch canary\n")
+    (script,) = (where / "results" / "arrays").glob("*/job.sh")
+    done = recorders.run(
+        *(script,), SLURM_JOB_ID="80", SLURM_ARRAY_JOB_ID="71", SLURM_ARRAY_TASK_ID="2"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    nodes = recorders.module_arguments("python3", "workflow_lib.launch.node")
+    assert {tuple(each[2:4]) for each in nodes} == {
+        (verb, str(some[1].directory)) for verb in ("begin", "wait-for-telemetry", "end")
+    }
+    jobs = [each[each.index("--job") + 1] for each in nodes if "--job" in each]
+    assert jobs == ["71_2", "71_2"]
+    assert not [path for path in tmp_path.rglob("canary*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    "checker", [["bash", "-n"], [str(Path(sys.executable).parent / "shellcheck")]]
+)
+def test_the_arrays_script_is_sound_shell(checker, rendered, sbatch, tmp_path):
+    submit([rendered(1), rendered(2)], tmp_path)
+    script = sbatch.calls()[0][-1]
+    done = subprocess.run([*checker, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_command_takes_every_run_of_a_sweep(sbatch, tmp_path, monkeypatch, capsys):
+    arguments = ["launch", "array", "--config", str(scripts.CONFIG), "--sweep", "smoke-h200"]
+    arguments += ["--results", str(tmp_path / "results"), "--at-once", "2"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert command.main() == 1
+    assert "--until render tokenize` writes every run's script" in capsys.readouterr().err
+    count = 0
+    for planned in cells.expand_study(scripts.study())["smoke-h200"].cells:
+        for run in range(1, planned.repeats + 1):
+            directory = results.run_directory(tmp_path / "results", planned.cell.id, run)
+            site = scripts.study().platforms["h200"]
+            places = render.Places(tmp_path, directory, None)
+            script = render.job_script(planned.cell, site, places, 15)
+            render.write(planned.cell, script, directory)
+            count += 1
+    assert command.main() == 0
+    assert f"submitted job 71 with {count} tasks" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", [*arguments[:-1], "0"])
+    with pytest.raises(SystemExit):
+        command.main()

@@ -1,0 +1,98 @@
+"""What some sites want of jobs, on a real Slurm: options of their own, and job arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.launch import scripts
+from tests.slurm import study
+from tests.slurm.test_workflow import site  # noqa: F401  # a fixture
+from workflow_lib.records import RunPaths
+from workflow_lib.study import load_study
+
+
+def _repeat(config: Path, repeats: int) -> None:
+    path = config / "sweeps" / "tiny.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"repeats": repeats}))
+
+
+def test_slurm_is_asked_for_what_the_platforms_file_says(slurm_cluster, tmp_path):
+    options = {"comment": "power", "nice": 5, "contiguous": True, "switches": "1@00:02:00"}
+    config = study.write(
+        tmp_path / "config",
+        exclude_nodes=["h100-2", "mi250-[1-1]"],
+        requeue=False,
+        sbatch_options=options,
+        time_limit_max_min=3000,
+    )
+    platform = load_study(config).platforms["h200"]
+    cell = scripts.planned("smoke-h200").cell
+    places = scripts.write(cell, platform, tmp_path, tmp_path / "results")
+    script = str(places.run_directory / "job.sh")
+    output = f"--output={os.devnull}"
+    job_id = slurm_cluster.run("sbatch", "--hold", "--parsable", output, script).stdout.strip()
+    told = slurm_cluster.run("scontrol", "show", "job", "--oneliner", job_id).stdout
+    slurm_cluster.run("scancel", job_id)
+    for expected in ("ExcNodeList=h100-2,mi250-1", "Requeue=0", "Comment=power", "Nice=5"):
+        assert f" {expected} " in told
+    assert " Contiguous=1 " in told
+    assert "Switches=1@00:02:00" in told
+
+    command = [sys.executable, "-m", "workflow_lib.partition", "--config", str(config)]
+    environment = dict(slurm_cluster.environment)
+    done = subprocess.run(
+        [*command, "--platform", "h200"],
+        cwd=study.ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # Two days, in the cluster's slurm.conf.
+    (line,) = done.stdout.splitlines()
+    assert "time_limit_max_min: 3000, but the partition takes jobs of at most 2880 min" in line
+
+
+@pytest.mark.slow
+def test_the_workflow_takes_what_ran_as_an_array(site, slurm_cluster):  # noqa: F811
+    _repeat(site.config, 3)
+    rendered = site.snakemake("slurm_mi250", "--until", "render", "tokenize")
+    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    arguments = ["--config", str(site.config), "--results", str(site.results)]
+    command = [sys.executable, "-m", "workflow_lib.launch", "array", *arguments]
+    submitted = subprocess.run(
+        [*command, "--sweep", "tiny-mi250", "--at-once", "3"],
+        cwd=study.ROOT,
+        env=dict(site.environment),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert submitted.returncode == 0, submitted.stderr
+    runs = site.runs("mi250")
+    ids = [json.loads(run.job.read_text())["job_id"] for run in runs]
+    array = ids[0].partition("_")[0]
+    assert ids == [f"{array}_{task}" for task in (1, 2, 3)]
+
+    # The workflow starts while they queue and run: it submits nothing of its own.
+    done = site.snakemake("slurm_mi250", "--until", "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for run, job_id in zip(runs, ids, strict=True):
+        outcome = json.loads(run.outcome.read_text())
+        assert (outcome["outcome"], outcome["job_id"]) == ("completed", job_id)
+        assert not outcome["script_edited"]
+        assert not run.attempts.exists()
+        assert (run.logs / f"slurm-{job_id}.log").exists()
+    fields = "JobID,State,TimelimitRaw"
+    told = slurm_cluster.run("sacct", "-X", "-n", "-P", "-j", array, f"--format={fields}").stdout
+    limit = re.search(r"^#SBATCH --time=(\d+)$", RunPaths(runs[0].directory).script.read_text(), 8)
+    assert limit is not None
+    assert sorted(told.split()) == [f"{each}|COMPLETED|{limit[1]}" for each in ids]

@@ -1,0 +1,218 @@
+"""What looks like a secret, what a terminal gets, whose directories are trusted; and that no code
+of the project unpickles a file or has a shell read a value.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from workflow_lib import safety
+from workflow_lib.config import Container, Platform
+from workflow_lib.study import ConfigError, checked
+from workflow_lib.training import __main__ as training
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HF_TOKEN", "hf_token", "GITHUB_TOKEN_2", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID"),
+        *("WANDB_API_KEY", "WANDB_APIKEY", "MY_PAT", "PASSWD", "MYSQL_PWD", "SMTP_PASSWORD"),
+        *("SSH_PASSPHRASE", "GOOGLE_APPLICATION_CREDENTIALS", "PROXY_AUTH", "SESSION_COOKIE"),
+        *("TORCH_HUB_TOKEN", "APPTAINER_DOCKER_PASSWORD", "JWT", "ENCRYPTION_KEY", "PASS"),
+    ],
+)
+def test_names_of_secrets_are_known(name):
+    assert safety.names_secret(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TOKENIZERS_PARALLELISM", "MAX_TOKENS", "TOKENS_PER_STEP", "NCCL_DEBUG", "PATH"),
+        *("LD_LIBRARY_PATH", "KEYBOARD", "PATTERN", "COMPASS", "AUTHOR", "OMP_NUM_THREADS"),
+        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_IB_PKEY", "BYPASS_CACHE", "PASSES"),
+    ],
+)
+def test_other_names_are_no_secrets(name):
+    assert not safety.names_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("http://ada:lovelace@proxy:3128", True),
+        ("docker://ada:lovelace@registry/image:tag", True),
+        ("see postgresql+psycopg://ada:x@db/y", True),
+        ("docker://nvcr.io#nvidia/pytorch:25.01-py3", False),
+        ("docker://ada@nvcr.io#nvidia/pytorch:25.01-py3", False),
+        ("http://proxy:3128/a@b", False),
+        ("ada:lovelace@host", False),
+        ("http://host:80/?q=a:b@c", False),
+        ("", False),
+    ],
+)
+def test_an_address_with_a_password_is_known(text, holds):
+    assert safety.holds_password(text) is holds
+
+
+def test_a_password_in_a_platforms_file_is_refused_without_repeating_it():
+    address = "docker://ada:lovelace@registry/image"
+    with pytest.raises(ConfigError, match="image: holds an address with a password") as refused:
+        checked("site.yaml", Container, {"runtime": "pyxis", "image": address})
+    assert "lovelace" not in str(refused.value)
+    with pytest.raises(ConfigError, match="HTTPS_PROXY holds an address with") as refused:
+        checked("site.yaml", Platform, {"environment": {"HTTPS_PROXY": address}})
+    assert "lovelace" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text, ünïcødé and 日本語", "plain text, ünïcødé and 日本語"),
+        ("two\nlines", "two\nlines"),
+        ("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07"),
+        ("over\rwritten\b", "over\\rwritten\\x08"),
+        ("\x9b31m\x85", "\\x9b31m\\x85"),
+        ("\u202edesrever\u2028", "\\u202edesrever\\u2028"),
+        (os.fsdecode(b"\xff"), "\\udcff"),
+    ],
+)
+def test_a_terminal_gets_nothing_that_it_obeys(text, shown):
+    assert safety.printable(text) == shown
+    assert shown.replace("\n", "").isprintable()
+
+
+def test_a_directory_is_made_for_its_user_alone_and_found_again(tmp_path):
+    directory = safety.private_directory(tmp_path / "own")
+    assert directory.stat().st_mode & 0o777 == 0o700
+    assert safety.private_directory(directory) == directory
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_a_directory_that_others_can_write_is_not_trusted(tmp_path, mode):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(mode)
+    with pytest.raises(PermissionError, match="set TMPDIR"):
+        safety.private_directory(tmp_path / "open")
+
+
+def test_a_link_to_a_directory_of_ones_own_is_not_followed(tmp_path):
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(PermissionError, match="is a link"):
+        safety.private_directory(tmp_path / "link")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_another_users_directory_is_not_trusted(tmp_path):
+    (tmp_path / "theirs").mkdir(mode=0o700)
+    os.chown(tmp_path / "theirs", 65534, 65534)
+    with pytest.raises(PermissionError, match="somebody else"):
+        safety.private_directory(tmp_path / "theirs")
+
+
+# ------------------------------------------------------------------------------------- the code
+
+#: modules that make objects, or code, out of bytes
+_PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+_PICKLES |= {"multiprocessing"}  # its connections and managers unpickle what comes
+#: calls that unpickle, or have text executed; ``weights_only=True`` makes torch.load safe
+_CALLS = {
+    *("torch.load", "torch.jit.load", "torch.hub.load", "pl.DataFrame.deserialize"),
+    *("pandas.read_pickle", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "yaml.load_all"),
+    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
+    *("eval", "exec", "compile", "__import__", "jinja2.Template"),
+}
+
+
+def offences(source):
+    """What a module does that nothing here may do."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            names = []
+        yield from (f"imports {name}" for name in names if name.partition(".")[0] in _PICKLES)
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            if called in _CALLS and options.get("weights_only") != "True":
+                yield f"calls {called}"
+            for option in ("shell", "allow_pickle"):
+                if options.get(option, "False") != "False":
+                    yield f"calls {called} with {option}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from dill import loads",
+        "def f():\n    import joblib.externals",
+        "torch.load(path)",
+        "np.load(path, allow_pickle=True)",
+        "np.load(path, allow_pickle=flag)",
+        "yaml.load(text, Loader=yaml.UnsafeLoader)",
+        "subprocess.run(text, shell=True)",
+        "eval(text)",
+    ],
+)
+def test_code_that_executes_what_it_reads_is_found(source):
+    assert list(offences(source))
+
+
+def test_other_code_is_not():
+    safe = "import json, yaml\nyaml.safe_load(text)\nre.compile(x)\nnp.load(path)\n"
+    assert not list(offences(safe + "torch.load(p, weights_only=True)\nmodule.compile()\n"))
+
+
+def test_nothing_is_unpickled_and_no_value_is_code():
+    # torch's own compiler does, in a directory of this user alone: see below.
+    found = {
+        str(path.relative_to(ROOT)): offence
+        for directory in ("workflow_lib", "profiles", "docs")
+        for path in sorted((ROOT / directory).rglob("*.py"))
+        for offence in offences(path.read_text(encoding="utf-8"))
+    }
+    assert found == {}
+
+
+def test_compiled_layers_are_kept_where_nobody_else_can_put_any(tmp_path, monkeypatch):
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    training._keep_compiled_code_private()
+    kept = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert kept == tmp_path / f"triptych-{os.getuid()}-compiled"
+    assert kept.stat().st_mode & 0o777 == 0o700
+
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    kept.chmod(0o777)
+    with pytest.raises(PermissionError, match="others"):
+        training._keep_compiled_code_private()
+    # What a site sets, it has thought about.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/scratch/own")
+    training._keep_compiled_code_private()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/scratch/own"
+
+
+def test_submitit_is_given_commands_and_no_functions():
+    """Functions it pickles into the directory of logs, and unpickles what lies there afterwards."""
+    used = {
+        found
+        for path in (ROOT / "workflow_lib").rglob("*.py")
+        for found in re.findall(
+            r"submitit\.(\w+)|executor\.(\w+)", path.read_text(encoding="utf-8")
+        )
+    }
+    assert {name for pair in used for name in pair if name} <= {
+        *("local", "helpers", "LocalExecutor", "update_parameters", "_submit_command"),
+    }

@@ -1,0 +1,34 @@
+"""``config/config.yaml``: what an invocation of the workflow does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from workflow_lib.config.fields import Strict, Text
+
+
+def _fit_for_rules(path: str) -> str:
+    if path.startswith("-"):
+        raise ValueError(f"{path!r} begins with a hyphen and would be read as an option; use ./…")
+    if "{" in path or "}" in path:
+        raise ValueError(f"{path!r} holds a brace, with which Snakemake marks what is to be filled")
+    return path
+
+
+#: a path that rules name in their inputs, outputs and commands
+Directory = Annotated[Text, AfterValidator(_fit_for_rules)]
+
+
+class Invocation(Strict):
+    """``config/config.yaml``, and what a profile and ``--config`` say instead."""
+
+    config_directory: Directory
+    """The study's configuration: its models, platforms, data and sweeps."""
+    results_directory: Directory
+    """Where results go."""
+    sweeps: tuple[str, ...] = Field(min_length=1, strict=False)
+    """Names of sweeps; those that are for the chosen platform are run."""
+    platform: str | None = None
+    """Name of the platform; a profile gives it."""

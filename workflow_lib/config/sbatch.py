@@ -1,0 +1,71 @@
+"""What a platform's file may say to sbatch: words of an ``#SBATCH`` line, where nothing can be
+quoted reliably, and any option but those that the workflow sets itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+#: a word that Slurm takes in an #SBATCH line
+SchedulerWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$")]
+#: --constraint also has operators: "[rack1|rack2]", "a&b", "a*2"
+SchedulerConstraint = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:@+&|*()\[\]-]+$")]
+#: "node7", "node[1-3,5]", "rack[1-2]-node[01-16]"; a name with a slash would be read as a file
+HostExpression = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(\[[0-9][0-9,-]*\][A-Za-z0-9_.-]*)*$")
+]
+#: the long name of an option of sbatch, without its hyphens
+OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$")]
+#: what it is set to; true for one that takes nothing
+OptionValue = SchedulerWord | Annotated[int, Field(ge=0)] | Literal[True]
+
+#: options that have a key of their own in a platform's file
+_KEYS = {
+    "account": ("account",),
+    "constraint": ("constraint",),
+    "cpus_per_gpu": ("cpus-per-task", "cpus-per-gpu"),
+    "exclude_nodes": ("exclude",),
+    "exclusive": ("exclusive", "oversubscribe", "share"),
+    "gpu_request and gpu_type": (
+        *("gres", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task"),
+    ),
+    "memory_per_node_gb": ("mem", "mem-per-cpu", "mem-per-gpu"),
+    "partition": ("partition",),
+    "qos": ("qos",),
+    "requeue": ("requeue", "no-requeue"),
+    "reservation": ("reservation",),
+    "time_limit_max_min": ("time", "time-min"),
+}
+#: options on which the workflow relies: how a job is named, laid out, watched and found again
+_RELIED_ON = (
+    *("array", "job-name", "clusters", "cluster", "test-only", "wait", "parsable"),
+    *("nodes", "nodefile", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core"),
+    *(
+        "ntasks-per-socket",
+        "tres-per-task",
+        "overcommit",
+        "distribution",
+        "use-min-nodes",
+        "gpu-bind",
+    ),
+    *("signal", "no-kill", "export", "export-file", "get-user-env", "propagate"),
+    *("output", "error", "input", "open-mode", "chdir", "wrap", "container", "container-id"),
+    *("uid", "gid", "ignore-pbs", "help", "usage", "version"),
+)
+
+
+def refusal(names: Iterable[str]) -> str | None:
+    """Why a platform's file may not set one of these options of sbatch; None where it may set all.
+
+    Slurm takes the beginning of an option's name for the option.
+    """
+    for name in names:
+        for key, options in _KEYS.items():
+            if any(option.startswith(name) for option in options):
+                return f"the workflow sets --{name} itself; use the key {key} instead"
+        if any(option.startswith(name) for option in _RELIED_ON):
+            return f"the workflow relies on --{name} being as it sets it; leave it out"
+    return None

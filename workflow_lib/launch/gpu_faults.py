@@ -1,0 +1,84 @@
+"""Faults of GPUs that the telemetry saw, and that explain why ranks died or waited in vain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_lib.records import GPU_EVENTS, RunPaths
+from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+
+_NVLINK = dict.fromkeys((74, *range(144, 151)), "an NVLink failed")
+#: Xids that no application causes: those for which NVIDIA's catalogue ("Analyzing Xid Errors with
+#: the Xid Catalog", docs.nvidia.com/deploy/xid-errors) has the GPU or its machine reset, and 94,
+#: after which the application must start again. 63 (a row was remapped), 92, 155 and 156 also come
+#: of what works as intended; 13, 31, 43 and 45 of what the application did, or of its end.
+_FATAL_XIDS = _NVLINK | {
+    46: "the GPU stopped processing",
+    48: "an uncorrectable memory error",
+    62: "its micro-controller halted",
+    64: "a row of its memory could not be remapped",
+    79: "the GPU fell off the bus",
+    94: "a contained memory error",
+    95: "an uncontained memory error",
+    109: "a context switch did not end",
+    110: "a security fault",
+    119: "its system processor did not answer",
+    120: "its system processor failed",
+    136: "a link could not be trained",
+    140: "an unrecovered memory error",
+    143: "the GPU could not be initialised",
+    158: "a fatal timeout",
+    167: "a fatal timeout of PCIe",
+    169: "its micro-controller halted",
+    171: "an uncorrectable memory error",
+    172: "an uncorrectable memory error",
+}
+
+
+@dataclass(frozen=True)
+class GpuFault:
+    """One fault of one GPU."""
+
+    node: str
+    #: index within the node, as telemetry counts
+    gpu: int
+    unix_time_s: float
+    #: e.g. "Xid 79, the GPU fell off the bus"
+    what: str
+    #: links also fail because the GPU at their other end did
+    of_link: bool
+
+    def __str__(self) -> str:
+        return f"GPU {self.gpu} of {self.node}: {self.what}"
+
+
+def find(paths: RunPaths) -> tuple[list[GpuFault], list[str]]:
+    """The run's faults, the likeliest cause first: GPUs before links, then by time.
+
+    Also what is wrong with files of events that could not be read to their end.
+    """
+    faults, damaged = [], []
+    for node in paths.sampled_nodes():
+        path = paths.gpu_events(node)
+        if not path.is_file():
+            continue
+        try:
+            for _, row in read_csv(path, GPU_EVENTS):
+                time_s, gpu, code = row["unix_time_s"], row["gpu"], row["code"]
+                what = _fault(row["event"], code)
+                if what is not None and isinstance(time_s, float) and isinstance(gpu, int):
+                    faults.append(GpuFault(node, gpu, time_s, what, code in _NVLINK))
+        except (InvalidTelemetryError, OSError) as error:
+            damaged.append(str(error).rstrip("."))
+    return sorted(faults, key=lambda fault: (fault.of_link, fault.unix_time_s)), damaged
+
+
+def _fault(event: object, code: object) -> str | None:
+    """In words, where the event is a fault of the GPU; None where it is none."""
+    if event == "lost":
+        return "the driver lost it"
+    if event == "ecc_uncorrected":
+        return "an uncorrectable memory error (ECC)"
+    if event == "xid" and isinstance(code, int) and code in _FATAL_XIDS:
+        return f"Xid {code}, {_FATAL_XIDS[code]}"
+    return None

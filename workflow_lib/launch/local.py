@@ -1,0 +1,129 @@
+"""This machine, through submitit's local controller, which outlives the process that waits.
+
+submitit pickles functions for its own jobs; none is pickled here. What is submitted is the script
+that lies in the run directory, and its result is read from the files that it leaves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from workflow_lib.launch.board import Found
+from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.refusals import SubmissionError
+from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
+
+#: a local job is ended after this long: the local platform is for small cells
+LIMIT_MIN = 60
+#: Starts submitit's controller and prints its process id. A process of its own does so, which is
+#: the first of a session: no terminal then ends the job, and whoever waits need not hold submitit.
+_START = f"""\
+import os, sys
+answer = os.dup(1)
+for stream in (0, 1, 2):
+    os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+import submitit
+executor = submitit.LocalExecutor(folder=sys.argv[1])
+executor.update_parameters(timeout_min={LIMIT_MIN}, stderr_to_stdout=True)
+os.write(answer, str(executor._submit_command(sys.argv[2]).job_id).encode())
+"""
+
+
+class Local:
+    """This machine."""
+
+    runs_elsewhere = False
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Nobody queues here."""
+        yield
+
+    def submit(
+        self,
+        paths: RunPaths,
+        cell: Cell,
+        submission: SubmissionRecord,
+        lock: int | None = None,
+        avoid: Sequence[str] = (),
+    ) -> str:
+        """Start ``job.sh`` under a controller that ends it at the time limit."""
+        if re.search(r"%[jtAa]", str(paths.logs)):
+            raise SubmissionError(
+                f"{paths.logs}: submitit reads %j, %t, %A and %a in a path as numbers of a job; "
+                "choose another results directory"
+            )
+        # submitit hides all GPUs unless told how many; let the job see what this process may see.
+        default = ",".join(str(index) for index in range(cell.ranks_per_node))
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
+        name = f"TRIPTYCH_JOB={submission.job_name}"
+        command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
+        done = subprocess.run(
+            [sys.executable, "-c", _START, str(paths.logs), shlex.join(command)],
+            capture_output=True,
+            text=True,
+            check=False,
+            start_new_session=True,
+            pass_fds=() if lock is None else (lock,),
+        )
+        if done.returncode or not done.stdout.isdigit():
+            raise SubmissionError(f"submitit started no job: {done.stderr.strip()}")
+        return done.stdout
+
+    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
+        """Among the processes of this machine."""
+        name = f"TRIPTYCH_JOB={submission.job_name}".encode()
+        for directory in Path("/proc").iterdir():
+            if directory.name.isdigit():
+                # Others' processes may not be looked into, and some are gone by now.
+                with contextlib.suppress(OSError):
+                    controls = b"submitit.local._local" in (directory / "cmdline").read_bytes()
+                    if controls and name in (directory / "environ").read_bytes():
+                        return Found(directory.name, is_absent=False)
+        return Found(None, is_absent=True)
+
+    def state(self, job_id: str) -> JobState | None:
+        """RUNNING while the controller's process is there, else FINISHED."""
+        return JobState("RUNNING" if _controls(job_id) else "FINISHED")
+
+    def cancel(self, job_id: str) -> str | None:
+        """The controller hands SIGTERM on to the script; one that was started by hand gets it."""
+        if _controls(job_id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(job_id), signal.SIGTERM)
+        return None
+
+    def cancel_submission(self, submission: SubmissionRecord) -> str | None:
+        """As cancel."""
+        job_id = self.find(submission, 0.0).job_id
+        return self.cancel(job_id) if job_id is not None else None
+
+    def forget(self, job_id: str) -> None:
+        """Nothing was kept."""
+
+    def is_over(self, state: JobState | None) -> bool:
+        """A process that is gone does not come back."""
+        return state is not None and state.state == "FINISHED"
+
+    def will_start_again(self, state: JobState | None) -> bool:
+        """Nobody queues anything here."""
+        return False
+
+
+def _controls(job_id: str) -> bool:
+    """Whether the process is there, and is a job's and not another's that got the same number."""
+    try:
+        command = Path(f"/proc/{job_id}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
+        return False
+    # submitit's controller, or the script itself where it was started by hand.
+    return (b"submitit" in command or b"job.sh" in command) and is_running(int(job_id))

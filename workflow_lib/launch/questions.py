@@ -1,0 +1,159 @@
+"""Slurm's commands for what it knows of jobs, and its words for their states."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from workflow_lib.records import JobState
+
+#: how long a command may take to answer
+ANSWER_TIMEOUT_S = 60.0
+#: our own word for a job that neither squeue nor sacct knows any more
+VANISHED = "VANISHED"
+#: states in which a job has ended for good
+_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", VANISHED)
+_OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+_QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+#: columns of sacct beside the state, and where they go; older versions lack some
+_COLUMNS = {
+    "Reason": "reason",
+    "ExitCode": "exit_code",
+    "DerivedExitCode": "step_exit_code",
+    "FailedNode": "failed_node",
+}
+
+
+class NoAnswerError(RuntimeError):
+    """Slurm did not answer a question; what it said instead."""
+
+    @property
+    def no_accounting(self) -> bool:
+        """Whether the cluster keeps no accounts at all."""
+        return "accounting storage is disabled" in str(self).lower()
+
+    @property
+    def unknown_column(self) -> str | None:
+        """The column of sacct that this version does not have, if that is the matter."""
+        found = re.search(r'invalid field requested: "(\w+)"', str(self), re.IGNORECASE)
+        return found[1] if found and found[1] in _COLUMNS else None
+
+
+#: job → its state; or job name → the job's id and state
+States = dict[str, JobState]
+Named = dict[str, tuple[str, JobState]]
+
+
+def queued(jobs: Sequence[str]) -> States:
+    """The states of those jobs that slurmctld still knows, ended ones among them.
+
+    Raises NoAnswerError.
+    """
+    if not jobs:
+        return {}
+    try:
+        rows = _squeue(f"--jobs={','.join(jobs)}")
+    except NoAnswerError as error:
+        if "invalid job id" in str(error).lower():  # what it says where it knows none of them
+            return {}
+        raise
+    return {job: state for job, _, state in rows if job in jobs}
+
+
+def queued_by_name(names: Sequence[str]) -> Named:
+    """This user's jobs of these names that slurmctld still knows. Raises NoAnswerError."""
+    rows = _squeue("--me", f"--name={','.join(names)}")
+    return {name: (job, state) for job, name, state in rows if name in names}
+
+
+def accounted(jobs: Sequence[str], lacks: Sequence[str] = ()) -> States:
+    """The states of those jobs that the accounting database knows, without the columns that this
+    Slurm ``lacks``. Raises NoAnswerError.
+    """
+    rows = _sacct(lacks, f"--jobs={','.join(jobs)}")
+    return {job: state for job, _, state in rows if job in jobs}
+
+
+def accounted_by_name(names: Mapping[str, float], lacks: Sequence[str] = ()) -> Named:
+    """The jobs of these names in the accounting database; each with when it was submitted, in Unix
+    time. Raises NoAnswerError.
+    """
+    # An hour earlier, as clocks differ.
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(names.values()) - 3600))
+    rows = _sacct(lacks, f"--name={','.join(names)}", f"--starttime={since}")
+    return {name: (job, state) for job, name, state in rows if name in names}
+
+
+def word(state: JobState | None) -> str:
+    """The state without what Slurm adds to it, as in "CANCELLED by 0"."""
+    return (state.state if state else "").partition(" ")[0].rstrip("+")
+
+
+def is_over(state: JobState | None) -> bool:
+    """Whether a job in that state has ended for good; a requeued one waits for its next start."""
+    return word(state) in _OVER
+
+
+def will_start_again(state: JobState | None) -> bool:
+    """Whether a job that has run and is in that state was put back into the queue."""
+    return word(state) in _QUEUED
+
+
+def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
+    """Id, name and state of each job."""
+    # An element of an array has its own line, and the id by which it knows itself.
+    text = _output(
+        "squeue", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r", *which
+    )
+    rows = [line.strip().split("|") for line in text.splitlines()]
+    return [
+        (row[0], row[1], JobState(row[2], reason=_told(row[3])))
+        for row in rows
+        if len(row) == 4 and row[2]
+    ]
+
+
+def _sacct(lacks: Sequence[str], *which: str) -> list[tuple[str, str, JobState]]:
+    """Id, name and state of each job."""
+    columns = [column for column in _COLUMNS if column not in lacks]
+    options = ("-X", "--noheader", "--parsable2")
+    wanted = ",".join(["JobID", "JobName", "State", *columns])
+    text = _output("sacct", *options, f"--format={wanted}", *which)
+    rows = [line.strip().split("|") for line in text.splitlines()]
+    return [
+        (
+            row[0],
+            row[1],
+            JobState(
+                row[2],
+                **{_COLUMNS[c]: _told(value) for c, value in zip(columns, row[3:], strict=False)},
+            ),
+        )
+        for row in rows
+        if len(row) >= 3 and row[2]
+    ]
+
+
+def _told(value: str) -> str | None:
+    return value if value not in ("", "None", "Unknown") else None
+
+
+def _output(*command: str) -> str:
+    """What a command prints. Raises NoAnswerError where it fails, hangs or is not there."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_TIMEOUT_S,
+            check=False,
+            process_group=0,  # a terminal's Ctrl-C is for the process that asks
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoAnswerError(f"{command[0]}: {error}") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise NoAnswerError(f"{command[0]}: {said}")
+    return done.stdout

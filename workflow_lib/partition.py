@@ -1,0 +1,186 @@
+"""Whether a platform's file says of its partition what Slurm says of it.
+
+``python -m workflow_lib.partition --platform h200``, on a login node, lists what differs and what
+to write instead: in a minute, not when a job that queued for a day is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow_lib.config import Platform
+from workflow_lib.study import ConfigError, load_study, lookup
+
+#: what sinfo is asked of each node, and of its partition: MaxTime and the nodes that a job may have
+_ASKED = "%N|%c|%m|%G|%f|%T|%l|%s"
+#: states, as sinfo calls them, in which a node takes no jobs
+_DOWN = re.compile(r"down|drain|fail|maint|unk|power|inval|error", re.IGNORECASE)
+
+
+class NoAnswerError(RuntimeError):
+    """Slurm's commands are not there, or do not answer."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of the partition, as Slurm knows it."""
+
+    name: str
+    cpus: int
+    #: 2^20 bytes
+    memory_mib: int
+    #: GPUs by their type; "" where they have none
+    gpus: Mapping[str, int]
+    features: frozenset[str]
+    #: as sinfo calls it, e.g. "idle" or "drained*"
+    state: str
+    #: of the partition; null where it has no limit
+    time_limit_min: float | None
+    most_nodes: int | None
+
+
+def nodes_of(partition: str, excluded: Sequence[str]) -> list[Node]:
+    """The partition's nodes without the excluded ones; none where there is no such partition.
+
+    Raises NoAnswerError.
+    """
+    names = set()
+    if excluded:
+        names = set(_output("scontrol", "show", "hostnames", ",".join(excluded)).split())
+    told = _output(
+        "sinfo", "--noheader", "--Node", f"--partition={partition}", f"--format={_ASKED}"
+    )
+    return [node for node in map(_node, told.splitlines()) if node.name not in names]
+
+
+def differences(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
+    """What the platform's file says otherwise than Slurm, each with the key to change."""
+    if not nodes:
+        yield f"partition: Slurm knows no {platform.partition}; `sinfo --format=%P` lists them"
+        return
+    limit_min, most_nodes = nodes[0].time_limit_min, nodes[0].most_nodes
+    if limit_min is not None and platform.time_limit_max_min > limit_min:
+        yield (
+            f"time_limit_max_min: {platform.time_limit_max_min}, but the partition takes jobs of "
+            f"at most {limit_min:g} min"
+        )
+    if most_nodes is not None and platform.nodes > most_nodes:
+        yield f"nodes: {platform.nodes}, but a job may have at most {most_nodes} here"
+    feature = platform.constraint or ""
+    # A constraint with operators is for Slurm to understand.
+    if re.fullmatch(r"[A-Za-z0-9_.-]+", feature):
+        featured = [node for node in nodes if feature in node.features]
+        if not featured:
+            known = sorted(set().union(*(node.features for node in nodes)))
+            yield f"constraint: {feature}, but the nodes' features are {_listed(known)}"
+        nodes = featured or nodes
+    yield from _of_each_node(platform, nodes)
+    up = [node for node in nodes if not _DOWN.search(node.state)]
+    if len(nodes) < platform.nodes:
+        yield f"nodes: {platform.nodes}, but there are {len(nodes)} that jobs may have"
+    elif len(up) < platform.nodes:
+        down = sorted(node.name for node in nodes if node not in up)
+        yield f"nodes: {platform.nodes}, but only {len(up)} are up now; down: {_listed(down)}"
+
+
+def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
+    kind = platform.gpu_type
+    kinds = sorted({kind for node in nodes for kind in node.gpus})
+    if kind is not None and kind not in kinds:
+        yield f"gpu_type: {kind}, but the types of the nodes' GPUs are {_listed(kinds)}"
+        kind = None
+    wanted = {
+        "gpus_per_node": (
+            *(platform.gpus_per_node, "GPUs"),
+            [node.gpus.get(kind, 0) if kind else sum(node.gpus.values()) for node in nodes],
+        ),
+        "cpus_per_gpu": (
+            *(platform.cpus_per_gpu * platform.gpus_per_node, "CPUs"),
+            [node.cpus for node in nodes],
+        ),
+    }
+    if not platform.exclusive:  # else a job gets what there is
+        wanted["memory_per_node_gb"] = (
+            *(platform.memory_per_node_gb * 1024, "MiB of memory"),
+            [node.memory_mib for node in nodes],
+        )
+    for key, (asked, unit, there) in wanted.items():
+        enough = sum(number >= asked for number in there)
+        if enough < min(platform.nodes, len(nodes)):
+            yield (
+                f"{key}: asks for {asked} {unit} of a node, which {enough} of {len(nodes)} nodes "
+                f"have; the most is {max(there)}"
+            )
+
+
+def _node(line: str) -> Node:
+    name, cpus, memory, gres, features, state, limit, size = line.strip().split("|")
+    gpus: dict[str, int] = {}
+    for kind, number in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)", gres):
+        gpus[kind] = gpus.get(kind, 0) + int(number)
+    most = size.rpartition("-")[2]
+    return Node(
+        name=name,
+        cpus=int(cpus),
+        memory_mib=int(memory),
+        gpus=gpus,
+        features=frozenset(features.split(",")),
+        state=state,
+        time_limit_min=_minutes(limit),
+        most_nodes=int(most) if most.isdecimal() else None,
+    )
+
+
+def _minutes(limit: str) -> float | None:
+    """Slurm's ``days-hours:minutes:seconds`` in minutes, from the right; None where it is none."""
+    days, _, clock = limit.rpartition("-")
+    if not re.fullmatch(r"\d+(:\d+){0,2}", clock):
+        return None
+    hours, minutes, seconds = [0, 0, *map(int, clock.split(":"))][-3:]
+    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(name or "without a name" for name in names) or "none"
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoAnswerError(f"{command[0]}: {error}; run this on a login node") from None
+    if done.returncode:
+        raise NoAnswerError(f"{command[0]}: {' '.join(done.stderr.split())}")
+    return done.stdout
+
+
+def main() -> int:
+    """Returns the exit code: 0 where the file and Slurm agree."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.partition", description=__doc__)
+    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument("--platform", required=True)
+    arguments = parser.parse_args()
+    try:
+        platform = lookup("platform", arguments.platform, load_study(arguments.config).platforms)
+        if platform.partition is None:
+            raise ConfigError(f"{arguments.platform} has no partition: it is this machine")
+        found = list(differences(platform, nodes_of(platform.partition, platform.exclude_nodes)))
+    except (ConfigError, NoAnswerError) as error:
+        print(f"triptych: {error}", file=sys.stderr)
+        return 1
+    path = arguments.config / "platforms" / f"{arguments.platform}.yaml"
+    for difference in found:
+        print(f"{path}: {difference}")
+    if not found:
+        print(f"{path}: partition {platform.partition} is as it says")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
