@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PLATFORM ?= h200
+SWEEP ?= demo
 INJECTIONS ?= 300
 REAL ?= 30
 SEED ?= 1
@@ -11,7 +12,7 @@ SEED ?= 1
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -32,6 +33,11 @@ $(VENV)/.installed-tests: envs/test.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --requirement envs/test.txt
 	@touch $@
 
+# What a laptop needs that only rebuilds: no torch.
+$(VENV)/.installed-analysis: envs/analysis.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --requirement envs/analysis.txt
+	@touch $@
+
 environment: $(VENV)/.installed ## install pinned versions into .venv
 
 # ------------------------------------------------------------------------------ the workflow
@@ -48,6 +54,14 @@ partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what
 
 status: $(VENV)/.installed ## where every run is, and why runs failed
 	@$(BIN)/python -m workflow_lib.status
+
+archive: $(VENV)/.installed-analysis ## pack SWEEP with its raw files into ARCHIVE, under LICENCE
+	@$(BIN)/python -m workflow_lib.archive pack --sweep "$(SWEEP)" \
+	  $(if $(ARCHIVE),--output "$(ARCHIVE)") $(if $(LICENCE),--licence "$(LICENCE)")
+
+rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figures and page anew
+	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo.zip" >&2; exit 1; }
+	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)"
 
 profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(PYTHON) profiles/register.py

@@ -96,14 +96,21 @@ class Bench:
     @contextmanager
     def partition(self, state: str) -> Iterator[None]:
         """A partition of our own, in which nothing else runs; its jobs are cancelled at the end."""
+        self._remove_partition()  # of a benchmark that was killed
         definition = (f"PartitionName={PARTITION}", f"Nodes={NODES}", f"State={state}")
         self.cluster.run("scontrol", "create", *definition)
         try:
             yield
         finally:
-            self.cluster.run("scancel", f"--partition={PARTITION}")
-            _until(lambda: not self.queue(), "the jobs to be cancelled", 60.0)
-            self.cluster.run("scontrol", "delete", f"PartitionName={PARTITION}")
+            self._remove_partition()
+
+    def _remove_partition(self) -> None:
+        named = f"PartitionName={PARTITION}"
+        if self.cluster.run("scontrol", "show", "partition", PARTITION, check=False).returncode:
+            return
+        self.cluster.run("scancel", f"--partition={PARTITION}")
+        _until(lambda: not self.queue(), "the jobs to be cancelled", 60.0)
+        self.cluster.run("scontrol", "delete", named)
 
     def queue(self) -> list[str]:
         """Jobs that were submitted and have not ended."""
@@ -173,7 +180,7 @@ def flight(bench: Bench) -> None:
                 ", ".join(f"{name} {count}" for name, count in figure["commands"].items()),
                 _with_ratio(figure, peer, "pss_mb", "{:.0f}"),
                 f"{figure['pss_mb'] / figure['runs']:.2f}",
-                _with_ratio(figure, peer, "cpu_s_per_min", "{:.1f}"),
+                f"{figure['cpu_s_per_min']:.1f}",
             )
         )
     bench.log.table(columns, rows)
@@ -390,6 +397,7 @@ def main() -> int:
         "--output", type=Path, help="append every figure to this file; tables show all it holds"
     )
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     log = Log(arguments.output)
     bench = Bench(arguments, log)
     if not bench.cluster.is_up():

@@ -91,11 +91,28 @@ _TABLES = (
     ),
     ("cells.parquet", "One row a cell of the plan.", records.CELLS),
     (
-        "traces/kernels.parquet",
-        "One row a rank, kernel class, process group and fabric of a profiled run.",
+        "steps.parquet",
+        "One row a run and step, of the runs that completed, or whose telemetry alone is invalid. "
+        "Beside each run, too.",
+        records.STEP_TIMES,
+    ),
+    (
+        "series.parquet",
+        "One row a GPU and interval, over the steps of a cell's first completed run. Beside each "
+        "run, too.",
+        records.SERIES,
+    ),
+    (
+        "kernels.parquet",
+        "One row a rank, kernel class, process group and fabric of a profiled run; in the run's "
+        "`traces/`, too.",
         records.KERNELS,
     ),
-    ("traces/traces.parquet", "One row a rank of a profiled run.", records.TRACES),
+    (
+        "traces.parquet",
+        "One row a rank of a profiled run; in the run's `traces/`, too.",
+        records.TRACES,
+    ),
 )
 
 

@@ -7,7 +7,9 @@ rule reduce:
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
         sources=analysis_sources(),
     output:
-        f"{RESULTS}/cells/{{cell}}/run{{run}}/summary.json",
+        summary=f"{RESULTS}/cells/{{cell}}/run{{run}}/summary.json",
+        steps=f"{RESULTS}/cells/{{cell}}/run{{run}}/steps.parquet",
+        series=f"{RESULTS}/cells/{{cell}}/run{{run}}/series.parquet",
     log:
         f"{RESULTS}/logs/reduce/{{cell}}/run{{run}}.log",
     group:
@@ -15,14 +17,34 @@ rule reduce:
     conda:
         "../envs/workflow.yaml"
     params:
-        directory=subpath(output[0], parent=True),
+        directory=subpath(output.summary, parent=True),
     shell:
         "python -m workflow_lib.analysis reduce {params.directory:q} 2>&1 | tee {log:q}"
+
+
+# One job a run: all of its traces, one after the other.
+rule traces:
+    input:
+        outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
+        cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
+        sources=analysis_sources(),
+    output:
+        kernels=f"{RESULTS}/cells/{{cell}}/run{{run}}/traces/kernels.parquet",
+        traces=f"{RESULTS}/cells/{{cell}}/run{{run}}/traces/traces.parquet",
+    log:
+        f"{RESULTS}/logs/traces/{{cell}}/run{{run}}.log",
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        directory=subpath(output.kernels, ancestor=2),
+    shell:
+        "python -m workflow_lib.analysis traces {params.directory:q} --quiet 2>&1 | tee {log:q}"
 
 
 rule collect:
     input:
         summaries,
+        traces=trace_tables,
         plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
         sources=analysis_sources(),
     output:
@@ -30,6 +52,10 @@ rule collect:
         cells=f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
         gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
         overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
+        steps=f"{RESULTS}/sweeps/{{sweep}}/steps.parquet",
+        series=f"{RESULTS}/sweeps/{{sweep}}/series.parquet",
+        kernels=f"{RESULTS}/sweeps/{{sweep}}/kernels.parquet",
+        traces=f"{RESULTS}/sweeps/{{sweep}}/traces.parquet",
     log:
         f"{RESULTS}/logs/collect/{{sweep}}.log",
     group:

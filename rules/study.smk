@@ -76,7 +76,7 @@ def runs_of(sweep):
         (planned.cell.id, run)
         for planned in SWEEPS[sweep].cells
         if planned.feasible
-        for run in range(1, planned.repeats + 1)
+        for run in planned.runs
     ]
 
 
@@ -138,8 +138,23 @@ def token_limit(wildcards):
 
 
 def summaries(wildcards):
-    """The summary of every run that a sweep asks for."""
-    return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep)]
+    """The summary of every measured run that a sweep asks for."""
+    return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep) if not profiled(run)]
+
+
+def trace_tables(wildcards):
+    """The tables of every profiled run that a sweep asks for."""
+    return [
+        run_file(run, f"traces/{table}.parquet")
+        for run in runs_of(wildcards.sweep)
+        if profiled(run)
+        for table in ("kernels", "traces")
+    ]
+
+
+def profiled(run):
+    """Whether a run, as (cell, run), is the one that is profiled, apart from the measured ones."""
+    return run[1] == results.PROFILED_RUN
 
 
 def source_files(*packages):
@@ -176,11 +191,13 @@ def report_what_there_is():
         shell(
             "python -m workflow_lib.analysis collect --plan {directory:q}/plan.parquet"
             " --results {RESULTS:q} --output {directory:q}"
+            " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
+            " {directory:q}/gpus.parquet {directory:q}/overhead.parquet"
+            " {directory:q}/steps.parquet {directory:q}/series.parquet"
+            " {directory:q}/kernels.parquet {directory:q}/traces.parquet"
             " && python -m workflow_lib.report figures --tables {directory:q}"
             " --output {directory:q}/figures"
             " && python -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
             " --description={sweep.description:q} --directory {directory:q}"
-            " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
-            " {directory:q}/gpus.parquet {directory:q}/overhead.parquet"
             " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"
         )

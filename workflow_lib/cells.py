@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib import records
+from workflow_lib import records, results
 from workflow_lib.config import (
     OPTION_DEFAULTS,
     Block,
@@ -38,6 +38,13 @@ class PlannedCell:
     estimate: Estimate | None
     #: null where it can run
     reason: str | None
+    #: steps that a run besides the measured ones is profiled for; 0 where there is no such run
+    profiled_steps: int = 0
+
+    @property
+    def runs(self) -> tuple[int, ...]:
+        """The numbers of the cell's runs."""
+        return results.run_numbers(self.repeats, self.profiled_steps)
 
     @property
     def feasible(self) -> bool:
@@ -127,8 +134,8 @@ def _plan(
     if reason is None:
         cost = estimate(cell, platform)
         reason = does_not_fit(cell, platform, cost)
-        return PlannedCell(cell, spec.repeats, cost, reason)
-    return PlannedCell(cell, spec.repeats, None, reason)
+        return PlannedCell(cell, spec.repeats, cost, reason, spec.protocol.profiled_steps)
+    return PlannedCell(cell, spec.repeats, None, reason, spec.protocol.profiled_steps)
 
 
 def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
@@ -220,6 +227,8 @@ def _hardware(name: str, platform: Platform) -> records.Hardware:
         peak_fp32_flops_per_s=scaled(platform.peak_fp32_tflops, 1e12),
         power_limit_w=platform.power_limit_w,
         airflow=platform.airflow,
+        intra_node_bytes_per_s=scaled(platform.link_gb_per_s, 1e9),
+        inter_node_bytes_per_s=scaled(platform.network.gbit_per_s or None, 1e9 / 8),
     )
 
 
@@ -252,8 +261,8 @@ def _software(platform: Platform) -> dict[str, str]:
 def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits of what makes the cell that cell and no other.
 
-    Figures that only the analysis uses (peaks, power limits, the air stream) stay out: to correct
-    one must not train anything again.
+    Figures that only the analysis uses (peaks, links, power limits, the air stream) stay out: to
+    correct one must not train anything again.
     """
     plain = dataclasses.asdict(cell)
     hardware = plain.pop("hardware")
@@ -268,12 +277,17 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
 def merge(sweeps: Iterable[Sweep]) -> dict[str, tuple[PlannedCell, tuple[str, ...]]]:
     """Every cell of the sweeps once, by id, with the names of the sweeps that ask for it.
 
-    Where two sweeps want different numbers of repeats, the cell gets the larger.
+    Where two sweeps want different numbers of repeats, or of profiled steps, the cell gets the
+    larger.
     """
     merged: dict[str, tuple[PlannedCell, tuple[str, ...]]] = {}
     for sweep in sweeps:
         for planned in sweep.cells:
             known, names = merged.get(planned.cell.id, (planned, ()))
-            best = max(known, planned, key=lambda each: each.repeats)
+            best = dataclasses.replace(
+                known,
+                repeats=max(known.repeats, planned.repeats),
+                profiled_steps=max(known.profiled_steps, planned.profiled_steps),
+            )
             merged[planned.cell.id] = (best, (*names, sweep.name))
     return merged

@@ -34,11 +34,15 @@ class Estimate:
     run_time_s: float | None
     time_limit_min: int
 
-    def gpu_hours(self, cell: Cell, repeats: int) -> float | None:
-        """Over all repeats of the cell."""
-        if self.run_time_s is None:
+    def gpu_hours(self, cell: Cell, repeats: int, profiled_steps: int = 0) -> float | None:
+        """Over all repeats of the cell, and its profiled run, which waits for nothing."""
+        if self.run_time_s is None or self.step_time_s is None:
             return None
-        return repeats * self.run_time_s * cell.degrees.world_size / 3600
+        run_time_s = repeats * self.run_time_s
+        if profiled_steps:
+            steps = cell.training.warmup_steps + profiled_steps
+            run_time_s += STARTUP_S + steps * self.step_time_s
+        return run_time_s * cell.degrees.world_size / 3600
 
 
 def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:

@@ -32,9 +32,12 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         **records.identity(cell),
         "sweeps": ",".join(sweeps),
         "repeats": planned.repeats,
+        "profiled_steps": planned.profiled_steps,
         "memory_per_gpu_bytes": cost.memory.total if cost else None,
         "step_time_s": cost.step_time_s if cost else None,
-        "gpu_hours": cost.gpu_hours(cell, planned.repeats) if cost and planned.feasible else None,
+        "gpu_hours": cost.gpu_hours(cell, planned.repeats, planned.profiled_steps)
+        if cost and planned.feasible
+        else None,
         "time_limit_min": cost.time_limit_min if cost else None,
         "feasible": planned.feasible,
         "reason": planned.reason,
@@ -53,7 +56,7 @@ def describe(plan: pl.DataFrame) -> str:
             row["gpus"],
             _number(row["memory_per_gpu_bytes"], 1e-9, 1),
             _number(row["step_time_s"], 1, 2),
-            row["repeats"],
+            f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],
             _number(row["gpu_hours"], 1, 1),
         ]
         for row in feasible.iter_rows(named=True)
@@ -68,10 +71,12 @@ def describe(plan: pl.DataFrame) -> str:
     if not hours.is_null().any():
         total = f"{hours.sum():.0f}"
     parts += _by_sweep(plan)
-    runs = int(feasible["repeats"].sum())
+    profiled = len(feasible.filter(pl.col("profiled_steps") > 0))
+    runs = int(feasible["repeats"].sum()) + profiled
+    profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
     parts.append(
-        f"{_counted(len(plan), 'cell')}: {len(feasible)} can run, in {_counted(runs, 'run')}; "
-        f"{len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
+        f"{_counted(len(plan), 'cell')}: {len(feasible)} can run, in {_counted(runs, 'run')}"
+        f"{profiles}; {len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
         "Memory, times and GPU-hours are estimates from the configuration, not measurements, and "
         "know of no communication."
     )
@@ -86,7 +91,9 @@ def _by_sweep(plan: pl.DataFrame) -> list[str]:
         .group_by("sweep", maintain_order=True)
         .agg(
             cells=pl.len(),
-            runs=pl.col("repeats").filter(pl.col("feasible")).sum(),
+            runs=(pl.col("repeats") + (pl.col("profiled_steps") > 0))
+            .filter(pl.col("feasible"))
+            .sum(),
             unknown=pl.col("gpu_hours").filter(pl.col("feasible")).is_null().any(),
             hours=pl.col("gpu_hours").filter(pl.col("feasible")).sum(),
         )

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from workflow_lib.records import Data, RecordError
 
+#: the run of a cell that is profiled, apart from those that are measured
+PROFILED_RUN = 0
+
 
 def run_directory(results: Path, cell_id: str, run: int | str) -> Path:
     """The directory of one run of a cell."""
@@ -14,14 +17,24 @@ def run_directory(results: Path, cell_id: str, run: int | str) -> Path:
 
 
 def run_number(directory: Path) -> int:
-    """Which repeat of its cell a run's directory holds: k of ``run<k>``.
+    """Which run of its cell a directory holds, k of ``run<k>``: a repeat, or the profiled one.
 
     Raises RecordError where the directory has another name.
     """
     name = directory.resolve().name
-    if match := re.fullmatch(r"run([1-9][0-9]*)", name):
+    if match := re.fullmatch(r"run(0|[1-9][0-9]*)", name):
         return int(match[1])
-    raise RecordError(f"{directory}: a run's directory is called run1, run2, …, not {name!r}")
+    raise RecordError(f"{directory}: a run's directory is called run0, run1, …, not {name!r}")
+
+
+def run_numbers(repeats: int, profiled_steps: int) -> tuple[int, ...]:
+    """The numbers of a cell's runs: those that are measured, then the profiled one if any."""
+    return (*range(1, repeats + 1), *([PROFILED_RUN] if profiled_steps else []))
+
+
+def is_profiled(directory: Path) -> bool:
+    """Whether the directory is that of a cell's profiled run."""
+    return directory.resolve().name == f"run{PROFILED_RUN}"
 
 
 def sweep_directory(results: Path, sweep: str) -> Path:
@@ -30,7 +43,7 @@ def sweep_directory(results: Path, sweep: str) -> Path:
 
 
 def array_directory(results: Path, name: str) -> Path:
-    """What a job array starts from: its script, and a script and a link to the run for each task."""
+    """What a job array starts from: its script, and a script and a link to each run."""
     return results / "arrays" / name
 
 

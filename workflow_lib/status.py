@@ -67,7 +67,7 @@ def find(root: Path) -> Iterator[RunStatus]:
         for path in sorted((root / "sweeps").glob("*/plan.parquet"))
         for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
         if row["feasible"]
-        for run in range(1, row["repeats"] + 1)
+        for run in results.run_numbers(row["repeats"], row["profiled_steps"])
     }
     cells = root / "cells"
     on_disk = {
@@ -181,7 +181,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
     rows = [
         [
             each.cell,
-            each.run,
+            "profiled" if each.run == results.PROFILED_RUN else each.run,
             _called(each),
             _ago(each.since_unix_s, now_unix_s),
             each.job_id or "",

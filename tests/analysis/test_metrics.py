@@ -80,22 +80,6 @@ def test_gpus_are_kept_apart_however_their_samples_lie() -> None:
     assert answer["integral"].to_list() == pytest.approx([1.0, 10.0])
 
 
-def test_integrals_until_several_moments_are_those_of_the_straight_lines() -> None:
-    # GPU 0: 0 to 10 over a second, then 10 for two. GPU 1: 5 throughout.
-    samples = pl.DataFrame(
-        {
-            "gpu": [0, 1, 0, 1, 0],
-            "unix_time_s": [0.0, 0.0, 1.0, 1.0, 3.0],
-            "power": [0.0, 5.0, 10.0, 5.0, 10.0],
-        }
-    )
-    moments = [(0, 2.0), (0, 0.5), (1, 1.0), (0, 3.0), (0, 3.5), (0, -1.0), (1, 0.0), (2, 1.0)]
-    frame = pl.DataFrame(moments, schema=["gpu", "moment_unix_s"], orient="row")
-    answer = metrics.integrals_until(samples, pl.col("power"), frame)
-    # Before the first reading, after the last and without any nothing is known.
-    assert answer["integral"].to_list() == [15.0, 1.25, 5.0, 25.0, None, None, 0.0, None]
-
-
 @pytest.fixture(scope="module")
 def recording() -> pl.DataFrame:
     """Eight real GPUs for 65 s at 10 Hz."""
@@ -118,9 +102,6 @@ def test_the_energy_of_a_real_recording_agrees_with_the_gpus_own_counters(
     span = Window(recording["unix_time_s"][0], recording["unix_time_s"][-1])
     answer = metrics.over_window(recording.lazy(), pl.col("power_w"), span).collect().sort("gpu")
     assert answer["integral"].to_list() == pytest.approx(COUNTERS_J, rel=0.002)
-    ends = pl.DataFrame({"gpu": range(8), "moment_unix_s": [span.end_unix_s] * 8})
-    until = metrics.integrals_until(recording, pl.col("power_w"), ends)
-    assert until["integral"].to_list() == pytest.approx(answer["integral"].to_list(), rel=1e-8)
 
 
 @pytest.mark.parametrize(

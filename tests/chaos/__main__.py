@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     if inside is None:
         return _enter(arguments, options.output.absolute())
     directory = Path(inside)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup's neglect of it would be inherited
     seclusion.furnish(directory)
     cluster = Cluster(directory / "slurm", _SETTINGS)
     cluster.start()

@@ -97,8 +97,9 @@ def orphans(site: Site, own: Sequence[str]) -> Iterable[str]:
             yield f"job {job} is still {state}"
     for each in processes.all_processes():
         said = " ".join(each.arguments)
-        if (job := processes.job_of(each, site.cluster.conf)) in own:
-            yield f"process {each.pid} of job {job} still runs: {said[:100]}"
+        part_of = processes.job_of(each, site.cluster.conf)
+        if part_of is not None and part_of in own:
+            yield f"process {each.pid} of job {part_of} still runs: {said[:100]}"
         if "workflow_lib.launch" in said and site.directory in (each.directory, *_paths(each)):
             yield f"process {each.pid} still waits: {said[-200:]}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import shutil
 import subprocess
@@ -15,7 +15,6 @@ from tests.chaos.victim import Victim
 _MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 _HOST_MEMORY_LEFT_BYTES = 48_000_000
 _SMALL_FILE_SYSTEM = "size=3m"
-_REQUEUE_PAUSE_S = 8.0
 #: Slurm runs this as a child of each process that is about to become a rank or a sampler
 _INTO_MEMORY_GROUP = """#!/bin/sh
 [ "$SLURM_STEP_ID" = 0 ] || echo "$PPID" >"$CHAOS_MEMORY_GROUP/cgroup.procs"
@@ -230,7 +229,10 @@ def waiting_process_killed(victim: Victim) -> None:
 def submitter_killed(victim: Victim) -> None:
     """Whoever called sbatch is gone before it can write down the job's number."""
     process = victim.start(CHAOS_KILL_SUBMITTER="1")
-    process.wait()
+    victim.until(victim.site.submissions.exists, "the submission")
+    # What waits for several runs was killed in its stead, and another does its work.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
     victim.note()
     if victim.random.random() < 0.5:
         time.sleep(victim.random.uniform(0, 3))
@@ -254,123 +256,6 @@ def stale_lock(victim: Victim) -> None:
         (victim.paths.directory / f".{name}.4000000.tmp").write_text('{"job_')
     victim.note()
     victim.start()
-
-
-# ---------------------------------------------------------------------- nodes
-
-
-def slurmd_killed(victim: Victim) -> None:
-    """The job goes on without it, and may end meanwhile."""
-    victim.start()
-    victim.train()
-    node = victim.random.choice(victim.nodes())
-    victim.note(node)
-    victim.site.cluster.kill(node)
-    victim.release()
-    time.sleep(victim.random.uniform(0.5, 6))
-    victim.site.cluster.revive(node)
-
-
-def node_set_down(victim: Victim) -> None:
-    victim.start()
-    victim.train()
-    node = victim.random.choice(victim.nodes())
-    victim.note(node)
-    _set_node(victim, node, "State=DOWN", "Reason=chaos")
-    victim.release()
-    victim.afterwards.append(lambda: _resume(victim, node))
-    if victim.site.platform == "mi250":  # the only node of its partition
-        time.sleep(3)
-        _resume(victim, node)
-    _hurry_if_requeued(victim)
-
-
-def node_lost(victim: Victim) -> None:
-    """All that runs on a node ends at once, its daemon too: its power is gone."""
-    victim.start()
-    victim.train()
-    node = victim.random.choice(victim.nodes())
-    victim.note(node)
-    for each in processes.on_node(node, victim.site.cluster.directory):
-        each.kill()
-    victim.release()
-
-    def noticed() -> bool:
-        return victim.site.cluster.node_states().get(node, "").startswith("down")
-
-    victim.until(noticed, f"Slurm's word that {node} is down", 120)
-    victim.site.cluster.revive(node)
-    _hurry_if_requeued(victim)
-
-
-def _hurry_if_requeued(victim: Victim) -> None:
-    """Where Slurm itself starts the job again, do not wait two minutes for it.
-
-    But a while: the node may still be told to end what ran there, and takes that for the new start.
-    """
-    time.sleep(_REQUEUE_PAUSE_S)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if victim.paths.outcome.exists() or victim.waiting[-1].poll() is not None:
-            return
-        job = victim.job()
-        command = ("scontrol", "update", f"JobId={job}", "StartTime=now")
-        victim.site.cluster.run(*command, check=False)
-        time.sleep(1)
-
-
-def _resume(victim: Victim, node: str) -> None:
-    if victim.site.cluster.node_states().get(node, "").startswith(("down", "drain")):
-        _set_node(victim, node, "State=RESUME")
-
-
-def _set_node(victim: Victim, node: str, *settings: str) -> None:
-    victim.site.cluster.run("scontrol", "update", f"NodeName={node}", *settings)
-
-
-# ---------------------------------------------------------------------- the whole cluster
-
-
-def slurmctld_killed(victims: list[Victim]) -> None:
-    _daemons_killed(victims, ("slurmctld",))
-
-
-def slurmdbd_killed(victims: list[Victim]) -> None:
-    _daemons_killed(victims, ("slurmdbd",))
-
-
-def slurmctld_and_slurmdbd_killed(victims: list[Victim]) -> None:
-    _daemons_killed(victims, ("slurmctld", "slurmdbd"))
-
-
-def _daemons_killed(victims: list[Victim], names: tuple[str, ...]) -> None:
-    """Some runs train, some are yet to be submitted; all end while the daemons are gone or not."""
-    cluster = victims[0].site.cluster
-    first, rest = victims[::2], victims[1::2]
-    for victim in first:
-        victim.start()
-    for victim in first:
-        victim.train()
-    for victim in victims:
-        victim.note()
-    for name in names:
-        cluster.kill(name)
-    for victim in rest:
-        victim.start()
-    time.sleep(1)
-    for victim in victims:
-        victim.release()
-    time.sleep(victims[0].random.uniform(1, 8))
-    for name in reversed(names):  # the database first
-        cluster.revive(name)
-
-
-# ---------------------------------------------------------------------- Snakemake
-
-
-def describe(victims: list[Victim]) -> str:
-    """Where the runs of a workflow are, for the record."""
-    return json.dumps({victim.paths.directory.name: victim.verdict().outcome for victim in victims})
 
 
 def remove_mounts(directory: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos import faults, workflow_faults
+from tests.chaos import cluster_faults, faults, workflow_faults
 from tests.chaos.victim import Verdict, Victim
 
 #: what a fault takes for itself: a run, a node, the cluster, or a Snakemake and its runs
@@ -89,22 +89,22 @@ KINDS = {
         Kind("submitter_killed", "run", faults.submitter_killed, _COMPLETED),
         Kind("two_invocations", "run", faults.two_invocations, _COMPLETED),
         Kind("stale_lock", "run", faults.stale_lock, _COMPLETED),
-        Kind("slurmd_killed", "node", faults.slurmd_killed, _COMPLETED),
+        Kind("slurmd_killed", "node", cluster_faults.slurmd_killed, _COMPLETED),
         Kind(
             "node_set_down",
             "node",
-            faults.node_set_down,
+            cluster_faults.node_set_down,
             _COMPLETED,
             jobs=3,
             keeps_attempt=True,
         ),
-        Kind("node_lost", "node", faults.node_lost, _COMPLETED, jobs=3, keeps_attempt=True),
-        Kind("slurmctld_killed", "cluster", faults.slurmctld_killed, _COMPLETED),
-        Kind("slurmdbd_killed", "cluster", faults.slurmdbd_killed, _COMPLETED),
+        Kind("node_lost", "node", cluster_faults.node_lost, _COMPLETED, jobs=3, keeps_attempt=True),
+        Kind("slurmctld_killed", "cluster", cluster_faults.slurmctld_killed, _COMPLETED),
+        Kind("slurmdbd_killed", "cluster", cluster_faults.slurmdbd_killed, _COMPLETED),
         Kind(
             "slurmctld_and_slurmdbd_killed",
             "cluster",
-            faults.slurmctld_and_slurmdbd_killed,
+            cluster_faults.slurmctld_and_slurmdbd_killed,
             _COMPLETED,
         ),
         Kind("snakemake_killed", "workflow", workflow_faults.snakemake_killed, _COMPLETED),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.chaos import processes
 from tests.chaos.site import Site
-from tests.chaos.victim import Victim
+from tests.chaos.victim import PATIENCE_S, Victim
 
 
 def snakemake_killed(victims: list[Victim]) -> None:
@@ -37,7 +37,7 @@ def waiting_server_killed(victims: list[Victim]) -> None:
     for each in servers:
         each.kill()
     _release(victims)
-    process.wait()
+    process.wait(PATIENCE_S)
 
 
 def session_killed(victims: list[Victim]) -> None:
@@ -71,7 +71,7 @@ def two_snakemakes(victims: list[Victim]) -> None:
         victim.note()
         victim.measured.clear()
     for process in (first, second):
-        process.wait()
+        process.wait(PATIENCE_S)
     for victim in victims:
         victim.waiting.clear()
 
@@ -84,7 +84,9 @@ def interrupt(victims: list[Victim]) -> None:
     _signal(process, signal.SIGINT)
     said = _output(site).read_text(errors="replace")
     for job in jobs:
-        if not re.search(rf"cancel.*\b{job}\b|\b{job}\b.*cancel", said, re.IGNORECASE):
+        if not re.search(
+            rf"(cancel|asked).*\bjob {job}\b|\bjob {job}\b.*(cancel|asked)", said, re.IGNORECASE
+        ):
             raise AssertionError(f"Ctrl-C: nothing says that job {job} is cancelled")
     for victim in victims:
         victim.until(victim.is_over, "the end of the cancelled job", 60)

@@ -209,6 +209,14 @@ def test_the_last_word_holds_codes_and_null_where_a_step_never_started(paths):
     assert ended.failed_stage is None
 
 
+def test_a_rank_that_did_not_finish_was_not_trained_to_the_end_whatever_srun_said(paths):
+    runs.train(paths)
+    steps = paths.rank_steps(1).read_text().splitlines(keepends=True)
+    paths.rank_steps(1).write_text("".join(steps[:-1]))
+    node.end(paths, "7", "complete", "0", "0")
+    assert records.read_record(paths.ended, EndedRecord).failed_stage == "training"
+
+
 def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
     runs.train(paths)
     node.end(paths, "7", "complete", "0", "0")

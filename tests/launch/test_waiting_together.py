@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -30,11 +31,14 @@ class Together:
         self.directory = directory
         self.jobs: list[subprocess.Popen[bytes]] = []
         self.clients: list[subprocess.Popen[bytes]] = []
+        self.readers: list[subprocess.Popen[bytes]] = []
         self.temporary = directory / "tmp"
         self.temporary.mkdir(mode=0o700)
 
-    def start(self) -> int:
-        """One more job, and who waits for it; returns its number."""
+    def start(self, through: str | None = None) -> int:
+        """One more job, and who waits for it; returns its number. What that says goes to its log,
+        perhaps ``through`` a program.
+        """
         number = len(self.jobs)
         paths = self.paths(number)
         paths.directory.mkdir()
@@ -42,6 +46,12 @@ class Together:
         self.jobs.append(subprocess.Popen(["bash", str(paths.script)]))
         records.write_json(paths.job, JobRecord("local", str(self.jobs[-1].pid), 1.0, "a test"))
         with self.log(number).open("wb") as log:
+            output: IO[bytes] = log
+            if through is not None:
+                reader = subprocess.Popen([through], stdin=subprocess.PIPE, stdout=log)
+                self.readers.append(reader)
+                assert reader.stdin is not None
+                output = reader.stdin
             self.clients.append(
                 subprocess.Popen(
                     [
@@ -50,9 +60,11 @@ class Together:
                     ],
                     cwd=ROOT,
                     env=self.environment,
-                    stderr=log,
+                    stderr=output,
                 )
             )
+            if output is not log:
+                output.close()
         self.until(lambda: "waiting for it" in self.said(number), f"run {number} to be waited for")
         return number
 
@@ -96,7 +108,7 @@ class Together:
         return False
 
     def end(self) -> None:
-        for process in [*self.jobs, *self.clients]:
+        for process in [*self.jobs, *self.clients, *self.readers]:
             process.kill()
             process.wait()
         for server in self.servers():
@@ -160,6 +172,20 @@ def test_a_run_outlives_the_process_that_waits_for_it(together):
     together.jobs[number].wait()
     assert together.clients[number].wait(PATIENCE_S) == 1
     assert together.paths(number).failure.exists()
+
+
+def test_a_run_whose_messages_nobody_reads_ends_all_the_same(together):
+    number = together.start(through="cat")
+    (reader,) = together.readers
+    reader.kill()
+    reader.wait()
+    servers = together.servers()
+
+    together.jobs[number].kill()
+    together.jobs[number].wait()
+    assert together.clients[number].wait(PATIENCE_S) == 1
+    assert together.paths(number).failure.exists()
+    assert together.servers() == servers
 
 
 def test_where_no_socket_can_be_a_run_waits_by_itself(together):

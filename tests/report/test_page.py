@@ -184,14 +184,18 @@ def test_the_commands_rebuild_this_page_and_reduce_no_other_runs(tmp_path: Path)
     (commands,) = re.findall(r"<pre>(.*?)</pre>", page.source, re.DOTALL)
     loop, *lines = html.unescape(commands).replace("\\\n", "").partition("done\n")[::2]
     runs = shlex.split(loop.partition(";")[0])
-    assert runs == ["for", "run", "in", str(run_directory(results, cells[0].id, 1))]
+    assert runs == ["for", "run", "in", str(run_directory(Path("$results"), cells[0].id, 1))]
     (collecting, figures, writing) = lines[0].splitlines()
     assert shlex.split(collecting)[:4] == ["python", "-m", "workflow_lib.analysis", "collect"]
     assert shlex.split(figures)[:4] == ["python", "-m", "workflow_lib.report", "figures"]
     path = results / "sweeps" / "made-up" / "report.html"
     path.unlink()
-    assert main(shlex.split(writing)[3:]) == 0
+    assert main(shlex.split(writing.replace('"$results"', shlex.quote(str(results))))[3:]) == 0
     assert path.read_text(encoding="utf-8") == page.source
+
+
+def test_the_page_holds_no_path_of_the_machine_that_made_it(tmp_path: Path) -> None:
+    assert str(tmp_path) not in build(tmp_path, [Planned(), Planned("tp4")]).source
 
 
 def test_an_unknown_estimate_makes_the_total_unknown(tmp_path: Path) -> None:

@@ -139,8 +139,11 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
-    """A checkout whose sweep has run to its report; tests must leave it as they found it."""
+    """A checkout whose sweep has run to its report, profiled runs among it; tests must leave it as
+    they found it.
+    """
     checkout = copy(tmp_path_factory.mktemp("finished") / "it's a $(checkout)")
+    checkout.write_sweep(protocol=SWEEP["protocol"] | {"profiled_steps": 2})
     done = checkout.snakemake()
     assert done.returncode == 0, done.stdout + done.stderr
     return checkout

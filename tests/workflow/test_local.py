@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import polars as pl
 import pytest
 
 from tests.workflow.conftest import SWEEP
+from workflow_lib.records import RunPaths
 
 pytestmark = pytest.mark.slow
 
@@ -37,6 +40,39 @@ def test_a_sweep_ends_in_tables_figures_and_a_report(finished):
     assert runs["outcome"].to_list() == ["completed", "completed"]
     assert runs["tokens_per_s"].min() > 0
     assert runs["mfu_6n"].null_count() == 2
+
+
+def test_a_profiled_run_ends_in_tables_of_its_traces_and_is_not_measured(finished):
+    view = finished.directory / "results" / "sweeps" / "tiny"
+    assert set(pl.read_parquet(view / "runs.parquet")["run"]) == {1}
+    assert set(pl.read_parquet(view / "cells.parquet")["completed"]) == {1}
+    for measured in finished.runs().values():
+        run = RunPaths(measured.directory.with_name("run0"))
+        assert json.loads(run.outcome.read_text())["cause"].endswith("every rank left its trace")
+        assert run.cell.read_bytes() == measured.cell.read_bytes()
+        assert run.rank_steps(0).read_text().count("\n") == 1 + 1 + 2
+        assert list(run.telemetry.glob("*-end.json"))
+        assert not run.summary.exists()
+        assert pl.read_parquet(run.trace_times)["steps"].to_list() == [2]
+        assert "gemm" in set(pl.read_parquet(run.kernels)["class"])
+
+
+def test_an_archive_of_it_is_rebuilt_elsewhere_to_the_same_bytes(finished, tmp_path):
+    archive = tmp_path / "tiny.zip"
+    for command in (
+        ["pack", "--sweep", "tiny", "--output", str(archive)],
+        ["rebuild", str(archive), "--into", str(tmp_path / "rebuilt")],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "workflow_lib.archive", *command],
+            cwd=finished.directory,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "are the same as before, byte for byte" in done.stdout
 
 
 def test_a_path_full_of_shell_characters_is_only_a_path(finished):
@@ -74,7 +110,7 @@ def test_editing_how_runs_are_launched_trains_nothing(finished, name, old, new):
 def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module):
     with edited(finished, module, '"""', '# a comment\n"""'):
         rules = {rule for rule, _ in finished.planned_jobs()}
-    assert {"reduce", "collect", "figures", "page"} <= rules
+    assert {"reduce", "traces", "collect", "figures", "page"} <= rules
     assert not rules & {"run", "render", "tokenize"}
 
 

@@ -1,4 +1,7 @@
-"""Collects the runs of a plan's cells into ``runs``, ``gpus``, ``overhead`` and ``cells.parquet``.
+"""Collects the runs of a plan's cells into the tables of a sweep.
+
+``runs``, ``cells``, ``gpus``, ``overhead``, ``steps`` and ``series.parquet`` are of measured runs,
+``kernels`` and ``traces.parquet`` of profiled ones.
 
 Every cell of the plan is there, whatever became of it: a table that leaves out what failed tells
 only of what went well.
@@ -9,64 +12,132 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.analysis import metrics
-from workflow_lib.analysis.reduce import summarise
-from workflow_lib.analysis.tables import read_table, table, write_table
+import polars as pl
+
+from workflow_lib import results as places
+from workflow_lib.analysis import medians, metrics
+from workflow_lib.analysis.reduce import reduced_run
+from workflow_lib.analysis.tables import read_table, schema, table, write_table
 from workflow_lib.records import (
     CELLS,
     GPUS,
     IDENTITY,
+    KERNELS,
     MEASURES,
     OVERHEAD,
     PLAN,
     RUNS,
+    SERIES,
+    STEP_TIMES,
+    TRACES,
+    Column,
     Outcome,
     RecordError,
     RunPaths,
     read_json,
     read_outcome,
 )
-from workflow_lib.results import run_directory
 
 #: the outcome, in tables alone, of a run that has not ended
 NOT_RUN = "not_run"
+_NOT_ENDED = "the run has not ended"
 
 _NAMES = tuple(column.name for column in IDENTITY)
 
 
-def collect(plan: Path, results: Path, output: Path) -> None:
-    """Write the four tables of a plan's cells to the directory ``output``; overhead has no rows
-    where no run's sampling rates took turns.
+@dataclass
+class _Gathered:
+    """Rows of the tables, as runs are read one after the other."""
 
-    Raises FileNotFoundError where there is no plan, and RecordError where a file is damaged.
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    overhead: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[pl.DataFrame] = field(default_factory=list)
+    series: list[pl.DataFrame] = field(default_factory=list)
+    kernels: list[pl.DataFrame] = field(default_factory=list)
+    traces: list[pl.DataFrame] = field(default_factory=list)
+
+
+def collect(plan: Path, results: Path, output: Path) -> None:
+    """Write the tables of a plan's cells to the directory ``output``.
+
+    Each is there, without rows where nothing of its kind was measured. Raises FileNotFoundError
+    where there is no plan, or a table of a run that was reduced is missing, and RecordError where a
+    file is damaged.
     """
-    cells = read_table(plan, PLAN).sort("cell").to_dicts()
-    runs, gpus, overhead = [], [], []
-    for cell in cells:
-        if not cell["feasible"]:
-            continue
-        for repeat in range(1, cell["repeats"] + 1):
-            summary = _read_run(run_directory(results, cell["cell"], repeat), cell, repeat)
-            runs.append(summary["run"])
-            gpus.extend(summary["gpus"])
-            overhead.extend(summary["overhead"])
-    by_cell: dict[str, list[Mapping[str, Any]]] = {}
-    for run in runs:
-        by_cell.setdefault(run["cell"], []).append(run)
-    rows = [_cell_row(cell, by_cell.get(cell["cell"], [])) for cell in cells]
-    write_table(table(runs, RUNS).sort("cell", "run"), output / "runs.parquet")
-    write_table(table(gpus, GPUS).sort("cell", "run", "node", "gpu"), output / "gpus.parquet")
-    rates = table(overhead, OVERHEAD).sort("cell", "run", "sample_rate_hz")
+    gathered, rows = _Gathered(), []
+    for cell in read_table(plan, PLAN).sort("cell").iter_rows(named=True):
+        runs: list[dict[str, Any]] = []
+        profiled = None
+        if cell["feasible"]:
+            for repeat in range(1, cell["repeats"] + 1):
+                paths = RunPaths(places.run_directory(results, cell["cell"], repeat))
+                first = not any(run["outcome"] == Outcome.COMPLETED.value for run in runs)
+                runs.append(_gather_run(gathered, paths, cell, repeat, first))
+            if cell["profiled_steps"]:
+                number = places.PROFILED_RUN
+                paths = RunPaths(places.run_directory(results, cell["cell"], number))
+                profiled = _gather_traces(gathered, paths)
+        rows.append(_cell_row(cell, runs, profiled))
+    write_table(table(gathered.runs, RUNS).sort("cell", "run"), output / "runs.parquet")
+    gpus = table(gathered.gpus, GPUS).sort("cell", "run", "node", "gpu")
+    write_table(gpus, output / "gpus.parquet")
+    rates = table(gathered.overhead, OVERHEAD).sort("cell", "run", "sample_rate_hz")
     write_table(rates, output / "overhead.parquet")
     write_table(table(rows, CELLS).sort("cell"), output / "cells.parquet")
+    for name, frames, columns in (
+        ("steps", gathered.steps, STEP_TIMES),
+        ("series", gathered.series, SERIES),
+        ("kernels", gathered.kernels, KERNELS),
+        ("traces", gathered.traces, TRACES),
+    ):
+        write_table(_joined(frames, columns), output / f"{name}.parquet")
 
 
-def _read_run(directory: Path, cell: Mapping[str, Any], repeat: int) -> dict[str, Any]:
-    """A run's row and those of its GPUs and rates, from its summary where it has one."""
-    paths = RunPaths(directory)
+def _joined(frames: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
+    """Tables of runs, one below the other: they come in the order of cells and runs."""
+    return pl.concat([pl.DataFrame(schema=schema(columns)), *frames])
+
+
+def _gather_run(
+    gathered: _Gathered, paths: RunPaths, cell: Mapping[str, Any], repeat: int, first: bool
+) -> dict[str, Any]:
+    """Add what a measured run left, and return its row of RUNS; its series only where no run of the
+    cell that completed was ``first``."""
+    summary, steps, series = _read_run(paths, cell, repeat)
+    gathered.runs.append(summary["run"])
+    gathered.gpus.extend(summary["gpus"])
+    gathered.overhead.extend(summary["overhead"])
+    if steps is not None:
+        gathered.steps.append(steps)
+    if first and series is not None:
+        gathered.series.append(series)
+    run: dict[str, Any] = summary["run"]
+    return run
+
+
+def _gather_traces(gathered: _Gathered, paths: RunPaths) -> tuple[str, str]:
+    """Add the tables of a profiled run; returns what became of it, and why."""
+    ended = read_outcome(paths)
+    if ended is None:
+        return NOT_RUN, _NOT_ENDED
+    if ended.outcome is not Outcome.COMPLETED:
+        return ended.outcome.value, ended.cause
+    if not (paths.kernels.is_file() and paths.trace_times.is_file()):
+        return ended.outcome.value, "the run completed but its traces have not been analysed"
+    gathered.kernels.append(read_table(paths.kernels, KERNELS))
+    gathered.traces.append(read_table(paths.trace_times, TRACES))
+    return ended.outcome.value, ended.cause
+
+
+def _read_run(
+    paths: RunPaths, cell: Mapping[str, Any], repeat: int
+) -> tuple[dict[str, Any], pl.DataFrame | None, pl.DataFrame | None]:
+    """A run's row and those of its GPUs and rates, its steps and its series, where it has any."""
     ended = read_outcome(paths)
     summary: Any = None
     if ended is not None and paths.summary.is_file():
@@ -79,12 +150,17 @@ def _read_run(directory: Path, cell: Mapping[str, Any], repeat: int) -> dict[str
             summary = None  # of an earlier attempt
     if ended is not None and ended.outcome is Outcome.TELEMETRY_INVALID and summary is None:
         # The workflow reduces results alone, and this is none. But its training went well.
-        summary = summarise(paths, repeat)
+        reduced = reduced_run(paths, repeat)
+        _check_identity(paths, reduced.summary["run"], cell, repeat)
+        return reduced.summary, reduced.steps, reduced.series
     if summary is not None:
         _check_identity(paths, summary["run"], cell, repeat)
-        return dict(summary)
+        series = None
+        if ended is not None and ended.outcome is Outcome.COMPLETED:
+            series = read_table(paths.series, SERIES)
+        return dict(summary), read_table(paths.step_times, STEP_TIMES), series
     if ended is None:
-        outcome, cause, reason = NOT_RUN, "the run has not ended", "the run has not ended"
+        outcome, cause, reason = NOT_RUN, _NOT_ENDED, _NOT_ENDED
     else:
         outcome, cause, reason = (
             ended.outcome.value,
@@ -102,7 +178,7 @@ def _read_run(directory: Path, cell: Mapping[str, Any], repeat: int) -> dict[str
         "cause": cause,
         "missing_reasons": json.dumps(dict.fromkeys(sorted(unknown), reason)),
     }
-    return {"run": run, "gpus": [], "overhead": []}
+    return {"run": run, "gpus": [], "overhead": []}, None, None
 
 
 def _check_identity(
@@ -118,8 +194,13 @@ def _check_identity(
         raise RecordError(f"{paths.summary}: it is of run {run['run']}, expected {repeat}")
 
 
-def _cell_row(cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A cell's row: medians and ranges over its completed runs, and what became of the others."""
+def _cell_row(
+    cell: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    profiled: tuple[str, str] | None,
+) -> dict[str, Any]:
+    """A cell's row: medians and their intervals over its completed runs, and what became of the
+    others, and of the one that was ``profiled``."""
     completed = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
     outcome, cause = _fate(cell, runs)
     counts = Counter(run["outcome"] for run in runs)
@@ -133,13 +214,17 @@ def _cell_row(cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> dic
         "outcomes": ", ".join(f"{name} {counts[name]}" for name in sorted(counts)) or outcome,
         "cause": cause,
     }
+    if profiled is not None:
+        row["profiled_outcome"], row["profiled_cause"] = profiled
     for measure in MEASURES:
         values = [float(r[measure.name]) for r in completed if r[measure.name] is not None]
         # A median over some of the completed runs would hide that the others lack the figure.
-        whole = bool(completed) and len(values) == len(completed)
-        row[measure.name] = metrics.median(values) if whole else None
-        row[f"{measure.name}_low"] = min(values) if whole else None
-        row[f"{measure.name}_high"] = max(values) if whole else None
+        if not values or len(values) < len(completed):
+            continue
+        about = medians.interval(values)
+        row[measure.name] = metrics.median(values)
+        row[f"{measure.name}_low"], row[f"{measure.name}_high"] = about.low, about.high
+        row["interval"], row["interval_coverage"] = about.kind, about.coverage
     return row
 
 

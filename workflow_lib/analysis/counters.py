@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from workflow_lib.analysis import metrics
+from workflow_lib.analysis.integrals import Integrals
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.recordings import Recording
+from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
 #: the trapezoid completes the counter's energy at the edges by at most this share of the window:
@@ -40,14 +40,19 @@ class CountedEnergy:
     compared_reason: str
 
 
-def spans_of(counters: pl.DataFrame, column: str, window: Window) -> dict[int, CounterSpan]:
-    """The readings of a counter about a window, of each GPU that has one."""
-    spans: dict[int, CounterSpan] = {}
-    rows = counters.select("gpu", "unix_time_s", column).drop_nulls(column)
-    for gpu, unix_time_s, value in rows.iter_rows():
-        if gpu not in spans:
-            spans[gpu] = CounterSpan(window.start_unix_s, window.end_unix_s)
-        spans[gpu].add(unix_time_s, value)
+def spans_of(
+    counters: pl.DataFrame, names: Sequence[str], window: Window
+) -> dict[str, dict[int, CounterSpan]]:
+    """The readings of each counter about a window, of each sensor that has one."""
+    spans: dict[str, dict[int, CounterSpan]] = {name: {} for name in names}
+    for sensor, unix_time_s, *values in counters.select(
+        "sensor", "unix_time_s", *names
+    ).iter_rows():
+        for name, value in zip(names, values, strict=True):
+            if value is not None:
+                if sensor not in spans[name]:
+                    spans[name][sensor] = CounterSpan(window.start_unix_s, window.end_unix_s)
+                spans[name][sensor].add(unix_time_s, value)
     return spans
 
 
@@ -67,9 +72,7 @@ def rate_within(span: CounterSpan | None) -> float | None:
     return (span.last.value - span.first.value) / elapsed_s
 
 
-def counted_energies(
-    recording: Recording, gpus: Sequence[int], window: Window
-) -> dict[int, CountedEnergy]:
+def counted_energies(recordings: Recordings, window: Window) -> dict[int, CountedEnergy]:
     """The energy of each GPU over a window by its counter C, with power P completing the edges.
 
     With the counter's readings at a and b, the nearest to the window's start s and end e, on
@@ -79,27 +82,35 @@ def counted_energies(
 
     an integral being negative where its end comes first. And C against ∫ P dt over the span that
     :meth:`CounterSpan.ends` chooses, between two readings of the counter, so that nothing is
-    interpolated but power between its own readings.
+    interpolated but power between its own readings. Sensors are as in ``recordings``.
     """
-    spans = spans_of(recording.counters, "energy_j", window)
+    spans = spans_of(recordings.counters, ("energy_j",), window)["energy_j"]
     pairs: dict[int, dict[str, tuple[Reading, Reading] | None]] = {
-        gpu: {"nearest": spans[gpu].nearest(), "ends": spans[gpu].ends()} for gpu in spans
+        sensor: {"nearest": span.nearest(), "ends": span.ends()} for sensor, span in spans.items()
     }
     wanted: set[tuple[int, float]] = set()
-    for gpu in gpus:
-        wanted |= {(gpu, window.start_unix_s), (gpu, window.end_unix_s)}
-        for pair in pairs.get(gpu, {}).values():
-            wanted |= {(gpu, reading.unix_time_s) for reading in pair or ()}
-    until = _power_integrals(recording.power, sorted(wanted))
+    sensors = recordings.sensors()
+    for sensor in sensors:
+        wanted |= {(sensor, window.start_unix_s), (sensor, window.end_unix_s)}
+        for pair in pairs.get(sensor, {}).values():
+            wanted |= {(sensor, reading.unix_time_s) for reading in pair or ()}
+    until = _power_integrals(recordings.power_over_time, sorted(wanted))
     return {
-        gpu: _counted(recording, gpu, window, spans.get(gpu), pairs.get(gpu, {}), until)
-        for gpu in gpus
+        sensor: _counted(
+            recordings.nodes[recordings.place(sensor)[0]],
+            sensor,
+            window,
+            spans.get(sensor),
+            pairs.get(sensor, {}),
+            until,
+        )
+        for sensor in sensors
     }
 
 
 def _counted(
     recording: Recording,
-    gpu: int,
+    sensor: int,
     window: Window,
     span: CounterSpan | None,
     pairs: Mapping[str, tuple[Reading, Reading] | None],
@@ -115,7 +126,7 @@ def _counted(
     def power_j(from_unix_s: float, to_unix_s: float) -> float | None:
         if from_unix_s == to_unix_s:
             return 0.0
-        begin, end = until[gpu, from_unix_s], until[gpu, to_unix_s]
+        begin, end = until[sensor, from_unix_s], until[sensor, to_unix_s]
         return None if begin is None or end is None else end - begin
 
     no_power = "power was not read at the counter's readings"
@@ -161,27 +172,21 @@ def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:
 
 
 def _power_integrals(
-    power: pl.DataFrame, moments: Sequence[tuple[int, float]]
+    power: Integrals, moments: Sequence[tuple[int, float]]
 ) -> dict[tuple[int, float], float | None]:
-    """∫ P dt in J until each (GPU, time), from the GPU's first reading on, or None.
+    """∫ P dt in J until each (sensor, time), from the GPU's first reading on, or None.
 
     For a second beyond the first and the last reading, power is taken to be what it was there.
     """
-    edges = power.group_by("gpu").agg(
-        first_unix_s=pl.col("unix_time_s").first(),
-        last_unix_s=pl.col("unix_time_s").last(),
-        first_w=pl.col("power_w").first(),
-        last_w=pl.col("power_w").last(),
-    )
     time = pl.col("moment_unix_s")
     within = time.clip(pl.col("first_unix_s"), pl.col("last_unix_s"))
     beyond_s = time - within
-    held_w = pl.when(beyond_s < 0).then(pl.col("first_w")).otherwise(pl.col("last_w"))
+    held_w = pl.when(beyond_s < 0).then(pl.col("first")).otherwise(pl.col("last"))
     frame = pl.DataFrame(
-        moments, schema={"gpu": pl.Int64, "moment_unix_s": pl.Float64}, orient="row"
-    ).join(edges, on="gpu", how="left", maintain_order="left")
-    clipped = frame.select("gpu", moment_unix_s=within)
-    integral = metrics.integrals_until(power, pl.col("power_w"), clipped)["integral"]
+        moments, schema={"sensor": pl.Int64, "moment_unix_s": pl.Float64}, orient="row"
+    ).join(power.edges("power_w"), on="sensor", how="left", maintain_order="left")
+    clipped = frame.select("sensor", moment_unix_s=within)
+    integral = power.until(clipped, "power_w")
     values = frame.select(
         pl.when(beyond_s.abs() <= _POWER_HELD_S).then(integral + beyond_s * held_w)
     ).to_series()

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
-
-from workflow_lib.analysis import throttling
+from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import CountedEnergy, rate_within
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
@@ -29,21 +27,15 @@ LINK_COUNTERS = (
 )
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
-#: readings of every tick that are looked at over the window
-READINGS: Mapping[str, pl.Expr] = {
-    **{name: pl.col(name) for name in ("unix_time_s", "temperature_c", "sm_clock_mhz")},
-    **throttling.EVENTS,
-}
-#: looked at in :attr:`Recording.power`
-POWER: Mapping[str, pl.Expr] = {"power_w": pl.col("power_w")}
-#: and those on a period of their own
-SLOW_READINGS: Mapping[str, pl.Expr] = {
-    name: pl.col(name) for name in ("memory_temperature_c", "thermal_margin_c")
-}
 #: columns of GPUS that hold whatever the samples say
 _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
 
 _NONE_INSIDE = "no reading lies within the measured steps"
+
+
+def longest_bridged_s(sample_rate_hz: float) -> float:
+    """The longest time between two readings that a straight line is drawn over, in s."""
+    return max(_BRIDGED_GAP_S, _BRIDGED_PERIODS / sample_rate_hz)
 
 
 def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
@@ -52,14 +44,15 @@ def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str,
     return {
         "node": node,
         "gpu": gpu,
-        "airflow": _airflow(gpu, hardware),
+        "airflow": airflow_of(gpu, hardware),
         "samples": 0,
         **dict.fromkeys(names),
         "missing_reasons": _reasons_text(dict.fromkeys(names, reason)),
     }
 
 
-def _airflow(gpu: int, hardware: Hardware) -> str:
+def airflow_of(gpu: int, hardware: Hardware) -> str:
+    """Where a GPU of a node sits in the air stream: front, rear or unknown."""
     return hardware.airflow[gpu] if gpu < len(hardware.airflow) else "unknown"
 
 
@@ -74,20 +67,21 @@ class Gpu:
     gpu: int
     recording: Recording
     window: Window
-    #: quantity → this GPU's row of :func:`metrics.over_window`, where it has one
+    #: quantity → this GPU's figures of :meth:`Integrals.looks`, where it has any
     looks: Mapping[str, Mapping[str, Any]]
     #: of cumulative counters: throttling, traffic and errors
     spans: Mapping[str, CounterSpan | None]
     counted: CountedEnergy
+    power_source: str | None
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row: values where they can be had, else null and why."""
         row: dict[str, Any] = {
             "node": self.recording.node,
             "gpu": self.gpu,
-            "airflow": _airflow(self.gpu, hardware),
+            "airflow": airflow_of(self.gpu, hardware),
             "simulated": self.recording.start.simulated,
-            "samples": self._look("unix_time_s").get("readings", 0),
+            "samples": self._look("sample").get("readings", 0),
         }
         reasons: dict[str, str] = {}
 
@@ -104,7 +98,7 @@ class Gpu:
                 put(column, None if value is None else value / divisor, problem)
 
         duration_s = self.window.duration_s
-        fill("unix_time_s", self._problem("unix_time_s", any_gap=True), longest_gap_s=_GAP)
+        fill("sample", self._problem("sample", any_gap=True), longest_gap_s=_GAP)
         package = self._package_reason(hardware.gpus_per_package)
         power = package or self._problem("power_w")
         fill(
@@ -114,7 +108,7 @@ class Gpu:
             energy_j=("integral", 1),
             power_peak_w=("peak", 1),
         )
-        put("power_source", self.recording.power_sources.get(self.gpu), power)
+        put("power_source", self.power_source, power)
         counted = self.counted
         put("energy_counter_j", counted.energy_j, package or counted.energy_reason)
         difference = counted.compared[0] / counted.compared[1] - 1 if counted.compared else None
@@ -151,9 +145,9 @@ class Gpu:
 
     def _never(self, quantity: str) -> str | None:
         """Why a quantity has no reading at all, or None where it has one."""
-        if not self._look("unix_time_s"):
+        if not self._look("sample"):
             return f"telemetry of node {self.recording.node} has no sample of GPU {self.gpu}"
-        column = "event_reasons" if quantity in throttling.EVENTS else quantity
+        column = "event_reasons" if quantity in metrics.EVENTS else quantity
         return None if self._look(quantity) else self.recording.why_absent(column)
 
     def _problem(self, quantity: str, any_gap: bool = False) -> str | None:
@@ -161,14 +155,14 @@ class Gpu:
         if problem := self._never(quantity):
             return problem
         look = self._look(quantity)
-        column = "event_reasons" if quantity in throttling.EVENTS else quantity
+        column = "event_reasons" if quantity in metrics.EVENTS else quantity
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
         if late_s > 0:
             return f"the first {column} was read {late_s:.3g} s after the measured steps began"
         if early_s > 0:
             return f"the last {column} was read {early_s:.3g} s before the measured steps ended"
-        bridged_s = max(_BRIDGED_GAP_S, _BRIDGED_PERIODS / self.recording.start.sample_rate_hz)
+        bridged_s = longest_bridged_s(self.recording.start.sample_rate_hz)
         if not any_gap and look["longest_gap_s"] > bridged_s:
             return (
                 f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
@@ -195,7 +189,7 @@ class Gpu:
         sampled = throttling.UNKNOWN
         if problem is None:
             sampled = throttling.Shares(
-                *(self._look(name)["integral"] / duration_s for name in throttling.EVENTS)
+                *(self._look(name)["integral"] / duration_s for name in metrics.EVENTS)
             )
         exact = throttling.from_counters(self.spans)
         source = "counters" if exact else ("events" if problem is None else None)
@@ -232,11 +226,10 @@ class Gpu:
         )
 
     def _xid_events(self) -> tuple[int | None, str | None]:
-        events = self.recording.events
+        events = self.recording.xid_events
         if events is None:
             return None, self.recording.why_absent("event")
-        of_gpu = (pl.col("gpu") == self.gpu) & (pl.col("event") == "xid")
-        return events.filter(of_gpu).height, None
+        return events.get(self.gpu, 0), None
 
 
 _GAP = ("longest_gap_s", 1.0)

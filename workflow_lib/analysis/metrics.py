@@ -13,7 +13,7 @@ so that the sum over the cut-out segments is the trapezoid rule with interpolate
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -81,43 +81,6 @@ def over_window(samples: pl.LazyFrame, value: pl.Expr, window: Window) -> pl.Laz
     )
 
 
-def integrals_until(samples: pl.DataFrame, value: pl.Expr, moments: pl.DataFrame) -> pl.DataFrame:
-    """The integral of a quantity from each GPU's first reading until each of several moments.
-
-    ``samples`` is as in :func:`over_window`; ``moments`` has ``gpu`` and ``moment_unix_s`` (s). It
-    comes back with ``integral`` (u·s) beside, in its own order: null where a moment lies before a
-    GPU's first reading or after its last. The integral over any span is the difference of two.
-    """
-    time, reading = pl.col("unix_time_s"), pl.col("value")
-    width = time - time.shift(1)
-    known = (
-        samples.select("gpu", "unix_time_s", value=value.cast(pl.Float64))
-        .filter(reading.is_not_null())
-        .with_columns(
-            integral=(width * (reading + reading.shift(1)) / 2).fill_null(0).cum_sum().over("gpu"),
-            slope=((reading.shift(-1) - reading) / (time.shift(-1) - time)).over("gpu"),
-        )
-        .sort("unix_time_s", maintain_order=True)
-    )
-    since = pl.col("moment_unix_s") - time
-    partial = pl.when(since > 0).then(since * (reading + pl.col("slope") * since / 2)).otherwise(0)
-    return (
-        moments.with_row_index("place")
-        .sort("moment_unix_s")
-        .join_asof(
-            known,
-            left_on="moment_unix_s",
-            right_on="unix_time_s",
-            by="gpu",
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .sort("place")
-        .select("gpu", "moment_unix_s", integral=pl.col("integral") + partial)
-    )
-
-
 def power_capped() -> pl.Expr:
     """1 where a sample's event bits say that the software power cap held the clock down, else 0."""
     return _any_bit(POWER_CAP)
@@ -141,6 +104,14 @@ def power_braked() -> pl.Expr:
 
 def _any_bit(mask: int) -> pl.Expr:
     return (pl.col("event_reasons") & mask) != 0
+
+
+#: of a sample's event bits, as 0 or 1
+EVENTS: Mapping[str, pl.Expr] = {
+    "power_capped": power_capped(),
+    "thermally_slowed": thermally_slowed(),
+    "power_braked": power_braked(),
+}
 
 
 def step_times(steps: pl.DataFrame) -> list[float]:

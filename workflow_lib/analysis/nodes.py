@@ -13,20 +13,20 @@ from workflow_lib.analysis.counters import counted_energies, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
     LINK_COUNTERS,
-    POWER,
-    READINGS,
-    SLOW_READINGS,
     Gpu,
     empty_row,
 )
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.recordings import Recording
+from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.records import Hardware
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
 #: a node's own power and RAPL come from slow buses, but change with nothing but the load
 _BRIDGED_HOST_S = 30.0
+
+#: what of a node's own quantities is wanted over the window
+_HOST_FIGURES: Mapping[str, str] = {"cpu_energy_j": "increase", "node_power_w": "integral"}
 
 #: a figure, or null and the reason why
 Known = tuple[float | None, str]
@@ -61,75 +61,88 @@ def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: s
     return Node(rows, reporting, nothing, nothing, nothing, nothing)
 
 
-def reduce_node(
-    recording: Recording,
-    gpus: Sequence[int],
+def reduce_nodes(
+    recordings: Recordings,
     hardware: Hardware,
     window: Window,
     before_training: Window,
     idle_baseline_s: float,
     phases: Mapping[str, Sequence[Window]],
-) -> Node:
-    """Reduce a node's telemetry to what its ``gpus`` did within the measured ``window``.
+) -> list[Node]:
+    """Reduce telemetry to what each node's GPUs did within the measured ``window``.
 
     ``before_training`` is from the end of the cool-down, −∞ where there was none, to the start of
     the run's first rank: in it GPUs idled, and for ``idle_baseline_s`` from its start or the first
     sample on, whichever is later, the node's CPUs did, too. ``phases`` are parts of the measured
     steps whose energy is wanted by itself.
-    Raises RecordError where the driver's power samples are damaged.
     """
     looks = {
-        **_looks(recording.samples, READINGS, window),
-        **_looks(recording.power, POWER, window),
-        **_looks(recording.counters, SLOW_READINGS, window),
+        **recordings.over_time.looks(window),
+        **recordings.power_over_time.looks(window),
+        **recordings.slow_over_time.looks(window),
     }
-    spans = {
-        counter: spans_of(recording.counters, counter, window)
-        for counter in (*throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
+    counters = (*throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
+    spans = spans_of(recordings.counters, counters, window)
+    counted = counted_energies(recordings, window)
+    host = _looks_at_hosts(recordings, window)
+    phase_j = {
+        phase: _energies_j(recordings, hardware, windows) for phase, windows in phases.items()
     }
-    counted = counted_energies(recording, gpus, window)
-    rows = tuple(
-        Gpu(
-            gpu,
-            recording,
-            window,
-            {quantity: found[gpu] for quantity, found in looks.items() if gpu in found},
-            {counter: found.get(gpu) for counter, found in spans.items()},
-            counted[gpu],
-        ).row(hardware)
-        for gpu in gpus
-    )
-    reporting = {gpu: recording.start.power_sensor(gpu, hardware.gpus_per_package) for gpu in gpus}
-    sensors = [gpu for gpu, sensor in reporting.items() if sensor == gpu]
-    compared = {gpu: counted[gpu].compared for gpu in sensors}
-    return Node(
-        rows,
-        reporting,
-        _idle_power(recording, sensors, before_training, idle_baseline_s),
-        _over_host(recording, "cpu_energy_j", "increase", window),
-        _over_host(recording, "node_power_w", "integral", window),
-        _sampler_cpu_share(recording),
-        {gpu: energies for gpu, energies in compared.items() if energies is not None},
-        {phase: _energy_j(recording, sensors, windows) for phase, windows in phases.items()},
-    )
+    idle = _idle_powers(recordings, hardware, before_training, idle_baseline_s)
+    nodes = []
+    for name, recording in recordings.nodes.items():
+        numbers = {gpu: recordings.sensor(name, gpu) for gpu in recording.gpus}
+        rows = tuple(
+            Gpu(
+                gpu,
+                recording,
+                window,
+                {quantity: found[number] for quantity, found in looks.items() if number in found},
+                {counter: found.get(number) for counter, found in spans.items()},
+                counted[number],
+                recordings.power_sources.get(number),
+            ).row(hardware)
+            for gpu, number in numbers.items()
+        )
+        reporting = {
+            gpu: recording.start.power_sensor(gpu, hardware.gpus_per_package)
+            for gpu in recording.gpus
+        }
+        sensors = [gpu for gpu, sensor in reporting.items() if sensor == gpu]
+        compared = {gpu: counted[numbers[gpu]].compared for gpu in sensors}
+        itself = recordings.sensor(name, 0)
+        of_host = {column: found.get(itself) for column, found in host.items()}
+        nodes.append(
+            Node(
+                rows,
+                reporting,
+                idle[name],
+                _over_host(recording, "cpu_energy_j", of_host, window),
+                _over_host(recording, "node_power_w", of_host, window),
+                _sampler_cpu_share(recording),
+                {gpu: energies for gpu, energies in compared.items() if energies is not None},
+                {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
+            )
+        )
+    return nodes
 
 
 def mean_over_spans(
-    recording: Recording, gpus: Sequence[int], quantity: str, windows: Sequence[Window]
+    recordings: Recordings, sensors: Sequence[int], quantity: str, windows: Sequence[Window]
 ) -> pl.DataFrame:
-    """The time-weighted mean of a quantity in each of several windows: a row a window and GPU.
+    """The time-weighted mean of a quantity in each of several windows: a row a window and sensor.
 
-    Columns ``place`` (the window's), ``gpu`` and ``mean``, null where readings do not reach.
+    Columns ``place`` (the window's), ``sensor`` and ``mean``, null where readings do not reach.
     """
-    return _integrals(recording, gpus, quantity, windows).select(
-        "place", "gpu", mean=pl.col("integral") / pl.col("duration_s")
+    return _integrals(recordings, sensors, quantity, windows).select(
+        "place", "sensor", mean=pl.col("integral") / pl.col("duration_s")
     )
 
 
 def _integrals(
-    recording: Recording, gpus: Sequence[int], quantity: str, windows: Sequence[Window]
+    recordings: Recordings, sensors: Sequence[int], quantity: str, windows: Sequence[Window]
 ) -> pl.DataFrame:
-    """The integral of a quantity over each window, a row a window and GPU; null where unknown."""
+    """The integral of a quantity over each window, a row a window and sensor, or null."""
     spans = pl.DataFrame(
         {
             "place": range(len(windows)),
@@ -137,46 +150,46 @@ def _integrals(
             "end_unix_s": [window.end_unix_s for window in windows],
         },
         schema={"place": pl.Int64, "start_unix_s": pl.Float64, "end_unix_s": pl.Float64},
-    ).join(pl.DataFrame({"gpu": list(gpus)}, schema={"gpu": pl.Int64}), how="cross")
-    until = {
-        edge: metrics.integrals_until(
-            recording.power if quantity == "power_w" else recording.samples,
-            pl.col(quantity),
-            spans.select("gpu", moment_unix_s=pl.col(f"{edge}_unix_s")),
-        )["integral"]
-        for edge in ("start", "end")
-    }
+    ).join(pl.DataFrame({"sensor": list(sensors)}, schema={"sensor": pl.Int64}), how="cross")
     return spans.select(
         "place",
-        "gpu",
-        integral=until["end"] - until["start"],
+        "sensor",
+        integral=recordings.of(quantity).over(spans, quantity),
         duration_s=pl.col("end_unix_s") - pl.col("start_unix_s"),
     )
 
 
-def _energy_j(recording: Recording, sensors: Sequence[int], windows: Sequence[Window]) -> float:
-    """The energy of power-reporting GPUs over several windows together, by the trapezoid rule."""
-    return float(_integrals(recording, sensors, "power_w", windows)["integral"].sum())
+def _energies_j(
+    recordings: Recordings, hardware: Hardware, windows: Sequence[Window]
+) -> dict[str, float]:
+    """The energy of each node's power-reporting GPUs over several windows together."""
+    sensors = recordings.sensors(hardware.gpus_per_package)
+    energies = _integrals(recordings, sensors, "power_w", windows)
+    of_nodes: dict[str, float] = {}
+    sums = energies.group_by("sensor").agg(pl.col("integral").sum()).sort("sensor")
+    for sensor, energy_j in sums.iter_rows():
+        node, _ = recordings.place(sensor)
+        of_nodes[node] = of_nodes.get(node, 0.0) + energy_j
+    return of_nodes
 
 
-def _looks(
-    samples: pl.DataFrame, quantities: Mapping[str, pl.Expr], window: Window
-) -> dict[str, dict[int, dict[str, Any]]]:
-    """:func:`metrics.over_window` of each quantity, as quantity → GPU → row."""
-    lazy = samples.lazy()
+def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
+    """:func:`metrics.over_window` of each node's own quantities, as column → sensor → row."""
+    host = recordings.host.lazy().select(pl.all().exclude("sensor"), gpu=pl.col("sensor"))
     frames = pl.collect_all(
-        [metrics.over_window(lazy, value, window) for value in quantities.values()]
+        [metrics.over_window(host, pl.col(column), window) for column in _HOST_FIGURES]
     )
     return {
-        name: {row["gpu"]: row for row in frame.iter_rows(named=True)}
-        for name, frame in zip(quantities, frames, strict=True)
+        column: {row["gpu"]: row for row in frame.iter_rows(named=True)}
+        for column, frame in zip(_HOST_FIGURES, frames, strict=True)
     }
 
 
-def _over_host(recording: Recording, column: str, figure: str, window: Window) -> Known:
+def _over_host(
+    recording: Recording, column: str, looks: Mapping[str, Mapping[str, Any] | None], window: Window
+) -> Known:
     """A figure of a node's own quantity over the window, or None and why."""
-    host = recording.host.with_columns(gpu=pl.lit(0, pl.Int64))
-    look = _looks(host, {column: pl.col(column)}, window)[column].get(0)
+    look, figure = looks[column], _HOST_FIGURES[column]
     if look is None:
         return None, f"{recording.node}: {recording.why_absent(column)}"
     first_unix_s, last_unix_s = look["first_unix_s"], look["last_unix_s"]
@@ -202,28 +215,56 @@ def _sampler_cpu_share(recording: Recording) -> Known:
     return end.cpu_time_s / elapsed_s, ""
 
 
-def _idle_power(
-    recording: Recording,
-    sensors: Sequence[int],
+def _idle_powers(
+    recordings: Recordings,
+    hardware: Hardware,
     before_training: Window,
     idle_baseline_s: float,
-) -> Known:
-    """Mean power by the trapezoid rule, over the idle baseline."""
-    power, node = recording.power, recording.node
-    begins = dict(power.group_by("gpu").agg(pl.col("unix_time_s").first()).iter_rows())
-    lacking = [gpu for gpu in sensors if gpu not in begins]
-    if lacking or not sensors:
-        reason = recording.why_absent("power_w")
-        return None, f"{node} GPU {lacking[0]}: {reason}" if lacking else reason
-    begin_unix_s = max(before_training.start_unix_s, *(begins[gpu] for gpu in sensors))
-    end_unix_s = min(begin_unix_s + idle_baseline_s, before_training.end_unix_s)
-    window = Window(begin_unix_s, end_unix_s)
-    if window.duration_s < _SHORTEST_IDLE_S:
-        return None, (
-            f"node {node} was watched for {max(window.duration_s, 0):.3g} s before training "
-            f"began, less than the {_SHORTEST_IDLE_S:g} s that power is averaged over"
+) -> dict[str, Known]:
+    """Each node's mean power by the trapezoid rule, of the GPUs that report it, over the idle
+    baseline."""
+    read = recordings.power_over_time.spans("power_w")
+    found: dict[str, Known] = {}
+    windows: dict[str, Window] = {}
+    reporting: dict[str, list[int]] = {node: [] for node in recordings.nodes}
+    for sensor in recordings.sensors(hardware.gpus_per_package):
+        reporting[recordings.place(sensor)[0]].append(sensor)
+    for node, sensors in reporting.items():
+        reason = recordings.nodes[node].why_absent("power_w")
+        lacking = [recordings.place(sensor)[1] for sensor in sensors if sensor not in read]
+        if lacking or not sensors:
+            found[node] = None, f"{node} GPU {lacking[0]}: {reason}" if lacking else reason
+            continue
+        begin_unix_s = max(
+            before_training.start_unix_s, *(read[sensor].start_unix_s for sensor in sensors)
         )
-    looks = _looks(power, POWER, window)["power_w"]
-    if any(looks[gpu]["last_unix_s"] < end_unix_s for gpu in sensors):
-        return None, f"telemetry of node {node} ended before training began"
-    return sum(looks[gpu]["integral"] for gpu in sensors) / window.duration_s, ""
+        end_unix_s = min(begin_unix_s + idle_baseline_s, before_training.end_unix_s)
+        window = Window(begin_unix_s, end_unix_s)
+        if window.duration_s < _SHORTEST_IDLE_S:
+            found[node] = (
+                None,
+                f"node {node} was watched for {max(window.duration_s, 0):.3g} s before training "
+                f"began, less than the {_SHORTEST_IDLE_S:g} s that power is averaged over",
+            )
+        elif any(read[sensor].end_unix_s < end_unix_s for sensor in sensors):
+            found[node] = None, f"telemetry of node {node} ended before training began"
+        else:
+            windows[node] = window
+    spans = [
+        (sensor, window.start_unix_s, window.end_unix_s)
+        for node, window in windows.items()
+        for sensor in reporting[node]
+    ]
+    types = {"sensor": pl.Int64, "start_unix_s": pl.Float64, "end_unix_s": pl.Float64}
+    frame = pl.DataFrame(spans, schema=types, orient="row")
+    energies = dict(
+        zip(
+            frame["sensor"].to_list(),
+            recordings.power_over_time.over(frame, "power_w").to_list(),
+            strict=True,
+        )
+    )
+    for node, window in windows.items():
+        total_j = sum(energies[sensor] for sensor in reporting[node])
+        found[node] = total_j / window.duration_s, ""
+    return found

@@ -30,7 +30,7 @@ def add_power(
     sensors = [
         gpu for node in nodes for gpu in node.rows if node.power_sensors[gpu["gpu"]] == gpu["gpu"]
     ]
-    orphan = _gpu_without_sensor(nodes)
+    orphan = gpu_without_sensor(nodes)
     energy_j, reason = _combine(sensors, "energy_j", sum, orphan)
     counter_j, counter_reason = _combine(sensors, "energy_counter_j", sum, orphan)
     peak_w, peak_reason = _combine(sensors, "power_peak_w", max, orphan)
@@ -138,7 +138,7 @@ def add_temperatures(row: RunRow, gpus: Sequence[dict[str, Any]]) -> None:
         row.set("temperature_spread_c", max(value for value, _ in spreads if value is not None))
 
 
-def _gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
+def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
     """Names a GPU whose package's power is reported by a GPU that no rank used, if there is one."""
     for node in nodes:
         for row in node.rows:

@@ -1,14 +1,22 @@
-"""What was recorded on a node, read: tables of readings, or why there are none."""
+"""What was recorded of a run, read: tables of readings of all its nodes, or why there are none.
+
+Nodes are read together, file after file into one table, since the time that a table takes is
+hardly that of its rows. In them a GPU has a number of its own in the run, its ``sensor``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
 
-from workflow_lib.analysis.samples import read_rows
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.integrals import Integrals
+from workflow_lib.analysis.samples import read_files, read_rows
 from workflow_lib.analysis.tables import schema
 from workflow_lib.records import (
     GPU_COUNTERS,
@@ -27,33 +35,29 @@ from workflow_lib.records import (
 
 #: what of the fast readings analysis looks at: hours of many nodes are kept at once
 _SAMPLES = (
+    "sensor",
     "unix_time_s",
-    "gpu",
     "power_w",
     "temperature_c",
     "sm_clock_mhz",
     "event_reasons",
 )
+_TIMED = ("unix_time_s", "gpu")
 #: a longer time without one of the driver's samples is a hole
 _LONGEST_HOLE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Recording:
-    """A node's telemetry. A table whose file is missing has no rows, and ``absent`` says so."""
+    """What a node's sampler told besides readings."""
 
     node: str
     start: TelemetryStart
     end: TelemetryEnd | None
-    samples: pl.DataFrame
-    #: ``gpu``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best
-    power: pl.DataFrame
-    #: GPU → "driver" (its own samples) or "readings", for every GPU that power was read of
-    power_sources: Mapping[int, str]
-    counters: pl.DataFrame
-    host: pl.DataFrame
-    #: null where the driver's events were not recorded
-    events: pl.DataFrame | None
+    #: GPUs of the node that ranks used, in order
+    gpus: tuple[int, ...]
+    #: GPU → Xid events of the driver; null where they were not recorded
+    xid_events: Mapping[int, int] | None
     #: column → why none of its values was recorded
     absent: Mapping[str, str]
 
@@ -62,96 +66,196 @@ class Recording:
         return self.absent.get(column, f"no sample has a {column}")
 
 
-def read_recording(paths: RunPaths, node: str) -> Recording | str:
-    """A node's telemetry, or why there is none. Raises RecordError where a file is damaged."""
-    for path in (paths.telemetry_start(node), paths.gpu_samples(node)):
-        if not path.is_file():
-            return f"telemetry/{path.name} is missing"
-    start = read_record(paths.telemetry_start(node), TelemetryStart)
-    absent = dict(start.missing)
-    timed = ("unix_time_s", "gpu")
-    samples_path = paths.gpu_samples(node)
-    samples = read_rows(samples_path, GPU_SAMPLES, timed).select(_SAMPLES)
-    _check_order(samples_path, samples, ("gpu",))
-    power, power_sources = _power(paths.power_samples(node), samples)
-    counters = _read_or_empty(paths.gpu_counters(node), GPU_COUNTERS, timed, absent)
-    _check_order(paths.gpu_counters(node), counters, ("gpu",))
-    host = _read_or_empty(paths.host_samples(node), HOST_SAMPLES, ("unix_time_s",), absent)
-    _check_order(paths.host_samples(node), host, ())
-    events_path = paths.gpu_events(node)
-    events = None
-    if events_path.is_file():
-        events = read_rows(events_path, GPU_EVENTS, (*timed, "event"))
-    else:
-        absent.setdefault("event", f"telemetry/{events_path.name} is missing")
-    end = read_if_there(paths.telemetry_end(node), TelemetryEnd)
-    return Recording(
-        node, start, end, samples, power, power_sources, counters, host, events, absent
+@dataclass(frozen=True)
+class Recordings:
+    """A run's telemetry. A table whose file is missing has no rows of that node, and the node's
+    ``absent`` says so."""
+
+    #: node → recording, in the order of names; of the nodes that have one
+    nodes: Mapping[str, Recording]
+    #: node → why it has none
+    unwatched: Mapping[str, str]
+    #: numbers of sensors of one node
+    stride: int
+    samples: pl.DataFrame
+    #: ``sensor``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best
+    power: pl.DataFrame
+    #: sensor → "driver" (its own samples) or "readings", for every GPU that power was read of
+    power_sources: Mapping[int, str]
+    counters: pl.DataFrame
+    #: in it the sensor is the node itself, as the number of its GPU 0
+    host: pl.DataFrame
+
+    def sensor(self, node: str, gpu: int) -> int:
+        """A GPU's number in the tables."""
+        return self._places[node] * self.stride + gpu
+
+    def place(self, sensor: int) -> tuple[str, int]:
+        """The node and the GPU that a number stands for."""
+        return list(self.nodes)[sensor // self.stride], sensor % self.stride
+
+    def sensors(self, gpus_per_package: int | None = None) -> list[int]:
+        """The numbers of all GPUs that ranks used, in order; of those alone that report the power
+        of their package, where the size of packages is given."""
+        return [
+            self.sensor(node, gpu)
+            for node, each in self.nodes.items()
+            for gpu in each.gpus
+            if gpus_per_package is None or each.start.power_sensor(gpu, gpus_per_package) == gpu
+        ]
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {node: place for place, node in enumerate(self.nodes)}
+
+    @cached_property
+    def over_time(self) -> Integrals:
+        """The readings of every tick, and ``sample``, which is 1 wherever there is a row."""
+        plain = {name: pl.col(name) for name in ("temperature_c", "sm_clock_mhz")}
+        return Integrals(self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS})
+
+    @cached_property
+    def power_over_time(self) -> Integrals:
+        """:attr:`power`, as ``power_w``."""
+        return Integrals(self.power, {"power_w": pl.col("power_w")})
+
+    @cached_property
+    def slow_over_time(self) -> Integrals:
+        """Readings on a period of their own."""
+        names = ("memory_temperature_c", "thermal_margin_c")
+        return Integrals(self.counters, {name: pl.col(name) for name in names})
+
+    def of(self, quantity: str) -> Integrals:
+        """Where ``power_w``, ``temperature_c`` or ``sm_clock_mhz`` is."""
+        return self.power_over_time if quantity == "power_w" else self.over_time
+
+
+def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recordings:
+    """The telemetry of the nodes of which ranks ``used`` GPUs.
+
+    Raises RecordError where a file is damaged.
+    """
+    unwatched: dict[str, str] = {}
+    for node in sorted(used):
+        for path in (paths.telemetry_start(node), paths.gpu_samples(node)):
+            if not path.is_file():
+                unwatched.setdefault(node, f"telemetry/{path.name} is missing")
+    nodes = [node for node in sorted(used) if node not in unwatched]
+    starts = {node: read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes}
+    absent = {node: dict(starts[node].missing) for node in nodes}
+    stride = 1 + max((gpu for gpus in used.values() for gpu in gpus), default=0)
+
+    def read(of: Callable[[str], Path], columns: Sequence[Column]) -> pl.DataFrame:
+        files = {node: of(node) for node in nodes}
+        timed = [column.name for column in columns if column.name in _TIMED]
+        for node, path in files.items():
+            for column in columns if not path.is_file() else ():
+                if column.name not in timed:
+                    reason = f"telemetry/{path.name} is missing"
+                    absent[node].setdefault(column.name, reason)
+        return _read_tables(list(files.values()), columns, timed, stride)
+
+    samples = read(paths.gpu_samples, GPU_SAMPLES).select(_SAMPLES)
+    names = [column.name for column in POWER_SAMPLES]
+    files = [paths.power_samples(node) for node in nodes]
+    power, sources = best_power(samples, _read_tables(files, POWER_SAMPLES, names, stride))
+    counters = read(paths.gpu_counters, GPU_COUNTERS)
+    host = read(paths.host_samples, HOST_SAMPLES)
+    recordings = {
+        node: Recording(
+            node,
+            starts[node],
+            read_if_there(paths.telemetry_end(node), TelemetryEnd),
+            tuple(used[node]),
+            _xid_events(paths.gpu_events(node), absent[node]),
+            absent[node],
+        )
+        for node in nodes
+    }
+    return Recordings(recordings, unwatched, stride, samples, power, sources, counters, host)
+
+
+def _read_tables(
+    files: Sequence[Path], columns: Sequence[Column], required: Sequence[str], stride: int
+) -> pl.DataFrame:
+    """A table of each node, where it is there, as one: with ``sensor`` for ``gpu``, and with
+    ``unix_time_s`` throughout, in the order of both. GPUs beyond those of any rank are left out."""
+    there = {place: path for place, path in enumerate(files) if path.is_file()}
+    if not there:
+        nothing = pl.DataFrame(schema=schema(columns))
+        return nothing.with_columns(sensor=pl.lit(0, pl.Int64), unix_time_s=pl.lit(0.0))
+    rows = read_files(list(there.values()), columns, required)
+    if "driver_time_us" in rows.columns:
+        rows = rows.with_columns(unix_time_s=pl.col("driver_time_us") / 1e6).drop("driver_time_us")
+    gpu = pl.col("gpu") if "gpu" in rows.columns else pl.lit(0, pl.Int64)
+    node = pl.col("file").replace_strict(dict(enumerate(there)), return_dtype=pl.Int64)
+    rows = (
+        rows.filter(gpu < stride)
+        .with_columns(sensor=node * stride + gpu)
+        .drop("file", "gpu", strict=False)
+        .sort("sensor", maintain_order=True)
     )
+    time, sensor = pl.col("unix_time_s"), pl.col("sensor")
+    back = rows.filter((time < time.shift(1)) & (sensor == sensor.shift(1)))
+    if back.height:
+        number, moment = back.select("sensor", "unix_time_s").row(0)
+        has_gpus = any(column.name == "gpu" for column in columns)
+        whose = f"the time of GPU {number % stride}" if has_gpus else "the time"
+        raise RecordError(
+            f"{there[number // stride]}: {whose} runs backwards at {moment}; the node's clock was "
+            "set during the run, so that nothing can be integrated: run it again"
+        )
+    return rows
 
 
-def _power(path: Path, samples: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, str]]:
-    """Each GPU's power, and where it is from.
+def best_power(
+    samples: pl.DataFrame, driver: pl.DataFrame
+) -> tuple[pl.DataFrame, Mapping[int, str]]:
+    """Each GPU's power, and where it is from; both tables are in the order of sensors and time.
 
     The driver's own samples are taken where they have no hole from the first reading to the last:
     every 20 ms on H200, they follow the load at once, where readings are the mean of the second
     before. One source serves the whole run of a GPU, so that its parts can be compared.
     """
-    readings = samples.select("gpu", "unix_time_s", "power_w").drop_nulls("power_w")
-    if not path.is_file():
-        return readings, dict.fromkeys(readings["gpu"].unique().sort().to_list(), "readings")
-    names = tuple(column.name for column in POWER_SAMPLES)
-    driver = read_rows(path, POWER_SAMPLES, names).select(
-        "gpu", unix_time_s=pl.col("driver_time_us") / 1e6, power_w=pl.col("power_mw") / 1000
-    )
-    _check_order(path, driver, ("gpu",))
-    spans = readings.group_by("gpu").agg(
-        begin_unix_s=pl.col("unix_time_s").first(), end_unix_s=pl.col("unix_time_s").last()
-    )
-    time = pl.col("unix_time_s")
+    time, sensor = pl.col("unix_time_s"), pl.col("sensor")
+    readings = samples.select("sensor", "unix_time_s", "power_w").drop_nulls("power_w")
+    spans = readings.group_by("sensor").agg(begin_unix_s=time.first(), end_unix_s=time.last())
     # The driver remembers what was before the first reading: perhaps another job.
-    driver = driver.join(spans, on="gpu").filter(time >= pl.col("begin_unix_s"))
+    begins = dict(spans.select("sensor", "begin_unix_s").iter_rows())
+    begin = sensor.replace_strict(begins, default=None, return_dtype=pl.Float64)
+    driver = driver.select("sensor", "unix_time_s", power_w=pl.col("power_mw") / 1000).filter(
+        time >= begin
+    )
+    first, last = (
+        sensor != sensor.shift(1, fill_value=-1),
+        sensor != sensor.shift(-1, fill_value=-1),
+    )
+    edges = driver.filter(first).select("sensor", first_unix_s="unix_time_s")
+    edges = edges.with_columns(last_unix_s=driver.filter(last)["unix_time_s"])
+    torn = driver.filter((time - time.shift(1) > _LONGEST_HOLE_S) & ~first)["sensor"].unique()
     whole = (
-        driver.group_by("gpu")
-        .agg(
-            gap_s=pl.max_horizontal(
-                time.diff().max(),
-                time.first() - pl.col("begin_unix_s").first(),
-                pl.col("end_unix_s").first() - time.last(),
-            )
-        )
-        .filter(pl.col("gap_s") <= _LONGEST_HOLE_S)["gpu"]
+        edges.join(spans, on="sensor")
+        .filter(
+            ~sensor.is_in(torn.to_list()),
+            pl.col("first_unix_s") - pl.col("begin_unix_s") <= _LONGEST_HOLE_S,
+            pl.col("end_unix_s") - pl.col("last_unix_s") <= _LONGEST_HOLE_S,
+        )["sensor"]
         .to_list()
     )
-    best = pl.concat(
-        [
-            readings.filter(~pl.col("gpu").is_in(whole)),
-            driver.select(readings.columns).filter(pl.col("gpu").is_in(whole)),
+    known = set(whole)
+    sources = {each: "driver" if each in known else "readings" for each in spans["sensor"].sort()}
+    if len(known) < len(sources):
+        part = [
+            readings.filter(~sensor.is_in(whole)),
+            driver.filter(sensor.is_in(whole)),
         ]
-    )
-    gpus = readings["gpu"].unique().sort().to_list()
-    return best, {gpu: "driver" if gpu in whole else "readings" for gpu in gpus}
+        return pl.concat(part).sort("sensor", maintain_order=True), sources
+    return driver, sources
 
 
-def _read_or_empty(
-    path: Path, columns: Sequence[Column], required: Sequence[str], absent: dict[str, str]
-) -> pl.DataFrame:
-    if path.is_file():
-        return read_rows(path, columns, required)
-    for column in columns:
-        if column.name not in required:
-            absent.setdefault(column.name, f"telemetry/{path.name} is missing")
-    return pl.DataFrame(schema=schema(columns))
-
-
-def _check_order(path: Path, rows: pl.DataFrame, keys: Sequence[str]) -> None:
-    time = pl.col("unix_time_s")
-    earlier = time.shift(1).over(*keys) if keys else time.shift(1)
-    back = rows.filter(time < earlier).select(*keys, "unix_time_s")
-    if back.height:
-        *of, moment = back.row(0)
-        whose = f"the time of GPU {of[0]}" if of else "the time"
-        raise RecordError(
-            f"{path}: {whose} runs backwards at {moment}; the node's clock was set during the run, "
-            "so that nothing can be integrated: run it again"
-        )
+def _xid_events(path: Path, absent: dict[str, str]) -> Mapping[int, int] | None:
+    if not path.is_file():
+        absent.setdefault("event", f"telemetry/{path.name} is missing")
+        return None
+    events = read_rows(path, GPU_EVENTS, (*_TIMED, "event"))
+    return Counter(events.filter(pl.col("event") == "xid")["gpu"].to_list())

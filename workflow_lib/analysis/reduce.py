@@ -1,4 +1,5 @@
-"""Reduces a run's directory to ``summary.json``: its row of runs and its rows of GPUs and overhead.
+"""Reduces a run's directory to ``summary.json``, its row of runs and its rows of GPUs and overhead,
+and to ``steps.parquet`` and ``series.parquet``: its steps, and its GPUs over time.
 
 Only the measured window counts (:class:`~workflow_lib.analysis.steps.Steps`), from the onset of the
 steady state on. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
@@ -9,20 +10,28 @@ more efficient than it was.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from workflow_lib import results
 from workflow_lib.analysis.generation import add_generation
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.nodes import reduce_node, unwatched_node
+from workflow_lib.analysis.nodes import reduce_nodes, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
-from workflow_lib.analysis.power import add_power, add_temperatures, cool_down_s
-from workflow_lib.analysis.recordings import Recording, read_recording
+from workflow_lib.analysis.power import add_power, add_temperatures, cool_down_s, gpu_without_sensor
+from workflow_lib.analysis.recordings import read_recordings
 from workflow_lib.analysis.run_row import RunRow
+from workflow_lib.analysis.series import series_rows
 from workflow_lib.analysis.steady_state import add_steady_state
+from workflow_lib.analysis.step_times import step_rows
 from workflow_lib.analysis.steps import Steps, read_steps
+from workflow_lib.analysis.tables import schema, table, write_table
 from workflow_lib.records import (
+    SERIES,
+    STEP_TIMES,
     Cell,
     CoolDown,
     Outcome,
@@ -39,17 +48,39 @@ _TURNS = "telemetry took turns at several rates"
 
 
 def reduce_run(directory: Path) -> None:
-    """Write ``summary.json`` of the run in ``directory``, which is ``<cell>/run<k>``.
+    """Write the three files of the run in ``directory``, which is ``<cell>/run<k>``.
 
-    Raises FileNotFoundError or RecordError where the run has not ended, or its files are damaged.
+    Raises FileNotFoundError or RecordError where the run has not ended, its files are damaged, or
+    it is not a measured run.
     """
     paths = RunPaths(directory)
-    write_json(paths.summary, summarise(paths, results.run_number(directory)))
+    if results.is_profiled(directory):
+        raise RecordError(
+            f"{directory}: the run is profiled, not measured; analyse its traces instead: python "
+            "-m workflow_lib.analysis traces, with this directory"
+        )
+    # The summary stands for all three.
+    paths.summary.unlink(missing_ok=True)
+    reduced = reduced_run(paths, results.run_number(directory))
+    write_table(reduced.steps, paths.step_times)
+    write_table(reduced.series, paths.series)
+    write_json(paths.summary, reduced.summary)
 
 
-def summarise(paths: RunPaths, run: int) -> dict[str, Any]:
-    """``{"run": …, "gpus": …, "overhead": …}`` of an ended run: a row of RUNS, rows of GPUS and of
-    OVERHEAD.
+@dataclass(frozen=True)
+class Reduced:
+    """What a run's raw files come to."""
+
+    #: ``{"run": …, "gpus": …, "overhead": …}``: a row of RUNS, rows of GPUS and of OVERHEAD
+    summary: dict[str, Any]
+    #: of STEP_TIMES; without rows where steps cannot be read
+    steps: pl.DataFrame
+    #: of SERIES; without rows where nothing was watched, or not throughout
+    series: pl.DataFrame
+
+
+def reduced_run(paths: RunPaths, run: int) -> Reduced:
+    """Reduce an ended run.
 
     A run whose telemetry is invalid keeps what its steps tell: training went well. Raises
     FileNotFoundError or RecordError as :func:`reduce_run` does.
@@ -68,76 +99,86 @@ def summarise(paths: RunPaths, run: int) -> dict[str, Any]:
     identity = {"cell": cell.id, "run": run}
     gpus: list[dict[str, Any]] = []
     overhead: list[dict[str, Any]] = []
+    trained: list[dict[str, Any]] = []
+    series = pl.DataFrame(schema=schema(SERIES))
     otherwise = f"the run ended as {ended.outcome.value}"
     if ended.outcome is Outcome.COMPLETED:
         steps = read_steps(paths, cell)
         if cell.telemetry.interleaved_rates_hz:
             otherwise = _TURNS
-            _add_training(row, steps, otherwise)
+            trained = _add_training(row, steps, otherwise)
             row.set("cool_down_s", *cool_down_s(paths, cell))
             nodes = sorted({rank.node for rank in steps.ranks})
             overhead = overhead_rows(paths, cell, nodes, steps.measured, _simulated(paths))
         else:
             otherwise = "not computed"
-            gpus = _add_everything(row, paths, steps)
+            gpus, trained, series = _add_everything(row, paths, steps)
     elif ended.outcome is Outcome.TELEMETRY_INVALID:
         otherwise = f"telemetry is invalid: {ended.cause}"
         try:
-            _add_training(row, read_steps(paths, cell), otherwise)
+            trained = _add_training(row, read_steps(paths, cell), otherwise)
         except (FileNotFoundError, RecordError) as error:
             # Telemetry is invalid, too, where a rank's record is torn or not there.
-            otherwise = f"{otherwise}; and the steps cannot be read: {error}"
-    return {
+            otherwise = f"{otherwise}; and the steps cannot be read: {_within(paths, error)}"
+    summary = {
         "run": row.whole(otherwise),
         "gpus": [{**identity, **gpu} for gpu in gpus],
         "overhead": [{**identity, **rate} for rate in overhead],
     }
+    step_times = table([{**identity, **step} for step in trained], STEP_TIMES)
+    series = series.with_columns(cell=pl.lit(cell.id), run=pl.lit(run, pl.Int64))
+    return Reduced(summary, step_times, series.select(list(schema(SERIES))))
 
 
-def _add_training(row: RunRow, steps: Steps, no_power: str) -> None:
-    """Set what the steps tell by themselves; ``no_power`` is why there is no more."""
+def _add_training(row: RunRow, steps: Steps, no_power: str) -> list[dict[str, Any]]:
+    """Set what the steps tell by themselves, and return their rows of STEP_TIMES; ``no_power`` is
+    why there is no more."""
     row.add_steps(steps)
     row.add_flops(steps)
-    add_steady_state(row, steps, {}, no_power)
+    add_steady_state(row, steps, None, no_power)
     row.set("energy_j", None, no_power)
     if steps.phases:
         add_generation(row, steps, [])
     row.clear_inapplicable()
+    return step_rows(row.cell, steps, None, no_power, no_power)
 
 
-def _add_everything(row: RunRow, paths: RunPaths, steps: Steps) -> list[dict[str, Any]]:
-    """Set all measures, over the steady part of the measured steps; returns the rows of GPUS."""
+def _add_everything(
+    row: RunRow, paths: RunPaths, steps: Steps
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], pl.DataFrame]:
+    """Set all measures, over the steady part of the measured steps; returns the rows of GPUS, of
+    STEP_TIMES and of SERIES."""
     used = _used_gpus(paths, steps)
-    recordings = {node: read_recording(paths, node) for node in sorted(used)}
-    watched = {node: each for node, each in recordings.items() if isinstance(each, Recording)}
-    unwatched = next((each for each in recordings.values() if isinstance(each, str)), "")
-    steps = add_steady_state(
-        row, steps, {node: (each, used[node]) for node, each in watched.items()}, unwatched
+    recordings = read_recordings(paths, used)
+    unwatched = next(iter(recordings.unwatched.values()), "")
+    steps = add_steady_state(row, steps, recordings, unwatched)
+    hardware = row.cell.hardware
+    nodes = reduce_nodes(
+        recordings,
+        hardware,
+        steps.window,
+        _before_training(paths, steps),
+        row.cell.telemetry.idle_baseline_s,
+        steps.phases,
     )
-    before = _before_training(paths, steps)
-    nodes = [
-        unwatched_node(node, used[node], row.cell.hardware, each)
-        if isinstance(each, str)
-        else reduce_node(
-            each,
-            used[node],
-            row.cell.hardware,
-            steps.window,
-            before,
-            row.cell.telemetry.idle_baseline_s,
-            steps.phases,
-        )
-        for node, each in recordings.items()
+    nodes += [
+        unwatched_node(node, used[node], hardware, reason)
+        for node, reason in recordings.unwatched.items()
     ]
+    nodes.sort(key=lambda node: str(node.rows[0]["node"]))
     gpus = [gpu for node in nodes for gpu in node.rows]
     row.add_steps(steps)
     row.add_flops(steps)
-    add_power(row, paths, steps, nodes, [each.start.source for each in watched.values()])
+    add_power(row, paths, steps, nodes, [each.start.source for each in recordings.nodes.values()])
     add_temperatures(row, gpus)
     if steps.phases:
         add_generation(row, steps, nodes)
     row.clear_inapplicable()
-    return gpus
+    return (
+        gpus,
+        step_rows(row.cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
+        series_rows(hardware, steps, recordings),
+    )
 
 
 def _before_training(paths: RunPaths, steps: Steps) -> Window:
@@ -160,8 +201,15 @@ def _describe(row: RunRow, paths: RunPaths) -> None:
         # What the sampler began with being torn is one way for telemetry to be invalid.
         if row.values["outcome"] != Outcome.TELEMETRY_INVALID.value:
             raise
-        row.set("gpu_name", None, str(error))
-        row.set("simulated", None, str(error))
+        row.set("gpu_name", None, _within(paths, error))
+        row.set("simulated", None, _within(paths, error))
+
+
+def _within(paths: RunPaths, error: Exception) -> str:
+    """An error's text with its files named from the run's directory on: tables that are made
+    elsewhere are the same.
+    """
+    return str(error).replace(f"{paths.directory}/", "")
 
 
 def _gpu_name(paths: RunPaths) -> str | None:

@@ -10,6 +10,7 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import polars as pl
 
@@ -25,35 +26,73 @@ def read_rows(path: Path, columns: Sequence[Column], required: Sequence[str]) ->
     ``required`` names the columns that may not be empty. Raises FileNotFoundError, or RecordError
     with the file, the line and the column that are wrong.
     """
+    return read_files([path], columns, required).drop("file")
+
+
+def read_files(
+    paths: Sequence[Path], columns: Sequence[Column], required: Sequence[str]
+) -> pl.DataFrame:
+    """Read CSV files of the same ``columns`` at once, one below the other, as :func:`read_rows`.
+
+    ``file``, the last column, is the place in ``paths`` of a row's file. A run has a file a rank
+    and several a node: parsed one by one, they would take longer than what is in them.
+    """
+    names = [column.name for column in columns]
+    bodies = [_body(path, columns, required) for path in paths]
+    counts = [body.count(b"\n") for body in bodies]
+    text = b"".join([",".join(names).encode() + b"\n", *bodies])
+    try:
+        frame = pl.read_csv(text, schema=schema(columns), quote_char=None)
+    except pl.exceptions.PolarsError as error:
+        _raise_for_bad_file(paths, bodies, columns, required, str(error).splitlines()[0])
+    floats = [column.name for column in columns if column.type is float]
+    finite = frame.select(pl.col(floats).is_finite().all()).row(0) if floats else ()
+    if (
+        frame.height != sum(counts)
+        or not all(finite)
+        or sum(frame.select(pl.col(list(required)).null_count()).row(0))
+    ):
+        _raise_for_bad_file(paths, bodies, columns, required, "a value is missing or not finite")
+    files = [pl.repeat(place, count, dtype=pl.Int64) for place, count in enumerate(counts)]
+    return frame.with_columns(file=pl.select(pl.concat(files)).to_series())
+
+
+def _body(path: Path, columns: Sequence[Column], required: Sequence[str]) -> bytes:
+    """A file's lines below its header, but for a torn last one."""
     text = path.read_bytes()
     text = text[: text.rfind(b"\n") + 1]
     if not text:
         raise RecordError(f"{path}:1: empty, expected a header; its writer never got to write it")
     names = [column.name for column in columns]
-    header = text[: text.index(b"\n")].rstrip(b"\r").decode("utf-8", "replace")
+    end = text.index(b"\n")
+    header = text[:end].rstrip(b"\r").decode("utf-8", "replace")
     if header.split(",") != names:
         raise RecordError(f"{path}:1: the header is {header!r}, expected {','.join(names)!r}")
+    body = text[end + 1 :]
     # A line with too many fields fails to parse. One with too few would silently be filled up, but
     # then there are fewer commas than there should be.
-    if text.count(b",") != (len(names) - 1) * text.count(b"\n"):
-        _raise_for_bad_line(path, text, columns, required, "the number of fields differs")
-    try:
-        frame = pl.read_csv(text, schema=schema(columns), quote_char=None)
-    except pl.exceptions.PolarsError as error:
-        _raise_for_bad_line(path, text, columns, required, str(error).splitlines()[0])
-    floats = [column.name for column in columns if column.type is float]
-    finite = frame.select(pl.col(floats).is_finite().all()).row(0) if floats else ()
-    if not all(finite) or sum(frame.select(pl.col(list(required)).null_count()).row(0)):
-        _raise_for_bad_line(path, text, columns, required, "a value is missing or not finite")
-    return frame
+    if body.count(b",") != (len(names) - 1) * body.count(b"\n"):
+        _raise_for_bad_file([path], [body], columns, required, "the number of fields differs")
+    return body
 
 
-def _raise_for_bad_line(
-    path: Path, text: bytes, columns: Sequence[Column], required: Sequence[str], seen: str
+def _raise_for_bad_file(
+    paths: Sequence[Path],
+    bodies: Sequence[bytes],
+    columns: Sequence[Column],
+    required: Sequence[str],
+    seen: str,
+) -> NoReturn:
+    """Find the first bad line of several files, slowly, and raise RecordError for it."""
+    for path, body in zip(paths, bodies, strict=True):
+        _check_lines(path, body, columns, required)
+    raise RecordError(f"{paths[0]}: not readable: {seen}")
+
+
+def _check_lines(
+    path: Path, body: bytes, columns: Sequence[Column], required: Sequence[str]
 ) -> None:
-    """Find the first bad line, slowly, and raise RecordError for it."""
-    lines = csv.reader(text.decode("utf-8", "replace").splitlines(), quoting=csv.QUOTE_NONE)
-    next(lines)
+    lines = csv.reader(body.decode("utf-8", "replace").splitlines(), quoting=csv.QUOTE_NONE)
     for number, fields in enumerate(lines, start=2):
         if len(fields) != len(columns):
             raise RecordError(f"{path}:{number}: {len(fields)} fields, expected {len(columns)}")
@@ -70,4 +109,3 @@ def _raise_for_bad_line(
                     f"{path}:{number}: {column.name} is {field!r}, expected a finite "
                     f"{column.type.__name__}"
                 )
-    raise RecordError(f"{path}: not readable: {seen}")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -30,7 +30,7 @@ import polars as pl
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
-from workflow_lib.analysis.recordings import Recording
+from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steps import Steps
 
@@ -128,16 +128,13 @@ def drift(series: Series) -> float | None:
 
 
 def add_steady_state(
-    row: RunRow,
-    steps: Steps,
-    recordings: Mapping[str, tuple[Recording, Sequence[int]]],
-    unknown: str,
+    row: RunRow, steps: Steps, recordings: Recordings | None, unknown: str
 ) -> Steps:
     """Set the measures of the steady state; returns the steps, counted from its onset on.
 
-    ``recordings`` has each node's telemetry and the GPUs there that ranks used; ``unknown`` is why
-    that is not all, or empty. Without power and temperature nothing is said to be steady, since
-    step time alone cannot tell: then, and where there is no steady state, all measured steps count.
+    ``unknown`` is why telemetry is not all there, or empty. Without power and temperature nothing
+    is said to be steady, since step time alone cannot tell: then, and where there is no steady
+    state, all measured steps count.
     """
     blocks = blocks_of(steps.rows, row.cell.telemetry.sample_rate_hz)
     power, power_reason = _series(row, blocks, recordings, unknown, "power_w")
@@ -175,27 +172,19 @@ def add_steady_state(
 
 
 def _series(
-    row: RunRow,
-    blocks: Sequence[Block],
-    recordings: Mapping[str, tuple[Recording, Sequence[int]]],
-    unknown: str,
-    quantity: str,
+    row: RunRow, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
 ) -> tuple[Series | None, str]:
     """The mean over all GPUs of power or temperature in each block, or None and why."""
-    if unknown:
+    if unknown or recordings is None:
         return None, unknown
+    size = row.cell.hardware.gpus_per_package if quantity == "power_w" else None
     windows = [block.window for block in blocks]
-    frames = []
-    for recording, used in recordings.values():
-        gpus = used
-        if quantity == "power_w":
-            size = row.cell.hardware.gpus_per_package
-            gpus = [gpu for gpu in used if recording.start.power_sensor(gpu, size) == gpu]
-        frame = mean_over_spans(recording, gpus, quantity, windows)
-        if frame["mean"].null_count():
-            return None, f"{recording.node}: {quantity} was not read throughout all steps"
-        frames.append(frame)
-    means = pl.concat(frames).group_by("place").agg(pl.col("mean").mean()).sort("place")["mean"]
+    frame = mean_over_spans(recordings, recordings.sensors(size), quantity, windows)
+    lacking = frame.filter(pl.col("mean").is_null())
+    if lacking.height:
+        node, _ = recordings.place(int(lacking.select(pl.col("sensor").min()).item()))
+        return None, f"{node}: {quantity} was not read throughout all steps"
+    means = frame.group_by("place").agg(pl.col("mean").mean()).sort("place")["mean"]
     if quantity == "power_w":
         return Series(means.to_list(), POWER_TOLERANCE, relative=True), ""
     return Series(means.to_list(), TEMPERATURE_TOLERANCE_C, relative=False), ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.samples import read_rows
+from workflow_lib.analysis.samples import read_files
 from workflow_lib.records import STEPS, Cell, RankRecord, RecordError, RunPaths, read_record
 
 _OPTIONAL = ("loss", "memory_allocated_bytes", "memory_peak_bytes")
@@ -59,19 +59,17 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     generates = cell.training.workload == "inference"
     optional = (*_OPTIONAL, *(() if generates else ("prefill_ended_unix_s",)))
     required = tuple(column.name for column in STEPS if column.name not in optional)
-    ranks, frames = [], []
-    for number in range(cell.degrees.world_size):
-        rank = read_record(paths.rank(number), RankRecord)
-        frame = read_rows(paths.rank_steps(number), STEPS, required)
-        _check_measured(paths, cell, number, frame)
-        ranks.append(rank)
-        frames.append(
-            frame.with_columns(
-                rank=pl.lit(number, pl.Int64), dp_rank=pl.lit(rank.dp_rank, pl.Int64)
-            )
-        )
-    rows = pl.concat(frames)
+    numbers = range(cell.degrees.world_size)
+    ranks = [read_record(paths.rank(number), RankRecord) for number in numbers]
+    files = [paths.rank_steps(number) for number in numbers]
+    replicas = {number: rank.dp_rank for number, rank in enumerate(ranks)}
+    rows = (
+        read_files(files, STEPS, required)
+        .rename({"file": "rank"})
+        .with_columns(dp_rank=pl.col("rank").replace_strict(replicas, return_dtype=pl.Int64))
+    )
     measured = rows.filter(pl.col("phase") == "measured")
+    _check_measured(paths, cell, measured)
     _check_tokens(paths, cell, measured)
     window = _window(measured)
     if window.duration_s <= 0:
@@ -115,15 +113,17 @@ def _phases(paths: RunPaths, measured: pl.DataFrame) -> dict[str, tuple[Window, 
     }
 
 
-def _check_measured(paths: RunPaths, cell: Cell, rank: int, frame: pl.DataFrame) -> None:
+def _check_measured(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
     first, count = cell.training.warmup_steps, cell.training.measured_steps
     expected = list(range(first, first + count))
-    found = frame.filter(pl.col("phase") == "measured")["step"].to_list()
-    if found != expected:
-        raise RecordError(
-            f"{paths.rank_steps(rank)}: the measured steps are {_span(found)}, "
-            f"expected {_span(expected)}; the run did not complete as its outcome says"
-        )
+    of_ranks = dict(measured.group_by("rank", maintain_order=True).agg("step").iter_rows())
+    for rank in range(cell.degrees.world_size):
+        found = of_ranks.get(rank, [])
+        if found != expected:
+            raise RecordError(
+                f"{paths.rank_steps(rank)}: the measured steps are {_span(found)}, "
+                f"expected {_span(expected)}; the run did not complete as its outcome says"
+            )
 
 
 def _span(steps: list[int]) -> str:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import polars as pl
-
-from workflow_lib.analysis import metrics
 from workflow_lib.analysis.counters import rate_within
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
@@ -17,12 +14,6 @@ COUNTERS = (
     "throttle_hw_thermal_s",
     "throttle_power_brake_s",
 )
-#: event bits of a sample as 0 or 1
-EVENTS: Mapping[str, pl.Expr] = {
-    "power_capped": metrics.power_capped(),
-    "thermally_slowed": metrics.thermally_slowed(),
-    "power_braked": metrics.power_braked(),
-}
 
 
 @dataclass(frozen=True)

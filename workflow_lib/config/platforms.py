@@ -42,6 +42,11 @@ class Network(Strict):
     gbit_per_s_per_adapter: Annotated[float, Field(ge=0)]
     """Rate of one adapter, Gb/s."""
 
+    @property
+    def gbit_per_s(self) -> float:
+        """Rate of a node's adapters together, Gb/s."""
+        return self.adapters_per_node * self.gbit_per_s_per_adapter
+
 
 class Platform(Strict):
     """``config/platforms/<name>.yaml``: a partition of a cluster, or one machine."""
@@ -102,6 +107,9 @@ class Platform(Strict):
     memory_bandwidth_gb_per_s: PositiveFloat | None = None
     """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
     takes."""
+    link_gb_per_s: PositiveFloat | None = None
+    """Peak of all links of one GPU to others of its node, in one direction, 10⁹ bytes/s; null gives
+    no share of it."""
     power_limit_w: PositiveFloat | None
     """Power limit of one package, W."""
     idle_temperature_c: PositiveFloat | None = None

@@ -59,6 +59,9 @@ class Protocol(Strict):
     """How long each turn of an interleaved rate lasts, s; required with interleaved_rates_hz."""
     cool_down: CoolDown | None = None
     """Wait for cool GPUs before the idle baseline; null starts as warm as the last run left."""
+    profiled_steps: Annotated[int, Field(ge=0)] = 0
+    """Steps after the warm-up of which one more run of each cell, apart from the measured ones,
+    leaves a Kineto trace for each rank; 0 profiles nothing. No part of the cell."""
 
     @model_validator(mode="after")
     def _one_rate_or_turns(self) -> Protocol:
@@ -75,5 +78,14 @@ class Protocol(Strict):
             raise ValueError(
                 f"interleaved_rates_hz is {[*rates]}, expected 2 to 8 different rates with 0 among "
                 "them, against which the others are compared"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _profiles_a_part(self) -> Protocol:
+        if self.profiled_steps > self.measured_steps:
+            raise ValueError(
+                f"profiled_steps is {self.profiled_steps}, more than measured_steps "
+                f"{self.measured_steps}; 2 tell a step from another, and traces are large"
             )
         return self

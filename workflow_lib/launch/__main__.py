@@ -23,7 +23,9 @@ def main() -> int:
     render.add_argument("--results", type=Path, required=True)
     render.add_argument("--root", type=Path, required=True, help="where workflow_lib lies")
     render.add_argument("--cell", required=True, help="the cell's id")
-    render.add_argument("--run", type=int, required=True, help="which repeat, from 1")
+    render.add_argument(
+        "--run", type=int, required=True, help="which repeat, from 1; 0 is profiled"
+    )
     run = commands.add_parser("run", help="submit one run, wait for it, say how it ended")
     run.add_argument("directory", type=Path)
     run.add_argument("--scheduler", choices=("slurm", "local"), required=True)
@@ -66,6 +68,13 @@ def _render(arguments: argparse.Namespace) -> int:
         if planned.estimate is None or not planned.feasible:
             raise ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
         cell = planned.cell
+        profiled_steps = planned.profiled_steps if arguments.run == results.PROFILED_RUN else 0
+        if arguments.run not in planned.runs:
+            raise ConfigError(
+                f"no sweep asks for run {arguments.run} of {cell.id}: its runs are "
+                f"{', '.join(map(str, planned.runs))}, where 0 is profiled and needs the sweep's "
+                "protocol to give profiled_steps"
+            )
         directory = results.run_directory(arguments.results.absolute(), cell.id, arguments.run)
         places = render.Places(
             root=arguments.root.absolute(),
@@ -73,7 +82,8 @@ def _render(arguments: argparse.Namespace) -> int:
             tokens=results.tokens(arguments.results.absolute(), cell.data),
         )
         platform = study.platforms[cell.hardware.platform]
-        script = render.job_script(cell, platform, places, planned.estimate.time_limit_min)
+        limit_min = planned.estimate.time_limit_min
+        script = render.job_script(cell, platform, places, limit_min, profiled_steps)
         render.write(cell, script, directory)
     except (ConfigError, render.RenderError, OSError) as error:
         return _fail(error)
@@ -122,7 +132,7 @@ def _array(arguments: argparse.Namespace) -> int:
             results.run_directory(arguments.results.absolute(), planned.cell.id, run)
             for planned, _ in chosen.values()
             if planned.feasible
-            for run in range(1, planned.repeats + 1)
+            for run in planned.runs
         ]
         array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
     except (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,7 +103,7 @@ def _move(path: Path, target: Path, keep: bool) -> None:
         except FileExistsError:
             raise
         except OSError:  # a file system without links
-            shutil.copyfile(path, target)
+            target.write_bytes(path.read_bytes())
 
 
 def _free(target: Path) -> Path:

@@ -24,18 +24,6 @@ from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
 
 #: a local job is ended after this long: the local platform is for small cells
 LIMIT_MIN = 60
-#: Starts submitit's controller and prints its process id. A process of its own does so, which is
-#: the first of a session: no terminal then ends the job, and whoever waits need not hold submitit.
-_START = f"""\
-import os, sys
-answer = os.dup(1)
-for stream in (0, 1, 2):
-    os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-import submitit
-executor = submitit.LocalExecutor(folder=sys.argv[1])
-executor.update_parameters(timeout_min={LIMIT_MIN}, stderr_to_stdout=True)
-os.write(answer, str(executor._submit_command(sys.argv[2]).job_id).encode())
-"""
 
 
 class Local:
@@ -68,7 +56,10 @@ class Local:
         name = f"TRIPTYCH_JOB={submission.job_name}"
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
         done = subprocess.run(
-            [sys.executable, "-c", _START, str(paths.logs), shlex.join(command)],
+            [
+                *(sys.executable, "-m", "workflow_lib.launch.local_start"),
+                *(str(paths.logs), shlex.join(command), str(LIMIT_MIN)),
+            ],
             capture_output=True,
             text=True,
             check=False,

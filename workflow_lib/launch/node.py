@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import workflow_lib
-from workflow_lib import records, safety
+from workflow_lib import records, results, safety
 from workflow_lib.launch import attempts, cool_down
 from workflow_lib.launch.claim import claim
 from workflow_lib.launch.processes import is_running
@@ -179,6 +179,8 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
         records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")
     ]
     nodes = {rank.node for rank in ranks} or {records.node_name()}
+    if stage == "complete" and not _all_finished(paths, ranks):
+        stage = "training"  # srun exits with 0 where a node failed under it
     records.write_json(
         paths.ended,
         EndedRecord(
@@ -192,6 +194,16 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
             script_sha256=started["script_sha256"] if started else "",
         ),
     )
+
+
+def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
+    """Whether every rank that began has done all its steps, or left its trace of a profiled run."""
+    if results.is_profiled(paths.directory):
+        return all(paths.trace(each.rank).exists() for each in ranks)
+    training = records.read_record(paths.cell, Cell).training
+    lines = 1 + training.warmup_steps + training.measured_steps
+    files = [paths.rank_steps(each.rank) for each in ranks]
+    return all(file.exists() and file.read_bytes().count(b"\n") >= lines for file in files)
 
 
 def main() -> None:

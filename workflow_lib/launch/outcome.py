@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from workflow_lib import records
+from workflow_lib import records, results
 from workflow_lib.launch import gpu_faults, job_causes, rank_ends, seal, waiting
 from workflow_lib.launch.gpu_faults import GpuFault
 from workflow_lib.launch.logs import last_line
@@ -125,8 +125,10 @@ def _how(evidence: _Evidence) -> tuple[Outcome, str]:
 
 
 def _watched(evidence: _Evidence) -> tuple[Outcome, str]:
-    """Of a run that trained to its end: whether it was watched throughout."""
+    """Of a run that trained to its end: whether it was watched throughout, or left its traces."""
     paths, ended = evidence.paths, evidence.ended
+    if results.is_profiled(paths.directory):
+        return _traced(paths)
     reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
     if reason is None:
         return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
@@ -134,6 +136,15 @@ def _watched(evidence: _Evidence) -> tuple[Outcome, str]:
         code = job_causes.exit_code(ended.telemetry_exit_code)
         reason += f" The sampler ended with {code}: {last_line(paths.logs / 'telemetry.log')}"
     return Outcome.TELEMETRY_INVALID, reason
+
+
+def _traced(paths: RunPaths) -> tuple[Outcome, str]:
+    """Of a profiled run that trained to its end. Nobody measures it, so nobody need watch it."""
+    ranks = range(records.read_record(paths.cell, Cell).degrees.world_size)
+    absent = [rank for rank in ranks if not paths.trace(rank).is_file()]
+    if not absent:
+        return Outcome.COMPLETED, "trained to the end, and every rank left its trace"
+    return Outcome.ERROR, f"rank {absent[0]} left no trace ({paths.trace(absent[0])} is missing)"
 
 
 def _of_waiting(evidence: _Evidence) -> str:

@@ -53,8 +53,13 @@ class Places:
     tokens: Path | None
 
 
-def job_script(cell: Cell, platform: Platform, places: Places, time_limit_min: int) -> str:
-    """The whole text of ``job.sh``. Raises RenderError for a value that no quoting can carry."""
+def job_script(
+    cell: Cell, platform: Platform, places: Places, time_limit_min: int, profiled_steps: int = 0
+) -> str:
+    """The whole text of ``job.sh``; with ``profiled_steps`` that of the profiled run.
+
+    Raises RenderError for a value that no quoting can carry.
+    """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("workflow_lib.launch"),
         undefined=jinja2.StrictUndefined,
@@ -78,6 +83,7 @@ def job_script(cell: Cell, platform: Platform, places: Places, time_limit_min: i
         mounts=_mounted(platform, places),
         python=_interpreter(platform.python, places.root),
         time_limit_min=time_limit_min,
+        profiled_steps=profiled_steps,
     )
     return seal.seal(body)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,25 +30,27 @@ def sbatch(
     that what they lock stays locked until it has finished, whatever becomes of this process. Raises
     SubmissionError, which names the key of the platform's file where it knows it, and NotNowError.
     """
-    if shutil.which("sbatch") is None:
-        raise SubmissionError(
-            "sbatch is not on the path: run this on a login node of the cluster, or load its "
-            "Slurm module first; `--profile local` runs on this machine"
-        )
     if "\\" in str(logs):
         raise SubmissionError(
             f"{logs}: Slurm cannot write its log below a directory with a backslash in "
             "its name; choose another results directory"
         )
     output = str(logs).replace("%", "%%") + f"/{log}"
-    with subprocess.Popen(
-        ["sbatch", "--parsable", f"--output={output}", *options, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        pass_fds=locks,
-        process_group=0,  # Ctrl-C must not tear it
-    ) as process:
+    try:
+        process = subprocess.Popen(
+            ["sbatch", "--parsable", f"--output={output}", *options, str(script)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            pass_fds=locks,
+            process_group=0,  # Ctrl-C must not tear it
+        )
+    except FileNotFoundError:
+        raise SubmissionError(
+            "sbatch is not on the path: run this on a login node of the cluster, or load its "
+            "Slurm module first; `--profile local` runs on this machine"
+        ) from None
+    with process:
         said, errors = _communicate(process)
     if process.returncode != 0:
         raise refused(errors, process.returncode, platform)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from workflow_lib import records
-from workflow_lib.launch import attempts, interruption, outcome, schedulers, seal
+from workflow_lib.launch import attempts, interruption, schedulers, seal
 from workflow_lib.launch.claim import claim
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
@@ -138,6 +138,8 @@ def _ended(
     state = vigil.wait() if vigil is not None else None
     if job is not None:
         scheduler.forget(job.job_id)
+    from workflow_lib.launch import outcome  # what tells ends apart is not held through the wait
+
     ended = outcome.classify(paths, state)
     records.write_json(paths.outcome if ended.outcome.is_result else paths.failure, ended)
     return ended

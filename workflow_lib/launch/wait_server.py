@@ -9,6 +9,7 @@ run's alone.
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import selectors
@@ -45,20 +46,30 @@ class Client:
 
     def serve(self) -> None:
         """See to the run, and tell its exit code. In a thread of its own."""
-        code = 1
-        with open(self.descriptor, "w", encoding="utf-8", errors="replace") as stream:  # noqa: PTH123
-            messages.tell(stream)
-            interruption.heed(self.wishes)
+        with contextlib.suppress(OSError):  # it went away just now
             try:
-                code = see_to_its_end(self.directory, self.scheduler)
-            except AbandonedRunError:
-                return  # nobody is there any more
-            except Exception:  # told to whom it concerns: the other runs go on
-                messages.say(traceback.format_exc())
+                code = self._seen_to()
+                if code is not None:
+                    self.connection.sendall(f"{code}\n".encode())
+            finally:
+                # Whatever happened here, a client must not wait for ever.
+                self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _seen_to(self) -> int | None:
+        """The run's exit code; None where nobody is there any more."""
+        stream = open(self.descriptor, "w", encoding="utf-8", errors="replace")  # noqa: PTH123, SIM115
+        messages.tell(stream)
+        interruption.heed(self.wishes)
         try:
-            self.connection.sendall(f"{code}\n".encode())
-        except OSError:  # it went away just now
-            return
+            return see_to_its_end(self.directory, self.scheduler)
+        except AbandonedRunError:
+            return None
+        except Exception:  # told to whom it concerns: the other runs go on
+            messages.say(traceback.format_exc())
+            return 1
+        finally:
+            with contextlib.suppress(OSError):  # nobody may be left to read the last of it
+                stream.close()
 
 
 def serve(listener: socket.socket, address: Path) -> None:

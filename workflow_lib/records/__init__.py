@@ -85,6 +85,7 @@ from workflow_lib.records.paths import (
     node_name,
     rank_number,
 )
+from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
     GPUS,
@@ -113,7 +114,10 @@ __all__ = [
     "POWER_SAMPLES",
     "RUNS",
     "SAMPLER_BLOCKS",
+    "SERIES",
+    "SERIES_POINTS",
     "STEPS",
+    "STEP_TIMES",
     "TRACES",
     "Backend",
     "Cell",

@@ -197,6 +197,10 @@ class Hardware:
     power_limit_w: float | None
     #: for each GPU of a node, where it sits in the air stream: "front", "rear" or "unknown"
     airflow: tuple[str, ...]
+    #: peak in one direction of all links of one GPU to others of its node
+    intra_node_bytes_per_s: float | None = None
+    #: peak in one direction of all adapters of one node, which its GPUs share
+    inter_node_bytes_per_s: float | None = None
 
     def peak_flops_per_s(self, precision: Precision) -> float | None:
         """The peak that training in a precision is measured against; null where not known."""

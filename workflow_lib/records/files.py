@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import os
 import types
@@ -109,7 +110,7 @@ def _decode(plain: Any, kind: Any, where: str) -> Any:
 def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
     if not isinstance(plain, dict):
         raise RecordError(f"{where} is {plain!r}, expected an object")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = {field.name for field in dataclasses.fields(kind)}
     if unknown := sorted(plain.keys() - names):
         raise RecordError(f"{where} has the unknown key {unknown[0]!r}")
@@ -122,3 +123,7 @@ def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
         elif field.default is dataclasses.MISSING:
             raise RecordError(f"{where} lacks the key {field.name!r}")
     return kind(**values)
+
+
+#: asked for each of a board's hundreds of jobs
+_hints = functools.cache(typing.get_type_hints)

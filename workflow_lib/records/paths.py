@@ -51,6 +51,16 @@ class RunPaths:
         return self.directory / "summary.json"
 
     @property
+    def step_times(self) -> Path:
+        """Its steps; made with the summary."""
+        return self.directory / "steps.parquet"
+
+    @property
+    def series(self) -> Path:
+        """Its GPUs over time; made with the summary."""
+        return self.directory / "series.parquet"
+
+    @property
     def logs(self) -> Path:
         return self.directory / "logs"
 

@@ -76,10 +76,11 @@ def identity(cell: Cell) -> dict[str, Any]:
 PLAN = columns(
     *_IDENTITY,
     ("sweeps", str, "", "every sweep that asks for the cell, separated by commas"),
-    ("repeats", int, "", "runs of the cell"),
+    ("repeats", int, "", "measured runs of the cell"),
+    ("profiled_steps", int, "", "steps that one more run is profiled for; 0 without such a run"),
     ("memory_per_gpu_bytes", float, "B", "estimated peak of the fullest rank"),
     ("step_time_s", float, "s", "estimated, at the platform's expected MFU"),
-    ("gpu_hours", float, "h", "estimated, over all repeats"),
+    ("gpu_hours", float, "h", "estimated, over all repeats and the profiled run"),
     ("time_limit_min", int, "min", "asked of the scheduler, for one run"),
     ("feasible", bool, "", "whether the cell can run"),
     ("reason", str, "", "why not, with the arithmetic"),
@@ -325,13 +326,38 @@ CELLS = (
         ("simulated", bool, "", "whether GPU readings of any run were simulated"),
         ("repeats", int, "", "runs that the plan asks for"),
         ("completed", int, "", "runs that completed"),
+        (
+            "interval",
+            str,
+            "",
+            "what …_low and …_high are: range (the lowest and highest, of fewer than five "
+            "completed runs) or order_statistics (an interval of the median); null without any",
+        ),
+        (
+            "interval_coverage",
+            float,
+            "",
+            "of order_statistics: how probably the interval holds the median; 0.9375 with five "
+            "runs, at least 0.95 with more",
+        ),
         ("outcome", str, "", "completed where any run did, else how most of its runs ended"),
         ("outcomes", str, "", 'every outcome and its count, as in "completed 2, timeout 1"'),
         ("cause", str, "", "one sentence on the outcome; why not, where infeasible"),
+        (
+            "profiled_outcome",
+            str,
+            "",
+            "how the profiled run ended; not_run where it has not, null where the plan has none",
+        ),
+        ("profiled_cause", str, "", "one sentence on that; whether its traces were analysed"),
     ),
     *(
         Column(name + suffix, float, unit, f"{what} over completed runs: {description}")
         for name, unit, description in ((m.name, m.unit, m.description) for m in MEASURES)
-        for suffix, what in (("", "median"), ("_low", "lowest"), ("_high", "highest"))
+        for suffix, what in (
+            ("", "median"),
+            ("_low", "lower end of the interval"),
+            ("_high", "upper end of the interval"),
+        )
     ),
 )

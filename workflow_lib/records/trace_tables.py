@@ -10,7 +10,7 @@ from workflow_lib.records.columns import columns
 #: kernels.parquet: one row a profiled run, rank, kernel class, process group and fabric
 KERNELS = columns(
     ("cell", str, "", "the cell's id"),
-    ("run", int, "", "which repeat, from 1"),
+    ("run", int, "", "0, the profiled run"),
     ("rank", int, "", "whose trace"),
     (
         "class",
@@ -41,7 +41,7 @@ KERNELS = columns(
 #: traces.parquet: one row a profiled run and rank
 TRACES = columns(
     ("cell", str, "", "the cell's id"),
-    ("run", int, "", "which repeat, from 1"),
+    ("run", int, "", "0, the profiled run"),
     ("rank", int, "", "whose trace"),
     ("steps", int, "", "steps that the profiler marked"),
     ("on_gpu", bool, "", "whether the trace holds kernels; else a CPU's operators stand for them"),

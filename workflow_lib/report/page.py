@@ -100,7 +100,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         trained_unwatched=trained_unwatched(tables.runs),
         unmeasured=unmeasured(tables.runs),
         environment=environments(tables.runs, results),
-        rebuilding=rebuilding_commands(sweep, description, tables.runs, results, directory),
+        rebuilding=rebuilding_commands(sweep, description, tables.runs),
         gpu_names=sorted({cell["gpu_name"] for cell in cells if cell["gpu_name"]}),
     )
     path = directory / "report.html"

@@ -1,15 +1,23 @@
-"""The study's figure 4 for one model: temperature, power, clock, efficiency, throughput by cell."""
+"""Like the study's figure 4: temperature, power, clock, efficiency and throughput by cell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.report import style
-from workflow_lib.report.cells import Row, completed, in_order, in_words, labels
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.entry import FigureEntry, by_model, by_platform_and_model, parts, slug
+from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.short_names import fate, short_labels
+from workflow_lib.report.tables import Tables
+from workflow_lib.report.watching import systematic_error
+
+SUBJECT = "Temperature, power, clock, efficiency and throughput by cell"
 
 
 @dataclass(frozen=True)
@@ -55,13 +63,58 @@ _PANELS = (
 
 #: with fewer cells than this, each keeps the width that it would have among so many
 _FEWEST_COLUMNS = 6
-#: letters of an outcome that fit on one line, as high as a panel
-_LONGEST_LINE = 14
+#: cells that fit beside each other in a column of a paper
+_COLUMNS = 15
+_OF_POWER = (
+    "Mean power is of one GPU; peak power is the highest reading of any one power sensor, a lower "
+    "bound. "
+)
 
 
-def panels_of(cells: Sequence[Row]) -> list[str]:
-    """The names of the panels that have a value for these cells; all where no cell completed."""
-    return [panel.name for panel in _panels(cells)]
+def entries(tables: Tables) -> list[FigureEntry]:
+    """One figure a model, where its cells fit in it; else one or more a platform and model.
+
+    There is none of which every panel would be empty, unless that is because no cell completed.
+    """
+    found = []
+    for model, cells in by_model(tables.cells):
+        if len(cells) <= _COLUMNS:
+            found += _entry(model, slug(model), cells, tables)
+            continue
+        for platform, _, of_platform in by_platform_and_model(cells):
+            for part in parts(of_platform, _COLUMNS):
+                heading = f"{model} on {platform}{part.counted}"
+                found += _entry(heading, slug(model, platform) + part.suffix, part.items, tables)
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return "no completed cell has a value of any of these" if tables.cells else "there is no cell"
+
+
+def _entry(heading: str, stem: str, cells: Sequence[Row], tables: Tables) -> list[FigureEntry]:
+    panels = [panel.name for panel in _panels(cells)]
+    if not panels:
+        return []
+    chosen = {cell["cell"] for cell in cells}
+    runs = [run for run in tables.runs if run["cell"] in chosen]
+    *first, last = panels
+    error = systematic_error(runs) if {"power", "efficiency"} & set(panels) else ""
+    return [
+        FigureEntry(
+            stem=f"parallelism-{stem}",
+            title=f"{heading}: {', '.join(first)}{' and ' if first else ''}{last}",
+            caption=(
+                "One column a cell, laid out like figure 4 of the study. Markers are medians over "
+                f"completed runs, bars their {interval_in_words(cells)}, grey dots single runs. "
+                + (_OF_POWER if "power" in panels else "")
+                + (f"Power and efficiency have a systematic error of {error}. " if error else "")
+                + "Hatched columns have no values, and say why."
+            ),
+            draw=partial(parallelism_figure, heading, cells, runs),
+        )
+    ]
 
 
 def _panels(cells: Sequence[Row]) -> list[_Panel]:
@@ -74,36 +127,32 @@ def _panels(cells: Sequence[Row]) -> list[_Panel]:
     ]
 
 
-def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
-    """Draw one model's cells, over all platforms, within :func:`style.styled`.
+def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
+    """Draw cells of one model within :func:`style.styled`.
 
-    ``cells`` and ``runs`` are rows of CELLS and RUNS, of this model alone. A filled marker is the
-    median over completed runs with their range, a small dot each of several runs. A cell that did
-    not complete is a hatched band that says why; a missing measure says "no data", and a panel of
-    which no cell has a value is left out. Raises ValueError where that is true of all panels.
+    ``cells`` and ``runs`` are rows of CELLS and RUNS. A filled marker is the median over completed
+    runs with its interval, a small dot each of several runs. A cell that did not complete is a
+    hatched band that says why; a missing measure says "no data", and a panel of which no cell has a
+    value is left out. Raises ValueError where that is true of all panels.
     """
-    ordered = in_order(cells)
+    ordered = list(cells)
     panels = _panels(ordered)
     if not panels:
-        raise ValueError(f"{model}: no completed cell has a value to draw")
+        raise ValueError(f"{heading}: no completed cell has a value to draw")
     ticks = [
         f"{label} ({cell['completed']}/{cell['repeats']})"
         if completed(cell) and cell["completed"] < cell["repeats"]
         else label
-        for cell, label in zip(ordered, labels(ordered), strict=True)
+        for cell, label in zip(ordered, short_labels(ordered), strict=True)
     ]
-    width = max(style.COLUMN_IN, 0.75 + 0.17 * len(ordered))
     height = 0.65 + 0.85 * len(panels) + style.LABEL_LETTER_IN * max(map(len, ticks))
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(style.COLUMN_IN, height))
     axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
     for panel, of_panel in zip(panels, axes, strict=True):
         _draw_panel(of_panel, panel, ordered, runs)
     for place, cell in enumerate(ordered):
         if not completed(cell):
-            text = in_words(cell["outcome"])
-            if len(text) > _LONGEST_LINE:
-                text = text.replace(" ", "\n")
-            style.blank(axes[0], place - 0.5, place + 0.5, text)
+            style.blank(axes[0], place - 0.5, place + 0.5, fate(cell))
             for of_panel in axes[1:]:
                 style.blank(of_panel, place - 0.5, place + 0.5)
     _divide_platforms(axes, ordered)
@@ -119,12 +168,8 @@ def parallelism_figure(model: str, cells: Sequence[Row], runs: Sequence[Row]) ->
             loc="lower right",
             bbox_to_anchor=(1.0, 1.12 if _platforms(ordered) > 1 else 1.0),
             ncols=3,
-            frameon=False,
-            borderpad=0,
-            columnspacing=1,
-            handletextpad=0.3,
         )
-    style.title(figure, model, any(cell["simulated"] for cell in ordered))
+    style.title(figure, heading, any(cell["simulated"] for cell in ordered))
     return figure
 
 
@@ -143,16 +188,10 @@ def _draw_panel(axes: Axes, panel: _Panel, cells: Sequence[Row], runs: Sequence[
             continue
         drawn = True
         shift = 0.0 if len(panel.series) == 1 else 0.12 * (1 if series.marker == "^" else -1)
-        low, middle, high = (
-            [cell[series.measure + end] for _, cell in have] for end in ("_low", "", "_high")
-        )
         axes.errorbar(
             [place + shift for place, _ in have],
-            middle,
-            yerr=[
-                [m - b for m, b in zip(middle, low, strict=True)],
-                [t - m for t, m in zip(high, middle, strict=True)],
-            ],
+            [cell[series.measure] for _, cell in have],
+            yerr=whiskers([cell for _, cell in have], series.measure),
             fmt=series.marker,
             color=series.colour,
             markersize=3.6,
@@ -218,7 +257,6 @@ def _divide_platforms(axes: Sequence[Axes], cells: Sequence[Row]) -> None:
             ha="center",
             va="bottom",
             fontsize=6.5,
-            fontweight="bold",
         )
         if place < len(cells):
             for of_panel in axes:

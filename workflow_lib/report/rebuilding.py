@@ -6,35 +6,37 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from workflow_lib import results
 from workflow_lib.records import Outcome
 from workflow_lib.report.cells import Row
-from workflow_lib.results import run_directory
+
+#: the shell's variable for where results lie: were it a path, a page that is made elsewhere would
+#: be another
+_RESULTS = '"$results"'
 
 
-def rebuilding_commands(
-    sweep: str, description: str, runs: Iterable[Row], results: Path, directory: Path
-) -> str:
+def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> str:
     """Lines for a shell, which reduce the sweep's own runs and write tables, figures and page.
 
     Those runs are reduced that the workflow reduces: the others have no summary.
     """
     reduced = [
-        shlex.quote(str(run_directory(results, run["cell"], run["run"])))
+        _below_results(results.run_directory(Path(), run["cell"], run["run"]))
         for run in runs
-        if run["outcome"] in _RESULTS
+        if run["outcome"] in _ENDINGS
     ]
+    directory = results.sweep_directory(Path(), sweep)
     tables, figures, plan = (
-        shlex.quote(str(path))
+        _below_results(path)
         for path in (directory, directory / "figures", directory / "plan.parquet")
     )
-    all_results = shlex.quote(str(results))
-    lines = []
+    lines = ["results=results  # or where they lie"]
     if reduced:
         listed = " \\\n    ".join(reduced)
         reduce = 'python -m workflow_lib.analysis reduce "$run"'
         lines.append(f"for run in \\\n    {listed}; do\n  {reduce}\ndone")
     lines.append(
-        f"python -m workflow_lib.analysis collect --plan {plan} --results {all_results}"
+        f"python -m workflow_lib.analysis collect --plan {plan} --results {_RESULTS}"
         f" --output {tables}"
     )
     lines.append(f"python -m workflow_lib.report figures --tables {tables} --output {figures}")
@@ -42,9 +44,13 @@ def rebuilding_commands(
     told = f" --description={shlex.quote(description)}" if description else ""
     lines.append(
         f"python -m workflow_lib.report page --sweep {shlex.quote(sweep)}{told}"
-        f" --results {all_results} --directory {tables}"
+        f" --results {_RESULTS} --directory {tables}"
     )
     return "\n".join(lines)
 
 
-_RESULTS = frozenset(outcome.value for outcome in Outcome if outcome.is_result)
+def _below_results(path: Path) -> str:
+    return f"{_RESULTS}/{shlex.quote(str(path))}"
+
+
+_ENDINGS = frozenset(outcome.value for outcome in Outcome if outcome.is_result)

@@ -1,38 +1,64 @@
 """How figures look and how they are saved: legible in a paper's column, the same bytes always.
 
-Colours are Okabe and Ito's (jfly.uni-koeln.de/color, 2008), which differ for the colour-blind and
-in grey; markers and hatches tell apart what colours do too.
+Colours are Okabe and Ito's (jfly.uni-koeln.de/color, 2008), which differ for the colour-blind;
+neighbours differ in grey, too, or in their hatch, marker or line.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"
-#: widths in inches of one column and of the whole page of a two-column paper
-COLUMN_IN, PAGE_IN = 3.4, 7.16
+SKY, ORANGE, GREEN, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"
+#: what has no value
+HATCHED, HATCH = "#f4f4f4", "#9a9a9a"
+#: width in inches of one column of a two-column paper: every figure fits in it
+COLUMN_IN = 3.35
+#: height in inches that a page has for a figure and its caption
+PAGE_HEIGHT_IN = 8.5
+#: no text is smaller than this
+SMALLEST_PT = 6.0
 #: widths of a letter of a tick's label and of a title
-LABEL_LETTER_IN, _TITLE_LETTER_IN = 0.058, 0.085
+LABEL_LETTER_IN, _TITLE_LETTER_IN = 0.052, 0.083
+#: height of the title, on one line or two
+HEAD_IN = 0.36
+#: height of a line of tick labels
+LINE_IN = 0.115
+#: inches left, right, above and below
+Margins = tuple[float, float, float, float]
 SIMULATED_MARK = "SIMULATED GPU readings"
+
+_FONT = "DejaVu Sans"
 
 _SETTINGS: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
+    "font.sans-serif": [_FONT],
     "font.size": 7,
     "axes.titlesize": 8,
     "axes.labelsize": 7,
     "xtick.labelsize": 6.5,
     "ytick.labelsize": 6.5,
+    "xtick.major.pad": 2.0,
+    "ytick.major.pad": 2.0,
+    "axes.titlepad": 3.0,
     "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.handletextpad": 0.4,
+    "legend.columnspacing": 1.0,
+    "legend.borderpad": 0.0,
+    # One weight alone: each font that is set into a PDF costs a tenth of a second a figure.
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -40,7 +66,7 @@ _SETTINGS: dict[str, Any] = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "hatch.linewidth": 0.5,
-    "hatch.color": "#9a9a9a",
+    "hatch.color": HATCH,
     # Text stays text: it can be searched, read aloud and restyled.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
@@ -50,9 +76,21 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+@functools.cache
+def _forget_other_fonts() -> None:
+    """Of the one font's copies, take matplotlib's own: a system may have another version of it, and
+    which of them is found first depends on what some matplotlib once remembered for this user.
+    """
+    fonts = font_manager.fontManager
+    fonts.ttflist[:] = [each for each in fonts.ttflist if each.name != _FONT]
+    for style in ("", "-Bold", "-Oblique", "-BoldOblique"):
+        fonts.addfont(Path(mpl.get_data_path(), "fonts", "ttf", f"DejaVuSans{style}.ttf"))
+
+
 @contextmanager
 def styled(salt: str) -> Iterator[None]:
     """Draw and save within this; ``salt`` makes the ids within the SVG the figure's own."""
+    _forget_other_fonts()
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **_SETTINGS, "svg.hashsalt": salt}
     with mpl.rc_context(settings):
         yield
@@ -64,7 +102,8 @@ def title(figure: Figure, text: str, simulated: bool) -> None:
     if len(text) * _TITLE_LETTER_IN + mark_in > figure.get_figwidth():
         # Below the mark, as there is no room beside it.
         text = f"\n{text}"
-    figure.suptitle(text, x=0.01, ha="left", fontsize=8.5, fontweight="bold")
+    top = 1 - 3 / (72 * figure.get_figheight())
+    figure.suptitle(text, x=0.01, y=top, ha="left", va="top", fontsize=8.5)
     if simulated:
         figure.text(
             0.99,
@@ -73,7 +112,6 @@ def title(figure: Figure, text: str, simulated: bool) -> None:
             ha="right",
             va="top",
             fontsize=7,
-            fontweight="bold",
             color=VERMILLION,
             bbox={"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": VERMILLION},
         )
@@ -81,20 +119,79 @@ def title(figure: Figure, text: str, simulated: bool) -> None:
 
 def blank(axes: Axes, left: float, right: float, text: str = "") -> None:
     """Hatch a span of the x axis that has no values, and say why in it."""
-    axes.axvspan(left, right, facecolor="#f4f4f4", edgecolor="#9a9a9a", hatch="////", linewidth=0)
+    axes.axvspan(left, right, facecolor=HATCHED, edgecolor=HATCH, hatch="////", linewidth=0)
     if text:
-        axes.text(
-            (left + right) / 2,
-            0.5,
-            text,
-            transform=axes.get_xaxis_transform(),
-            rotation=90,
-            ha="center",
-            va="center",
-            fontsize=5.5,
-            linespacing=0.95,
-            bbox={"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"},
-        )
+        place = (left + right) / 2, 0.5
+        _say(axes, *place, text, transform=axes.get_xaxis_transform(), rotation=90)
+
+
+def blank_row(axes: Axes, bottom: float, top: float, text: str = "") -> None:
+    """Hatch a span of the y axis that has no values, and say why in it."""
+    axes.axhspan(bottom, top, facecolor=HATCHED, edgecolor=HATCH, hatch="////", linewidth=0)
+    if text:
+        _say(axes, 0.5, (bottom + top) / 2, text, transform=axes.get_yaxis_transform())
+
+
+def blank_panel(axes: Axes, text: str) -> None:
+    """Hatch a whole panel that has no values, and say why in it."""
+    axes.patch.set(facecolor=HATCHED, edgecolor=HATCH, hatch="////", linewidth=0)
+    _say(axes, 0.5, 0.5, text, transform=axes.transAxes)
+
+
+def _say(axes: Axes, x: float, y: float, text: str, **how: Any) -> None:
+    """Print why there is nothing, on white so that the hatch does not cross it."""
+    box = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}
+    axes.text(
+        x,
+        y,
+        text,
+        ha="center",
+        va="center",
+        fontsize=SMALLEST_PT,
+        linespacing=0.95,
+        bbox=box,
+        clip_on=True,
+        **how,
+    )
+
+
+def grid(
+    figure: Figure, down: int, across: int, margins_in: Margins, gaps_in: tuple[float, float]
+) -> list[list[Axes]]:
+    """Panels of one size within margins, ``gaps_in`` apart to the side and downwards.
+
+    Many panels are placed like this because matplotlib's own layout takes a second for them.
+    """
+    figure.set_layout_engine("none")
+    width, height = figure.get_size_inches()
+    left, right, top, bottom = margins_in
+    panel_in = (
+        (width - left - right - gaps_in[0] * (across - 1)) / across,
+        (height - top - bottom - gaps_in[1] * (down - 1)) / down,
+    )
+    return [
+        [
+            figure.add_axes(
+                (
+                    (left + column * (panel_in[0] + gaps_in[0])) / width,
+                    1 - (top + (row + 1) * panel_in[1] + row * gaps_in[1]) / height,
+                    panel_in[0] / width,
+                    panel_in[1] / height,
+                )
+            )
+            for column in range(across)
+        ]
+        for row in range(down)
+    ]
+
+
+def _shortened(svg: bytes) -> bytes:
+    """An SVG whose paths are to a hundredth of a point, which halves its size."""
+    return re.sub(
+        rb' d="[^"]*"',
+        lambda path: re.sub(rb"\d+\.\d{3,}", lambda number: b"%.2f" % float(number[0]), path[0]),
+        svg,
+    )
 
 
 #: the formats of a figure, each with the dates that it would hold
@@ -104,17 +201,21 @@ FORMATS = tuple(_FORMATS)
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write ``stem``.svg and ``stem``.pdf, without dates, each whole or not at all."""
-    figure.draw_without_rendering()
-    # It is laid out now; doing that again for each format would take as long as all the rest.
-    figure.set_layout_engine("none")
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+        # It is laid out now; doing that again for each format would take as long as all the rest.
+        figure.set_layout_engine("none")
     written = []
     for kind in formats:
         content = io.BytesIO()
         figure.savefig(content, format=kind, metadata=_FORMATS[kind])
         path = stem.with_name(f"{stem.name}.{kind}")
+        written_as = content.getvalue()
+        if kind == "svg":
+            written_as = _shortened(written_as)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_bytes(content.getvalue())
+            temporary.write_bytes(written_as)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 """Train one cell: one process a rank.
 
-    python -m workflow_lib.training CELL_JSON [--tokens TOKENS_JSON]
+    python -m workflow_lib.training CELL_JSON [--tokens TOKENS_JSON] [--profile STEPS]
 
 under ``srun`` or ``torch.distributed.run``. Everything is written beside CELL_JSON.
 """
@@ -45,6 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("cell", type=Path, help="cell.json of the run; its directory is the run's")
     parser.add_argument("--tokens", type=Path, help="tokens.json, where the cell trains on text")
+    parser.add_argument(
+        "--profile",
+        type=int,
+        default=0,
+        metavar="STEPS",
+        help="train only so many steps after the warm-up, and leave a trace of them",
+    )
     options = parser.parse_args(arguments)
     try:
         cell = read_record(options.cell, Cell)
@@ -55,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     paths = RunPaths(options.cell.resolve().parent)
     progress = Progress()
     try:
-        _run(cell, options.tokens, paths, progress)
+        _run(cell, options.tokens, options.profile, paths, progress)
     except Exception as error:
         # Whatever it is has to be on disk before this process goes.
         _report(paths, progress, error, cell)
@@ -109,7 +116,9 @@ def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -
         time.sleep(_LAST_WORDS_S)
 
 
-def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -> None:
+def _run(
+    cell: Cell, tokens: Path | None, profiled_steps: int, paths: RunPaths, progress: Progress
+) -> None:
     started = time.time()
     if reason := refusal(cell.degrees, cell.training, cell.model):
         raise ValueError(reason)
@@ -165,10 +174,11 @@ def _run(cell: Cell, tokens: Path | None, paths: RunPaths, progress: Progress) -
         pid=os.getpid(),
         started_unix_s=started,
     )
+    steps = (source, paths, record, progress.enter, profiled_steps)
     if isinstance(engine, GenerationEngine):
-        generate(cell, mesh, device, engine, source, paths, record, progress.enter)
+        generate(cell, mesh, device, engine, *steps)
     else:
-        train(cell, mesh, device, engine, source, paths, record, progress.enter)
+        train(cell, mesh, device, engine, *steps)
     progress.enter("end")
     dist.barrier()
     dist.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import time
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, write_json
+from workflow_lib.training import profiling
 from workflow_lib.training.data import Source, step_batches
 from workflow_lib.training.device import Device
 from workflow_lib.training.engines import Engine
@@ -52,11 +54,13 @@ def train(
     paths: RunPaths,
     record: RankRecord,
     enter: Callable[[str], None],
+    profiled_steps: int = 0,
 ) -> None:
     """Run the cell's warm-up and measured steps of training.
 
-    ``enter`` is told the phase that begins, for the record of an error. Raises NonfiniteLoss, and
-    whatever the engine or the data raise.
+    With ``profiled_steps``, only so many after the warm-up, and leave a trace of them. ``enter`` is
+    told the phase that begins, for the record of an error. Raises NonfiniteLoss, and whatever the
+    engine or the data raise.
     """
 
     def step(number: int) -> Work:
@@ -67,7 +71,7 @@ def train(
         device.synchronise()
         return Work(loss=loss)
 
-    _run_steps(cell, mesh, device, paths, record, step)
+    _run_steps(cell, mesh, device, paths, record, enter, profiled_steps, step)
 
 
 def generate(
@@ -79,6 +83,7 @@ def generate(
     paths: RunPaths,
     record: RankRecord,
     enter: Callable[[str], None],
+    profiled_steps: int = 0,
 ) -> None:
     """Run the cell's warm-up and measured steps of inference, as ``train`` does those of training.
 
@@ -98,7 +103,7 @@ def generate(
         device.synchronise()
         return Work(prefill_ended_unix_s=prefill_ended)
 
-    _run_steps(cell, mesh, device, paths, record, step)
+    _run_steps(cell, mesh, device, paths, record, enter, profiled_steps, step)
 
 
 def _run_steps(
@@ -107,14 +112,22 @@ def _run_steps(
     device: Device,
     paths: RunPaths,
     record: RankRecord,
+    enter: Callable[[str], None],
+    profiled_steps: int,
     do: Callable[[int], Work],
 ) -> None:
     write_json(paths.rank(mesh.rank), record)
     training = cell.training
-    steps = training.warmup_steps + training.measured_steps
+    steps = training.warmup_steps + (profiled_steps or training.measured_steps)
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
     tokens = sequences * cell.model.sequence_length
-    with paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream:
+    profiler = None
+    if profiled_steps:
+        profiler = profiling.recorder(device.torch, training.warmup_steps, profiled_steps)
+    with (
+        paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream,
+        profiler or contextlib.nullcontext(),
+    ):
         writer = StepWriter(stream)
         for step in range(steps):
             phase = "warmup" if step < training.warmup_steps else "measured"
@@ -147,3 +160,8 @@ def _run_steps(
                     f"{ended - started:.3f} s {rate:.0f} tokens/s",
                     flush=True,
                 )
+            if profiler is not None:
+                profiler.step()
+    if profiler is not None:
+        enter("trace")
+        profiling.write(profiler, paths.trace(mesh.rank))

@@ -113,7 +113,7 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
         )
 
     def group(*varying: str) -> dist.ProcessGroup:
-        mine = _own_group(group_members(degrees, *varying))
+        mine = _own_group(group_members(degrees, *varying), "_".join(varying))
         assert mine is not None
         return mine
 
@@ -136,21 +136,23 @@ def end_stages_group(degrees: Degrees) -> dist.ProcessGroup | None:
 
     Every rank of the default group must call this. None on ranks of the stages between them.
     """
-    return _own_group([[ranks[0], ranks[-1]] for ranks in group_members(degrees, "pp")])
+    ends = [[ranks[0], ranks[-1]] for ranks in group_members(degrees, "pp")]
+    return _own_group(ends, "pp_ends")
 
 
 def lone_group(degrees: Degrees) -> dist.ProcessGroup:
     """Create a group of each rank alone; return this rank's. Every rank must call this."""
-    mine = _own_group([[rank] for rank in range(degrees.world_size)])
+    mine = _own_group([[rank] for rank in range(degrees.world_size)], "alone")
     assert mine is not None
     return mine
 
 
-def _own_group(groups: list[list[int]]) -> dist.ProcessGroup | None:
+def _own_group(groups: list[list[int]], description: str) -> dist.ProcessGroup | None:
+    """Create all of the groups; return this rank's. Traces give each by its ``description``."""
     rank, mine = dist.get_rank(), None
     # Creating a group is collective: every rank creates all of them, in the same order.
     for members in groups:
-        created = dist.new_group(members)
+        created = dist.new_group(members, group_desc=description)
         if rank in members:
             mine = created
     return mine

@@ -73,10 +73,11 @@ def _described(
     degrees: Degrees | None,
     ranks_per_node: int | None,
 ) -> dict[str, Any]:
-    alike = set(groups.values())
+    alike = {ranks: name for name, ranks in groups.items() if len(ranks) > 1}
     if collective is None and len(alike) == 1:
-        # gloo says nothing of its groups, but these all have the same ranks.
-        collective = Collective(group=next(iter(groups)), group_size=len(next(iter(alike))))
+        # gloo says nothing of its groups, but all with anybody to talk to have the same ranks.
+        ((shared, name),) = alike.items()
+        collective = Collective(group=name, group_size=len(shared))
     if collective is None:
         # A pipeline's exchange is told by its kernel alone where nothing else sends and receives.
         lone = kind == SEND_RECEIVE and degrees is not None and degrees.pp > 1 and degrees.ep == 1

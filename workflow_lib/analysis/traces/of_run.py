@@ -9,16 +9,29 @@ from pathlib import Path
 import polars as pl
 
 from workflow_lib import results
-from workflow_lib.analysis.tables import write_table
+from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
-from workflow_lib.records import Cell, RecordError, RunPaths, read_record
+from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
+from workflow_lib.records import (
+    KERNELS,
+    TRACES,
+    Cell,
+    Outcome,
+    RecordError,
+    RunPaths,
+    read_outcome,
+    read_record,
+)
 
 
-def analyse_run(directory: Path, link_peaks_bytes_per_s: Mapping[str, float]) -> TraceAnalysis:
+def analyse_run(
+    directory: Path, link_peaks_bytes_per_s: Mapping[str, float] | None = None
+) -> TraceAnalysis:
     """Analyse ``traces/rank<n>.json.gz`` of a run, and write ``kernels`` and ``traces.parquet``.
 
-    ``link_peaks_bytes_per_s`` are as for :func:`analyse`. Raises RecordError where the directory is
-    not a run's or holds no traces, and FileNotFoundError without ``cell.json``.
+    ``link_peaks_bytes_per_s`` are as for :func:`analyse`, and come before those of ``cell.json``.
+    The tables of a run that ran out of memory have no rows. Raises RecordError where the directory
+    is not a run's or holds no traces otherwise, and FileNotFoundError without ``cell.json``.
     """
     paths = RunPaths(directory)
     cell = read_record(paths.cell, Cell)
@@ -29,22 +42,40 @@ def analyse_run(directory: Path, link_peaks_bytes_per_s: Mapping[str, float]) ->
     }
     ranks = cell.degrees.world_size
     traces = {rank: path for rank, path in sorted(found.items()) if rank < ranks}
-    if not traces:
-        raise RecordError(
-            f"{paths.traces}: no traces (rank0.json.gz, …); only a profiled run leaves them"
+    if traces:
+        done = analyse(
+            traces,
+            cell.degrees,
+            cell.ranks_per_node,
+            _link_peaks(cell) | dict(link_peaks_bytes_per_s or {}),
+            {"cell": cell.id, "run": results.run_number(directory)},
+            expected=range(ranks),
         )
-    identity = {"cell": cell.id, "run": results.run_number(directory)}
-    done = analyse(
-        traces,
-        cell.degrees,
-        cell.ranks_per_node,
-        link_peaks_bytes_per_s,
-        identity,
-        expected=range(ranks),
-    )
+    else:
+        done = _without_traces(paths)
     write_table(done.kernels, paths.kernels)
     write_table(done.ranks, paths.trace_times)
     return done
+
+
+def _link_peaks(cell: Cell) -> dict[str, float]:
+    """Those that the platform's file gave when the run was rendered."""
+    hardware = cell.hardware
+    given = {
+        INTRA_NODE: hardware.intra_node_bytes_per_s,
+        INTER_NODE: hardware.inter_node_bytes_per_s,
+    }
+    return {fabric: peak for fabric, peak in given.items() if peak is not None}
+
+
+def _without_traces(paths: RunPaths) -> TraceAnalysis:
+    ended = read_outcome(paths)
+    if ended is None or not ended.outcome.is_result or ended.outcome is Outcome.COMPLETED:
+        raise RecordError(
+            f"{paths.traces}: no traces (rank0.json.gz, …); only a profiled run leaves them"
+        )
+    remark = f"the run ended as {ended.outcome}, and left no traces: {ended.cause}"
+    return TraceAnalysis(table([], KERNELS), table([], TRACES), {}, (remark,))
 
 
 def described(analysis: TraceAnalysis) -> str:

@@ -1,0 +1,151 @@
+"""The main measures of a run in pandas, as one would write them: the peer of reduce and collect.
+
+It reads the same files and computes what most of reduce's time goes into: power, energy, heat,
+clocks and throttling of every GPU, energy by counter, the energy and temperature of every step, and
+the series for figures. It checks no file, gives no reasons, and takes from reduce's summary from
+which step on a run is steady.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from workflow_lib.records import SERIES_POINTS, RunPaths
+
+#: NVML's bits, as in analysis/metrics.py
+_BITS = {"power_capped": 0x4, "thermally_slowed": 0x60}
+_THROTTLE = ("throttle_power_cap_s", "throttle_sw_thermal_s", "throttle_hw_thermal_s")
+
+
+def integral(times: np.ndarray, values: np.ndarray, start: float, end: float) -> float:
+    """The trapezoid rule between two moments, with interpolated edges."""
+    inside = (times > start) & (times < end)
+    x = np.concatenate([[start], times[inside], [end]])
+    y = np.concatenate(
+        [[np.interp(start, times, values)], values[inside], [np.interp(end, times, values)]]
+    )
+    return float(np.trapezoid(y, x))
+
+
+def reduce_run(directory: Path) -> dict[str, Any]:
+    """A run's measures, its steps' energies and temperatures, and its series."""
+    paths = RunPaths(directory)
+    cell = json.loads(paths.cell.read_text(encoding="utf-8"))
+    world = math.prod(cell["degrees"][axis] for axis in ("tp", "pp", "dp"))
+    ranks = []
+    for rank in range(world):
+        frame = pd.read_csv(paths.rank_steps(rank))
+        place = json.loads(paths.rank(rank).read_text(encoding="utf-8"))
+        ranks.append(frame.assign(rank=rank, dp_rank=place["dp_rank"]))
+    rows = pd.concat(ranks)
+    steps = rows.groupby("step").agg(start=("started_unix_s", "min"), end=("ended_unix_s", "max"))
+    steps["tokens"] = rows.drop_duplicates(["step", "dp_rank"]).groupby("step")["tokens"].sum()
+    measured = rows[rows["phase"] == "measured"]["step"].min()
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
+    counted = steps[steps.index >= max(measured, summary["steady_from_step"] or 0)]
+    start, end = counted["start"].min(), counted["end"].max()
+    first, last = steps["start"].min(), steps["end"].max()
+    interval_s = (last - first) / SERIES_POINTS
+    gpus, series = [], []
+    energy = np.zeros(len(steps))
+    temperature = np.zeros(len(steps))
+    for node in paths.sampled_nodes():
+        samples = pd.read_csv(paths.gpu_samples(node))
+        power = pd.read_csv(paths.power_samples(node))
+        power["unix_time_s"] = power["driver_time_us"] / 1e6
+        power["power_w"] = power["power_mw"] / 1000
+        counters = pd.read_csv(paths.gpu_counters(node))
+        powers = dict(iter(power.groupby("gpu")))
+        counts = dict(iter(counters.groupby("gpu")))
+        for gpu, of_gpu in samples.groupby("gpu"):
+            times = of_gpu["unix_time_s"].to_numpy()
+            driver = powers[gpu]
+            driver = driver[driver["unix_time_s"] >= times[0]]
+            at, watts = driver["unix_time_s"].to_numpy(), driver["power_w"].to_numpy()
+            heat = of_gpu["temperature_c"].to_numpy()
+            inside = of_gpu[of_gpu["unix_time_s"].between(start, end)]
+            energy_j = integral(at, watts, start, end)
+            row = {
+                "node": node,
+                "gpu": gpu,
+                "energy_j": energy_j,
+                "power_mean_w": energy_j / (end - start),
+                "power_peak_w": driver[driver["unix_time_s"].between(start, end)]["power_w"].max(),
+                "temperature_mean_c": integral(times, heat, start, end) / (end - start),
+                "temperature_peak_c": inside["temperature_c"].max(),
+                "sm_clock_mean_mhz": integral(
+                    times, of_gpu["sm_clock_mhz"].to_numpy(), start, end
+                )
+                / (end - start),
+            }
+            for name, bits in _BITS.items():
+                on = (of_gpu["event_reasons"] & bits != 0).to_numpy().astype(float)
+                row[f"{name}_sampled"] = integral(times, on, start, end) / (end - start)
+            counter = counts[gpu]
+            within = counter[counter["unix_time_s"].between(start, end)]
+            grown = within.iloc[-1] - within.iloc[0]
+            shares = grown[list(_THROTTLE)] / grown["unix_time_s"]
+            row["throttle_power_share"] = min(shares.iloc[0], 1)
+            row["throttle_thermal_share"] = min(shares.iloc[1] + shares.iloc[2], 1)
+            ends = [
+                counter.iloc[(counter["unix_time_s"] - edge).abs().argmin()]
+                for edge in (start, end)
+            ]
+            row["energy_counter_j"] = ends[1]["energy_j"] - ends[0]["energy_j"]
+            for sign, low, high in (
+                (1, start, ends[0]["unix_time_s"]),
+                (1, ends[1]["unix_time_s"], end),
+            ):
+                part = integral(at, watts, min(low, high), max(low, high))
+                row["energy_counter_j"] += sign * math.copysign(part, high - low)
+            gpus.append(row)
+            for place, (step_start, step_end) in enumerate(
+                zip(steps["start"], steps["end"], strict=True)
+            ):
+                energy[place] += integral(at, watts, step_start, step_end)
+                temperature[place] += integral(times, heat, step_start, step_end) / (
+                    step_end - step_start
+                )
+            means = [
+                frame[frame["unix_time_s"].between(first, last)]
+                .assign(place=lambda f: ((f["unix_time_s"] - first) // interval_s).clip(0, 149))
+                .groupby("place")[columns]
+                .mean()
+                for frame, columns in (
+                    (of_gpu, ["temperature_c", "sm_clock_mhz"]),
+                    (driver, ["power_w"]),
+                )
+            ]
+            series.append(pd.concat(means, axis=1).assign(node=node, gpu=gpu))
+    table = pd.DataFrame(gpus)
+    tokens = counted["tokens"].sum()
+    total_j = table["energy_j"].sum()
+    return {
+        "run": {
+            "step_time_s": (counted["end"] - counted["start"]).median(),
+            "tokens_per_s": tokens / (end - start),
+            "energy_j": total_j,
+            "energy_counter_j": table["energy_counter_j"].sum(),
+            "power_mean_w": total_j / (end - start),
+            "tokens_per_j": tokens / total_j,
+            "power_peak_w": table["power_peak_w"].max(),
+            "temperature_mean_c": table["temperature_mean_c"].mean(),
+            "temperature_peak_c": table["temperature_peak_c"].max(),
+            "sm_clock_mean_mhz": table["sm_clock_mean_mhz"].mean(),
+            "throttle_power_share": table["throttle_power_share"].mean(),
+            "throttle_thermal_share": table["throttle_thermal_share"].mean(),
+        },
+        "gpus": table,
+        "steps": steps.assign(energy_j=energy, temperature_mean_c=temperature / len(table)),
+        "series": pd.concat(series).reset_index(),
+    }

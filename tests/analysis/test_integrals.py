@@ -1,0 +1,80 @@
+"""Integrals over any span, from readings that were prepared once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from workflow_lib.analysis import metrics
+from workflow_lib.analysis.integrals import Integrals
+from workflow_lib.analysis.metrics import Window
+
+from .test_metrics import recording  # noqa: F401  (a fixture)
+
+#: GPU 0: 0 to 10 over a second, then 10 for two. GPU 1: 5 throughout, its temperature read once.
+SAMPLES = pl.DataFrame(
+    {
+        "sensor": [0, 1, 0, 1, 0],
+        "unix_time_s": [100.0, 100.0, 101.0, 101.0, 103.0],
+        "power": [0.0, 5.0, 10.0, 5.0, 10.0],
+        "heat": [50.0, None, None, 60.0, 56.0],
+    }
+)
+
+
+def prepared() -> Integrals:
+    return Integrals(SAMPLES, {"power": pl.col("power"), "heat": pl.col("heat")})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "start", "end", "power", "heat"),
+    [
+        (0, 0.0, 2.0, 15.0, 104.0),
+        (0, 0.0, 0.5, 1.25, 25.25),
+        (0, 0.5, 3.0, 23.75, 133.75),
+        (1, 0.0, 1.0, 5.0, None),
+        (1, 0.25, 0.25, 0.0, None),
+        # Before the first reading, after the last, and of a GPU without any, nothing is known.
+        (0, 2.0, 3.5, None, None),
+        (0, -1.0, 1.0, None, None),
+        (1, -0.5, 1.0, None, None),
+        (2, 0.0, 1.0, None, None),
+    ],
+)
+def test_the_integral_over_a_span_is_that_of_the_straight_lines(
+    gpu: int, start: float, end: float, power: float | None, heat: float | None
+) -> None:
+    span = pl.DataFrame(
+        {"sensor": [gpu], "start_unix_s": [100.0 + start], "end_unix_s": [100.0 + end]}
+    )
+    assert prepared().over(span, "power").to_list() == [power]
+    assert prepared().over(span, "heat").to_list() == [heat]
+
+
+def test_what_was_never_read_has_no_integral_and_no_look() -> None:
+    nothing = Integrals(SAMPLES.with_columns(heat=None), {"heat": pl.col("heat")})
+    span = pl.DataFrame({"sensor": [0], "start_unix_s": [100.0], "end_unix_s": [101.0]})
+    assert nothing.over(span, "heat").to_list() == [None]
+    assert nothing.looks(Window(100.0, 101.0)) == {"heat": {}}
+
+
+def test_holes_are_where_nothing_was_read_for_too_long() -> None:
+    assert prepared().holes("power", 1.5).rows() == [(0, 101.0, 103.0)]
+    assert prepared().holes("heat", 1.5).rows() == [(0, 100.0, 103.0)]
+
+
+def test_looks_are_those_of_one_window_over_a_real_recording(
+    recording: pl.DataFrame,  # noqa: F811
+) -> None:
+    began = recording["unix_time_s"][0]
+    window = Window(began + 10.03, began + 41.77)
+    quantities = {name: pl.col(name) for name in ("power_w", "temperature_c")}
+    looks = Integrals(recording.rename({"gpu": "sensor"}), quantities).looks(window)
+    # A double tells times of day to 0.2 µs.
+    for name, value in quantities.items():
+        found = metrics.over_window(recording.lazy(), value, window).collect()
+        for row in found.iter_rows(named=True):
+            expected: dict[str, Any] = {key: row[key] for key in looks[name][row["gpu"]]}
+            assert looks[name][row["gpu"]] == pytest.approx(expected, rel=1e-8)

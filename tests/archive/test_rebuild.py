@@ -1,0 +1,116 @@
+"""What was packed is rebuilt elsewhere, byte for byte, with nothing but what analysis needs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from tests.archive.sweeps import NAME, Study, finish, write_study
+from tests.conftest import ROOT
+from workflow_lib.archive.__main__ import main
+from workflow_lib.archive.contents import is_product
+from workflow_lib.archive.pack import pack
+
+#: what a laptop has: no training, no workflow; and a file system that lists names backwards
+_ELSEWHERE = """
+import os, runpy, sys
+
+for name in ("torch", "deepspeed", "snakemake", "submitit"):
+    sys.modules[name] = None  # to import it fails, as where it is not installed
+
+scandir, listdir = os.scandir, os.listdir
+
+class Backwards:
+    def __init__(self, path):
+        with scandir(path) as entries:
+            self.entries = iter(sorted(entries, key=lambda entry: entry.name, reverse=True))
+    def __enter__(self): return self
+    def __exit__(self, *ended): pass
+    def close(self): pass
+    def __iter__(self): return self.entries
+    def __next__(self): return next(self.entries)
+
+os.scandir = lambda path=".": Backwards(path)
+os.listdir = lambda path=".": sorted(listdir(path), reverse=True)
+runpy.run_module("workflow_lib.archive", run_name="__main__", alter_sys=True)
+"""
+
+
+def files_below(directory: Path) -> set[str]:
+    return {
+        path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()
+    }
+
+
+def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(
+    study: Study, archive: Path, tmp_path: Path
+) -> None:
+    into = tmp_path / "else where" / "rebuilt"
+    done = subprocess.run(
+        [sys.executable, "-c", _ELSEWHERE, "rebuild", str(archive), "--into", str(into)],
+        cwd=tmp_path,
+        env={
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "PYTHONHASHSEED": "17",
+            "POLARS_MAX_THREADS": "1",
+            "HOME": str(tmp_path),
+            "USER": "somebody else",
+            "TZ": "Pacific/Chatham",
+            "LC_ALL": "C",
+            "SOURCE_DATE_EPOCH": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = {f"results/{name}" for name in files_below(study.results)}
+    products = {name for name in made if is_product(name)}
+    assert f"{len(products)} of {len(products)}" in done.stdout
+    kinds = {Path(name).suffix for name in products}
+    assert kinds == {".parquet", ".json", ".svg", ".pdf", ".html"}
+    assert {name for name in files_below(into) if name.startswith("results/")} == {
+        name for name in made if not Path(name).name.startswith(".")
+    }
+    for name in products:
+        assert (into / name).read_bytes() == (study.directory / name).read_bytes(), name
+
+
+def test_the_same_sweep_is_packed_into_the_same_bytes(
+    study: Study, archive: Path, tmp_path: Path
+) -> None:
+    os.utime(study.run(0, 1).cell)
+    again = tmp_path / archive.name
+    pack(NAME, again, study.config, study.results, ROOT, published=date(2026, 1, 31))
+    assert again.read_bytes() == archive.read_bytes()
+
+
+def test_what_differs_is_named_with_what_may_be_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The archive of somebody whose page was another, and whose matplotlib was."""
+    study = write_study(tmp_path / "here")
+    finish(study)
+    directory = study.results / "sweeps" / NAME
+    with (directory / "report.html").open("a", encoding="utf-8") as stream:
+        stream.write("<!-- edited -->")
+    (directory / "cells.parquet").unlink()
+    (directory / "older.parquet").touch()
+    archive = tmp_path / "edited.zip"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("importlib.metadata.version", lambda name: "0.1")
+        pack(NAME, archive, study.config, study.results, ROOT, published=date(2026, 1, 31))
+    assert main(["rebuild", str(archive), "--into", str(tmp_path / "rebuilt")]) == 1
+    said = capsys.readouterr().out
+    assert f"differs: results/sweeps/{NAME}/report.html" in said
+    assert f"was not in the archive: results/sweeps/{NAME}/cells.parquet" in said
+    assert f"was not made: results/sweeps/{NAME}/older.parquet" in said
+    assert f"matplotlib is {matplotlib.__version__}, and was 0.1" in said

@@ -1,0 +1,299 @@
+"""An archive that was changed, damaged or made to do harm is refused, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import stat
+import struct
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from workflow_lib.archive.bag import ArchiveError, manifest, write_bag
+from workflow_lib.archive.unpacking import Bag, unpack
+
+_TEXTS = {
+    "config/a.yaml": "name: a\n",
+    "results/cells/telemetry.csv": "time,power\n1,2\n" * 40,
+    "results/50% of\nit.txt": "percent and line feed\n",
+}
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A bag of three small files."""
+    path = tmp_path / "made up.zip"
+    write_bag(path, {}, {}, _TEXTS, {"External-Identifier": "made-up"}, 1.7e9)
+    return path
+
+
+def unpacked(archive: Path, maximum_bytes: float = 1e6) -> Bag:
+    return unpack(archive, archive.parent / "into", lambda name: True, maximum_bytes)
+
+
+def refused(archive: Path, maximum_bytes: float = 1e6) -> str:
+    """Why an archive is refused; nothing of it may lie anywhere then."""
+    before = set(archive.parent.rglob("*"))
+    with pytest.raises(ArchiveError) as caught:
+        unpacked(archive, maximum_bytes)
+    assert set(archive.parent.rglob("*")) == before
+    return str(caught.value)
+
+
+def contents(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as source:
+        return {name: source.read(name) for name in source.namelist()}
+
+
+def written(archive: Path, files: dict[str, bytes]) -> Path:
+    with zipfile.ZipFile(archive, "w") as target:
+        for name, content in files.items():
+            target.writestr(name, content)
+    return archive
+
+
+def sealed(archive: Path, files: dict[str, bytes]) -> Path:
+    """Write files with manifests that are right, as whoever means harm would."""
+    files = {name: content for name, content in files.items() if "manifest-" not in name}
+    for name, chosen in (("manifest-sha256.txt", True), ("tagmanifest-sha256.txt", False)):
+        sums = {
+            path.partition("/")[2]: hashlib.sha256(content).hexdigest()
+            for path, content in files.items()
+            if path.startswith("made up/data/") == chosen
+        }
+        files[f"made up/{name}"] = manifest(sums).encode()
+    return written(archive, files)
+
+
+# ------------------------------------------------------------------------------------- as packed
+
+
+def test_a_bag_is_unpacked_as_it_was(archive: Path) -> None:
+    bag = unpacked(archive)
+    into = archive.parent / "into"
+    found = {
+        path.relative_to(into).as_posix(): path.read_text(encoding="utf-8")
+        for path in into.rglob("*")
+        if path.is_file()
+    }
+    assert found == _TEXTS
+    assert bag.checksums == {
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in _TEXTS.items()
+    }
+    assert bag.information["External-Identifier"] == "made-up"
+    size = sum(len(text.encode()) for text in _TEXTS.values())
+    assert bag.information["Payload-Oxum"] == f"{size}.3"
+
+
+def test_what_is_not_wanted_is_checked_and_not_written(archive: Path) -> None:
+    into = archive.parent / "into"
+    unpack(archive, into, lambda name: name.startswith("config/"), 1e6)
+    assert [path.name for path in into.iterdir()] == ["config"]
+    shutil.rmtree(into)
+    files = contents(archive)
+    files["made up/data/results/cells/telemetry.csv"] += b"3,4\n"
+    written(archive, files)
+    with pytest.raises(ArchiveError, match=r"telemetry\.csv was changed"):
+        unpack(archive, into, lambda name: name.startswith("config/"), 1e6)
+
+
+@pytest.mark.skipif(shutil.which("sha256sum") is None, reason="there is no sha256sum")
+def test_the_manifest_is_one_to_sha256sum(archive: Path, tmp_path: Path) -> None:
+    files = contents(archive)
+    lines = [
+        line
+        for line in files["made up/manifest-sha256.txt"].decode().splitlines()
+        if "%" not in line  # sha256sum knows no such names
+    ]
+    for name, content in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    done = subprocess.run(
+        ["sha256sum", "--check", "--strict", "--quiet"],
+        cwd=tmp_path / "made up",
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(lines) == 2
+
+
+def test_a_bag_that_a_desktop_packed_again_is_still_one(archive: Path) -> None:
+    files = {"made up/": b"", "made up/data/": b"", **contents(archive)}
+    assert unpacked(written(archive, dict(sorted(files.items(), reverse=True))))
+
+
+def test_an_existing_directory_is_left_alone(archive: Path) -> None:
+    into = archive.parent / "into"
+    into.mkdir()
+    assert "exists" in refused(archive)
+    assert list(into.iterdir()) == []
+
+
+# -------------------------------------------------------------------------------------- changed
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["data/config/a.yaml", "bag-info.txt", "manifest-sha256.txt", "bagit.txt"],
+)
+def test_a_changed_file_is_named(archive: Path, name: str) -> None:
+    files = contents(archive)
+    files[f"made up/{name}"] += b" "
+    said = refused(written(archive, files))
+    assert f"{name} was changed" in said or (name == "bagit.txt" and "BagIt" in said)
+
+
+def test_all_that_is_wrong_is_named_at_once(archive: Path) -> None:
+    files = contents(archive)
+    del files["made up/data/config/a.yaml"]
+    files["made up/data/results/cells/telemetry.csv"] = b"better"
+    files["made up/data/results/more.csv"] = b"1"
+    said = refused(written(archive, files))
+    assert "data/config/a.yaml is missing" in said
+    assert "telemetry.csv was changed" in said
+    assert "data/results/more.csv is in no manifest" in said
+
+
+@pytest.mark.parametrize("name", ["bagit.txt", "bag-info.txt", "manifest-sha256.txt"])
+def test_a_file_of_the_bag_that_is_missing_is_named(archive: Path, name: str) -> None:
+    files = contents(archive)
+    del files[f"made up/{name}"]
+    assert name in refused(written(archive, files))
+
+
+def test_a_tag_file_that_no_manifest_knows_is_named(archive: Path) -> None:
+    files = contents(archive) | {"made up/fetch.txt": b"http://example.org/x 1 data/x\n"}
+    assert "fetch.txt is in no manifest" in refused(written(archive, files))
+
+
+@pytest.mark.parametrize(
+    "line", ["no checksum", "0" * 64 + "  data/config/a.yaml", "0" * 63 + "  data/x"]
+)
+def test_a_manifests_line_that_is_none_is_quoted(archive: Path, line: str) -> None:
+    files = contents(archive)
+    name = "made up/tagmanifest-sha256.txt"
+    files[name] += f"{line}\n{line}\n".encode()
+    said = refused(written(archive, files))
+    assert "tagmanifest-sha256.txt" in said
+    assert line[:60] in said
+
+
+def test_a_damaged_byte_is_found_wherever_it_is(archive: Path) -> None:
+    """Either the archive is refused, or what it unpacks to is what was packed (where a date, or a
+    field that nobody reads, was hit). Nothing else is raised.
+    """
+    whole = archive.read_bytes()
+    chance = random.Random(1)
+    found = 0
+    for _ in range(400):
+        damaged = bytearray(whole)
+        damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
+        archive.write_bytes(damaged)
+        into = archive.parent / "into"
+        try:
+            unpacked(archive)
+        except ArchiveError:
+            found += 1
+        else:
+            for name, text in _TEXTS.items():
+                assert (into / name).read_text(encoding="utf-8") == text
+            shutil.rmtree(into)
+    assert found > 200
+
+
+@pytest.mark.parametrize("kept", [0, 10, 500, -30])
+def test_a_download_that_was_cut_off_is_refused(archive: Path, kept: int) -> None:
+    archive.write_bytes(archive.read_bytes()[:kept])
+    assert "damaged, or no ZIP file" in refused(archive)
+
+
+# --------------------------------------------------------------------------------------- hostile
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.txt",
+        "made up/data/../../outside.txt",
+        "made up/data/./a",
+        "made up/data//a",
+        "/etc/outside.txt",
+        "C:/outside.txt",
+        "made up/data/..\\..\\outside.txt",
+        "outside.txt",
+        "another/data/x",
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_refused(archive: Path, name: str) -> None:
+    said = refused(sealed(archive, contents(archive) | {name: b"harm"}))
+    assert "not one" in said or repr(name) in said
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO])
+def test_links_and_devices_are_refused(archive: Path, kind: int) -> None:
+    entry = zipfile.ZipInfo("made up/data/config/link")
+    entry.external_attr = (kind | 0o777) << 16
+    with zipfile.ZipFile(archive, "a") as target:
+        target.writestr(entry, "/etc/passwd")
+    assert "config/link' is a link or a device" in refused(archive)
+
+
+def test_a_name_that_is_there_twice_is_refused(archive: Path) -> None:
+    with (
+        zipfile.ZipFile(archive, "a") as target,
+        pytest.warns(UserWarning, match="Duplicate name"),
+    ):
+        target.writestr("made up/data/config/a.yaml", "name: b\n")
+    assert "is there twice" in refused(archive)
+
+
+def test_a_file_in_the_place_of_a_directory_is_refused(archive: Path) -> None:
+    files = contents(archive) | {"made up/data/config": b"no directory"}
+    sealed(archive, files)
+    with pytest.raises(OSError, match="config"):
+        unpacked(archive)
+    assert not (archive.parent / "into").exists()
+
+
+def test_more_than_is_allowed_is_refused_before_anything_is_read(archive: Path) -> None:
+    """A megabyte of zeros is a kilobyte in the archive."""
+    files = contents(archive) | {"made up/data/zeros": bytes(1 << 20)}
+    sealed(archive, files)
+    assert "--maximum-gb" in refused(archive, maximum_bytes=1e6)
+    assert unpacked(archive, maximum_bytes=2e6)
+
+
+def test_more_than_the_disk_holds_is_refused(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(archive.parent)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    assert "choose another place" in refused(archive)
+
+
+def test_a_file_that_is_longer_than_it_says_is_cut_off_and_refused(tmp_path: Path) -> None:
+    """Its header has a size of 10 bytes; a thousand follow."""
+    archive = tmp_path / "made up.zip"
+    write_bag(archive, {}, {}, {"zeros": "0" * 1000}, {}, 1.7e9)
+    content = archive.read_bytes()
+    start = content.index(b"PK\x01\x02")
+    while b"zeros" not in content[start : start + 80]:
+        start = content.index(b"PK\x01\x02", start + 4)
+    patched = content[: start + 24] + struct.pack("<I", 10) + content[start + 28 :]
+    archive.write_bytes(patched)
+    assert "data/zeros" in refused(archive)
+
+
+def test_an_encrypted_file_is_refused(archive: Path) -> None:
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    archive.write_bytes(content)
+    assert "is encrypted" in refused(archive)

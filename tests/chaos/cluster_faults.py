@@ -1,0 +1,124 @@
+"""Faults of nodes, and of the daemons of the whole cluster."""
+
+from __future__ import annotations
+
+import time
+
+from tests.chaos import processes
+from tests.chaos.victim import Victim
+
+_REQUEUE_PAUSE_S = 8.0
+
+
+# ---------------------------------------------------------------------- nodes
+
+
+def slurmd_killed(victim: Victim) -> None:
+    """The job goes on without it, and may end meanwhile."""
+    victim.start()
+    victim.train()
+    node = victim.random.choice(victim.nodes())
+    victim.note(node)
+    victim.site.cluster.kill(node)
+    victim.release()
+    time.sleep(victim.random.uniform(0.5, 6))
+    victim.site.cluster.revive(node)
+
+
+def node_set_down(victim: Victim) -> None:
+    victim.start()
+    victim.train()
+    node = victim.random.choice(victim.nodes())
+    victim.note(node)
+    _set_node(victim, node, "State=DOWN", "Reason=chaos")
+    victim.release()
+    victim.afterwards.append(lambda: _resume(victim, node))
+    if victim.site.platform == "mi250":  # the only node of its partition
+        time.sleep(3)
+        _resume(victim, node)
+    _hurry_if_requeued(victim)
+
+
+def node_lost(victim: Victim) -> None:
+    """All that runs on a node ends at once, its daemon too: its power is gone."""
+    victim.start()
+    victim.train()
+    node = victim.random.choice(victim.nodes())
+    victim.note(node)
+    for each in processes.on_node(node, victim.site.cluster.directory):
+        each.kill()
+    victim.release()
+
+    def noticed() -> bool:
+        return victim.site.cluster.node_states().get(node, "").startswith("down")
+
+    victim.until(noticed, f"Slurm's word that {node} is down", 120)
+    victim.site.cluster.revive(node)
+    _hurry_if_requeued(victim)
+
+
+def _hurry_if_requeued(victim: Victim) -> None:
+    """Where Slurm itself starts the job again, do not wait two minutes for it.
+
+    But a while: the node may still be told to end what ran there, and takes that for the new start.
+    """
+    time.sleep(_REQUEUE_PAUSE_S)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if victim.paths.outcome.exists() or victim.waiting[-1].poll() is not None:
+            return
+        job = victim.job()
+        command = ("scontrol", "update", f"JobId={job}", "StartTime=now")
+        victim.site.cluster.run(*command, check=False)
+        time.sleep(1)
+
+
+def _resume(victim: Victim, node: str) -> None:
+    if victim.site.cluster.node_states().get(node, "").startswith(("down", "drain")):
+        _set_node(victim, node, "State=RESUME")
+
+
+def _set_node(victim: Victim, node: str, *settings: str) -> None:
+    victim.site.cluster.run("scontrol", "update", f"NodeName={node}", *settings)
+
+
+# ---------------------------------------------------------------------- the whole cluster
+
+
+def slurmctld_killed(victims: list[Victim]) -> None:
+    _daemons_killed(victims, ("slurmctld",))
+
+
+def slurmdbd_killed(victims: list[Victim]) -> None:
+    _daemons_killed(victims, ("slurmdbd",))
+
+
+def slurmctld_and_slurmdbd_killed(victims: list[Victim]) -> None:
+    _daemons_killed(victims, ("slurmctld", "slurmdbd"))
+
+
+def _daemons_killed(victims: list[Victim], names: tuple[str, ...]) -> None:
+    """Some runs train, some are yet to be submitted; all end while the daemons are gone or not."""
+    cluster = victims[0].site.cluster
+    first, rest = victims[::2], victims[1::2]
+    for victim in first:
+        victim.start()
+    for victim in first:
+        victim.train()
+    # What slurmctld was told in its last seconds it forgets with a crash, and gives the same number
+    # to another job: that is Slurm's to mend.
+    submitted_unix_s = time.time()
+    saved = cluster.directory / "state" / "job_state"
+    first[0].until(lambda: saved.stat().st_mtime > submitted_unix_s - 3, "slurmctld's state", 30)
+    for victim in victims:
+        victim.note()
+    for name in names:
+        cluster.kill(name)
+    for victim in rest:
+        victim.start()
+    time.sleep(1)
+    for victim in victims:
+        victim.release()
+    time.sleep(victims[0].random.uniform(1, 8))
+    for name in reversed(names):  # the database first
+        cluster.revive(name)

@@ -1,0 +1,40 @@
+"""Reduces many runs with few processes: starting one takes longer than reducing a run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.records import RecordError
+
+#: runs that a process takes at once
+_CHUNK = 8
+
+
+def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
+    """Reduce each run, and return what was wrong with those that could not be, in order.
+
+    One damaged run keeps no other from being reduced.
+    """
+    if processes == 1 or len(directories) == 1:
+        problems = [_problem(directory) for directory in directories]
+    else:
+        # Processes already share the cores; polars reads how many threads to use as it starts.
+        # And it must not be forked: its threads' locks would stay held in the child.
+        os.environ["POLARS_MAX_THREADS"] = "1"
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(processes, len(directories)), context) as pool:
+            problems = list(pool.map(_problem, directories, chunksize=_CHUNK))
+    return [problem for problem in problems if problem]
+
+
+def _problem(directory: Path) -> str:
+    try:
+        reduce_run(directory)
+    except (RecordError, OSError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,166 @@
+"""A run's steps, one row each: how long it took, what it cost, how warm the GPUs were in it.
+
+What a rank did not record, or a sensor did not read throughout a step, is null in that step, with
+the reason: a sum over the others would make the step look cheaper than it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+
+from workflow_lib.analysis.gpus import longest_bridged_s
+from workflow_lib.analysis.metrics import Window
+from workflow_lib.analysis.nodes import mean_over_spans
+from workflow_lib.analysis.recordings import Recordings
+from workflow_lib.analysis.steps import Steps
+from workflow_lib.records import Cell
+
+#: columns of STEP_TIMES that telemetry tells
+_OF_POWER = ("energy_j", "power_mean_w")
+_OF_TEMPERATURE = ("temperature_mean_c", "hottest_c", "hottest_node", "hottest_gpu")
+_OF_CLOCK = ("sm_clock_mean_mhz",)
+_WATCHED = (*_OF_POWER, *_OF_TEMPERATURE, *_OF_CLOCK)
+
+
+def step_rows(
+    cell: Cell,
+    steps: Steps,
+    recordings: Recordings | None,
+    unknown: str,
+    no_power: str,
+) -> list[dict[str, Any]]:
+    """Rows of STEP_TIMES, less ``cell`` and ``run``, in the order of steps.
+
+    ``steps`` are those of which the run's measures are taken. ``unknown`` is why telemetry tells
+    nothing at all, and ``no_power`` why power cannot be added up over GPUs; "" where it does, and
+    can.
+    """
+    rows = _as_trained(cell, steps)
+    windows = [row.pop("window") for row in rows]
+    readings: list[tuple[str, tuple[str, ...], str]] = [
+        ("power_w", _OF_POWER, unknown or no_power),
+        ("temperature_c", _OF_TEMPERATURE, unknown),
+        ("sm_clock_mhz", _OF_CLOCK, unknown),
+    ]
+    for quantity, columns, reason in readings:
+        found: Sequence[Mapping[str, Any] | str] = [reason] * len(rows)
+        if recordings is not None and not reason:
+            found = _over_gpus(cell, recordings, quantity, windows)
+        for row, window, figures in zip(rows, windows, found, strict=True):
+            if row["step_time_s"] is None:  # its beginning and end are not known
+                row["missing"] |= dict.fromkeys(columns, row["missing"]["step_time_s"])
+            elif isinstance(figures, str):
+                row["missing"] |= dict.fromkeys(columns, figures)
+            elif quantity == "power_w":
+                row["power_mean_w"] = figures["sum"]
+                row["energy_j"] = figures["sum"] * window.duration_s
+            elif quantity == "temperature_c":
+                row["temperature_mean_c"] = figures["mean"]
+                row["hottest_c"] = figures["highest"]
+                row["hottest_node"], row["hottest_gpu"] = figures["node"], figures["gpu"]
+            else:
+                row["sm_clock_mean_mhz"] = figures["mean"]
+    for row in rows:
+        missing = row.pop("missing")
+        row["missing_reasons"] = json.dumps(missing, sort_keys=True, ensure_ascii=False)
+    return rows
+
+
+def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
+    """What the ranks tell of each step, with its ``window``, and ``missing`` reasons."""
+    began = steps.rows.filter(pl.col("phase") == "measured")["started_unix_s"].min()
+    duration = pl.col("ended_unix_s") - pl.col("started_unix_s")
+    frame = (
+        steps.rows.group_by("step")
+        .agg(
+            pl.col("phase").first(),
+            start=pl.col("started_unix_s").min(),
+            end=pl.col("ended_unix_s").max(),
+            ranks=pl.len(),
+            slowest_rank=pl.col("rank").get(duration.arg_max()),
+            rank_spread_s=duration.max() - duration.min(),
+            tokens=pl.col("tokens").filter(pl.col("dp_rank").is_first_distinct()).sum(),
+            loss=pl.col("loss").drop_nulls().first(),
+            memory_peak_bytes=pl.col("memory_peak_bytes").max().cast(pl.Float64),
+        )
+        .sort("step")
+    )
+    count, first = cell.degrees.world_size, steps.first
+    rows = []
+    for told in frame.iter_rows(named=True):
+        window = Window(told.pop("start"), told.pop("end"))
+        row: dict[str, Any] = {
+            **told,
+            "counted": told["phase"] == "measured" and told["step"] >= first,
+            "elapsed_s": window.start_unix_s - began,  # type: ignore[operator]
+            "step_time_s": window.duration_s,
+            "window": window,
+            "missing": {},
+        }
+        missing = row["missing"]
+        if (present := row.pop("ranks")) < count:
+            lacking = f"{present} of {count} ranks recorded the step"
+            for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
+                row[name], missing[name] = None, lacking
+        for name, reason in (
+            ("loss", "no rank recorded the loss"),
+            ("memory_peak_bytes", "no rank recorded its memory"),
+        ):
+            if row[name] is None:
+                missing[name] = reason
+        rows.append(row)
+    return rows
+
+
+def _over_gpus(
+    cell: Cell, recordings: Recordings, quantity: str, windows: Sequence[Window]
+) -> list[Mapping[str, Any] | str]:
+    """Each window's mean of a quantity, combined over GPUs, or why it is not known."""
+    size = cell.hardware.gpus_per_package if quantity == "power_w" else None
+    means = mean_over_spans(recordings, recordings.sensors(size), quantity, windows)
+    mean, sensor = pl.col("mean"), pl.col("sensor")
+    combined = (
+        _without_holes(recordings, quantity, means, windows)
+        .group_by("place")
+        .agg(
+            without=sensor.filter(mean.is_null()).min(),
+            sum=mean.sum(),
+            mean=mean.mean(),
+            highest=mean.max(),
+            hottest=sensor.get(mean.arg_max()),
+        )
+        .sort("place")
+    )
+    found: list[Mapping[str, Any] | str] = []
+    for row in combined.iter_rows(named=True):
+        if row["without"] is None:
+            node, gpu = recordings.place(row["hottest"])
+            found.append({**row, "node": node, "gpu": gpu})
+        else:
+            node, gpu = recordings.place(row["without"])
+            found.append(f"{node} GPU {gpu}: {quantity} was not read throughout it")
+    return found
+
+
+def _without_holes(
+    recordings: Recordings, quantity: str, means: pl.DataFrame, windows: Sequence[Window]
+) -> pl.DataFrame:
+    """The same means, null where a straight line was drawn over too long a time."""
+    rates = [each.start.sample_rate_hz for each in recordings.nodes.values()]
+    holes = recordings.of(quantity).holes(quantity, longest_bridged_s(max(rates)))
+    torn = [
+        (place, sensor)
+        for sensor, start, end in holes.iter_rows()
+        for place, window in enumerate(windows)
+        if window.start_unix_s < end and start < window.end_unix_s
+    ]
+    if not torn:
+        return means
+    marked = pl.DataFrame(torn, schema={"place": pl.Int64, "sensor": pl.Int64}, orient="row")
+    return means.join(
+        marked.unique().with_columns(torn=True), on=("place", "sensor"), how="left"
+    ).select("place", "sensor", mean=pl.when(pl.col("torn").is_null()).then(pl.col("mean")))

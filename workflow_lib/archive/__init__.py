@@ -1,0 +1,1 @@
+"""A sweep's archive: packed from what lies under ``results/``, and rebuilt from nothing else."""

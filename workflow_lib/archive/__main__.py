@@ -1,0 +1,79 @@
+"""``python -m workflow_lib.archive``: pack a sweep, or rebuild it from what was packed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from workflow_lib.archive.bag import ArchiveError
+from workflow_lib.archive.pack import pack
+from workflow_lib.archive.rebuild import described, rebuild
+from workflow_lib.records import RecordError
+from workflow_lib.study import ConfigError
+
+_CHECKOUT = Path(__file__).parents[2]
+_MAXIMUM_GB = 100.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 1 after one message on stderr, or where what was
+    rebuilt is not the same.
+    """
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.archive", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    packing = commands.add_parser("pack", help="write a sweep's archive")
+    packing.add_argument("--sweep", required=True, help="its name, as in results/sweeps/")
+    packing.add_argument("--output", type=Path, help="results/archives/<sweep>.zip unless given")
+    packing.add_argument("--config", type=Path, default=Path("config"))
+    packing.add_argument("--results", type=Path, default=Path("results"), help="holds cells/")
+    packing.add_argument("--licence", help="of the data: an SPDX identifier, or an address")
+    packing.add_argument(
+        "--published", type=date.fromisoformat, help="YYYY-MM-DD; the last run's day unless given"
+    )
+    rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it anew")
+    rebuilding.add_argument("archive", type=Path, help="what pack wrote")
+    rebuilding.add_argument("--into", type=Path, help="rebuilt/<archive's name> unless given")
+    rebuilding.add_argument(
+        "--maximum-gb", type=float, default=_MAXIMUM_GB, help=f"unpacked; {_MAXIMUM_GB:g} if not"
+    )
+    chosen = parser.parse_args(arguments)
+    try:
+        return _pack(chosen) if chosen.command == "pack" else _rebuild(chosen)
+    except (ArchiveError, ConfigError, RecordError, OSError) as error:
+        print(f"{chosen.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def _pack(chosen: argparse.Namespace) -> int:
+    archive = chosen.output or chosen.results / "archives" / f"{chosen.sweep}.zip"
+    packed = pack(
+        chosen.sweep,
+        archive,
+        chosen.config,
+        chosen.results,
+        _CHECKOUT,
+        chosen.licence,
+        chosen.published,
+    )
+    size = archive.stat().st_size
+    print(
+        f"{archive}: {packed.runs} runs, {packed.raw_files} raw files, and {packed.products} made "
+        f"from them; {size / 1e6:.1f} MB of {packed.bytes_before / 1e6:.1f} MB"
+    )
+    if chosen.licence is None:
+        print("It names no licence; choose one before others get it, with --licence CC-BY-4.0")
+    return 0
+
+
+def _rebuild(chosen: argparse.Namespace) -> int:
+    into = chosen.into or Path("rebuilt") / chosen.archive.stem
+    rebuilt = rebuild(chosen.archive, into, _CHECKOUT, chosen.maximum_gb * 1e9)
+    print(described(rebuilt, into))
+    return 0 if rebuilt.whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""Which files a sweep's archive holds, and which of them are made from the others."""
+
+from __future__ import annotations
+
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from workflow_lib import results
+from workflow_lib.archive.bag import ArchiveError
+from workflow_lib.cells import Sweep
+from workflow_lib.records import RunPaths
+
+#: directories of an archive's payload
+CONFIGURATION, RESULTS = "config", "results"
+#: what of the checkout is needed to read the archive, and to make its environment again
+_OF_CHECKOUT = (
+    "CITATION.cff",
+    "docs/reference/columns.md",
+    "docs/reference/files.md",
+    "envs/*.txt",
+    "envs/*.yaml",
+)
+_PRODUCT = re.compile(
+    rf"{RESULTS}/(sweeps/.+|cells/([^/]+/){{3}}run\d+/(summary\.json|([^/]+/)?[^/]+\.parquet))"
+)
+
+
+def is_product(name: str) -> bool:
+    """Whether a file, by its name in the payload, is made from the others: a plan, a summary, a
+    table, a figure, the page.
+    """
+    return bool(_PRODUCT.fullmatch(name))
+
+
+def runs_of(sweep: Sweep, results_directory: Path) -> list[tuple[str, int, RunPaths]]:
+    """Each run of a sweep that there is: its cell, its number, and where it lies."""
+    return [
+        (planned.cell.id, run, RunPaths(directory))
+        for planned in sweep.cells
+        if planned.feasible
+        for run in planned.runs
+        if (directory := results.run_directory(results_directory, planned.cell.id, run)).is_dir()
+    ]
+
+
+def files_of(
+    sweep: Sweep, configuration: Path, results_directory: Path, checkout: Path
+) -> dict[str, Path]:
+    """Every file of a sweep's archive, by its name in the payload.
+
+    Raises ArchiveError where a run is under way, where something is neither a file nor a directory,
+    and where a name cannot be written as text.
+    """
+    files: dict[str, Path] = {}
+    for pattern in _OF_CHECKOUT:
+        for path in checkout.glob(pattern):
+            files[path.relative_to(checkout).as_posix()] = path
+    for path in configuration.rglob("*.yaml"):
+        files[f"{CONFIGURATION}/{path.relative_to(configuration).as_posix()}"] = path
+    directories = [results.sweep_directory(results_directory, sweep.name)]
+    for cell, run, paths in runs_of(sweep, results_directory):
+        _refuse_under_way(cell, run, paths)
+        directories.append(paths.directory)
+    for planned in sweep.cells:
+        if tokens := results.tokens(results_directory, planned.cell.data):
+            files[f"{RESULTS}/{tokens.relative_to(results_directory).as_posix()}"] = tokens
+    for directory in directories:
+        for path in _regular_files(directory):
+            files[f"{RESULTS}/{path.relative_to(results_directory).as_posix()}"] = path
+    _refuse_unreadable_names(files)
+    return {name: path for name, path in files.items() if path.is_file()}
+
+
+def _regular_files(directory: Path) -> Iterator[Path]:
+    """Files below a directory, without hidden ones: these are locks, and what is half written."""
+    for path in directory.rglob("*"):
+        kind = path.lstat().st_mode
+        if any(part.startswith(".") for part in path.relative_to(directory).parts):
+            continue
+        if stat.S_ISREG(kind):
+            yield path
+        elif not stat.S_ISDIR(kind):
+            raise ArchiveError(
+                f"{path} is a link or no file; an archive holds files alone, as what a link leads "
+                "to may be anything: put the file in its place, or remove it"
+            )
+
+
+def _refuse_under_way(cell: str, run: int, paths: RunPaths) -> None:
+    ended = paths.outcome.is_file() or paths.failure.is_file()
+    if not ended and (paths.job.is_file() or paths.submission.is_file()):
+        raise ArchiveError(
+            f"{paths.directory}: run {run} of {cell} was submitted, and nothing says how it ended; "
+            "run the workflow to its end first"
+        )
+
+
+def _refuse_unreadable_names(names: Iterable[str]) -> None:
+    for name in names:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise ArchiveError(f"{name!r}: its name is not UTF-8; rename it") from None

@@ -1,0 +1,106 @@
+"""Packs a sweep: its raw files, configuration, environment, and what was made from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from workflow_lib import plan, results
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.archive import versions
+from workflow_lib.archive.bag import ArchiveError, write_bag
+from workflow_lib.archive.contents import files_of, is_product, runs_of
+from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
+from workflow_lib.cells import Sweep, expand_study
+from workflow_lib.records import PLAN, read_outcome
+from workflow_lib.study import load_study, lookup
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What went into an archive."""
+
+    runs: int
+    raw_files: int
+    products: int
+    bytes_before: int
+
+
+def pack(
+    sweep_name: str,
+    archive: Path,
+    configuration: Path,
+    results_directory: Path,
+    checkout: Path,
+    licence: str | None = None,
+    published: date | None = None,
+) -> Packed:
+    """Write a sweep's archive; the same files, versions and arguments give the same bytes.
+
+    ``licence`` is an SPDX identifier or an address, for the data; ``published`` is the day of the
+    last run unless given. Raises ConfigError, RecordError, OSError, and ArchiveError where a run is
+    under way or the plan is not what the configuration says.
+    """
+    sweep = lookup("sweep", sweep_name, expand_study(load_study(configuration)))
+    _refuse_old_plan(sweep, configuration, results_directory)
+    files = files_of(sweep, configuration, results_directory, checkout)
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    runs = _runs(sweep, results_directory)
+    if published is None:
+        ended = [run.ended_unix_s for run in runs if run.ended_unix_s is not None]
+        if not ended:
+            raise ArchiveError(
+                f"no run of {sweep_name} says when it ended; say what day the archive shall bear, "
+                "with --published 2026-01-31"
+            )
+        published = datetime.fromtimestamp(max(ended), UTC).date()
+    used = versions.versions(checkout)
+    described = Description(
+        sweep.name, sweep.description, sweep.platform, published, licence, runs, used
+    )
+    texts = {
+        versions.NAME: _json(used),
+        METADATA_NAME: _json(metadata(described, {**sizes, versions.NAME: len(_json(used))})),
+    }
+    information = {
+        "Bag-Software-Agent": f"Triptych {used['triptych']}",
+        "Bagging-Date": published.isoformat(),
+        "External-Description": f"Sweep {sweep.name}: {sweep.description}",
+        "External-Identifier": sweep.name,
+    }
+    midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
+    write_bag(archive, files, sizes, texts, information, midnight)
+    products = sum(is_product(name) for name in files)
+    return Packed(len(runs), len(files) - products, products, sum(sizes.values()))
+
+
+def _refuse_old_plan(sweep: Sweep, configuration: Path, results_directory: Path) -> None:
+    path = results.sweep_directory(results_directory, sweep.name) / "plan.parquet"
+    if not read_table(path, PLAN).equals(plan.table([sweep])):
+        raise ArchiveError(
+            f"{path} is not what {configuration} plans now: it was edited since, or is another "
+            "configuration; run the workflow again, or name the right one with --config"
+        )
+
+
+def _runs(sweep: Sweep, results_directory: Path) -> list[Run]:
+    runs = []
+    for cell, number, paths in runs_of(sweep, results_directory):
+        ended = read_outcome(paths)
+        runs.append(
+            Run(
+                cell,
+                number,
+                ended.outcome.value if ended else None,
+                ended.started_unix_s if ended else None,
+                ended.ended_unix_s if ended else None,
+            )
+        )
+    return runs
+
+
+def _json(content: Mapping[str, object]) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

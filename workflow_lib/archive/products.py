@@ -1,0 +1,36 @@
+"""Makes everything that a sweep shows from its configuration and the raw files of its runs.
+
+What the rules do, one after the other and without Snakemake: plan, reduce, traces, collect, figures
+and page.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workflow_lib import plan, results
+from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.tables import write_table
+from workflow_lib.analysis.traces.of_run import analyse_run
+from workflow_lib.archive.contents import runs_of
+from workflow_lib.cells import Sweep
+from workflow_lib.report.figures import read_tables, write_figures
+from workflow_lib.report.page import write_page
+
+
+def make_products(sweep: Sweep, results_directory: Path) -> None:
+    """Write plan, summaries, tables, figures and page of a sweep.
+
+    Raises RecordError and OSError where raw files are damaged or missing.
+    """
+    directory = results.sweep_directory(results_directory, sweep.name)
+    write_table(plan.table([sweep]), directory / "plan.parquet")
+    for _, run, paths in runs_of(sweep, results_directory):
+        if paths.outcome.is_file() and run == results.PROFILED_RUN:
+            analyse_run(paths.directory)
+        elif paths.outcome.is_file():
+            reduce_run(paths.directory)
+    collect(directory / "plan.parquet", results_directory, directory)
+    write_figures(read_tables(directory), directory / "figures")
+    write_page(sweep.name, sweep.description, results_directory, directory)

@@ -1,0 +1,229 @@
+"""Unpacks a bag that somebody else made: nothing in it is believed before it has been checked."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shutil
+import stat
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow_lib.archive.bag import (
+    CHUNK_BYTES,
+    DECLARATION,
+    DECLARATION_NAME,
+    INFORMATION_NAME,
+    MANIFEST_NAME,
+    PAYLOAD,
+    TAG_MANIFEST_NAME,
+    ArchiveError,
+)
+
+#: bytes of a file about the payload: a manifest of a million files has an eighth of a gigabyte
+_LONGEST_TAG_FILE = 1 << 28
+_MOST_FILES = 1_000_000
+#: problems that one message lists
+_LISTED = 10
+_LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
+#: flags of an entry that change nothing of its meaning: deflate's level, where its size is written,
+#: and that its name is UTF-8 (section 4.4.4 of ZIP's specification)
+_HARMLESS_FLAGS = 0x0002 | 0x0004 | 0x0008 | 0x0800
+#: what zipfile raises for files that are damaged, the last one for a version of ZIP to come
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
+
+
+@dataclass(frozen=True)
+class Bag:
+    """What an archive held: the SHA-256 of each payload file, and what bag-info.txt says."""
+
+    checksums: Mapping[str, str]
+    information: Mapping[str, str]
+
+
+def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_bytes: float) -> Bag:
+    """Check every file of a bag, and write those of its payload that are wanted below ``into``.
+
+    ``into`` must not exist, and does not exist afterwards where this raises; ``wanted`` and the
+    checksums go by names within the payload. Raises FileNotFoundError, and ArchiveError where the
+    archive is no bag, where files are missing, changed, in no manifest, too many or too large, and
+    where an entry is anything but a regular file below the bag's directory.
+    """
+    if os.path.lexists(into):
+        raise ArchiveError(f"{into} exists; choose a directory that does not, with --into")
+    temporary = into.with_name(f".{into.name}.{os.getpid()}.tmp")
+    try:
+        with zipfile.ZipFile(archive) as source:
+            opened = _Opened(archive, source, _files(archive, source, maximum_bytes))
+            information = opened.information()
+            expected = opened.manifest(MANIFEST_NAME)
+            payload = {name for name in opened.files if name.startswith(PAYLOAD)}
+            problems = _unlike(payload, expected)
+            temporary.mkdir(parents=True)
+            opened.refuse_more_than_fits(temporary)
+            for name in sorted(payload & expected.keys()):
+                inside = name.removeprefix(PAYLOAD)
+                target = temporary / inside if wanted(inside) else None
+                problems += opened.copy(name, expected[name], target)
+        _refuse(archive, problems)
+        temporary.rename(into)
+    except (*_DAMAGE, OSError) as error:
+        # A damaged offset leads before the file's beginning, which is no valid argument to a seek.
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            raise
+        raise ArchiveError(f"{archive}: damaged, or no ZIP file: {error}") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return Bag({name.removeprefix(PAYLOAD): expected[name] for name in expected}, information)
+
+
+def _files(
+    archive: Path, source: zipfile.ZipFile, maximum_bytes: float
+) -> dict[str, zipfile.ZipInfo]:
+    """Regular files by their name below the bag's directory, of which there is one.
+
+    Raises ArchiveError for every other entry, and where they are too many or too large.
+    """
+    entries = source.infolist()
+    total = sum(entry.file_size for entry in entries)
+    if len(entries) > _MOST_FILES or total > maximum_bytes:
+        raise ArchiveError(
+            f"{archive}: {len(entries)} files of {total / 1e9:.1f} GB, more than {_MOST_FILES} or "
+            f"{maximum_bytes / 1e9:g} GB; where such a size is right, allow it with --maximum-gb"
+        )
+    files: dict[str, zipfile.ZipInfo] = {}
+    problems = []
+    for entry in entries:
+        inside = entry.filename.partition("/")[2]
+        if problem := _why_refused(entry):
+            problems.append(f"{entry.filename!r} {problem}")
+        elif inside in files:
+            problems.append(f"{entry.filename!r} is there twice")
+        elif not entry.is_dir():
+            files[inside] = entry
+    directories = {entry.filename.partition("/")[0] for entry in entries}
+    if len(directories) != 1:
+        problems.append(f"there are {len(directories)} files and directories at its top, not one")
+    _refuse(archive, problems)
+    return files
+
+
+def _why_refused(entry: zipfile.ZipInfo) -> str:
+    """Why an entry is nothing that a bag of ours holds; empty where it is."""
+    parts = entry.filename.removesuffix("/").split("/")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if entry.filename != entry.orig_filename or "\\" in entry.filename or ":" in parts[0]:
+        return "is no name of a file"
+    if any(part in ("", ".", "..") for part in parts):
+        return "leads out of the archive"
+    if kind not in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG):
+        return "is a link or a device"
+    if not entry.is_dir() and len(parts) < 2:
+        return "lies outside of the bag's directory"
+    if entry.flag_bits & ~_HARMLESS_FLAGS or entry.compress_type not in (
+        zipfile.ZIP_STORED,
+        zipfile.ZIP_DEFLATED,
+    ):
+        return "is encrypted, or compressed as this does not read it"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An archive whose entries are files of a bag's directory, by their names in it."""
+
+    archive: Path
+    source: zipfile.ZipFile
+    files: Mapping[str, zipfile.ZipInfo]
+
+    def information(self) -> dict[str, str]:
+        """What bag-info.txt says. Raises ArchiveError where files about the payload are amiss."""
+        if self.text(DECLARATION_NAME).split() != DECLARATION.split():
+            raise ArchiveError(f"{self.archive}: {DECLARATION_NAME} is not of BagIt 1.0 in UTF-8")
+        expected = self.manifest(TAG_MANIFEST_NAME)
+        tags = {n for n in self.files if not n.startswith(PAYLOAD) and n != TAG_MANIFEST_NAME}
+        problems = _unlike(tags, expected)
+        for name in sorted(tags & expected.keys()):
+            problems += self.copy(name, expected[name], None)
+        _refuse(self.archive, problems)
+        lines = self.text(INFORMATION_NAME).splitlines()
+        return dict(line.split(": ", 1) for line in lines if ": " in line)
+
+    def manifest(self, manifest: str) -> dict[str, str]:
+        """A manifest's checksums by name. Raises ArchiveError for a line that is none."""
+        checksums: dict[str, str] = {}
+        for number, line in enumerate(self.text(manifest).split("\n"), start=1):
+            match = _LINE.fullmatch(line)
+            name = match[2] if match else ""
+            for code, character in (("%0D", "\r"), ("%0A", "\n"), ("%25", "%")):
+                name = name.replace(code, character)
+            if match and name not in checksums:
+                checksums[name] = match[1].lower()
+            elif line:
+                raise ArchiveError(
+                    f"{self.archive}: line {number} of {manifest} is not the checksum and name of "
+                    f"one more file: {line[:100]!r}"
+                )
+        return checksums
+
+    def text(self, name: str) -> str:
+        """A file about the payload. Raises ArchiveError where there is none, or it is endless."""
+        entry = self.files.get(name)
+        if entry is None:
+            raise ArchiveError(
+                f"{self.archive}: there is no {name}; expected a bag, as `make archive` writes it"
+            )
+        if entry.file_size > _LONGEST_TAG_FILE:
+            raise ArchiveError(f"{self.archive}: {name} has {entry.file_size} bytes")
+        try:
+            return self.source.read(entry).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ArchiveError(f"{self.archive}: {name} is not UTF-8: {error}") from None
+
+    def copy(self, name: str, expected: str, target: Path | None) -> list[str]:
+        """Write a file to ``target``, if any; returns what is wrong with its content."""
+        digest = hashlib.sha256()
+        try:
+            with self.source.open(self.files[name]) as content:
+                if target is None:
+                    while chunk := content.read(CHUNK_BYTES):
+                        digest.update(chunk)
+                else:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("xb") as sink:
+                        while chunk := content.read(CHUNK_BYTES):
+                            digest.update(chunk)
+                            sink.write(chunk)
+        except _DAMAGE as error:
+            return [f"{name} is damaged: {error}"]
+        changed = digest.hexdigest() != expected
+        return [f"{name} was changed: its checksum is another"] if changed else []
+
+    def refuse_more_than_fits(self, directory: Path) -> None:
+        """Raises ArchiveError where the disk has no room for all files."""
+        total = sum(entry.file_size for entry in self.files.values())
+        free = shutil.disk_usage(directory).free
+        if total > free:
+            raise ArchiveError(
+                f"{self.archive}: it unpacks to {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are "
+                f"free in {directory.parent}; choose another place with --into"
+            )
+
+
+def _unlike(there: set[str], expected: Mapping[str, str]) -> list[str]:
+    return [
+        *(f"{name} is missing" for name in sorted(expected.keys() - there)),
+        *(f"{name} is in no manifest" for name in sorted(there - expected.keys())),
+    ]
+
+
+def _refuse(archive: Path, problems: Iterable[str]) -> None:
+    found = list(problems)
+    if found:
+        more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        raise ArchiveError(f"{archive}: {'; '.join(found[:_LISTED])}{more}")

@@ -1,0 +1,77 @@
+"""What makes tables, figures and page, apart from the raw files: code and the packages it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import workflow_lib
+
+NAME = "versions.json"
+#: those of envs/analysis.txt that calculate, draw or write
+_PACKAGES = (
+    "contourpy",
+    "fonttools",
+    "isal",
+    "jinja2",
+    "markupsafe",
+    "matplotlib",
+    "msgspec",
+    "numpy",
+    "pillow",
+    "polars",
+    "pydantic",
+    "pyyaml",
+)
+
+
+def versions(checkout: Path) -> dict[str, str | None]:
+    """Versions of this code, of Python and of packages; null for what is not there."""
+    found: dict[str, str | None] = {
+        "triptych": workflow_lib.__version__,
+        "commit": _commit(checkout),
+        "code_sha256": _code_sha256(),
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+    }
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def differences(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> list[str]:
+    """What is another version, a line each."""
+    return [
+        f"{name} is {here.get(name) or 'not here'}, and was {there.get(name) or 'not there'}"
+        for name in sorted({*there, *here})
+        if here.get(name) != there.get(name)
+    ]
+
+
+def _commit(checkout: Path) -> str | None:
+    """The commit that is checked out; null outside of a repository of git."""
+    command = ("git", "-C", str(checkout), "rev-parse", "HEAD")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _code_sha256() -> str:
+    """Of the package's modules and templates: says more than the commit where files were edited."""
+    package = Path(workflow_lib.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in (".py", ".j2"):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(package).as_posix()}\n{len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()

@@ -1,0 +1,28 @@
+"""Starts a local job under submitit's controller: ``python -m … <folder> <command> <minutes>``.
+
+A process of its own does so, the first of a session: then no terminal ends the job, and whoever
+waits for it need not hold submitit. It prints the controller's process id.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import submitit
+
+
+def main() -> None:
+    """Start the job, with nothing left that ties it to whoever asked for it."""
+    folder, command, minutes = sys.argv[1:]
+    answer = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    executor = submitit.LocalExecutor(folder=folder)
+    executor.update_parameters(timeout_min=int(minutes), stderr_to_stdout=True)
+    os.write(answer, str(executor._submit_command(command).job_id).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Energy against throughput: which cells no other beats in both, by model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed, natural
+from workflow_lib.report.entry import FigureEntry, by_model, slug
+from workflow_lib.report.intervals import interval_in_words
+from workflow_lib.report.quantities import counted
+from workflow_lib.report.short_names import fate, short_labels
+from workflow_lib.report.tables import Tables
+
+SUBJECT = "Energy against throughput"
+#: a colour and marker for each platform
+_LOOKS = (
+    (style.BLUE, "o"),
+    (style.ORANGE, "s"),
+    ("#404040", "^"),
+    (style.PURPLE, "D"),
+    (style.GREEN, "v"),
+)
+#: cells of the front that are named below the figure; the page's table has the others
+_MOST_NAMES = 12
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell's place: median, lower and upper end of both measures."""
+
+    cell: Row
+    #: over all GPUs
+    tokens_per_s: tuple[float, float, float]
+    #: over all GPUs
+    j_per_token: tuple[float, float, float]
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """One figure a model and workload of which a cell has both measures."""
+    found = []
+    for model, cells in by_model(tables.cells):
+        for workload in sorted({cell["workload"] for cell in cells}):
+            alike = [cell for cell in cells if cell["workload"] == workload]
+            if not points(alike):
+                continue
+            several = len({cell["workload"] for cell in cells}) > 1
+            heading = f"{model}, {workload}" if several else model
+            what = "decoded " if workload == "inference" else ""
+            found.append(
+                FigureEntry(
+                    stem=f"energy-{slug(model)}" + (f"-{slug(workload)}" if several else ""),
+                    title=f"{heading}: energy against throughput",
+                    caption=(
+                        f"Energy of all GPUs per {what}token against {what}tokens per second of "
+                        f"all GPUs, a marker a cell; bars are {interval_in_words(alike)}. Lower "
+                        "and further right is better: the line joins the cells that no other "
+                        "beats in both (the Pareto front of the medians), which are numbered and "
+                        "named."
+                    ),
+                    draw=partial(energy_figure, heading, alike),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return "no completed cell has both throughput and energy"
+
+
+def points(cells: Sequence[Row]) -> list[Point]:
+    """The cells that completed and have both measures."""
+    found = []
+    for cell in cells:
+        inference = cell["workload"] == "inference"
+        speed = "decode_tokens_per_s_per_gpu" if inference else "tokens_per_s"
+        yielded = "decode_tokens_per_j" if inference else "tokens_per_j"
+        if not completed(cell) or cell[speed] is None or not cell[yielded]:
+            continue
+        factor = cell["gpus"] if inference else 1
+        middle, low, high = (cell[yielded + end] for end in ("", "_low", "_high"))
+        if low <= 0:
+            continue
+        found.append(
+            Point(
+                cell,
+                (
+                    cell[speed] * factor,
+                    cell[f"{speed}_low"] * factor,
+                    cell[f"{speed}_high"] * factor,
+                ),
+                # Few tokens a joule are many joules a token.
+                (1 / middle, 1 / high, 1 / low),
+            )
+        )
+    return found
+
+
+def front(some: Sequence[Point]) -> list[Point]:
+    """Those that none has both a higher throughput and a lower energy than, slowest first.
+
+    Of two that tie in one measure the better in the other is in the front; of equals, both are.
+    """
+    chosen: list[Point] = []
+    for point in sorted(some, key=lambda each: (-each.tokens_per_s[0], each.j_per_token[0])):
+        best = chosen[-1] if chosen else None
+        if (
+            best is None
+            or point.j_per_token[0] < best.j_per_token[0]
+            or (point.tokens_per_s[0], point.j_per_token[0])
+            == (best.tokens_per_s[0], best.j_per_token[0])
+        ):
+            chosen.append(point)
+    return chosen[::-1]
+
+
+def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
+    """Draw cells of one model and workload within :func:`style.styled`."""
+    some = points(cells)
+    best = front(some)
+    names = {cell["cell"]: label for cell, label in zip(cells, short_labels(cells), strict=True)}
+    platforms = sorted({cell["platform"] for cell in cells}, key=natural)
+    looks = {name: _LOOKS[number % len(_LOOKS)] for number, name in enumerate(platforms)}
+    lines = [
+        f"{number}  {names[point.cell['cell']]} ({point.cell['platform']})"
+        for number, point in enumerate(best, start=1)
+    ]
+    if len(lines) > _MOST_NAMES:
+        lines[_MOST_NAMES:] = [f"… and {len(lines) - _MOST_NAMES} more"]
+    without = _without(cells, some)
+    below = lines + ([without] if without else [])
+    figure = Figure(figsize=(style.COLUMN_IN, 2.75 + style.LINE_IN * len(below)))
+    axes = figure.subplots()
+    front_x = [point.tokens_per_s[0] for point in best]
+    front_y = [point.j_per_token[0] for point in best]
+    axes.plot(front_x, front_y, color="black", linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
+    for name in platforms:
+        of_platform = [point for point in some if point.cell["platform"] == name]
+        colour, marker = looks[name]
+        if of_platform:
+            axes.errorbar(
+                [point.tokens_per_s[0] for point in of_platform],
+                [point.j_per_token[0] for point in of_platform],
+                xerr=_lengths([point.tokens_per_s for point in of_platform]),
+                yerr=_lengths([point.j_per_token for point in of_platform]),
+                fmt=marker,
+                color=colour,
+                markersize=3.6,
+                markeredgecolor="white",
+                markeredgewidth=0.4,
+                elinewidth=0.6,
+                label=f"{name} ({_gpus(of_platform)} GPUs)",
+            )
+    for number, point in enumerate(best, start=1):
+        axes.annotate(
+            str(number),
+            (point.tokens_per_s[0], point.j_per_token[0]),
+            xytext=(3, -7),
+            textcoords="offset points",
+            fontsize=6.5,
+        )
+    axes.margins(0.08)
+    axes.grid(linewidth=0.4, color="#dddddd")
+    axes.set_xlabel("Throughput of all GPUs (tokens/s)")
+    axes.set_ylabel("Energy of all GPUs (J per token)")
+    axes.legend(loc="best")
+    if below:
+        figure.supxlabel("\n".join(below), fontsize=6.5, x=0.02, ha="left", linespacing=1.15)
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+def _lengths(ends: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
+    return [mid - low for mid, low, _ in ends], [high - mid for mid, _, high in ends]
+
+
+def _gpus(some: Sequence[Point]) -> str:
+    counts = sorted({point.cell["gpus"] for point in some})
+    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+
+
+def _without(cells: Sequence[Row], some: Sequence[Point]) -> str:
+    """Which cells are not drawn: "Not drawn: 3 out of memory, 1 infeasible"."""
+    drawn = {point.cell["cell"] for point in some}
+    missing = Counter(
+        "without data" if completed(cell) else fate(cell)
+        for cell in cells
+        if cell["cell"] not in drawn
+    )
+    told = ", ".join(f"{number} {why}" for why, number in sorted(missing.items()))
+    return f"Not drawn: {counted(sum(missing.values()), 'cell')}, {told}" if missing else ""

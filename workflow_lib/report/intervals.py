@@ -1,0 +1,33 @@
+"""How far a median may be off: as error bars, and what a caption calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from workflow_lib.report.cells import Row
+
+_WORDS = {
+    frozenset(("range",)): "the range of fewer than five runs",
+    frozenset(("order_statistics",)): "an interval that holds the median at 94 % or more",
+    frozenset(("range", "order_statistics")): (
+        "an interval that holds the median at 94 % or more, of fewer than five runs the range"
+    ),
+}
+
+
+def interval_in_words(cells: Iterable[Row]) -> str:
+    """What the error bars of cells are; "their range" where nothing completed."""
+    return _WORDS.get(frozenset(filter(None, (cell["interval"] for cell in cells))), "their range")
+
+
+def whiskers(
+    cells: Sequence[Row], measure: str, factor: float = 1.0
+) -> tuple[list[float], list[float]]:
+    """Lengths below and above the medians of a measure that all cells have, times ``factor``."""
+    middle, low, high = (
+        [cell[measure + end] * factor for cell in cells] for end in ("", "_low", "_high")
+    )
+    return (
+        [m - end for m, end in zip(middle, low, strict=True)],
+        [end - m for m, end in zip(middle, high, strict=True)],
+    )

@@ -1,0 +1,145 @@
+"""Cells as horizontal bars of kernel time a step, stacked by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.kernel_times import (
+    Times,
+    communication_share,
+    draw_bars,
+    folded,
+    legend_handles,
+    mean_times,
+)
+from workflow_lib.report.short_names import fate
+from workflow_lib.report.tables import Tables
+
+#: bars in one figure, so that it fits on a page
+MOST_BARS = 36
+_LEGEND_COLUMNS = 3
+CAPTION = (
+    "Durations of all kernels of a step by class, mean over ranks; what runs at the same time "
+    "counts each time. Whiskers span ranks. Hatched classes are communication, whose share of the "
+    "bar is at its end. Measured in a profiled run. "
+)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A cell's place in the figure."""
+
+    label: str
+    cell: Row
+    #: of each rank with a trace; none where the cell was not profiled or failed
+    ranks: Mapping[int, Times]
+    #: whether it is set apart from the bar above, and under what words
+    apart: bool = False
+    heading: str = ""
+
+
+def why_no_kernels(tables: Tables) -> str:
+    """Why there is no figure of kernel times at all; "" where there are such times."""
+    if tables.kernels is None or tables.traces is None:
+        return "there is no kernels.parquet and traces.parquet: no run was profiled"
+    if not len(tables.kernels):
+        return "no profiled run left traces"
+    return ""
+
+
+def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
+    """Draw bars downwards within :func:`style.styled`.
+
+    A cell without kernel times is a hatched row that says why. Where ranks lack a trace, the label
+    counts those that have one.
+    """
+    have = [bar for bar in bars if bar.ranks]
+    stacks = folded([mean_times(list(bar.ranks.values())) for bar in have])
+    handles = legend_handles(stacks)
+    names = [_counted(bar) for bar in bars]
+    places = _places(bars)
+    lines = -(-len(handles) // _LEGEND_COLUMNS)
+    height = 0.75 + 0.16 * (places[-1] + 1) + style.LINE_IN * lines
+    figure = Figure(figsize=(style.COLUMN_IN, height))
+    axes = figure.subplots()
+    at = {bar.cell["cell"]: place for bar, place in zip(bars, places, strict=True)}
+    where = [at[bar.cell["cell"]] for bar in have]
+    draw_bars(axes, where, stacks, 0.74, upright=False)
+    longest = 0.0
+    for bar, stack, place in zip(have, stacks, where, strict=True):
+        longest = max(longest, _draw_ranks(axes, bar, stack, place))
+    for bar, place in zip(bars, places, strict=True):
+        if not bar.ranks:
+            said = "no trace" if completed(bar.cell) else fate(bar.cell)
+            style.blank_row(axes, place - 0.4, place + 0.4, said)
+        if bar.heading:
+            _head(axes, place, bar.heading)
+    axes.set_yticks(places, names)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(places[-1] + 0.6, -0.6)
+    axes.set_xlim(0, longest * 1.14 or 1.0)
+    axes.grid(axis="x", linewidth=0.4, color="#dddddd")
+    axes.set_xlabel("Kernel time per step and rank (s)")
+    figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+    style.title(figure, heading, any(bar.cell["simulated"] for bar in bars))
+    return figure
+
+
+def _places(bars: Sequence[Bar]) -> list[float]:
+    places, place = [], -1.0
+    for number, bar in enumerate(bars):
+        place += 1.0 + (0.35 if bar.apart and number else 0.0) + (1.0 if bar.heading else 0.0)
+        places.append(place)
+    return places
+
+
+def _counted(bar: Bar) -> str:
+    ranks = bar.cell["gpus"]
+    return bar.label if len(bar.ranks) in (0, ranks) else f"{bar.label} ({len(bar.ranks)}/{ranks})"
+
+
+def _draw_ranks(axes: Axes, bar: Bar, stack: Times, place: float) -> float:
+    """The range over ranks, and the share of communication behind it; returns the range's end."""
+    totals = [sum(times.values()) for times in bar.ranks.values()]
+    end = max(totals)
+    if len(totals) > 1:
+        # At the lower edge, so that it hides no class.
+        axes.errorbar(
+            (min(totals) + end) / 2,
+            place + 0.4,
+            xerr=(end - min(totals)) / 2,
+            fmt="none",
+            ecolor="black",
+            elinewidth=0.7,
+            capsize=1.2,
+            capthick=0.7,
+        )
+    if (share := communication_share(stack)) is not None:
+        axes.annotate(
+            f"{share:.0%}".replace("%", " %"),
+            (end, place),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.SMALLEST_PT,
+        )
+    return end
+
+
+def _head(axes: Axes, place: float, text: str) -> None:
+    """Words above a bar, at the left edge."""
+    axes.annotate(
+        text,
+        (0.0, place - 1.0),
+        xycoords=axes.get_yaxis_transform(),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=6.5,
+    )

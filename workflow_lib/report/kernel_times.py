@@ -1,0 +1,161 @@
+"""Kernel time a step, by class of kernel, of every rank of a cell's profiled run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+
+from workflow_lib.report import style
+from workflow_lib.report.tables import Tables
+
+
+@dataclass(frozen=True)
+class KernelClass:
+    """A class of KERNELS, as it is drawn."""
+
+    name: str
+    legend: str
+    colour: str
+    hatch: str = ""
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it is communication, which is hatched."""
+        return bool(self.hatch)
+
+
+#: in the order in which they are stacked: computation, memory, communication
+CLASSES = (
+    KernelClass("gemm", "GEMM", style.BLUE),
+    KernelClass("attention", "attention", style.SKY),
+    KernelClass("normalisation_elementwise", "norm., element-wise", "#4d4d4d"),
+    KernelClass("optimiser", "optimiser", style.YELLOW),
+    KernelClass("other_computation", "other computation", "#8c8c8c"),
+    KernelClass("memory", "copies and sets", "#dddddd"),
+    KernelClass("all_reduce", "all-reduce", style.VERMILLION, "//////"),
+    KernelClass("all_gather", "all-gather", style.ORANGE, "\\\\\\\\\\\\"),
+    KernelClass("reduce_scatter", "reduce-scatter", style.GREEN, "xxxxxx"),
+    KernelClass("all_to_all", "all-to-all", style.PURPLE, "......"),
+    KernelClass("send_receive", "send/receive", "#7a4a1e", "------"),
+    KernelClass("broadcast", "broadcast", "#f3cfb3", "||||||"),
+    KernelClass("other_communication", "other communication", "#a0529a", "++++++"),
+)
+#: a class that is less than this of every bar of a figure is drawn with the others of its kind
+_SMALL = 0.01
+
+#: seconds a step, by class
+Times = Mapping[str, float]
+
+
+def kernel_times(tables: Tables, cells: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
+    """Seconds of kernels a step by cell, rank and class: sums of durations, mean over runs.
+
+    Only ranks whose trace says how many steps it holds; cells without any are left out.
+    """
+    if tables.kernels is None or tables.traces is None:
+        return {}
+    key = ["cell", "run", "rank"]
+    chosen = pl.col("cell").is_in(list(cells))
+    steps = tables.traces.filter(chosen & (pl.col("steps") > 0)).select(*key, "steps")
+    sums = (
+        tables.kernels.filter(chosen)
+        .join(steps, on=key)
+        .group_by(*key, "class")
+        .agg((pl.col("kernel_s").sum() / pl.col("steps").first()).alias("seconds"))
+    )
+    # A class that a run lacks is 0 in it, so the mean is over the rank's runs, not the class's rows
+    runs = sums.group_by("cell", "rank").agg(pl.col("run").n_unique().alias("runs"))
+    averaged = (
+        sums.group_by("cell", "rank", "class")
+        .agg(pl.col("seconds").sort().sum())
+        .join(runs, on=["cell", "rank"])
+        .sort("cell", "rank", "class")
+    )
+    found: dict[str, dict[int, dict[str, float]]] = {}
+    for row in averaged.iter_rows(named=True):
+        of_rank = found.setdefault(row["cell"], {}).setdefault(row["rank"], {})
+        of_rank[row["class"]] = row["seconds"] / row["runs"]
+    return found
+
+
+def mean_times(ranks: Sequence[Times]) -> dict[str, float]:
+    """The mean over ranks by class, in the order of :data:`CLASSES`."""
+    return {
+        each.name: sum(times.get(each.name, 0.0) for times in ranks) / len(ranks)
+        for each in CLASSES
+        if any(each.name in times for times in ranks)
+    }
+
+
+def communication_share(times: Times) -> float | None:
+    """What of the kernel time is communication; None without any time."""
+    total = sum(times.values())
+    if not total:
+        return None
+    return sum(times.get(each.name, 0.0) for each in CLASSES if each.communicates) / total
+
+
+def folded(bars: Sequence[Times]) -> list[dict[str, float]]:
+    """Bars with the classes that are small in all of them added to "other" of their kind."""
+    small = {
+        each.name: "other_communication" if each.communicates else "other_computation"
+        for each in CLASSES
+        if each.name != "memory"
+        and all(bar.get(each.name, 0.0) <= _SMALL * sum(bar.values()) for bar in bars)
+    }
+    found = []
+    for bar in bars:
+        sums: dict[str, float] = {}
+        for name, seconds in bar.items():
+            name = small.get(name, name)
+            sums[name] = sums.get(name, 0.0) + seconds
+        found.append({each.name: sums[each.name] for each in CLASSES if each.name in sums})
+    return found
+
+
+def draw_bars(
+    axes: Axes, places: Sequence[float], bars: Sequence[Times], thickness: float, upright: bool
+) -> None:
+    """Stack each bar's classes from 0 on, to the right or ``upright``; sets no limits.
+
+    All bars of a class are one path, because a path each would make the page large.
+    """
+    begin = [0.0] * len(bars)
+    for each in CLASSES:
+        seconds = [bar.get(each.name, 0.0) for bar in bars]
+        corners: list[tuple[float, float]] = []
+        for place, start, length in zip(places, begin, seconds, strict=True):
+            if length:
+                near, far = place - thickness / 2, place + thickness / 2
+                end = start + length
+                corners += [(start, near), (end, near), (end, far), (start, far), (start, near)]
+        if corners:
+            path = Path(
+                [corner[::-1] for corner in corners] if upright else corners,
+                [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
+                * (len(corners) // 5),
+            )
+            axes.add_patch(PathPatch(path, label=each.legend, **_look(each)))
+        begin = [start + length for start, length in zip(begin, seconds, strict=True)]
+
+
+def _look(each: KernelClass) -> dict[str, Any]:
+    """White edges set classes apart, and are the colour of hatches."""
+    return {
+        "facecolor": each.colour,
+        "hatch": each.hatch,
+        "edgecolor": "white",
+        "linewidth": 0.3,
+    }
+
+
+def legend_handles(bars: Iterable[Times]) -> list[Patch]:
+    """A patch for each class that is in any of the bars."""
+    present = {name for bar in bars for name, seconds in bar.items() if seconds}
+    return [Patch(label=each.legend, **_look(each)) for each in CLASSES if each.name in present]

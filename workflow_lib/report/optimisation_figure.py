@@ -1,0 +1,193 @@
+"""Like the study's figure 8: overlap and recomputation, each alone and both, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
+from workflow_lib.report.short_names import alike, fate, group_labels, wrapped
+from workflow_lib.report.tables import Tables
+
+SUBJECT = "Overlap and recomputation side by side"
+#: layouts beside each other in a column of a paper
+_MOST_GROUPS = 5
+#: these would repeat what the others say
+_WITHOUT = ("power_peak_w", "prefill_tokens_per_s_per_gpu")
+
+
+@dataclass(frozen=True)
+class _Variant:
+    overlap: bool
+    recomputation: str
+    legend: str
+    colour: str
+    hatch: str
+    marker: str
+
+
+_VARIANTS = (
+    _Variant(False, "none", "neither", "#dddddd", "", "o"),
+    _Variant(True, "none", "overlap", style.SKY, "", "s"),
+    _Variant(False, "selective", "selective recomp.", style.YELLOW, "....", "v"),
+    _Variant(True, "selective", "selective, overlap", style.GREEN, "....", "<"),
+    _Variant(False, "full", "recomputation", style.VERMILLION, "//////", "^"),
+    _Variant(True, "full", "both", "#404040", "", "D"),
+)
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """Figures of a platform and model, of cells that differ in these options alone."""
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        groups = [group for group in alike(cells, "overlap", "recomputation") if len(group) > 1]
+        shown = [cell for group in groups for cell in group]
+        if not panels_with_values(shown, _WITHOUT):
+            continue
+        labels = group_labels(groups, "overlap", "recompute", "selective")
+        for part in parts(list(zip(groups, labels, strict=True)), _MOST_GROUPS):
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"optimisation-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: overlap and recomputation side by side",
+                    caption=(
+                        "Like figure 8 of the study: cells that differ in overlap and "
+                        "recomputation alone. Medians over completed runs, bars "
+                        f"{interval_in_words(shown)}. Hatched places have no values, and say why."
+                    ),
+                    draw=partial(optimisation_figure, heading, part.items),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return "no two cells differ in overlap or recomputation alone and have a value"
+
+
+def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:
+    """Draw labelled groups of cells that differ in these options alone, a panel a measure."""
+    groups, labels = [group for group, _ in labelled], [label for _, label in labelled]
+    cells = [cell for group in groups for cell in group]
+    panels = panels_with_values(cells, _WITHOUT)
+    present = {(cell["overlap"], cell["recomputation"]) for cell in cells}
+    variants = [each for each in _VARIANTS if (each.overlap, each.recomputation) in present]
+    ticks = [wrapped(label, 10) for label in labels]
+    lines = max(tick.count("\n") for tick in ticks) + 1
+    height = 0.6 + 0.88 * max(len(panels), 1) + style.LINE_IN * lines
+    figure = Figure(figsize=(style.COLUMN_IN, height))
+    axes = list(figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0])
+    width = 0.84 / len(variants)
+    for panel, of_panel in zip(panels, axes, strict=False):
+        of_panel.set_ylabel(panel.label)
+        of_panel.grid(axis="y", linewidth=0.4, color="#dddddd")
+        for number, variant in enumerate(variants):
+            shift = (number - (len(variants) - 1) / 2) * width
+            _draw(of_panel, panel, groups, variant, shift, width)
+        if not panel.from_zero:
+            of_panel.margins(y=0.15)
+    for place, group in enumerate(groups):
+        _say_why(axes, panels, place, group, variants, width)
+    axes[-1].set_xticks(range(len(groups)), ticks)
+    axes[-1].tick_params(axis="x", length=0)
+    axes[-1].set_xlim(-0.5, len(groups) - 0.5)
+    for place in range(1, len(groups)):
+        for of_panel in axes:
+            of_panel.axvline(place - 0.5, color="#bbbbbb", linewidth=0.4)
+    figure.align_ylabels(axes)
+    figure.legend(
+        handles=[
+            Patch(facecolor=v.colour, hatch=v.hatch, edgecolor="black", linewidth=0.4)
+            for v in variants
+        ],
+        labels=[variant.legend for variant in variants],
+        loc="outside lower center",
+        ncols=min(len(variants), 4),
+    )
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+def _of(group: Sequence[Row], variant: _Variant) -> Row | None:
+    for cell in group:
+        if (cell["overlap"], cell["recomputation"]) == (variant.overlap, variant.recomputation):
+            return cell
+    return None
+
+
+def _draw(
+    axes: Axes,
+    panel: MeasurePanel,
+    groups: Sequence[Sequence[Row]],
+    variant: _Variant,
+    shift: float,
+    width: float,
+) -> None:
+    """A variant's bars, or markers where 0 means nothing."""
+    have = [
+        (place + shift, cell)
+        for place, group in enumerate(groups)
+        if (cell := _of(group, variant)) is not None and has_measure(cell, panel.measure)
+    ]
+    if not have:
+        return
+    places = [place for place, _ in have]
+    cells = [cell for _, cell in have]
+    values = [cell[panel.measure] * panel.factor for cell in cells]
+    if panel.from_zero:
+        axes.bar(
+            places,
+            values,
+            width * 0.92,
+            facecolor=variant.colour,
+            hatch=variant.hatch,
+            edgecolor="black",
+            linewidth=0.4,
+            label=variant.legend,
+        )
+    axes.errorbar(
+        places,
+        values,
+        yerr=whiskers(cells, panel.measure, panel.factor),
+        fmt="none" if panel.from_zero else variant.marker,
+        color="black",
+        markerfacecolor=variant.colour,
+        markeredgewidth=0.5,
+        markersize=4,
+        elinewidth=0.8,
+        capsize=1.5,
+        label="_" if panel.from_zero else variant.legend,
+    )
+
+
+def _say_why(
+    axes: Sequence[Axes],
+    panels: Sequence[MeasurePanel],
+    place: int,
+    group: Sequence[Row],
+    variants: Sequence[_Variant],
+    width: float,
+) -> None:
+    """Hatch what failed, in words in the first panel; and what a completed cell lacks."""
+    for number, variant in enumerate(variants):
+        cell = _of(group, variant)
+        if cell is None:
+            continue
+        middle = place + (number - (len(variants) - 1) / 2) * width
+        ends = middle - width / 2, middle + width / 2
+        for line, of_panel in enumerate(axes):
+            if not completed(cell):
+                style.blank(of_panel, *ends, "" if line else fate(cell))
+            elif line < len(panels) and cell[panels[line].measure] is None:
+                style.blank(of_panel, *ends, "no data")

@@ -1,0 +1,160 @@
+"""Like the study's figure 15: kernel time by class of every pipeline rank, at two micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.kernel_bars import why_no_kernels
+from workflow_lib.report.kernel_times import (
+    Times,
+    draw_bars,
+    folded,
+    kernel_times,
+    legend_handles,
+    mean_times,
+)
+from workflow_lib.report.short_names import alike, fate, group_labels
+from workflow_lib.report.tables import Tables
+
+SUBJECT = "Kernel time of every pipeline rank"
+#: layouts in one figure, so that it fits on a page
+_MOST_ROWS = 5
+#: the study's micro-batch sizes
+_SIZES = (1, 4)
+
+Ranks = Mapping[int, Times]
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """Figures of a platform and model: a panel or two for each pipelined layout."""
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        times = kernel_times(tables, [cell["cell"] for cell in cells])
+        pipelined = [cell for cell in cells if cell["pp"] > 1]
+        groups = [
+            group
+            for group in map(_chosen, alike(pipelined, "micro_batch_size"))
+            if any(cell["cell"] in times for cell in group)
+        ]
+        # Where some were profiled at two sizes, only these: all have two panels then, or one.
+        several = [group for group in groups if len(group) > 1]
+        groups = several or groups
+        sizes = {f"mb{cell['micro_batch_size']}" for group in groups for cell in group}
+        labels = group_labels(groups, *sizes)
+        for part in parts(list(zip(groups, labels, strict=True)), _MOST_ROWS):
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"pipeline-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: kernel time of every pipeline rank",
+                    caption=(
+                        "Like figure 15 of the study. Durations of a step's kernels by class, mean "
+                        "over the ranks of a stage, whose range the whiskers span; what runs at "
+                        "the same time counts each time, and waiting for another stage counts as "
+                        "send/receive. Hatched classes are communication. Measured in profiled "
+                        "runs."
+                    ),
+                    draw=partial(pipeline_rank_figure, heading, part.items, times),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return why_no_kernels(tables) or "no cell with a pipeline was profiled"
+
+
+def pipeline_rank_figure(
+    heading: str, labelled: Sequence[tuple[Sequence[Row], str]], times: Mapping[str, Ranks]
+) -> Figure:
+    """Draw a panel for each cell of groups that differ in the micro-batch size, with its label.
+
+    ``times`` are those of :func:`kernel_times`. A cell without any is hatched and says why.
+    """
+    cells = [cell for group, _ in labelled for cell in group]
+    labels = [label for group, label in labelled for _ in group]
+    stages = {
+        cell["cell"]: _stages(cell, times[cell["cell"]]) for cell in cells if cell["cell"] in times
+    }
+    means = [mean_times(ranks) for of_cell in stages.values() for ranks in of_cell.values()]
+    bars = iter(folded(means))
+    stacks = {cell: {stage: next(bars) for stage in of_cell} for cell, of_cell in stages.items()}
+    handles = legend_handles(stack for of_cell in stacks.values() for stack in of_cell.values())
+    across = min(2, len(cells))
+    down = -(-len(cells) // across)
+    below_in = 0.42 + 0.125 * -(-len(handles) // 3)
+    head_in = style.HEAD_IN + 0.15
+    height = head_in + 1.05 * down - 0.3 + below_in
+    figure = Figure(figsize=(style.COLUMN_IN, height))
+    rows = style.grid(figure, down, across, (0.4, 0.06, head_in, below_in), (0.12, 0.3))
+    axes = [panel for of_row in rows for panel in of_row]
+    for panel, cell, label in zip(axes, cells, labels, strict=False):
+        panel.set_title(f"{label} mb{cell['micro_batch_size']}", fontsize=6.5, loc="left")
+        if cell["cell"] in stacks:
+            _draw(panel, cell, stacks[cell["cell"]], stages[cell["cell"]])
+        else:
+            style.blank_panel(panel, "no trace" if completed(cell) else fate(cell))
+            panel.set_xticks([])
+    totals = [
+        sum(times.values()) for of in stages.values() for ranks in of.values() for times in ranks
+    ]
+    for number, panel in enumerate(axes):
+        panel.set_ylim(0, 1.05 * max(totals))
+        if number % across:
+            panel.tick_params(labelleft=False)
+    for empty in axes[len(cells) :]:
+        empty.set_axis_off()
+    for lowest in axes[len(cells) - across : len(cells)]:
+        lowest.set_xlabel("Pipeline rank")
+    figure.supylabel("Kernel time per step and rank (s)", x=0.01, fontsize=7)
+    figure.legend(handles=handles, loc="lower center", ncols=3)
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+def _chosen(group: Sequence[Row]) -> list[Row]:
+    """The study's micro-batch sizes where the group has them, else its smallest and largest."""
+    of_size = {cell["micro_batch_size"]: cell for cell in group}
+    sizes = _SIZES if set(_SIZES) <= of_size.keys() else sorted({min(of_size), max(of_size)})
+    return [of_size[size] for size in sizes]
+
+
+def _stages(cell: Row, ranks: Ranks) -> dict[int, list[Times]]:
+    """Times of the ranks of each pipeline rank; pipeline parallelism is outermost (see Degrees)."""
+    found: dict[int, list[Times]] = {}
+    for rank, times in sorted(ranks.items()):
+        found.setdefault(rank // (cell["tp"] * cell["dp"]), []).append(times)
+    return found
+
+
+def _draw(
+    axes: Axes, cell: Row, stacks: Mapping[int, Times], stages: Mapping[int, Sequence[Times]]
+) -> None:
+    draw_bars(axes, list(stacks), list(stacks.values()), 0.85, upright=True)
+    for stage, ranks in stages.items():
+        totals = [sum(times.values()) for times in ranks]
+        if len(totals) > 1:
+            mean = sum(totals) / len(totals)
+            axes.errorbar(
+                stage,
+                mean,
+                yerr=[[mean - min(totals)], [max(totals) - mean]],
+                color="black",
+                elinewidth=0.6,
+                capsize=1.0,
+                capthick=0.6,
+            )
+    for stage in set(range(cell["pp"])) - stages.keys():
+        style.blank(axes, stage - 0.425, stage + 0.425, "no trace")
+    every = -(-cell["pp"] // 8)
+    axes.set_xticks(range(0, cell["pp"], every))
+    axes.set_xlim(-0.6, cell["pp"] - 0.4)
+    axes.grid(axis="y", linewidth=0.4, color="#dddddd")

@@ -1,0 +1,127 @@
+"""Power over time: of each cell's first completed run, with its steps marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.short_names import short_labels
+from workflow_lib.report.tables import Tables
+from workflow_lib.report.time_panels import (
+    blank_time_panel,
+    cells_of,
+    mark_steps,
+    why_no_series,
+    worth_a_panel,
+)
+
+SUBJECT = "Power over time"
+#: panels in one figure, so that it fits on a page
+_MOST_PANELS = 16
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """Figures of a platform and model, a panel a cell."""
+    having = cells_of(tables, "power_w")
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        for part in parts(worth_a_panel(cells, having), _MOST_PANELS):
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"power-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: power over time",
+                    caption=(
+                        "A panel a cell: its first completed run, from the first measured step "
+                        "on. The line is the mean over GPUs, the band reaches from the lowest to "
+                        "the highest of them; vertical lines are where steps begin, the shaded "
+                        "ones are the warm-up. The line is broken where a GPU gave no reading."
+                    ),
+                    draw=partial(power_figure, heading, part.items, tables),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return why_no_series(tables, "power_w")
+
+
+def power_figure(heading: str, cells: Sequence[Row], tables: Tables) -> Figure:
+    """Draw a panel for each cell, all with the same scale of power."""
+    labels = short_labels(cells)
+    across = 1 if len(cells) == 1 else 2
+    down = -(-len(cells) // across)
+    below_in = 0.5
+    panel_in, gap_in = (1.4, 0.0) if across == 1 else (0.58, 0.3)
+    height = style.HEAD_IN + 0.15 + down * (panel_in + gap_in) - gap_in + below_in
+    figure = Figure(figsize=(style.COLUMN_IN, height))
+    margins = (0.45, 0.06, style.HEAD_IN + 0.15, below_in)
+    rows = style.grid(figure, down, across, margins, (0.12, gap_in))
+    axes = [panel for of_row in rows for panel in of_row]
+    for of_cell, cell, label in zip(axes, cells, labels, strict=False):
+        of_cell.set_title(label, fontsize=6.5, loc="left")
+        _draw(of_cell, cell, tables)
+    _share_scale(axes[: len(cells)])
+    for empty in axes[len(cells) :]:
+        empty.set_axis_off()
+    for lowest in axes[max(len(cells) - across, 0) : len(cells)]:
+        lowest.set_xlabel("Time (s)")
+    figure.supylabel("Power (W per GPU)", x=0.01, fontsize=7)
+    figure.legend(
+        handles=[
+            Line2D([], [], color=style.BLUE, linewidth=1.0, label="mean over GPUs"),
+            Patch(facecolor=style.SKY, alpha=0.6, label="lowest to highest GPU"),
+        ],
+        loc="lower center",
+        ncols=2,
+    )
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+def _share_scale(axes: Sequence[Axes]) -> None:
+    """One scale of power in all panels, whose numbers are at the left."""
+    limits = [panel.get_ylim() for panel in axes if panel.lines]
+    for number, panel in enumerate(axes):
+        if panel.lines:
+            panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+        if number % 2:
+            panel.tick_params(labelleft=False)
+
+
+def _draw(axes: Axes, cell: Row, tables: Tables) -> None:
+    assert tables.series is not None, "cells are chosen by their series"
+    series = tables.series.filter(pl.col("cell") == cell["cell"])
+    if series["power_w"].null_count() == len(series):
+        blank_time_panel(axes, cell)
+        return
+    power = pl.col("power_w")
+    over_gpus = (
+        series.group_by("elapsed_s")
+        .agg(
+            # Without one of its GPUs, the mean would be of others.
+            pl.when(power.null_count() == 0).then(power.sort().mean()).alias("mean"),
+            power.min().alias("low"),
+            power.max().alias("high"),
+        )
+        .sort("elapsed_s")
+    )
+    times = over_gpus["elapsed_s"].to_list()
+    low, mean, high = (
+        [float("nan") if value is None else value for value in over_gpus[name].to_list()]
+        for name in ("low", "mean", "high")
+    )
+    axes.fill_between(times, low, high, facecolor=style.SKY, alpha=0.6, linewidth=0)
+    axes.plot(times, mean, color=style.BLUE, linewidth=0.9)
+    mark_steps(axes, tables, cell, series["run"][0])

@@ -1,0 +1,181 @@
+"""Temperature and clock over time by slot: of each cell's first completed run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.short_names import short_labels
+from workflow_lib.report.tables import Tables
+from workflow_lib.report.time_panels import (
+    blank_time_panel,
+    cells_of,
+    why_no_series,
+    worth_a_panel,
+)
+
+SUBJECT = "Temperature and clock by slot over time"
+#: cells in one figure, so that it fits on a page
+_MOST_CELLS = 12
+#: inches that the axis of time and the colour bars take
+_BELOW_IN = 0.95
+#: column of SERIES, label, colour map
+_PANELS = (
+    ("temperature_c", "Temperature (°C)", "cividis"),
+    ("sm_clock_mhz", "SM clock (MHz)", "viridis"),
+)
+_AIRFLOWS = ("front", "unknown", "rear")
+
+#: the ends of the colours of each column
+Scales = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class _Slots:
+    """A cell's slots in the air stream's order, and the mean over nodes at each time."""
+
+    slots: list[int]
+    #: how many of them are not at the rear, where any is; else 0
+    before_rear: int
+    start_s: float
+    end_s: float
+    #: by column, a row a slot; not a number where a node gave no reading
+    values: dict[str, list[list[float]]]
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """Figures of a platform and model, a row a cell."""
+    having = cells_of(tables, *(name for name, *_ in _PANELS))
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        shown = worth_a_panel(cells, having)
+        for part in parts(shown, _MOST_CELLS):
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"slots-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: temperature and clock by slot over time",
+                    caption=(
+                        "A row a cell: its first completed run, from the first measured step on, "
+                        "each slot's mean over nodes. Where the platform says how air flows, slots "
+                        "at the front come first and those at the rear are below the line. Colours are the same in all figures of "
+                        "this model and platform; fields without a value are hatched."
+                    ),
+                    draw=partial(
+                        slots_figure, heading, part.items, tables, [cell["cell"] for cell in shown]
+                    ),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return why_no_series(tables, "temperature_c")
+
+
+def slots_figure(
+    heading: str, cells: Sequence[Row], tables: Tables, comparable: Sequence[str]
+) -> Figure:
+    """Draw a row of two heat maps for each cell; colours span the cells ``comparable``."""
+    assert tables.series is not None, "cells are chosen by their series"
+    scales = _scales(tables.series.filter(pl.col("cell").is_in(comparable)))
+    panels = [panel for panel in _PANELS if panel[0] in scales]
+    panel_in, gap_in = (0.8, 0.0) if len(cells) == 1 else (0.36, 0.27)
+    height = style.HEAD_IN + 0.15 + len(cells) * (panel_in + gap_in) - gap_in + _BELOW_IN
+    figure = Figure(figsize=(style.COLUMN_IN, height))
+    margins = (0.36, 0.1, style.HEAD_IN + 0.15, _BELOW_IN)
+    axes = style.grid(figure, len(cells), len(panels), margins, (0.15, gap_in))
+    images: dict[str, Any] = {}
+    for of_row, cell, label in zip(axes, cells, short_labels(cells), strict=True):
+        of_row[0].set_title(label, fontsize=6.5, loc="left")
+        slots = _slots(tables.series.filter(pl.col("cell") == cell["cell"]))
+        for of_panel, (name, _, colours) in zip(of_row, panels, strict=True):
+            if slots is None:
+                blank_time_panel(of_panel, cell)
+            else:
+                images[name] = _draw(of_panel, slots, name, scales[name], colours)
+        for of_panel in of_row[1:]:
+            of_panel.tick_params(labelleft=False)
+    for column, (name, label, _) in enumerate(panels):
+        place = axes[-1][column].get_position()
+        at = figure.add_axes((place.x0, 0.36 / height, place.width, 0.08 / height))
+        bar = figure.colorbar(images[name], cax=at, orientation="horizontal")
+        bar.set_label(label, fontsize=7)
+        axes[-1][column].set_xlabel("Time (s)")
+        bar.outline.set_linewidth(0.4)
+    figure.supylabel("Slot (GPU in its node)", x=0.01, fontsize=7)
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+def _scales(series: pl.DataFrame) -> Scales:
+    """The lowest and highest value of each column that has any, a unit apart at least."""
+    found = {}
+    for name, *_ in _PANELS:
+        low, high = series[name].min(), series[name].max()
+        if isinstance(low, float) and isinstance(high, float):
+            found[name] = (low, high) if high - low >= 1.0 else (low - 0.5, high + 0.5)
+    return found
+
+
+def _slots(series: pl.DataFrame) -> _Slots | None:
+    """None where there is no row."""
+    if not len(series):
+        return None
+    airflow = dict(series.select("gpu", "airflow").unique().sort("gpu", "airflow").iter_rows())
+    slots = sorted(airflow, key=lambda gpu: (_AIRFLOWS.index(airflow[gpu]), gpu))
+    rear = sum(where == "rear" for where in airflow.values())
+    times = series["elapsed_s"].unique().sort().to_list()
+    columns = [name for name, *_ in _PANELS]
+    means = series.group_by("gpu", "elapsed_s").agg(
+        # Without one of its nodes, the mean would be of others.
+        pl.when(pl.col(name).null_count() == 0).then(pl.col(name).sort().mean()).alias(name)
+        for name in columns
+    )
+    at = {time: place for place, time in enumerate(times)}
+    nan = float("nan")
+    values = {name: [[nan] * len(times) for _ in slots] for name in columns}
+    for row in means.iter_rows(named=True):
+        for name in columns:
+            if row[name] is not None:
+                values[name][slots.index(row["gpu"])][at[row["elapsed_s"]]] = row[name]
+    half = series["interval_s"][0] / 2
+    return _Slots(
+        slots, len(slots) - rear if rear else 0, times[0] - half, times[-1] + half, values
+    )
+
+
+def _draw(axes: Axes, slots: _Slots, name: str, scale: tuple[float, float], colours: str) -> Any:
+    """Returns the image, for the colour bar."""
+    axes.patch.set(facecolor=style.HATCHED, edgecolor=style.HATCH, hatch="/////", linewidth=0)
+    image = axes.imshow(
+        slots.values[name],
+        cmap=colours,
+        vmin=scale[0],
+        vmax=scale[1],
+        interpolation="none",
+        aspect="auto",
+        extent=(slots.start_s, slots.end_s, len(slots.slots), 0),
+    )
+    if slots.before_rear:
+        axes.axhline(slots.before_rear, color="white", linewidth=1.2)
+        axes.axhline(slots.before_rear, color="black", linewidth=0.6)
+    # As many numbers as have room.
+    every = -(-len(slots.slots) // 4)
+    axes.set_yticks(
+        [place + 0.5 for place in range(0, len(slots.slots), every)],
+        [str(slot) for slot in slots.slots[::every]],
+        fontsize=style.SMALLEST_PT,
+    )
+    axes.tick_params(axis="y", length=0)
+    return image

@@ -1,0 +1,48 @@
+"""The tables that figures and page are made from, as far as they are there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.records import CELLS, GPUS, KERNELS, RUNS, SERIES, STEP_TIMES, TRACES, Column
+from workflow_lib.report.cells import Row
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A sweep's tables; what grows with time or kernels is a frame, null where it is not there."""
+
+    cells: tuple[Row, ...]
+    runs: tuple[Row, ...]
+    gpus: tuple[Row, ...]
+    #: rows of STEP_TIMES
+    steps: pl.DataFrame | None = None
+    series: pl.DataFrame | None = None
+    kernels: pl.DataFrame | None = None
+    traces: pl.DataFrame | None = None
+
+
+def read_tables(directory: Path) -> Tables:
+    """Read every table that figures need.
+
+    Raises FileNotFoundError without ``cells``, ``runs`` or ``gpus.parquet``; the others may be
+    absent. Raises RecordError where one is damaged or was written by another version.
+    """
+    return Tables(
+        tuple(read_table(directory / "cells.parquet", CELLS).to_dicts()),
+        tuple(read_table(directory / "runs.parquet", RUNS).to_dicts()),
+        tuple(read_table(directory / "gpus.parquet", GPUS).to_dicts()),
+        _read_if_there(directory / "steps.parquet", STEP_TIMES),
+        _read_if_there(directory / "series.parquet", SERIES),
+        _read_if_there(directory / "kernels.parquet", KERNELS),
+        _read_if_there(directory / "traces.parquet", TRACES),
+    )
+
+
+def _read_if_there(path: Path, columns: Sequence[Column]) -> pl.DataFrame | None:
+    return read_table(path, columns) if path.exists() else None

@@ -1,0 +1,67 @@
+"""Like the study's figure 17: a heat map of every GPU's temperature and throttling by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from workflow_lib.report.cells import Row
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.heat_map import ROWS, Panel, heat_map, means
+from workflow_lib.report.tables import Tables
+from workflow_lib.report.undrawn import reasons_of_gpus
+
+SUBJECT = "Temperature and throttling of every GPU"
+
+#: column of GPUS, title, unit, factor to the unit, colour map
+_PANELS = (
+    ("temperature_mean_c", "Mean temperature", "°C", 1.0, "cividis"),
+    ("throttle_power_share", "At the software power cap", "% of time", 100.0, "viridis"),
+    ("throttle_thermal_share", "In thermal slowdown", "% of time", 100.0, "viridis"),
+    ("throttle_brake_share", "In power-brake slowdown", "% of time", 100.0, "viridis"),
+)
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """One figure a platform and model, or several where it has many cells."""
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        feasible = [cell for cell in cells if cell["outcome"] != "infeasible"]
+        chosen = {cell["cell"] for cell in feasible}
+        gpus = [gpu for gpu in tables.gpus if gpu["cell"] in chosen]
+        panels = _panels(gpus)
+        for part in parts(feasible, ROWS) if panels else ():
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"gpus-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: temperature and throttling of every GPU",
+                    caption=(
+                        "One column a GPU, node by node, as in figure 17 of the study; the front "
+                        "and the rear of the air stream are marked where the platform says so. "
+                        "Means over completed runs; hatched fields have no values. A power cap "
+                        "under load is ordinary."
+                    ),
+                    draw=partial(heat_map, heading, part.items, gpus, panels),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return reasons_of_gpus(tables.gpus, [name for name, *_ in _PANELS])
+
+
+def _panels(gpus: Sequence[Row]) -> list[Panel]:
+    """Those that have a value; that of the power brake only where any GPU was braked."""
+    panels = []
+    for name, title, unit, factor, colours in _PANELS:
+        values = means(gpus, partial(_scaled, name, factor))
+        if values and (name != "throttle_brake_share" or any(values.values())):
+            panels.append(Panel(title, unit, colours, values, from_zero=factor != 1.0))
+    return panels
+
+
+def _scaled(name: str, factor: float, gpu: Row) -> float | None:
+    return None if gpu[name] is None else gpu[name] * factor

@@ -1,0 +1,128 @@
+"""Causes of throttling, stacked: the share of time of each, by cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.short_names import fate, short_labels
+from workflow_lib.report.tables import Tables
+
+SUBJECT = "Causes of throttling"
+#: cells in one figure, so that it fits on a page
+_MOST_CELLS = 40
+#: column of CELLS and RUNS, legend, colour, hatch
+_CAUSES = (
+    ("throttle_power_share", "power cap", style.SKY, ""),
+    ("throttle_thermal_share", "thermal slowdown", style.VERMILLION, "//////"),
+    ("throttle_brake_share", "power brake", "#303030", ""),
+)
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """Figures of a platform and model that has a share of any cause."""
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        if not any(_known(cell) for cell in cells if completed(cell)):
+            continue
+        for part in parts(cells, _MOST_CELLS):
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"throttling-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: causes of throttling",
+                    caption=(
+                        "Share of time with each cause, mean over GPUs, median over completed "
+                        "runs; lines at the ends are the range of the runs' sums. Causes that hold "
+                        "at the same time each count, so that a bar may exceed 100 %. A power cap "
+                        "under load is ordinary."
+                    ),
+                    draw=partial(throttling_figure, heading, part.items, tables.runs),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return "no completed run has a share of time in any throttling"
+
+
+def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
+    """Draw a bar a cell, downwards; ``cells`` and ``runs`` are rows of CELLS and RUNS."""
+    figure = Figure(figsize=(style.COLUMN_IN, 0.95 + 0.14 * max(len(cells), 2)))
+    axes = figure.subplots()
+    begin = [0.0] * len(cells)
+    handles = []
+    for name, legend, colour, hatch in _CAUSES:
+        shares = [100.0 * (cell[name] or 0.0) if completed(cell) else 0.0 for cell in cells]
+        look: dict[str, Any] = {
+            "facecolor": colour,
+            "hatch": hatch,
+            "edgecolor": "white",
+            "linewidth": 0.3,
+        }
+        axes.barh(range(len(cells)), shares, 0.78, begin, label=legend, **look)
+        begin = [start + share for start, share in zip(begin, shares, strict=True)]
+        handles.append(Patch(label=legend, **look))
+    longest = max(begin)
+    for place, (cell, end) in enumerate(zip(cells, begin, strict=True)):
+        if not completed(cell):
+            style.blank_row(axes, place - 0.39, place + 0.39, fate(cell))
+        elif not _known(cell):
+            style.blank_row(axes, place - 0.39, place + 0.39, "no data")
+        else:
+            longest = max(longest, _finish(axes, place, cell, end, runs))
+    axes.set_yticks(range(len(cells)), short_labels(cells))
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(cells) - 0.4, -0.6)
+    axes.set_xlim(0, longest * 1.06 or 100.0)
+    axes.grid(axis="x", linewidth=0.4, color="#dddddd")
+    axes.set_xlabel("Share of time (%)" + ("" if longest else ": none"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+def _known(row: Row) -> list[str]:
+    """The causes whose share is known."""
+    return [name for name, *_ in _CAUSES if row[name] is not None]
+
+
+def _finish(axes: Axes, place: int, cell: Row, end: float, runs: Sequence[Row]) -> float:
+    """The range of sums over runs, and which causes are unknown; returns the range's end."""
+    known = _known(cell)
+    sums: list[float] = [
+        100.0 * sum(run[name] for name in known)
+        for run in runs
+        if run["cell"] == cell["cell"] and completed(run) and known == _known(run)
+    ]
+    if len(sums) > 1:
+        axes.errorbar(
+            (min(sums) + max(sums)) / 2,
+            place,
+            xerr=(max(sums) - min(sums)) / 2,
+            fmt="none",
+            ecolor="black",
+            elinewidth=0.7,
+            capsize=1.5,
+            capthick=0.7,
+        )
+    if unknown := [legend for name, legend, *_ in _CAUSES if name not in known]:
+        axes.annotate(
+            f"{', '.join(unknown)} unknown",
+            (max([end, *sums]), place),
+            xytext=(3, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=style.SMALLEST_PT,
+        )
+    return max([end, *sums])

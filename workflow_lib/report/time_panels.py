@@ -1,0 +1,72 @@
+"""Cells over time, a panel or a row each: their series, their steps, and what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+from matplotlib.axes import Axes
+
+from workflow_lib.report import style
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.short_names import fate
+from workflow_lib.report.tables import Tables
+
+#: with more steps than this, only their beginnings are marked, at the bottom
+_MOST_LINES = 40
+
+
+def why_no_series(tables: Tables, column: str) -> str:
+    """Why nothing of a column of SERIES can be drawn; "" where something can."""
+    if tables.series is None:
+        return "there is no series.parquet"
+    if not len(tables.series):
+        return "no completed run left readings over time"
+    if tables.series[column].null_count() == len(tables.series):
+        return f"no GPU gave a reading of {column}"
+    return ""
+
+
+def cells_of(tables: Tables, *columns: str) -> set[str]:
+    """The cells that have a value over time of any of the columns of SERIES."""
+    if tables.series is None:
+        return set()
+    known = pl.any_horizontal(pl.col(name).is_not_null() for name in columns)
+    return set(tables.series.filter(known)["cell"].unique())
+
+
+def worth_a_panel(cells: Sequence[Row], having: set[str]) -> list[Row]:
+    """Those with a series, and those that failed; none where none has a series."""
+    if not any(cell["cell"] in having for cell in cells):
+        return []
+    return [cell for cell in cells if cell["cell"] in having or not completed(cell)]
+
+
+def said_instead(cell: Row) -> str:
+    """What stands in the panel of a cell that has no series."""
+    return "no data" if completed(cell) else fate(cell)
+
+
+def mark_steps(axes: Axes, tables: Tables, cell: Row, run: int) -> None:
+    """A line where each step of a run begins, and where the last ends; warm-up is shaded."""
+    if tables.steps is None:
+        return
+    steps = tables.steps.filter((pl.col("cell") == cell["cell"]) & (pl.col("run") == run))
+    steps = steps.filter(pl.col("elapsed_s").is_not_null()).sort("step")
+    if not len(steps):
+        return
+    edges = steps["elapsed_s"].to_list()
+    if (last := steps["step_time_s"][-1]) is not None:
+        edges.append(edges[-1] + last)
+    top = 1.0 if len(edges) <= _MOST_LINES else 0.08
+    across = axes.get_xaxis_transform()
+    axes.vlines(edges, 0, top, transform=across, color="#999999", linewidth=0.35, zorder=0)
+    if edges[0] < 0:
+        axes.axvspan(edges[0], 0, facecolor="#ececec", linewidth=0, zorder=-1)
+    axes.set_xlim(edges[0], edges[-1])
+
+
+def blank_time_panel(axes: Axes, cell: Row) -> None:
+    """A panel without a series: hatched, with the reason in it."""
+    style.blank_panel(axes, said_instead(cell))
+    axes.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)

@@ -1,0 +1,69 @@
+"""Like the study's figure 5: a heat map of every GPU's traffic over its links and over PCIe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from workflow_lib.report.cells import Row
+from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.heat_map import ROWS, Panel, heat_map, means
+from workflow_lib.report.tables import Tables
+from workflow_lib.report.undrawn import reasons_of_gpus
+
+SUBJECT = "Traffic of every GPU over NVLink or xGMI and over PCIe"
+
+#: the columns of GPUS of both directions, and the title
+_LINKS = (
+    ("gpu_link_received_bytes", "gpu_link_sent_bytes", "NVLink or xGMI, in and out"),
+    ("pcie_received_bytes", "pcie_sent_bytes", "PCIe, in and out, at least"),
+)
+
+
+def entries(tables: Tables) -> list[FigureEntry]:
+    """One figure a platform and model, or several where it has many cells."""
+    durations = {(run["cell"], run["run"]): run["measured_duration_s"] for run in tables.runs}
+    found = []
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        feasible = [cell for cell in cells if cell["outcome"] != "infeasible"]
+        chosen = {cell["cell"] for cell in feasible}
+        gpus = [gpu for gpu in tables.gpus if gpu["cell"] in chosen]
+        panels = _panels(gpus, durations)
+        for part in parts(feasible, ROWS) if panels else ():
+            heading = f"{model} on {platform}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"traffic-{slug(platform, model)}{part.suffix}",
+                    title=f"{heading}: traffic of every GPU",
+                    caption=(
+                        "One column a GPU, node by node, as in figure 5 of the study: bytes sent "
+                        "and received in the measured steps, over their duration, mean over "
+                        "completed runs. What PCIe's counter tells is a lower bound. Hatched "
+                        "fields have no values."
+                    ),
+                    draw=partial(heat_map, heading, part.items, gpus, panels),
+                )
+            )
+    return found
+
+
+def why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return reasons_of_gpus(tables.gpus, [name for *names, _ in _LINKS for name in names])
+
+
+def _panels(gpus: Sequence[Row], durations: Mapping[tuple[str, int], float | None]) -> list[Panel]:
+    """Those that have a value."""
+    panels = []
+    for received, sent, title in _LINKS:
+        if values := means(gpus, partial(_gb_per_s, (received, sent), durations)):
+            panels.append(Panel(title, "GB/s", "viridis", values))
+    return panels
+
+
+def _gb_per_s(
+    names: Sequence[str], durations: Mapping[tuple[str, int], float | None], gpu: Row
+) -> float | None:
+    duration_s = durations.get((gpu["cell"], gpu["run"]))
+    counts = [gpu[name] for name in names]
+    return None if None in counts or not duration_s else sum(counts) / duration_s / 1e9

@@ -1,0 +1,48 @@
+"""A Kineto trace of some of a rank's steps, as ``torch.profiler`` records it."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+#: of what compresses to a thirtieth in any case; higher levels keep the other ranks waiting longer
+_COMPRESSION_LEVEL = 3
+
+
+def recorder(device: torch.device, warmup_steps: int, steps: int) -> profile:
+    """What records ``steps`` steps, those after the warm-up, where it is told of each step's end.
+
+    It begins to trace, which takes seconds on a GPU, with the last step of the warm-up, of which it
+    keeps nothing. Its marks, ``ProfilerStep#<n>``, count as the steps do.
+    """
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":  # HIP is called so, too
+        activities.append(ProfilerActivity.CUDA)
+    return profile(
+        activities=activities,
+        schedule=schedule(wait=warmup_steps - 1, warmup=1, active=steps, repeat=1),
+    )
+
+
+def write(profiler: profile, path: Path) -> None:
+    """Write what was recorded, compressed, whole or not at all. Raises OSError.
+
+    The text, perhaps a gigabyte, passes through the node's temporary directory (``TMPDIR``).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with tempfile.TemporaryDirectory(prefix="triptych-trace-") as directory:
+        text = Path(directory) / "trace.json"
+        profiler.export_chrome_trace(str(text))
+        with (
+            text.open("rb") as source,
+            gzip.open(draft, "wb", compresslevel=_COMPRESSION_LEVEL) as target,
+        ):
+            shutil.copyfileobj(source, target, 1 << 20)
+    draft.replace(path)
