@@ -70,7 +70,7 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 
 test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
 	@sh tests/slurm/install.sh || true
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .

@@ -6,6 +6,10 @@ rule figures:
         runs=f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
         cells=f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
         gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
+        others=[
+            f"{RESULTS}/sweeps/{{sweep}}/{table}.parquet"
+            for table in ("steps", "series", "kernels", "traces")
+        ],
         sources=source_files("report", "records"),
     output:
         directory(f"{RESULTS}/sweeps/{{sweep}}/figures"),
@@ -17,9 +21,10 @@ rule figures:
         "../envs/workflow.yaml"
     params:
         directory=subpath(input.runs, parent=True),
+    threads: 4
     shell:
         "python -m workflow_lib.report figures --tables {params.directory:q}"
-        " --output {output:q} 2>&1 | tee {log:q}"
+        " --output {output:q} --processes {threads} 2>&1 | tee {log:q}"
 
 
 rule page:

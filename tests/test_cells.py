@@ -204,7 +204,9 @@ def ids(directory):
         ("platforms/h200.yaml", "peak_bf16_tflops: 989.4", "peak_bf16_tflops: 989.5"),
         ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),
         ("models/gpt3-175b.yaml", "description: GPT-3 175B", "description: GPT-3, 175B"),
+        ("platforms/h200.yaml", "link_gb_per_s: 450", "link_gb_per_s: 400"),
         ("sweeps/parallelism.yaml", "repeats: 3", "repeats: 5"),
+        ("sweeps/parallelism.yaml", "profiled_steps: 2", "profiled_steps: 3"),
     ],
 )
 def test_what_does_not_change_a_cells_training_keeps_its_directory(
@@ -384,6 +386,48 @@ def test_a_cool_down_is_to_a_distance_from_the_platforms_idle_temperature(cell_o
     edit("platforms/h200.yaml", "idle_temperature_c: 35", "idle_temperature_c: 30")
     assert cell_of_protocol("  sample_rate_hz: 10\n").cell.id == plain.cell.id
     assert cell_of_protocol(asking).cell.telemetry.cool_down_to_c == 35.0
+
+
+def test_a_profiled_run_is_one_more_run_of_the_same_cell(cell_of_protocol):
+    plain = cell_of_protocol("  sample_rate_hz: 10\n")
+    profiled = cell_of_protocol("  sample_rate_hz: 10\n  profiled_steps: 3\n")
+    assert profiled.cell == plain.cell
+    assert plain.runs == tuple(range(1, plain.repeats + 1))
+    assert profiled.runs == (*plain.runs, 0)
+    # 120 s of start-up and 20 + 3 steps of 1.0655 s on 8 GPUs: 0.3211 h.
+    cell, estimate = plain.cell, plain.estimate
+    more = estimate.gpu_hours(cell, 3, 3) - estimate.gpu_hours(cell, 3)
+    assert more == pytest.approx(0.3211, abs=1e-4)
+
+
+def test_the_local_sweep_of_traces_profiles_cells_of_the_demo(sweeps):
+    profiled = {each.cell.id for each in sweeps["traces-local"].cells}
+    assert profiled < {each.cell.id for each in sweeps["demo"].cells}
+
+
+def test_a_cell_of_two_sweeps_is_profiled_where_either_asks_for_it(cell_of_protocol):
+    plain = cell_of_protocol("  sample_rate_hz: 10\n")
+    views = [
+        cells.Sweep(name, name, "", "h200", (dataclasses.replace(plain, **wanted),))
+        for name, wanted in (
+            ("a", {"repeats": 5, "profiled_steps": 0}),
+            ("b", {"repeats": 3, "profiled_steps": 2}),
+        )
+    ]
+    ((merged, names),) = cells.merge(views).values()
+    assert (merged.repeats, merged.profiled_steps, names) == (5, 2, ("a", "b"))
+
+
+def test_the_peaks_of_links_are_a_gpus_in_its_node_and_a_nodes_between_nodes(sweeps):
+    # NVLink's 900 GB/s are of both directions; one adapter of 100 Gb/s is 12.5 GB/s.
+    for platform, inside in (("h200", 450e9), ("mi250", None)):
+        name = "mi250-counterpart" if platform == "mi250" else "parallelism-h200"
+        hardware = sweeps[name].cells[0].cell.hardware
+        assert (hardware.intra_node_bytes_per_s, hardware.inter_node_bytes_per_s) == (
+            inside,
+            12.5e9,
+        )
+    assert sweeps["demo"].cells[0].cell.hardware.inter_node_bytes_per_s is None
 
 
 def test_rates_that_take_turns_are_the_cells(cell_of_protocol):

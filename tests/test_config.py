@@ -160,6 +160,12 @@ def test_unknown_data_are_refused(study_directory, edit):
             "protocol: block_s is only for interleaved_rates_hz; leave it out",
         ),
         (
+            "sweeps/demo.yaml",
+            "sample_rate_hz: 10",
+            "sample_rate_hz: 10\n  profiled_steps: 11",
+            "protocol: profiled_steps is 11, more than measured_steps 10",
+        ),
+        (
             "sweeps/overhead.yaml",
             "  block_s: 10\n",
             "",

@@ -103,14 +103,22 @@ def test_a_planned_run_needs_no_directory(tmp_path):
 
     row = {column.name: None for column in records.PLAN}
     rows = [
-        {**row, "cell": CELL, "repeats": 2, "feasible": True},
-        {**row, "cell": CELL + "x", "repeats": 3, "feasible": False},
+        {**row, "cell": CELL, "repeats": 2, "profiled_steps": 1, "feasible": True},
+        {**row, "cell": CELL + "x", "repeats": 3, "profiled_steps": 0, "feasible": False},
     ]
     write_table(table(rows, records.PLAN), tmp_path / "sweeps" / "demo" / "plan.parquet")
     found = list(status.find(tmp_path))
     assert [(each.cell, each.run, each.state) for each in found] == [
+        (CELL, 0, "planned"),
         (CELL, 1, "planned"),
         (CELL, 2, "planned"),
+    ]
+    # Of the cell, the run and the state.
+    lines = status.describe(found, NOW).splitlines()[2:5]
+    assert [line.split()[1:3] for line in lines] == [
+        ["profiled", "planned"],
+        ["1", "planned"],
+        ["2", "planned"],
     ]
 
 

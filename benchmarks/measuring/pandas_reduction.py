@@ -1,9 +1,9 @@
 """The main measures of a run in pandas, as one would write them: the peer of reduce and collect.
 
-It reads the same files and computes what most of reduce's time goes into: power, energy, heat,
-clocks and throttling of every GPU, energy by counter, the energy and temperature of every step, and
-the series for figures. It checks no file, gives no reasons, and takes from reduce's summary from
-which step on a run is steady.
+It reads the same files and computes what reduce's time goes into: power, energy, heat, clocks,
+throttling, traffic and errors of every GPU, energy by counter, idle power, the energy, heat and
+clock of every step, and the series for figures. It checks no file, gives no reasons, writes
+nothing, and takes from reduce's summary from which step on a run is steady.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ sys.path.insert(0, str(ROOT))
 from workflow_lib.records import SERIES_POINTS, RunPaths
 
 #: NVML's bits, as in analysis/metrics.py
-_BITS = {"power_capped": 0x4, "thermally_slowed": 0x60}
+_BITS = {"power_capped": 0x4, "thermally_slowed": 0x60, "power_braked": 0x80}
+_TRAFFIC = (
+    *("gpu_link_received_bytes", "gpu_link_sent_bytes"),
+    *("pcie_received_bytes", "pcie_sent_bytes"),
+)
+_ERRORS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 _THROTTLE = ("throttle_power_cap_s", "throttle_sw_thermal_s", "throttle_hw_thermal_s")
 
 
@@ -42,10 +47,11 @@ def reduce_run(directory: Path) -> dict[str, Any]:
     paths = RunPaths(directory)
     cell = json.loads(paths.cell.read_text(encoding="utf-8"))
     world = math.prod(cell["degrees"][axis] for axis in ("tp", "pp", "dp"))
-    ranks = []
+    ranks, places = [], []
     for rank in range(world):
         frame = pd.read_csv(paths.rank_steps(rank))
         place = json.loads(paths.rank(rank).read_text(encoding="utf-8"))
+        places.append(place)
         ranks.append(frame.assign(rank=rank, dp_rank=place["dp_rank"]))
     rows = pd.concat(ranks)
     steps = rows.groupby("step").agg(start=("started_unix_s", "min"), end=("ended_unix_s", "max"))
@@ -58,7 +64,10 @@ def reduce_run(directory: Path) -> dict[str, Any]:
     interval_s = (last - first) / SERIES_POINTS
     gpus, series = [], []
     energy = np.zeros(len(steps))
-    temperature = np.zeros(len(steps))
+    temperature, clock = np.zeros(len(steps)), np.zeros(len(steps))
+    hottest = np.full(len(steps), -np.inf)
+    begun = min(rank["started_unix_s"] for rank in places)
+    idle_s = cell["telemetry"]["idle_baseline_s"]
     for node in paths.sampled_nodes():
         samples = pd.read_csv(paths.gpu_samples(node))
         power = pd.read_csv(paths.power_samples(node))
@@ -73,6 +82,7 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             driver = driver[driver["unix_time_s"] >= times[0]]
             at, watts = driver["unix_time_s"].to_numpy(), driver["power_w"].to_numpy()
             heat = of_gpu["temperature_c"].to_numpy()
+            speed = of_gpu["sm_clock_mhz"].to_numpy()
             inside = of_gpu[of_gpu["unix_time_s"].between(start, end)]
             energy_j = integral(at, watts, start, end)
             row = {
@@ -83,13 +93,16 @@ def reduce_run(directory: Path) -> dict[str, Any]:
                 "power_peak_w": driver[driver["unix_time_s"].between(start, end)]["power_w"].max(),
                 "temperature_mean_c": integral(times, heat, start, end) / (end - start),
                 "temperature_peak_c": inside["temperature_c"].max(),
-                "sm_clock_mean_mhz": integral(
-                    times, of_gpu["sm_clock_mhz"].to_numpy(), start, end
-                )
+                "sm_clock_mean_mhz": integral(times, of_gpu["sm_clock_mhz"].to_numpy(), start, end)
                 / (end - start),
             }
+            around = of_gpu["unix_time_s"].between(start - 1, end + 1)
+            row["longest_gap_s"] = of_gpu[around]["unix_time_s"].diff().max()
+            idle_end = min(at[0] + idle_s, begun)
+            row["idle_power_w"] = integral(at, watts, at[0], idle_end) / (idle_end - at[0])
             for name, bits in _BITS.items():
-                on = (of_gpu["event_reasons"] & bits != 0).to_numpy().astype(float)
+                of_gpu = of_gpu.assign(**{name: (of_gpu["event_reasons"] & bits != 0) * 1.0})
+                on = of_gpu[name].to_numpy()
                 row[f"{name}_sampled"] = integral(times, on, start, end) / (end - start)
             counter = counts[gpu]
             within = counter[counter["unix_time_s"].between(start, end)]
@@ -97,6 +110,16 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             shares = grown[list(_THROTTLE)] / grown["unix_time_s"]
             row["throttle_power_share"] = min(shares.iloc[0], 1)
             row["throttle_thermal_share"] = min(shares.iloc[1] + shares.iloc[2], 1)
+            for name in _TRAFFIC:
+                row[name] = grown[name] / grown["unix_time_s"] * (end - start)
+            about = counter[
+                (counter["unix_time_s"] >= counter[counter["unix_time_s"] <= start].iloc[-1, 0])
+                & (counter["unix_time_s"] <= counter[counter["unix_time_s"] >= end].iloc[0, 0])
+            ]
+            for name in _ERRORS:
+                row[name] = about[name].iloc[-1] - about[name].iloc[0]
+            row["memory_temperature_peak_c"] = within["memory_temperature_c"].max()
+            row["thermal_margin_c"] = within["thermal_margin_c"].min()
             ends = [
                 counter.iloc[(counter["unix_time_s"] - edge).abs().argmin()]
                 for edge in (start, end)
@@ -113,16 +136,18 @@ def reduce_run(directory: Path) -> dict[str, Any]:
                 zip(steps["start"], steps["end"], strict=True)
             ):
                 energy[place] += integral(at, watts, step_start, step_end)
-                temperature[place] += integral(times, heat, step_start, step_end) / (
-                    step_end - step_start
-                )
+                lasted_s = step_end - step_start
+                warm = integral(times, heat, step_start, step_end) / lasted_s
+                temperature[place] += warm
+                hottest[place] = max(hottest[place], warm)
+                clock[place] += integral(times, speed, step_start, step_end) / lasted_s
             means = [
                 frame[frame["unix_time_s"].between(first, last)]
                 .assign(place=lambda f: ((f["unix_time_s"] - first) // interval_s).clip(0, 149))
                 .groupby("place")[columns]
                 .mean()
                 for frame, columns in (
-                    (of_gpu, ["temperature_c", "sm_clock_mhz"]),
+                    (of_gpu, ["temperature_c", "sm_clock_mhz", *_BITS]),
                     (driver, ["power_w"]),
                 )
             ]
@@ -138,6 +163,7 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             "energy_counter_j": table["energy_counter_j"].sum(),
             "power_mean_w": total_j / (end - start),
             "tokens_per_j": tokens / total_j,
+            "idle_power_w": table["idle_power_w"].sum(),
             "power_peak_w": table["power_peak_w"].max(),
             "temperature_mean_c": table["temperature_mean_c"].mean(),
             "temperature_peak_c": table["temperature_peak_c"].max(),
@@ -146,6 +172,11 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             "throttle_thermal_share": table["throttle_thermal_share"].mean(),
         },
         "gpus": table,
-        "steps": steps.assign(energy_j=energy, temperature_mean_c=temperature / len(table)),
+        "steps": steps.assign(
+            energy_j=energy,
+            temperature_mean_c=temperature / len(table),
+            hottest_c=hottest,
+            sm_clock_mean_mhz=clock / len(table),
+        ),
         "series": pd.concat(series).reset_index(),
     }

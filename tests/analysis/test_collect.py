@@ -17,10 +17,14 @@ from workflow_lib.analysis.tables import read_table, schema, table, write_table
 from workflow_lib.records import (
     CELLS,
     GPUS,
+    KERNELS,
     MEASURES,
     OVERHEAD,
     PLAN,
     RUNS,
+    SERIES,
+    STEP_TIMES,
+    TRACES,
     Outcome,
     RecordError,
     RunPaths,
@@ -64,7 +68,10 @@ def tables(tmp_path: Path, plan: list[dict[str, Any]]) -> dict[str, list[dict[st
     """Collect a plan; returns each table's rows."""
     write_table(table(plan, PLAN), tmp_path / "plan.parquet")
     collect(tmp_path / "plan.parquet", tmp_path, tmp_path / "tables")
-    columns = {"runs": RUNS, "cells": CELLS, "gpus": GPUS, "overhead": OVERHEAD}
+    columns = {
+        **{"runs": RUNS, "cells": CELLS, "gpus": GPUS, "overhead": OVERHEAD},
+        **{"steps": STEP_TIMES, "series": SERIES, "kernels": KERNELS, "traces": TRACES},
+    }
     return {
         name: read_table(tmp_path / "tables" / f"{name}.parquet", of_table).to_dicts()
         for name, of_table in columns.items()
@@ -83,6 +90,7 @@ def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path
         10_000.0,
         16_000.0,
     )
+    assert (of_cell["interval"], of_cell["interval_coverage"]) == ("range", None)
     assert of_cell["completed"] == 3
     assert of_cell["outcomes"] == "completed 3"
     assert of_cell["gpu_name"] == "NVIDIA H200"
@@ -90,6 +98,88 @@ def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path
     assert [(gpu["run"], gpu["gpu"]) for gpu in found["gpus"]] == [
         (1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1),
     ]  # fmt: skip
+
+
+def test_from_five_completed_runs_on_the_range_is_an_interval_of_the_median(
+    tmp_path: Path,
+) -> None:
+    row = planned("a", repeats=10)
+    for repeat in range(1, 10):
+        watts = 100.0 * repeat
+        write_run(tmp_path, row, repeat, Run(edit=lambda fields, w=watts: {**fields, "power_w": w}))
+    write_run(tmp_path, row, 10, Run(outcome=Outcome.TIMEOUT))
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    assert of_cell["completed"] == 9
+    # Two GPUs. Of nine runs the second lowest and the second highest: 1 − 2·(1 + 9)/512.
+    power = [of_cell[f"power_mean_w{end}"] for end in ("_low", "", "_high")]
+    assert power == pytest.approx([400.0, 1000.0, 1600.0])
+    assert (of_cell["interval"], of_cell["interval_coverage"]) == ("order_statistics", 0.9609375)
+
+
+def test_steps_are_of_every_run_and_series_of_the_first_that_completed(tmp_path: Path) -> None:
+    row = planned("a", repeats=4)
+    write_run(tmp_path, row, 1, Run(outcome=Outcome.OUT_OF_MEMORY))
+    write_run(tmp_path, row, 2, Run())
+    write_run(tmp_path, row, 3, Run())
+    write_run(tmp_path, row, 4, Run(outcome=Outcome.TELEMETRY_INVALID)).summary.unlink()
+    found = tables(tmp_path, [row])
+    assert [(step["run"], step["step"]) for step in found["steps"]] == [
+        (run, step) for run in (2, 3, 4) for step in range(3)
+    ]
+    assert {step["energy_j"] is None for step in found["steps"] if step["run"] == 4} == {True}
+    assert {point["run"] for point in found["series"]} == {2}
+    assert {point["gpu"] for point in found["series"]} == {0, 1}
+
+
+def test_a_reduced_run_without_its_table_of_steps_is_no_run_without_steps(tmp_path: Path) -> None:
+    row = planned("a")
+    paths = write_run(tmp_path, row, 1, Run())
+    paths.step_times.unlink()
+    with pytest.raises(FileNotFoundError, match=r"steps\.parquet: no such table"):
+        tables(tmp_path, [row])
+
+
+def profiled_run(tmp_path: Path, row: dict[str, Any], outcome: Outcome) -> RunPaths:
+    """The profiled run of a planned cell, as far as its outcome tells of it."""
+    run = Run(outcome=outcome)
+    run.cell = replace(run.cell, id=row["cell"])
+    return run.write(run_directory(tmp_path, row["cell"], 0))
+
+
+def test_what_traces_became_is_gathered(tmp_path: Path) -> None:
+    row = {**planned("a"), "profiled_steps": 3}
+    write_run(tmp_path, row, 1, Run())
+    paths = profiled_run(tmp_path, row, Outcome.COMPLETED)
+    of_rank = {"cell": row["cell"], "run": 0, "rank": 1}
+    write_table(table([{**of_rank, "class": "gemm"}], KERNELS), paths.kernels)
+    write_table(table([{**of_rank, "steps": 3}], TRACES), paths.trace_times)
+    found = tables(tmp_path, [row])
+    assert [(kernel["rank"], kernel["class"]) for kernel in found["kernels"]] == [(1, "gemm")]
+    assert [(trace["run"], trace["steps"]) for trace in found["traces"]] == [(0, 3)]
+    assert [run["run"] for run in found["runs"]] == [1]
+    assert found["cells"][0]["profiled_outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said", "cause"),
+    [
+        (None, "not_run", "the run has not ended"),
+        (Outcome.OUT_OF_MEMORY, "out_of_memory", "the run was out_of_memory"),
+        (Outcome.COMPLETED, "completed", "its traces have not been analysed"),
+    ],
+)
+def test_a_profiled_run_without_tables_says_why(
+    tmp_path: Path, outcome: Outcome | None, said: str, cause: str
+) -> None:
+    row = {**planned("a"), "profiled_steps": 3}
+    write_run(tmp_path, row, 1, Run())
+    if outcome is not None:
+        profiled_run(tmp_path, row, outcome)
+    found = tables(tmp_path, [row])
+    (of_cell,) = found["cells"]
+    assert of_cell["profiled_outcome"] == said
+    assert cause in of_cell["profiled_cause"]
+    assert found["kernels"] == []
 
 
 def test_runs_that_failed_or_never_ran_keep_their_rows(tmp_path: Path) -> None:
@@ -225,7 +315,7 @@ def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path
     for row in plan:
         write_run(tmp_path, row, 1, Run())
     tables(tmp_path, plan)
-    names = ("runs", "cells", "gpus", "overhead")
+    names = ("runs", "cells", "gpus", "overhead", "steps", "series", "kernels", "traces")
     first = [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names]
     tables(tmp_path, plan[::-1])
     assert [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names] == first

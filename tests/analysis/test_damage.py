@@ -100,7 +100,7 @@ def test_two_ranks_on_one_gpu_are_an_error(tmp_path: Path) -> None:
         ("run1", "outcome.json", "it has not ended"),
         ("run1", "cell.json", "expected the directory of a run"),
         ("run1", "steps/rank1.csv", "rank1.csv"),
-        ("first", "job.json", "a run's directory is called run1, run2"),
+        ("first", "job.json", "a run's directory is called run0, run1"),
     ],
 )
 def test_what_is_no_ended_run_is_one_message(

@@ -193,7 +193,7 @@ def test_a_damaged_byte_is_found_wherever_it_is(archive: Path) -> None:
     whole = archive.read_bytes()
     chance = random.Random(1)
     found = 0
-    for _ in range(400):
+    for _ in range(200):
         damaged = bytearray(whole)
         damaged[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         archive.write_bytes(damaged)
@@ -206,7 +206,7 @@ def test_a_damaged_byte_is_found_wherever_it_is(archive: Path) -> None:
             for name, text in _TEXTS.items():
                 assert (into / name).read_text(encoding="utf-8") == text
             shutil.rmtree(into)
-    assert found > 200
+    assert found > 100
 
 
 @pytest.mark.parametrize("kept", [0, 10, 500, -30])

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -82,10 +83,13 @@ def _allocations(site: Site, jobs: Sequence[str]) -> Iterable[tuple[str, float, 
 
 
 def _whole_trainings(paths: RunPaths) -> list[str]:
-    """The jobs in which rank 0 of the stand-in came to its end."""
+    """The jobs in which every rank of the stand-in came to its end, as often as all did."""
     ledger = paths.directory / ".trained"
     lines = [line.split() for line in ledger.read_text().splitlines()] if ledger.exists() else []
-    return [job for what, job, rank, _ in lines if (what, rank) == ("ended", "0")]
+    ended = Counter((job, int(rank)) for what, job, rank, _ in lines if what == "ended")
+    ranks = range(records.read_record(paths.cell, records.Cell).degrees.world_size)
+    jobs = sorted({job for job, _ in ended})
+    return [job for job in jobs for _ in range(min(ended[job, rank] for rank in ranks))]
 
 
 def orphans(site: Site, own: Sequence[str]) -> Iterable[str]:

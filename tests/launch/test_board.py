@@ -36,9 +36,10 @@ class Cluster:
         command.chmod(0o755)
         command.replace(self.directory / name)
 
-    def squeue(self, states: dict[str, str], reason: str = "None") -> None:
+    def squeue(self, states: dict[str, str], reason: str = "None", status: int = 0) -> None:
         """Jobs by id; one that is looked for is called "wanted"."""
-        lines = (f"echo '{job}|wanted|{state}|{reason}'\n" for job, state in states.items())
+        rest = f"{reason}|{status}|"
+        lines = (f"echo '{job}|wanted|{state}|{rest}'\n" for job, state in states.items())
         self.write("squeue", "".join(lines))
 
     def sacct(self, states: dict[str, str], rest: str = "None|0:0|0:0|") -> None:
@@ -96,7 +97,7 @@ def test_within_a_period_nobody_is_asked_twice(cluster, tmp_path):
 def test_processes_that_ask_at_once_share_one_question(cluster, tmp_path):
     cluster.write(
         "squeue",
-        'sleep 0.5; for job in 1 2 3; do echo "$job||RUNNING|None"; done',
+        'sleep 0.5; for job in 1 2 3; do echo "$job||RUNNING|None|0|"; done',
     )
     program = (
         "import sys, time; from pathlib import Path; from workflow_lib.launch.board import Board\n"
@@ -243,6 +244,12 @@ def test_a_damaged_board_is_made_anew(cluster, made, tmp_path):
 def test_squeue_tells_why_a_job_waits_and_an_element_of_an_array_is_a_job(cluster, made):
     cluster.squeue({"123_4": "PENDING", "123_5": "RUNNING"}, reason="ReqNodeNotAvail")
     assert made.state("123_4") == JobState("PENDING", reason="ReqNodeNotAvail")
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(9, "0:9"), (768, "3:0"), (0, None)])
+def test_squeue_tells_how_a_script_ended_as_wait_does(cluster, made, status, exit_code):
+    cluster.squeue({"1": "FAILED"}, reason="JobLaunchFailure", status=status)
+    assert made.state("1") == JobState("FAILED", reason="JobLaunchFailure", exit_code=exit_code)
 
 
 def test_sacct_tells_codes_reason_and_the_failed_node(cluster, made):

@@ -73,7 +73,7 @@ def test_a_constraint_is_refused_or_is_one_word_of_its_line(tmp_path):
         assert f"\n#SBATCH --constraint={value}\n" in script
         assert not set(value) & set(" \t\n\"'$`;<>\\#")
         taken += 1
-    # Operators that constraints have: "*", "(subshell)", "&anchor", and hyphens, which stand behind "=".
+    # Operators that constraints have: "*", "(subshell)", "&anchor", and hyphens, behind a "=".
     assert taken == 6
 
 

@@ -217,6 +217,17 @@ def test_a_rank_that_did_not_finish_was_not_trained_to_the_end_whatever_srun_sai
     assert records.read_record(paths.ended, EndedRecord).failed_stage == "training"
 
 
+def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
+    profiled = RunPaths(paths.directory.with_name("run0"))
+    paths.directory.rename(profiled.directory)
+    runs.train(profiled)
+    profiled.traces.mkdir()
+    for rank, stage in ((0, "training"), (1, None)):
+        profiled.trace(rank).touch()
+        node.end(profiled, "7", "complete", "0", "0")
+        assert records.read_record(profiled.ended, EndedRecord).failed_stage == stage
+
+
 def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
     runs.train(paths)
     node.end(paths, "7", "complete", "0", "0")

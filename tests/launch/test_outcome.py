@@ -46,6 +46,21 @@ def test_a_hole_in_the_telemetry_makes_it_invalid(paths):
     assert "no power sample for 3.0 s" in found.cause
 
 
+def test_a_profiled_run_is_judged_by_its_traces_and_not_by_its_telemetry(paths):
+    profiled = RunPaths(paths.directory.with_name("run0"))
+    paths.directory.rename(profiled.directory)
+    runs.train(profiled)
+    runs.end(profiled)
+    profiled.gpu_samples(runs.NODE).unlink()
+    profiled.traces.mkdir()
+    profiled.trace(0).touch()
+    found = said(profiled, "COMPLETED")
+    assert found.outcome is Outcome.ERROR
+    assert found.cause == f"rank 1 left no trace ({profiled.trace(1)} is missing)"
+    profiled.trace(1).touch()
+    assert said(profiled, "COMPLETED").outcome is Outcome.COMPLETED
+
+
 def test_a_corrupt_telemetry_file_is_named(paths):
     runs.complete(paths)
     samples = paths.gpu_samples(runs.NODE)

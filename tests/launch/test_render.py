@@ -137,6 +137,39 @@ def test_a_written_script_is_sealed_and_executable(tmp_path):
     assert (places.run_directory / "cell.json").exists()
 
 
+def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
+    cell = scripts.planned("demo").cell
+    telemetry = dataclasses.replace(cell.telemetry, cool_down_to_c=40.0, cool_down_limit_s=600.0)
+    cell = dataclasses.replace(cell, telemetry=telemetry)
+    places = render.Places(ROOT, Path("/results/run0"), None)
+    site = scripts.study().platforms["local"]
+    script = render.job_script(cell, site, places, 15, profiled_steps=3)
+    assert '    -m workflow_lib.training "$cell" --profile 3\n' in script
+    # The checksum is another one, too.
+    measured = render.job_script(cell, site, places, 15).splitlines()[2:]
+    gone = [line for line in measured if line not in script.splitlines()]
+    cool_down = '"${here[@]}" -m workflow_lib.launch.node cool-down "$run_directory"'
+    assert gone == [
+        '    -m workflow_lib.training "$cell"',
+        "stage=cool_down",
+        f'{cool_down} --process "$telemetry" &',
+        "stage=baseline",
+        f"sleep {cell.telemetry.idle_baseline_s} &",
+        'wait "$helper"',
+    ]
+
+
+def test_a_profiled_run_that_no_sweep_asks_for_is_refused(tmp_path, monkeypatch, capsys):
+    cell = scripts.planned("smoke-h200").cell.id
+    arguments = ["--config", str(scripts.CONFIG), "--results", str(tmp_path), "--root", str(ROOT)]
+    monkeypatch.setattr(
+        sys, "argv", ["launch", "render", *arguments, "--cell", cell, "--run", str(0)]
+    )
+    assert command.main() == 1
+    assert "needs the sweep's protocol to give profiled_steps" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
     planned = scripts.planned("demo")
     site = scripts.platform(

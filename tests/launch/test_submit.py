@@ -302,6 +302,22 @@ def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use):
     assert earlier.outcome == Outcome.CANCELLED
 
 
+def test_a_job_that_was_over_without_a_last_word_is_an_earlier_attempt(paths, use, capsys):
+    # As on a file system that was full: neither the job nor who waited for it could write.
+    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
+    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id), states=("FAILED",)))
+    assert submit.run(paths.directory, "slurm").outcome == Outcome.COMPLETED
+    assert len(scheduler.submitted) == 1
+    assert "earlier attempt ended as error: the job ended without its" in capsys.readouterr().err
+
+
+def test_a_job_that_ends_while_it_is_waited_for_is_not_run_again(paths, use):
+    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
+    scheduler = use(Fake(states=("RUNNING", "FAILED")))
+    assert submit.run(paths.directory, "slurm").outcome == Outcome.ERROR
+    assert scheduler.submitted == []
+
+
 # --------------------------------------------------------------------------- nothing runs twice
 
 
@@ -654,7 +670,7 @@ def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
         " echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1;"
         f" fi; cp {last_word.ended} {slurm_paths.directory}; echo 4242"
     )
-    commands.squeue("4242|n|FAILED|NonZeroExitCode")
+    commands.squeue("4242|n|FAILED|NonZeroExitCode|0|")
     done = launch(slurm_paths)
     assert "Slurm takes no jobs now" in done.stderr
     assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
@@ -675,7 +691,7 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     # Slurm knows the job from when it was submitted; it ends once it was found.
     commands.write(
         "squeue",
-        f'[ ! -e {submitted} ] || echo "4242|$(cat {submitted})|FAILED|NonZeroExitCode"\n'
+        f'[ ! -e {submitted} ] || echo "4242|$(cat {submitted})|FAILED|NonZeroExitCode|0|"\n'
         f'case "$*" in *--jobs*) cp {last_word.ended} {slurm_paths.directory};; esac',
     )
     assert launch(slurm_paths).returncode == -signal.SIGKILL
@@ -704,7 +720,7 @@ def waiting(slurm_paths, commands) -> Iterator[subprocess.Popen[str]]:
     commands.write("scancel", f'echo "$@" >{cancelled}')
     commands.write(
         "squeue",
-        f"[ -e {cancelled} ] && s='CANCELLED by 0' || s=PENDING; echo \"4242|n|$s|Priority\"",
+        f"[ -e {cancelled} ] && s='CANCELLED by 0' || s=PENDING; echo \"4242|n|$s|Priority|0|\"",
     )
     process = start(slurm_paths)
     while not slurm_paths.job.exists():
@@ -761,7 +777,7 @@ def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, 
     last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
     runs.end(last_word, "training", training_exit=137)
     commands.sbatch(f"cp {last_word.ended} {slurm_paths.directory}; echo 4242")
-    commands.squeue("4242|n|TIMEOUT|TimeLimit")
+    commands.squeue("4242|n|TIMEOUT|TimeLimit|0|")
     done = launch(slurm_paths)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -771,7 +787,7 @@ def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, 
     assert read_outcome(slurm_paths.failure) == "timeout"
     assert not slurm_paths.outcome.exists()
 
-    commands.squeue("4242|n|OUT_OF_MEMORY|OutOfMemory")
+    commands.squeue("4242|n|OUT_OF_MEMORY|OutOfMemory|0|")
     done = launch(slurm_paths)
     assert done.returncode == 0, done.stderr
     assert read_outcome(slurm_paths.outcome) == "out_of_memory"

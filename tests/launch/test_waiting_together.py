@@ -65,7 +65,7 @@ class Together:
             )
             if output is not log:
                 output.close()
-        self.until(lambda: "waiting for it" in self.said(number), f"run {number} to be waited for")
+        self.until(lambda: "(RUNNING)" in self.said(number), f"run {number} to be waited for")
         return number
 
     @property
@@ -165,7 +165,7 @@ def test_a_run_outlives_the_process_that_waits_for_it(together):
     number = together.start()
     (server,) = together.servers()
     os.kill(server, signal.SIGKILL)
-    together.until(lambda: together.said(number).count("waiting for it") == 2, "another server")
+    together.until(lambda: together.said(number).count("(RUNNING)") == 2, "another server")
     assert together.servers() != [server]
 
     together.jobs[number].kill()

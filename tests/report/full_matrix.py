@@ -204,7 +204,7 @@ def step_rows(known: dict[str, Any], step_s: float = 12.0) -> Iterator[dict[str,
 
 def trace_row(known: dict[str, Any], rank: int, steps: int = 2) -> dict[str, Any]:
     """A row of TRACES."""
-    return {"cell": known["cell"], "run": 4, "rank": rank, "steps": steps, "on_gpu": True}
+    return {"cell": known["cell"], "run": 0, "rank": rank, "steps": steps, "on_gpu": True}
 
 
 def kernel_rows(
@@ -214,7 +214,7 @@ def kernel_rows(
     for name, of_class in seconds.items():
         yield {
             "cell": known["cell"],
-            "run": 4,
+            "run": 0,
             "rank": rank,
             "class": name,
             "kernels": 10,

@@ -15,6 +15,8 @@ from workflow_lib.records import (
     MEASURES,
     PLAN,
     RUNS,
+    SERIES,
+    STEP_TIMES,
     Outcome,
     OutcomeRecord,
     RunPaths,
@@ -164,4 +166,6 @@ def _write_run(
         for node in range(1, cell.nodes + 1)
         for gpu in range(8)
     ]
+    write_table(table([], STEP_TIMES), paths.step_times)
+    write_table(table([], SERIES), paths.series)
     write_json(paths.summary, {"run": run, "gpus": gpus, "overhead": overhead})

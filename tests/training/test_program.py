@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gzip
+import json
 import os
 import re
 import resource
@@ -15,9 +17,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
-from tests.training.cells import GPT, LLAMA, cell
+from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
+from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.launch.outcome import classify
 from workflow_lib.records import (
     STEPS,
@@ -97,8 +101,36 @@ def test_a_run_on_real_text_learns_and_writes_all_that_analysis_reads(tmp_path):
     assert not paths.errors.exists()
 
 
+def test_a_profiled_run_leaves_a_trace_a_rank_and_trains_no_more_than_it_must(tmp_path):
+    one = cell(MIXTRAL, Degrees(dp=2, ep=2), warmup_steps=2, measured_steps=50)
+    paths = RunPaths(tmp_path / "run0")
+
+    ended = run(paths.directory, one, 2, ["--profile", "2"])
+
+    assert ended.returncode == 0, ended.stderr
+    for rank in (0, 1):
+        assert [row["phase"] for row in rows(paths, rank)] == ["warmup"] * 2 + ["measured"] * 2
+        with gzip.open(paths.trace(rank)) as stream:
+            groups = json.load(stream)["distributedInfo"]["pg_config"]
+        described = {(each["pg_desc"], tuple(each["ranks"])) for each in groups}
+        assert {("dp", (0, 1)), ("ep", (0, 1)), ("tp", (rank,)), ("pp", (rank,))} <= described
+    found = analyse_run(paths.directory)
+    assert dict(found.notes) == {0: (), 1: ()}
+    assert found.ranks["steps"].to_list() == [2, 2]
+    assert not any(found.ranks["on_gpu"])
+    assert {"gemm", "attention", "optimiser", "all_reduce"} <= set(found.kernels["class"])
+    # In each of two steps, two micro-batches and four layers: how many rows there are for whom, the
+    # rows and what became of them; and backward these two.
+    to_all = found.kernels.filter(pl.col("class") == "all_to_all")
+    assert to_all.select("rank", "kernels", "group", "fabric").rows() == [
+        (rank, 2 * 2 * 4 * (3 + 2), "EP", "intra_node") for rank in (0, 1)
+    ]
+    assert min(found.ranks["matched_collectives"]) >= 80
+
+
 def test_a_loss_that_overflows_ends_the_run_and_names_the_step(tmp_path):
-    ended = run(tmp_path, cell(LLAMA, zero_stage=0, learning_rate=1e20))
+    one = cell(LLAMA, zero_stage=0, learning_rate=1e20)
+    ended = run(tmp_path, one, options=["--profile", "4"])
 
     assert ended.returncode == 1
     record = read_record(RunPaths(tmp_path).rank_error(0), ErrorRecord)
@@ -106,7 +138,10 @@ def test_a_loss_that_overflows_ends_the_run_and_names_the_step(tmp_path):
     *_, last = rows(RunPaths(tmp_path), 0)
     assert record.message == f"the loss of step {last['step']} is nan"
     assert last["loss"] == ""
-    assert len(ended.stderr.splitlines()) == 1
+    said = [line for line in ended.stderr.splitlines() if not line.startswith("USDT:")]  # Kineto's
+    assert len(said) == 1
+    # Of steps that were cut short there is no trace.
+    assert not RunPaths(tmp_path).traces.exists()
 
 
 def test_a_model_that_memory_cannot_hold_is_out_of_memory(tmp_path):

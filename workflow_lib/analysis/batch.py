@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from workflow_lib.analysis.reduce import reduce_run
@@ -13,6 +14,7 @@ from workflow_lib.records import RecordError
 
 #: runs that a process takes at once
 _CHUNK = 8
+_THREADS = "POLARS_MAX_THREADS"
 
 
 def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
@@ -23,13 +25,28 @@ def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
     if processes == 1 or len(directories) == 1:
         problems = [_problem(directory) for directory in directories]
     else:
-        # Processes already share the cores; polars reads how many threads to use as it starts.
-        # And it must not be forked: its threads' locks would stay held in the child.
-        os.environ["POLARS_MAX_THREADS"] = "1"
+        # polars must not be forked: its threads' locks would stay held in the child.
         context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(processes, len(directories)), context) as pool:
+        with (
+            _single_threaded_children(),
+            ProcessPoolExecutor(min(processes, len(directories)), context) as pool,
+        ):
             problems = list(pool.map(_problem, directories, chunksize=_CHUNK))
     return [problem for problem in problems if problem]
+
+
+@contextmanager
+def _single_threaded_children() -> Iterator[None]:
+    """Processes that share the cores already gain nothing by threads; polars reads how many to
+    start as it is imported."""
+    before = os.environ.get(_THREADS)
+    os.environ[_THREADS] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_THREADS]
+        if before is not None:
+            os.environ[_THREADS] = before
 
 
 def _problem(directory: Path) -> str:

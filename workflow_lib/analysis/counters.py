@@ -72,7 +72,9 @@ def rate_within(span: CounterSpan | None) -> float | None:
     return (span.last.value - span.first.value) / elapsed_s
 
 
-def counted_energies(recordings: Recordings, window: Window) -> dict[int, CountedEnergy]:
+def counted_energies(
+    recordings: Recordings, spans: Mapping[int, CounterSpan], window: Window
+) -> dict[int, CountedEnergy]:
     """The energy of each GPU over a window by its counter C, with power P completing the edges.
 
     With the counter's readings at a and b, the nearest to the window's start s and end e, on
@@ -82,9 +84,8 @@ def counted_energies(recordings: Recordings, window: Window) -> dict[int, Counte
 
     an integral being negative where its end comes first. And C against ∫ P dt over the span that
     :meth:`CounterSpan.ends` chooses, between two readings of the counter, so that nothing is
-    interpolated but power between its own readings. Sensors are as in ``recordings``.
+    interpolated but power between its own readings. ``spans`` are of ``energy_j``, by sensor.
     """
-    spans = spans_of(recordings.counters, ("energy_j",), window)["energy_j"]
     pairs: dict[int, dict[str, tuple[Reading, Reading] | None]] = {
         sensor: {"nearest": span.nearest(), "ends": span.ends()} for sensor, span in spans.items()
     }

@@ -140,8 +140,11 @@ class Integrals:
 
         ``spans`` has ``sensor``, ``start_unix_s`` and ``end_unix_s``.
         """
-        start = self.until(spans.select("sensor", moment_unix_s="start_unix_s"), quantity)
-        return self.until(spans.select("sensor", moment_unix_s="end_unix_s"), quantity) - start
+        ends = [
+            spans.select("sensor", moment_unix_s=edge) for edge in ("start_unix_s", "end_unix_s")
+        ]
+        until = self.until(pl.concat(ends), quantity)
+        return until.tail(spans.height) - until.head(spans.height)
 
     def until(self, moments: pl.DataFrame, quantity: str) -> pl.Series:
         """The integral until each moment from a fixed one of its GPU on, so that differences are

@@ -81,9 +81,9 @@ def reduce_nodes(
         **recordings.power_over_time.looks(window),
         **recordings.slow_over_time.looks(window),
     }
-    counters = (*throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
+    counters = ("energy_j", *throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
     spans = spans_of(recordings.counters, counters, window)
-    counted = counted_energies(recordings, window)
+    counted = counted_energies(recordings, spans["energy_j"], window)
     host = _looks_at_hosts(recordings, window)
     phase_j = {
         phase: _energies_j(recordings, hardware, windows) for phase, windows in phases.items()

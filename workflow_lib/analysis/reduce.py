@@ -64,7 +64,8 @@ def reduce_run(directory: Path) -> None:
     reduced = reduced_run(paths, results.run_number(directory))
     write_table(reduced.steps, paths.step_times)
     write_table(reduced.series, paths.series)
-    write_json(paths.summary, reduced.summary)
+    # Indented it would take longer to write than the tables do.
+    write_json(paths.summary, reduced.summary, indent=None)
 
 
 @dataclass(frozen=True)

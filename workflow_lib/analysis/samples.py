@@ -38,7 +38,7 @@ def read_files(
     and several a node: parsed one by one, they would take longer than what is in them.
     """
     names = [column.name for column in columns]
-    bodies = [_body(path, columns, required) for path in paths]
+    bodies = [_body(path, names) for path in paths]
     counts = [body.count(b"\n") for body in bodies]
     text = b"".join([",".join(names).encode() + b"\n", *bodies])
     try:
@@ -53,27 +53,28 @@ def read_files(
         or sum(frame.select(pl.col(list(required)).null_count()).row(0))
     ):
         _raise_for_bad_file(paths, bodies, columns, required, "a value is missing or not finite")
+    # A line with too many fields fails to parse. One with too few is silently filled up with nulls;
+    # but then the last column has one, and there are fewer commas than there should be.
+    if frame[names[-1]].null_count():
+        for path, body, count in zip(paths, bodies, counts, strict=True):
+            if body.count(b",") != (len(names) - 1) * count:
+                seen = "the number of fields differs"
+                _raise_for_bad_file([path], [body], columns, required, seen)
     files = [pl.repeat(place, count, dtype=pl.Int64) for place, count in enumerate(counts)]
     return frame.with_columns(file=pl.select(pl.concat(files)).to_series())
 
 
-def _body(path: Path, columns: Sequence[Column], required: Sequence[str]) -> bytes:
+def _body(path: Path, names: Sequence[str]) -> bytes:
     """A file's lines below its header, but for a torn last one."""
     text = path.read_bytes()
     text = text[: text.rfind(b"\n") + 1]
     if not text:
         raise RecordError(f"{path}:1: empty, expected a header; its writer never got to write it")
-    names = [column.name for column in columns]
     end = text.index(b"\n")
     header = text[:end].rstrip(b"\r").decode("utf-8", "replace")
     if header.split(",") != names:
         raise RecordError(f"{path}:1: the header is {header!r}, expected {','.join(names)!r}")
-    body = text[end + 1 :]
-    # A line with too many fields fails to parse. One with too few would silently be filled up, but
-    # then there are fewer commas than there should be.
-    if body.count(b",") != (len(names) - 1) * body.count(b"\n"):
-        _raise_for_bad_file([path], [body], columns, required, "the number of fields differs")
-    return body
+    return text[end + 1 :]
 
 
 def _raise_for_bad_file(

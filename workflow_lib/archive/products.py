@@ -6,6 +6,7 @@ and page.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from workflow_lib import plan, results
@@ -15,7 +16,7 @@ from workflow_lib.analysis.tables import write_table
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.archive.contents import runs_of
 from workflow_lib.cells import Sweep
-from workflow_lib.report.figures import read_tables, write_figures
+from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page import write_page
 
 
@@ -32,5 +33,5 @@ def make_products(sweep: Sweep, results_directory: Path) -> None:
         elif paths.outcome.is_file():
             reduce_run(paths.directory)
     collect(directory / "plan.parquet", results_directory, directory)
-    write_figures(read_tables(directory), directory / "figures")
+    write_figures_of(directory, directory / "figures", os.cpu_count() or 1)
     write_page(sweep.name, sweep.description, results_directory, directory)

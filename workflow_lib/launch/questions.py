@@ -17,6 +17,7 @@ VANISHED = "VANISHED"
 _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", VANISHED)
 _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_SQUEUE_COLUMNS = ("JobArrayID", "Name", "State", "Reason", "exit_code")
 #: columns of sacct beside the state, and where they go; older versions lack some
 _COLUMNS = {
     "Reason": "reason",
@@ -104,14 +105,15 @@ def will_start_again(state: JobState | None) -> bool:
 def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
     """Id, name and state of each job."""
     # An element of an array has its own line, and the id by which it knows itself.
-    text = _output(
-        "squeue", "--array", "--noheader", "--states=all", "--format=%i|%j|%T|%r", *which
-    )
-    rows = [line.strip().split("|") for line in text.splitlines()]
+    columns = ",".join(f"{name}:|" for name in _SQUEUE_COLUMNS)
+    text = _output("squeue", "--array", "--noheader", "--states=all", f"--Format={columns}", *which)
+    rows = [line.strip().split("|")[: len(_SQUEUE_COLUMNS)] for line in text.splitlines()]
     return [
-        (row[0], row[1], JobState(row[2], reason=_told(row[3])))
-        for row in rows
-        if len(row) == 4 and row[2]
+        (name, called, JobState(state, reason=_told(reason), exit_code=_exit_code(status)))
+        for name, called, state, reason, status in (
+            row for row in rows if len(row) == len(_SQUEUE_COLUMNS)
+        )
+        if state
     ]
 
 
@@ -134,6 +136,13 @@ def _sacct(lacks: Sequence[str], *which: str) -> list[tuple[str, str, JobState]]
         for row in rows
         if len(row) >= 3 and row[2]
     ]
+
+
+def _exit_code(status: str) -> str | None:
+    """What squeue calls an exit code, the status that wait(2) gives, in sacct's form."""
+    if not status.isdecimal():
+        return _told(status)
+    return f"{int(status) >> 8}:{int(status) & 0x7F}" if int(status) else None
 
 
 def _told(value: str) -> str | None:

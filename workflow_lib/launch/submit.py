@@ -73,14 +73,14 @@ def _see_to(
 ) -> OutcomeRecord:
     if attempts.is_half_set_aside(paths):
         attempts.set_aside(paths)
-    if paths.ended.exists() and not paths.failure.exists():
-        # It ended while nobody waited. A result is taken; anything else is why we were called.
-        ended = _attempt(paths, scheduler, scheduler_name, lock)
+    while True:
+        ended, had_ended = _attempt(paths, scheduler, scheduler_name, lock)
         if ended.outcome.is_result:
             return ended
-        say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
-    while True:
-        ended = _attempt(paths, scheduler, scheduler_name, lock)
+        if had_ended:
+            # While nobody waited. A result would be taken; anything else is why we were called.
+            say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
+            continue
         if ended.outcome not in attempts.LOST or attempts.lost_in_a_row(paths) > RETRIES:
             return ended
         say(f"{ended.outcome}: {ended.cause}; trying again")
@@ -120,15 +120,21 @@ def _try_to_lock(stream: IO[str]) -> bool | None:
 
 def _attempt(
     paths: RunPaths, scheduler: Scheduler, scheduler_name: str, lock: _Lock
-) -> OutcomeRecord:
+) -> tuple[OutcomeRecord, bool]:
+    """How the run's latest job ended, and whether it had before this was asked."""
     if paths.failure.exists():
         attempts.set_aside(paths)
     job = records.read_if_there(paths.job, JobRecord)
+    had_ended = paths.ended.exists()
+    attached = job is not None
     if job is not None:
         say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
-    elif not paths.ended.exists():
+    elif not had_ended:
         job = _submit(paths, scheduler, scheduler_name, lock)
-    return _ended(paths, scheduler, job, Vigil(paths, scheduler, job) if job else None)
+    vigil = Vigil(paths, scheduler, job) if job else None
+    ended = _ended(paths, scheduler, job, vigil)
+    # One that left no last word, on a full file system for instance, is told by the scheduler.
+    return ended, had_ended or (attached and vigil is not None and vigil.was_over)
 
 
 def _ended(

@@ -46,6 +46,8 @@ class Vigil:
         self._deadline = None if patience_s is None else time.monotonic() + patience_s
         self._asked = asked
         self._progress = _Progress(paths)
+        #: whether the scheduler's first answer was that the job is over
+        self.was_over = False
 
     def wait(self) -> JobState | None:
         """Returns what the scheduler last said of the job.
@@ -76,14 +78,17 @@ class Vigil:
     def _wait_once(self) -> JobState | None:
         """Wait for a last word, or for the job's end. Returns the state if it was asked for."""
         state: JobState | None = None
+        waited = False
         next_question = time.monotonic() + min(ASK_EVERY_S, 2.0)
         next_look = 0.0
         while not self._paths.ended.exists():
             if (now := time.monotonic()) >= next_question:
                 state = self._state()
                 if self._scheduler.is_over(state):
+                    self.was_over = not waited
                     self._wait_for_last_word()
                     return state
+                waited = waited or state is not None
                 next_question = time.monotonic() + ASK_EVERY_S
             if now >= next_look:
                 self._progress.tell(state)

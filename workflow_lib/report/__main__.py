@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.records import RecordError
-from workflow_lib.report.figures import read_tables, write_figures
+from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page import write_page
 
 
@@ -19,6 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawing = commands.add_parser("figures", help="draw every figure as SVG and PDF")
     drawing.add_argument("--tables", type=Path, required=True, help="holds cells.parquet …")
     drawing.add_argument("--output", type=Path, required=True, help="directory for the figures")
+    drawing.add_argument("--processes", type=int, default=1, help="that draw at once; 1 if not set")
     writing = commands.add_parser("page", help="write report.html")
     writing.add_argument("--sweep", required=True, help="the sweep's name")
     writing.add_argument("--description", default="", help="a sentence or two on the sweep")
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     try:
         if chosen.command == "figures":
-            write_figures(read_tables(chosen.tables), chosen.output)
+            write_figures_of(chosen.tables, chosen.output, chosen.processes)
         else:
             write_page(chosen.sweep, chosen.description, chosen.results, chosen.directory)
     except (RecordError, OSError) as error:

@@ -26,6 +26,8 @@ class FigureEntry:
     title: str
     caption: str
     draw: Callable[[], Figure]
+    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    over_time: bool = False
 
 
 @dataclass(frozen=True)

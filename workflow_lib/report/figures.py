@@ -5,6 +5,8 @@ A new figure is a module with ``SUBJECT``, ``entries`` and ``why_not``, and a li
 
 from __future__ import annotations
 
+import concurrent.futures
+import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +28,18 @@ from workflow_lib.report import (
 from workflow_lib.report.entry import FigureEntry
 from workflow_lib.report.tables import Tables, read_tables
 
-__all__ = ["FigureEntry", "Tables", "figures", "read_tables", "undrawn", "write_figures"]
+__all__ = [
+    "FigureEntry",
+    "Tables",
+    "figures",
+    "read_tables",
+    "undrawn",
+    "write_figures",
+    "write_figures_of",
+]
+
+#: what a process draws in the time that another takes to start
+_FIGURES_A_PROCESS = 10
 
 _KINDS = (
     parallelism_figure,
@@ -55,12 +68,41 @@ def undrawn(tables: Tables) -> list[tuple[str, str]]:
 
 
 def write_figures(
-    tables: Tables, output: Path, formats: Sequence[str] = style.FORMATS
+    tables: Tables,
+    output: Path,
+    formats: Sequence[str] = style.FORMATS,
+    share: slice = slice(None),
 ) -> list[Path]:
-    """Draw every figure into ``output``, as SVG and PDF unless told; returns what was written."""
+    """Draw figures into ``output``, as SVG and PDF unless told; returns what was written.
+
+    All of them, or the ``share`` of them that is told.
+    """
     output.mkdir(parents=True, exist_ok=True)
     written = []
-    for entry in figures(tables):
+    for entry in figures(tables)[share]:
         with style.styled(entry.stem):
             written += style.save(entry.draw(), output / entry.stem, formats)
     return written
+
+
+def write_figures_of(directory: Path, output: Path, processes: int) -> list[Path]:
+    """Draw all figures of the tables in a directory, with as many processes as are worth it.
+
+    Raises as :func:`read_tables`; what fails in another process is raised here.
+    """
+    tables = read_tables(directory)
+    processes = min(processes, -(-len(figures(tables)) // _FIGURES_A_PROCESS))
+    if processes < 2:
+        return write_figures(tables, output)
+    # Not forked, because polars has threads that a fork would lose.
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
+        shares = [
+            pool.submit(_write_share, directory, output, slice(number, None, processes))
+            for number in range(processes)
+        ]
+        return sorted(path for share in shares for path in share.result())
+
+
+def _write_share(directory: Path, output: Path, share: slice) -> list[Path]:
+    return write_figures(read_tables(directory), output, share=share)

@@ -215,7 +215,7 @@ def _mark_airflow(
                 textcoords="offset points",
                 ha="center",
                 va="bottom",
-                fontsize=style.SMALLEST_PT if where == "rear" else "normal",
+                fontsize=style.SMALLEST_PT,
             )
         elif where == "rear":
             axes.plot(

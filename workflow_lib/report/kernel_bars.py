@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workflow_lib.records import Outcome
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.kernel_times import (
@@ -48,9 +49,22 @@ def why_no_kernels(tables: Tables) -> str:
     """Why there is no figure of kernel times at all; "" where there are such times."""
     if tables.kernels is None or tables.traces is None:
         return "there is no kernels.parquet and traces.parquet: no run was profiled"
-    if not len(tables.kernels):
-        return "no profiled run left traces"
-    return ""
+    if len(tables.kernels):
+        return ""
+    if all(cell["profiled_outcome"] is None for cell in tables.cells):
+        return "no run was profiled: the sweep's protocol has no profiled_steps"
+    return "no profiled run left traces that could be read"
+
+
+def why_no_times(cell: Row) -> str:
+    """What stands in the place of a cell that has no kernel times."""
+    if not completed(cell):
+        return fate(cell)
+    asked = cell["profiled_outcome"]
+    if asked is None:
+        return "not profiled"
+    ended = fate({"outcome": asked})
+    return "no trace" if asked == Outcome.COMPLETED.value else f"profiled run: {ended}"
 
 
 def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
@@ -76,8 +90,7 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
         longest = max(longest, _draw_ranks(axes, bar, stack, place))
     for bar, place in zip(bars, places, strict=True):
         if not bar.ranks:
-            said = "no trace" if completed(bar.cell) else fate(bar.cell)
-            style.blank_row(axes, place - 0.4, place + 0.4, said)
+            style.blank_row(axes, place - 0.4, place + 0.4, why_no_times(bar.cell))
         if bar.heading:
             _head(axes, place, bar.heading)
     axes.set_yticks(places, names)

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.report import style
-from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.cells import Row
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.kernel_bars import why_no_kernels
+from workflow_lib.report.kernel_bars import why_no_kernels, why_no_times
 from workflow_lib.report.kernel_times import (
     Times,
     draw_bars,
@@ -20,7 +20,7 @@ from workflow_lib.report.kernel_times import (
     legend_handles,
     mean_times,
 )
-from workflow_lib.report.short_names import alike, fate, group_labels
+from workflow_lib.report.short_names import alike, group_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Kernel time of every pipeline rank"
@@ -101,7 +101,7 @@ def pipeline_rank_figure(
         if cell["cell"] in stacks:
             _draw(panel, cell, stacks[cell["cell"]], stages[cell["cell"]])
         else:
-            style.blank_panel(panel, "no trace" if completed(cell) else fate(cell))
+            style.blank_panel(panel, why_no_times(cell))
             panel.set_xticks([])
     totals = [
         sum(times.values()) for of in stages.values() for ranks in of.values() for times in ranks

@@ -25,8 +25,12 @@ def entries(tables: Tables) -> list[FigureEntry]:
     found = []
     for model, cells in by_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
-        # Of cells that completed, only some are profiled: the others are not missing here.
-        shown = [cell for cell in cells if cell["cell"] in times or not completed(cell)]
+        # Cells that nobody wanted profiled are not missing here.
+        shown = [
+            cell
+            for cell in cells
+            if cell["cell"] in times or not completed(cell) or cell["profiled_outcome"] is not None
+        ]
         names = dict(zip((cell["cell"] for cell in shown), short_labels(shown), strict=True))
         for part in parts(shown, MOST_BARS) if times else ():
             bars = []

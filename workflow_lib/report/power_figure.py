@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import polars as pl
@@ -18,8 +18,9 @@ from workflow_lib.report.short_names import short_labels
 from workflow_lib.report.tables import Tables
 from workflow_lib.report.time_panels import (
     blank_time_panel,
-    cells_of,
+    by_cell,
     mark_steps,
+    series_of_cells,
     why_no_series,
     worth_a_panel,
 )
@@ -31,7 +32,8 @@ _MOST_PANELS = 16
 
 def entries(tables: Tables) -> list[FigureEntry]:
     """Figures of a platform and model, a panel a cell."""
-    having = cells_of(tables, "power_w")
+    having = series_of_cells(tables, "power_w")
+    steps = by_cell(tables.steps)
     found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
         for part in parts(worth_a_panel(cells, having), _MOST_PANELS):
@@ -46,7 +48,8 @@ def entries(tables: Tables) -> list[FigureEntry]:
                         "the highest of them; vertical lines are where steps begin, the shaded "
                         "ones are the warm-up. The line is broken where a GPU gave no reading."
                     ),
-                    draw=partial(power_figure, heading, part.items, tables),
+                    draw=partial(power_figure, heading, part.items, having, steps),
+                    over_time=True,
                 )
             )
     return found
@@ -57,8 +60,16 @@ def why_not(tables: Tables) -> str:
     return why_no_series(tables, "power_w")
 
 
-def power_figure(heading: str, cells: Sequence[Row], tables: Tables) -> Figure:
-    """Draw a panel for each cell, all with the same scale of power."""
+def power_figure(
+    heading: str,
+    cells: Sequence[Row],
+    series: Mapping[str, pl.DataFrame],
+    steps: Mapping[str, pl.DataFrame],
+) -> Figure:
+    """Draw a panel for each cell, all with the same scale of power.
+
+    ``series`` and ``steps`` are rows of SERIES and STEP_TIMES by cell.
+    """
     labels = short_labels(cells)
     across = 1 if len(cells) == 1 else 2
     down = -(-len(cells) // across)
@@ -71,7 +82,10 @@ def power_figure(heading: str, cells: Sequence[Row], tables: Tables) -> Figure:
     axes = [panel for of_row in rows for panel in of_row]
     for of_cell, cell, label in zip(axes, cells, labels, strict=False):
         of_cell.set_title(label, fontsize=6.5, loc="left")
-        _draw(of_cell, cell, tables)
+        if cell["cell"] in series:
+            _draw(of_cell, series[cell["cell"]], steps.get(cell["cell"]))
+        else:
+            blank_time_panel(of_cell, cell)
     _share_scale(axes[: len(cells)])
     for empty in axes[len(cells) :]:
         empty.set_axis_off()
@@ -100,12 +114,7 @@ def _share_scale(axes: Sequence[Axes]) -> None:
             panel.tick_params(labelleft=False)
 
 
-def _draw(axes: Axes, cell: Row, tables: Tables) -> None:
-    assert tables.series is not None, "cells are chosen by their series"
-    series = tables.series.filter(pl.col("cell") == cell["cell"])
-    if series["power_w"].null_count() == len(series):
-        blank_time_panel(axes, cell)
-        return
+def _draw(axes: Axes, series: pl.DataFrame, steps: pl.DataFrame | None) -> None:
     power = pl.col("power_w")
     over_gpus = (
         series.group_by("elapsed_s")
@@ -124,4 +133,4 @@ def _draw(axes: Axes, cell: Row, tables: Tables) -> None:
     )
     axes.fill_between(times, low, high, facecolor=style.SKY, alpha=0.6, linewidth=0)
     axes.plot(times, mean, color=style.BLUE, linewidth=0.9)
-    mark_steps(axes, tables, cell, series["run"][0])
+    mark_steps(axes, steps, series["run"][0])

@@ -18,7 +18,7 @@ from workflow_lib.report.short_names import short_labels
 from workflow_lib.report.tables import Tables
 from workflow_lib.report.time_panels import (
     blank_time_panel,
-    cells_of,
+    series_of_cells,
     why_no_series,
     worth_a_panel,
 )
@@ -54,10 +54,12 @@ class _Slots:
 
 def entries(tables: Tables) -> list[FigureEntry]:
     """Figures of a platform and model, a row a cell."""
-    having = cells_of(tables, *(name for name, *_ in _PANELS))
+    having = series_of_cells(tables, *(name for name, *_ in _PANELS))
     found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
         shown = worth_a_panel(cells, having)
+        of_all = [having[cell["cell"]] for cell in shown if cell["cell"] in having]
+        scales = _scales(of_all)
         for part in parts(shown, _MOST_CELLS):
             heading = f"{model} on {platform}{part.counted}"
             found.append(
@@ -67,12 +69,12 @@ def entries(tables: Tables) -> list[FigureEntry]:
                     caption=(
                         "A row a cell: its first completed run, from the first measured step on, "
                         "each slot's mean over nodes. Where the platform says how air flows, slots "
-                        "at the front come first and those at the rear are below the line. Colours are the same in all figures of "
-                        "this model and platform; fields without a value are hatched."
+                        "at the front come first and those at the rear are below the line. Colours "
+                        "are the same in all figures of this model and platform; fields without a "
+                        "value are hatched."
                     ),
-                    draw=partial(
-                        slots_figure, heading, part.items, tables, [cell["cell"] for cell in shown]
-                    ),
+                    draw=partial(slots_figure, heading, part.items, having, scales),
+                    over_time=True,
                 )
             )
     return found
@@ -84,13 +86,11 @@ def why_not(tables: Tables) -> str:
 
 
 def slots_figure(
-    heading: str, cells: Sequence[Row], tables: Tables, comparable: Sequence[str]
+    heading: str, cells: Sequence[Row], series: Mapping[str, pl.DataFrame], scales: Scales
 ) -> Figure:
-    """Draw a row of two heat maps for each cell; colours span the cells ``comparable``."""
-    assert tables.series is not None, "cells are chosen by their series"
-    scales = _scales(tables.series.filter(pl.col("cell").is_in(comparable)))
+    """Draw a row of two heat maps for each cell; ``series`` are rows of SERIES by cell."""
     panels = [panel for panel in _PANELS if panel[0] in scales]
-    panel_in, gap_in = (0.8, 0.0) if len(cells) == 1 else (0.36, 0.27)
+    panel_in, gap_in = (0.8, 0.0) if len(cells) == 1 else (0.36, 0.3)
     height = style.HEAD_IN + 0.15 + len(cells) * (panel_in + gap_in) - gap_in + _BELOW_IN
     figure = Figure(figsize=(style.COLUMN_IN, height))
     margins = (0.36, 0.1, style.HEAD_IN + 0.15, _BELOW_IN)
@@ -98,7 +98,7 @@ def slots_figure(
     images: dict[str, Any] = {}
     for of_row, cell, label in zip(axes, cells, short_labels(cells), strict=True):
         of_row[0].set_title(label, fontsize=6.5, loc="left")
-        slots = _slots(tables.series.filter(pl.col("cell") == cell["cell"]))
+        slots = _slots(series[cell["cell"]]) if cell["cell"] in series else None
         for of_panel, (name, _, colours) in zip(of_row, panels, strict=True):
             if slots is None:
                 blank_time_panel(of_panel, cell)
@@ -107,31 +107,32 @@ def slots_figure(
         for of_panel in of_row[1:]:
             of_panel.tick_params(labelleft=False)
     for column, (name, label, _) in enumerate(panels):
+        axes[-1][column].set_xlabel("Time (s)")
+        if name not in images:
+            continue
         place = axes[-1][column].get_position()
         at = figure.add_axes((place.x0, 0.36 / height, place.width, 0.08 / height))
         bar = figure.colorbar(images[name], cax=at, orientation="horizontal")
         bar.set_label(label, fontsize=7)
-        axes[-1][column].set_xlabel("Time (s)")
         bar.outline.set_linewidth(0.4)
     figure.supylabel("Slot (GPU in its node)", x=0.01, fontsize=7)
     style.title(figure, heading, any(cell["simulated"] for cell in cells))
     return figure
 
 
-def _scales(series: pl.DataFrame) -> Scales:
+def _scales(series: Sequence[pl.DataFrame]) -> Scales:
     """The lowest and highest value of each column that has any, a unit apart at least."""
     found = {}
     for name, *_ in _PANELS:
-        low, high = series[name].min(), series[name].max()
-        if isinstance(low, float) and isinstance(high, float):
+        ends = [end for of_cell in series for end in (of_cell[name].min(), of_cell[name].max())]
+        known = [end for end in ends if isinstance(end, float)]
+        if known:
+            low, high = min(known), max(known)
             found[name] = (low, high) if high - low >= 1.0 else (low - 0.5, high + 0.5)
     return found
 
 
-def _slots(series: pl.DataFrame) -> _Slots | None:
-    """None where there is no row."""
-    if not len(series):
-        return None
+def _slots(series: pl.DataFrame) -> _Slots:
     airflow = dict(series.select("gpu", "airflow").unique().sort("gpu", "airflow").iter_rows())
     slots = sorted(airflow, key=lambda gpu: (_AIRFLOWS.index(airflow[gpu]), gpu))
     rear = sum(where == "rear" for where in airflow.values())

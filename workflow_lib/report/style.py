@@ -19,6 +19,7 @@ import matplotlib as mpl
 from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"
 SKY, ORANGE, GREEN, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"
@@ -102,8 +103,9 @@ def title(figure: Figure, text: str, simulated: bool) -> None:
     if len(text) * _TITLE_LETTER_IN + mark_in > figure.get_figwidth():
         # Below the mark, as there is no room beside it.
         text = f"\n{text}"
-    top = 1 - 3 / (72 * figure.get_figheight())
-    figure.suptitle(text, x=0.01, y=top, ha="left", va="top", fontsize=8.5)
+    placed = figure.suptitle(text, x=0.01, ha="left", va="top", fontsize=8.5)
+    if not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        placed.set_y(1 - 3 / (72 * figure.get_figheight()))
     if simulated:
         figure.text(
             0.99,
@@ -186,12 +188,19 @@ def grid(
 
 
 def _shortened(svg: bytes) -> bytes:
-    """An SVG whose paths are to a hundredth of a point, which halves its size."""
-    return re.sub(
-        rb' d="[^"]*"',
-        lambda path: re.sub(rb"\d+\.\d{3,}", lambda number: b"%.2f" % float(number[0]), path[0]),
-        svg,
-    )
+    """An SVG to a hundredth of a point and without indentation, which halves its size."""
+    svg = re.sub(rb">\n *<", b"><", svg)
+    svg = re.sub(rb' (?:d|x|y|points|transform)="[^"]*"', lambda part: _rounded(part[0]), svg)
+    return re.sub(rb'(?<= d=")[^"]*', lambda path: _joined(path[0]), svg)
+
+
+def _joined(path: bytes) -> bytes:
+    """Path commands without what is between them: M 1 2 ⏎ L 3 4 as M1 2L3 4."""
+    return re.sub(rb"\s*([A-Za-z])\s*", rb"\1", path).strip()
+
+
+def _rounded(text: bytes) -> bytes:
+    return re.sub(rb"\d+\.\d{3,}", lambda number: b"%.2f" % float(number[0]), text)
 
 
 #: the formats of a figure, each with the dates that it would hold

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import polars as pl
 from matplotlib.axes import Axes
@@ -27,15 +27,23 @@ def why_no_series(tables: Tables, column: str) -> str:
     return ""
 
 
-def cells_of(tables: Tables, *columns: str) -> set[str]:
-    """The cells that have a value over time of any of the columns of SERIES."""
+def series_of_cells(tables: Tables, *columns: str) -> dict[str, pl.DataFrame]:
+    """The rows of SERIES of each cell that has a value of any of the columns."""
     if tables.series is None:
-        return set()
-    known = pl.any_horizontal(pl.col(name).is_not_null() for name in columns)
-    return set(tables.series.filter(known)["cell"].unique())
+        return {}
+    known = pl.any_horizontal(pl.col(*columns).is_not_null().any().over("cell"))
+    return by_cell(tables.series.filter(known))
 
 
-def worth_a_panel(cells: Sequence[Row], having: set[str]) -> list[Row]:
+def by_cell(frame: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
+    """A frame's rows by cell: once for all, because filtering for each cell reads it each time."""
+    if frame is None:
+        return {}
+    parts = frame.partition_by("cell", as_dict=True, maintain_order=True)
+    return {str(key[0]): part for key, part in parts.items()}
+
+
+def worth_a_panel(cells: Sequence[Row], having: Container[str]) -> list[Row]:
     """Those with a series, and those that failed; none where none has a series."""
     if not any(cell["cell"] in having for cell in cells):
         return []
@@ -47,12 +55,14 @@ def said_instead(cell: Row) -> str:
     return "no data" if completed(cell) else fate(cell)
 
 
-def mark_steps(axes: Axes, tables: Tables, cell: Row, run: int) -> None:
-    """A line where each step of a run begins, and where the last ends; warm-up is shaded."""
-    if tables.steps is None:
+def mark_steps(axes: Axes, steps: pl.DataFrame | None, run: int) -> None:
+    """A line where each step of a run begins, and where the last ends; warm-up is shaded.
+
+    ``steps`` are rows of STEP_TIMES of the run's cell, or null where there are none.
+    """
+    if steps is None:
         return
-    steps = tables.steps.filter((pl.col("cell") == cell["cell"]) & (pl.col("run") == run))
-    steps = steps.filter(pl.col("elapsed_s").is_not_null()).sort("step")
+    steps = steps.filter((pl.col("run") == run) & pl.col("elapsed_s").is_not_null()).sort("step")
     if not len(steps):
         return
     edges = steps["elapsed_s"].to_list()

@@ -1,0 +1,120 @@
+"""A run's steps, one row each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.records import STEP_TIMES, Outcome
+
+from .synthetic_run import HARDWARE, START, Run, cell
+
+
+def steps(tmp_path: Path, run: Run, **without: int) -> list[dict[str, Any]]:
+    """Reduce a run and return its steps; ``rank`` and ``step`` name a row that is not there."""
+    paths = run.write(tmp_path / "run1")
+    if without:
+        path = paths.rank_steps(without["rank"])
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        del lines[1 + without["step"]]
+        path.write_text("".join(lines), encoding="utf-8")
+    reduce_run(paths.directory)
+    return read_table(paths.step_times, STEP_TIMES).to_dicts()
+
+
+def test_a_step_has_its_time_its_energy_and_its_heat(tmp_path: Path) -> None:
+    warm_up, first, last = steps(tmp_path, Run())
+    # From 20 to 30 s: 400 W + 600 W; once 5 °C more for a sample, a triangle of 0.5 s either side.
+    expected = {
+        "cell": cell().id,
+        "run": 1,
+        "step": 1,
+        "phase": "measured",
+        "counted": True,
+        "elapsed_s": 0.0,
+        "step_time_s": 10.0,
+        "slowest_rank": 1,
+        "rank_spread_s": 1.0,
+        "tokens": 64,
+        "loss": 2.0,
+        "memory_peak_bytes": 1100.0,
+        "energy_j": pytest.approx(10_000.0),
+        "power_mean_w": pytest.approx(1000.0),
+        "temperature_mean_c": pytest.approx(55.25),
+        "hottest_c": pytest.approx(60.25),
+        "hottest_node": "node1",
+        "hottest_gpu": 1,
+        "sm_clock_mean_mhz": pytest.approx(1500.0),
+        "missing_reasons": "{}",
+    }
+    assert first == expected
+    assert (warm_up["phase"], warm_up["counted"], warm_up["elapsed_s"]) == ("warmup", False, -10.0)
+    assert (last["slowest_rank"], last["elapsed_s"], last["counted"]) == (0, 10.0, True)
+    assert last["temperature_mean_c"] == pytest.approx(55.0)
+
+
+def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path: Path) -> None:
+    silent = Run(edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row)
+    for row in steps(tmp_path, silent):
+        assert (row["energy_j"], row["power_mean_w"]) == (None, None)
+        reasons = json.loads(row["missing_reasons"])
+        assert reasons["energy_j"] == "node1 GPU 1: power_w was not read throughout it"
+        assert row["hottest_gpu"] == 1
+
+
+def test_only_the_step_that_a_long_gap_reaches_into_is_null(tmp_path: Path) -> None:
+    gap = Run(edit=lambda row: None if 21 < row["unix_time_s"] - START < 28 else row)
+    _, first, last = steps(tmp_path, gap)
+    assert (first["energy_j"], first["temperature_mean_c"], first["hottest_gpu"]) == (None,) * 3
+    assert last["energy_j"] == pytest.approx(10_000.0)
+
+
+def test_a_step_that_a_rank_did_not_record_is_null_not_smaller(tmp_path: Path) -> None:
+    warm_up, first, _ = steps(tmp_path, Run(), rank=1, step=0)
+    for name in ("step_time_s", "tokens", "slowest_rank", "rank_spread_s", "energy_j"):
+        assert warm_up[name] is None
+        assert json.loads(warm_up["missing_reasons"])[name] == "1 of 2 ranks recorded the step"
+    assert first["tokens"] == 64
+
+
+def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
+    package = Run(
+        cell=replace(cell(), hardware=replace(HARDWARE, gpus_per_package=2)),
+        edit=lambda row: {**row, "power_w": None} if row["gpu"] == 1 else row,
+    )
+    assert steps(tmp_path, package)[1]["energy_j"] == pytest.approx(4000.0)
+
+
+def test_a_node_without_telemetry_leaves_the_times_alone(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    paths.gpu_samples("node1").unlink()
+    reduce_run(paths.directory)
+    row = read_table(paths.step_times, STEP_TIMES).row(1, named=True)
+    assert (row["step_time_s"], row["tokens"], row["energy_j"]) == (10.0, 64, None)
+    assert json.loads(row["missing_reasons"])["hottest_c"] == "telemetry/node1.csv is missing"
+
+
+def test_a_run_whose_telemetry_is_invalid_keeps_its_steps_without_power(tmp_path: Path) -> None:
+    rows = steps(tmp_path, Run(outcome=Outcome.TELEMETRY_INVALID))
+    assert [row["step_time_s"] for row in rows] == [10.0, 10.0, 10.0]
+    assert {row["energy_j"] for row in rows} == {None}
+    assert json.loads(rows[0]["missing_reasons"])["energy_j"].startswith("telemetry is invalid")
+
+
+def test_a_run_that_ran_out_of_memory_has_no_steps_but_the_table(tmp_path: Path) -> None:
+    assert steps(tmp_path, Run(outcome=Outcome.OUT_OF_MEMORY)) == []
+
+
+def test_the_energies_of_the_counted_steps_add_up_to_the_runs(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    counted = read_table(paths.step_times, STEP_TIMES).filter(pl.col("counted"))
+    run = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
+    assert counted["energy_j"].sum() == pytest.approx(run["energy_j"])

@@ -1,0 +1,59 @@
+"""A job on this machine is nobody's child, ends when it is told to, and is found by its name."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from tests.launch import runs
+from workflow_lib import records
+from workflow_lib.launch.board import Found
+from workflow_lib.launch.local import Local
+from workflow_lib.records import Cell, JobState, SubmissionRecord
+
+SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00fe", 1.0, "somebody")
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A job that goes on until it is told to end, and then says so; its run and its id."""
+    paths = runs.rendered(tmp_path)
+    script = f"touch {tmp_path}/began; trap 'touch {tmp_path}/told; exit 143' TERM\n"
+    paths.script.write_text(f"{script}while :; do sleep 0.1 & wait $!; done\n")
+    paths.logs.mkdir(exist_ok=True)
+    local = Local()
+    job_id = local.submit(paths, records.read_record(paths.cell, Cell), SUBMISSION)
+    until((tmp_path / "began").exists)
+    yield local, job_id
+    local.cancel(job_id)
+    until(lambda: local.state(job_id) == JobState("FINISHED"))
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_it_is_in_a_session_of_its_own_so_that_no_terminal_ends_it(job):
+    local, job_id = job
+    assert local.state(job_id) == JobState("RUNNING")
+    assert os.getsid(int(job_id)) != os.getsid(0)
+
+
+def test_it_is_found_by_the_name_of_its_submission(job):
+    local, job_id = job
+    assert local.find(SUBMISSION, 0.0) == Found(job_id, is_absent=False)
+    other = SubmissionRecord("triptych-0a1b2c3d-1-ffffffff", 1.0, "somebody")
+    assert local.find(other, 0.0) == Found(None, is_absent=True)
+
+
+def test_its_script_is_told_to_end(job, tmp_path):
+    local, job_id = job
+    assert local.cancel_submission(SUBMISSION) is None
+    until((tmp_path / "told").exists)
+    until(lambda: local.state(job_id) == JobState("FINISHED"))
+    assert local.cancel(job_id) is None
