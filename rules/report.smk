@@ -19,9 +19,9 @@ rule figures:
         "report"
     conda:
         "../envs/workflow.yaml"
+    threads: 4
     params:
         directory=subpath(input.runs, parent=True),
-    threads: 4
     shell:
         "python -m workflow_lib.report figures --tables {params.directory:q}"
         " --output {output:q} --processes {threads} 2>&1 | tee {log:q}"

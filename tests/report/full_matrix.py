@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from workflow_lib.analysis.tables import table
+from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.records import (
     CELLS,
     GPUS,
@@ -270,6 +271,14 @@ def full_matrix(seed: int = 1, count: int = 305, points: int = 150) -> Tables:
         table(kernels, KERNELS),
         table(traces, TRACES),
     )
+
+
+def write(tables: Tables, directory: Path) -> None:
+    """Write every table as the stages before the report do."""
+    for name, of_table in (("cells", CELLS), ("runs", RUNS), ("gpus", GPUS)):
+        write_table(table(getattr(tables, name), of_table), directory / f"{name}.parquet")
+    for name in ("steps", "series", "kernels", "traces"):
+        write_table(getattr(tables, name), directory / f"{name}.parquet")
 
 
 def _measures(known: dict[str, Any], chance: random.Random) -> dict[str, float]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from workflow_lib.records import Outcome
 from workflow_lib.report import style
 from workflow_lib.report.__main__ import main
-from workflow_lib.report.figures import figures, read_tables, write_figures
+from workflow_lib.report.figures import figures, read_tables
 from workflow_lib.report.parallelism_figure import _widen
 from workflow_lib.report.style import SIMULATED_MARK
 
@@ -57,7 +57,9 @@ def test_there_is_a_figure_a_model_and_one_a_platform_and_model(tmp_path: Path) 
 
 def test_the_parallelism_figure_names_cells_quantities_and_units(tmp_path: Path) -> None:
     text = draw(
-        tmp_path, [Planned(), Planned("tp4-pp8-dp1"), Planned("tp8-pp8-dp1", platform="h100")]
+        tmp_path,
+        [Planned(), Planned("tp4-pp8-dp1"), Planned("tp8-pp8-dp1", platform="h100")],
+        "parallelism",
     )
     lines = text["parallelism-gpt3-175b"].splitlines()
     for label in ("tp2-pp16", "tp4-pp8", "tp8-pp8", "h100", "h200"):
@@ -91,7 +93,7 @@ def test_a_cell_without_a_result_is_labelled_with_its_fate(tmp_path: Path) -> No
 
 def test_a_missing_measure_of_a_completed_cell_says_no_data(tmp_path: Path) -> None:
     cells = [Planned("tp1"), Planned("tp2", measures={"tokens_per_j": None})]
-    lines = draw(tmp_path, cells)["parallelism-gpt3-175b"].splitlines()
+    lines = draw(tmp_path, cells, "parallelism")["parallelism-gpt3-175b"].splitlines()
     assert lines.count("no data") == 1
 
 
@@ -147,12 +149,12 @@ def test_nothing_is_drawn_for_a_cell_without_values(tmp_path: Path) -> None:
 
 def test_incomplete_repeats_are_counted_in_the_label(tmp_path: Path) -> None:
     cells = [Planned(outcomes=(COMPLETED, Outcome.TIMEOUT, COMPLETED))]
-    assert "tp2-pp16 (2/3)" in draw(tmp_path, cells)["parallelism-gpt3-175b"]
+    assert "tp2-pp16 (2/3)" in draw(tmp_path, cells, "parallelism")["parallelism-gpt3-175b"]
 
 
 def test_options_are_in_the_label_where_they_differ(tmp_path: Path) -> None:
     cells = [Planned(options="mb1-bf16"), Planned(options="mb2-bf16-overlap")]
-    lines = draw(tmp_path, cells)["parallelism-gpt3-175b"].splitlines()
+    lines = draw(tmp_path, cells, "parallelism")["parallelism-gpt3-175b"].splitlines()
     assert "tp2-pp16 mb1" in lines
     assert "tp2-pp16 mb2 overlap" in lines
 
@@ -178,14 +180,6 @@ def test_simulated_readings_are_marked_in_every_figure(tmp_path: Path, simulated
     texts = draw(tmp_path, [Planned("tp1", simulated=simulated), Planned("tp2")])
     assert len(texts) > 2
     assert {SIMULATED_MARK in text for text in texts.values()} == {simulated}
-
-
-def test_figures_are_the_same_bytes_each_time(tmp_path: Path) -> None:
-    directory = write_sweep(tmp_path, [Planned(), Planned("tp4", outcomes=(None,))])
-    tables = read_tables(directory)
-    first, second = (write_figures(tables, tmp_path / name) for name in ("first", "second"))
-    assert len(first) == 2 * len(figures(tables))
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
 def test_forty_cells_are_split_over_figures_and_keep_their_labels(tmp_path: Path) -> None:

@@ -64,8 +64,7 @@ def reduce_run(directory: Path) -> None:
     reduced = reduced_run(paths, results.run_number(directory))
     write_table(reduced.steps, paths.step_times)
     write_table(reduced.series, paths.series)
-    # Indented it would take longer to write than the tables do.
-    write_json(paths.summary, reduced.summary, indent=None)
+    write_json(paths.summary, reduced.summary)
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,14 @@ class RecordError(ValueError):
     """A file under ``results/`` does not hold what this module says that it holds."""
 
 
-def write_json(path: Path, record: Any, indent: int | None = 2) -> None:
+def write_json(path: Path, record: Any) -> None:
     """Write a dataclass or plain data as JSON, whole or not at all.
 
     The text goes to a neighbouring file, reaches the disk, and is then renamed, so that a reader
     sees the old content or the new, even after a crash. NaN and infinities are refused.
     """
     plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
-    text = json.dumps(plain, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
+    text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -101,9 +101,12 @@ def _decode(plain: Any, kind: Any, where: str) -> Any:
         return {key: _decode(item, arguments[1], f"{where}.{key}") for key, item in plain.items()}
     elif kind is float and isinstance(plain, (int, float)) and not isinstance(plain, bool):
         return float(plain)
-    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
-        if plain in [member.value for member in kind]:
-            return kind(plain)
+    elif (
+        isinstance(kind, type)
+        and issubclass(kind, enum.Enum)
+        and plain in [member.value for member in kind]
+    ):
+        return kind(plain)
     raise RecordError(f"{where} is {plain!r}, expected {getattr(kind, '__name__', kind)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _LOOKS = (
 )
 #: cells of the front that are named below the figure; the page's table has the others
 _MOST_NAMES = 12
+#: letters that fit below the figure on a line
+_LETTERS = 58
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,11 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
     if len(lines) > _MOST_NAMES:
         lines[_MOST_NAMES:] = [f"… and {len(lines) - _MOST_NAMES} more"]
     without = _without(cells, some)
-    below = lines + ([without] if without else [])
+    below = [
+        part
+        for line in (*lines, *([without] if without else []))
+        for part in textwrap.wrap(line, _LETTERS, subsequent_indent="    ", break_on_hyphens=False)
+    ]
     figure = Figure(figsize=(style.COLUMN_IN, 2.75 + style.LINE_IN * len(below)))
     axes = figure.subplots()
     front_x = [point.tokens_per_s[0] for point in best]

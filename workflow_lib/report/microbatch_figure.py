@@ -16,7 +16,7 @@ from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
 from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
-from workflow_lib.report.short_names import alike, fate, group_labels, wrapped
+from workflow_lib.report.short_names import alike, fate, group_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Measures by micro-batch size"
@@ -176,7 +176,7 @@ def _band(axes: Axes, line: int, first: float, last: float, said: str) -> None:
     axes.text(
         (first + last) / 2,
         line,
-        wrapped(said, 7) if len(said) > 9 and first == last else said,
+        style.wrapped(said, 7) if len(said) > 9 and first == last else said,
         ha="center",
         va="center",
         fontsize=style.SMALLEST_PT,

@@ -15,7 +15,7 @@ from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
 from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
-from workflow_lib.report.short_names import alike, fate, group_labels, wrapped
+from workflow_lib.report.short_names import alike, fate, group_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Overlap and recomputation side by side"

@@ -91,13 +91,17 @@ def pipeline_rank_figure(
     across = min(2, len(cells))
     down = -(-len(cells) // across)
     below_in = 0.42 + 0.125 * -(-len(handles) // 3)
-    head_in = style.HEAD_IN + 0.15
-    height = head_in + 1.05 * down - 0.3 + below_in
+    titles = [
+        f"{label} mb{cell['micro_batch_size']}" for cell, label in zip(cells, labels, strict=True)
+    ]
+    title_in = style.title_in(titles)
+    head_in, gap_in = style.HEAD_IN + title_in, 0.15 + title_in
+    height = head_in + (0.75 + gap_in) * down - gap_in + below_in
     figure = Figure(figsize=(style.COLUMN_IN, height))
-    rows = style.grid(figure, down, across, (0.4, 0.06, head_in, below_in), (0.12, 0.3))
+    rows = style.grid(figure, down, across, (0.4, 0.06, head_in, below_in), (0.12, gap_in))
     axes = [panel for of_row in rows for panel in of_row]
-    for panel, cell, label in zip(axes, cells, labels, strict=False):
-        panel.set_title(f"{label} mb{cell['micro_batch_size']}", fontsize=6.5, loc="left")
+    style.panel_titles(axes, titles)
+    for panel, cell in zip(axes, cells, strict=False):
         if cell["cell"] in stacks:
             _draw(panel, cell, stacks[cell["cell"]], stages[cell["cell"]])
         else:

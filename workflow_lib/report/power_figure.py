@@ -21,6 +21,7 @@ from workflow_lib.report.time_panels import (
     by_cell,
     mark_steps,
     series_of_cells,
+    time_axis,
     why_no_series,
     worth_a_panel,
 )
@@ -43,8 +44,8 @@ def entries(tables: Tables) -> list[FigureEntry]:
                     stem=f"power-{slug(platform, model)}{part.suffix}",
                     title=f"{heading}: power over time",
                     caption=(
-                        "A panel a cell: its first completed run, from the first measured step "
-                        "on. The line is the mean over GPUs, the band reaches from the lowest to "
+                        "A panel a cell: its first completed run, whose first measured step begins "
+                        "at 0. The line is the mean over GPUs, the band reaches from the lowest to "
                         "the highest of them; vertical lines are where steps begin, the shaded "
                         "ones are the warm-up. The line is broken where a GPU gave no reading."
                     ),
@@ -74,14 +75,16 @@ def power_figure(
     across = 1 if len(cells) == 1 else 2
     down = -(-len(cells) // across)
     below_in = 0.5
-    panel_in, gap_in = (1.4, 0.0) if across == 1 else (0.58, 0.3)
-    height = style.HEAD_IN + 0.15 + down * (panel_in + gap_in) - gap_in + below_in
+    title_in = style.title_in(labels)
+    panel_in, gap_in = 1.4 if across == 1 else 0.56, 0.15 + title_in
+    head_in = style.HEAD_IN + title_in
+    height = head_in + down * (panel_in + gap_in) - gap_in + below_in
     figure = Figure(figsize=(style.COLUMN_IN, height))
-    margins = (0.45, 0.06, style.HEAD_IN + 0.15, below_in)
+    margins = (0.45, 0.06, head_in, below_in)
     rows = style.grid(figure, down, across, margins, (0.12, gap_in))
     axes = [panel for of_row in rows for panel in of_row]
-    for of_cell, cell, label in zip(axes, cells, labels, strict=False):
-        of_cell.set_title(label, fontsize=6.5, loc="left")
+    style.panel_titles(axes, labels)
+    for of_cell, cell in zip(axes, cells, strict=False):
         if cell["cell"] in series:
             _draw(of_cell, series[cell["cell"]], steps.get(cell["cell"]))
         else:
@@ -134,3 +137,4 @@ def _draw(axes: Axes, series: pl.DataFrame, steps: pl.DataFrame | None) -> None:
     axes.fill_between(times, low, high, facecolor=style.SKY, alpha=0.6, linewidth=0)
     axes.plot(times, mean, color=style.BLUE, linewidth=0.9)
     mark_steps(axes, steps, series["run"][0])
+    time_axis(axes)

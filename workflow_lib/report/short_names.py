@@ -51,16 +51,6 @@ def group_labels(groups: Sequence[Sequence[Row]], *without: str) -> list[str]:
     return short_labels(first)
 
 
-def wrapped(label: str, letters: int) -> str:
-    """A label on lines of at most ``letters`` where it can be broken, behind blanks and hyphens."""
-    lines = [""]
-    for piece in label.replace("-", "-\0").replace(" ", " \0").split("\0"):
-        if lines[-1] and len(lines[-1]) + len(piece.rstrip(" ")) > letters:
-            lines.append("")
-        lines[-1] += piece
-    return "\n".join(line.rstrip(" ") for line in lines)
-
-
 def fate(cell: Row) -> str:
     """How a cell that did not complete ended, in words that fit into a figure."""
     return _SHORT_FATES.get(cell["outcome"], in_words(cell["outcome"]))

@@ -19,6 +19,7 @@ from workflow_lib.report.tables import Tables
 from workflow_lib.report.time_panels import (
     blank_time_panel,
     series_of_cells,
+    time_axis,
     why_no_series,
     worth_a_panel,
 )
@@ -67,8 +68,8 @@ def entries(tables: Tables) -> list[FigureEntry]:
                     stem=f"slots-{slug(platform, model)}{part.suffix}",
                     title=f"{heading}: temperature and clock by slot over time",
                     caption=(
-                        "A row a cell: its first completed run, from the first measured step on, "
-                        "each slot's mean over nodes. Where the platform says how air flows, slots "
+                        "A row a cell: its first completed run, whose first measured step begins "
+                        "at 0; each slot's mean over nodes. Where the platform says how air flows, slots "
                         "at the front come first and those at the rear are below the line. Colours "
                         "are the same in all figures of this model and platform; fields without a "
                         "value are hatched."
@@ -179,4 +180,5 @@ def _draw(axes: Axes, slots: _Slots, name: str, scale: tuple[float, float], colo
         fontsize=style.SMALLEST_PT,
     )
     axes.tick_params(axis="y", length=0)
+    time_axis(axes)
     return image

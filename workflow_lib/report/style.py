@@ -39,6 +39,8 @@ HEAD_IN = 0.36
 LINE_IN = 0.115
 #: inches left, right, above and below
 Margins = tuple[float, float, float, float]
+#: letters of a title that fit above a panel of half a column
+_PANEL_LETTERS = 27
 SIMULATED_MARK = "SIMULATED GPU readings"
 
 _FONT = "DejaVu Sans"
@@ -185,6 +187,28 @@ def grid(
         ]
         for row in range(down)
     ]
+
+
+def panel_titles(axes: Sequence[Axes], titles: Sequence[str]) -> None:
+    """Head panels of a :func:`grid`; :func:`title_in` says how much room that takes."""
+    for panel, text in zip(axes, titles, strict=False):
+        panel.set_title(wrapped(text, _PANEL_LETTERS), fontsize=SMALLEST_PT, loc="left", pad=2)
+
+
+def title_in(titles: Sequence[str]) -> float:
+    """The height in inches of the highest title of a panel."""
+    lines = max(wrapped(text, _PANEL_LETTERS).count("\n") + 1 for text in titles)
+    return 0.05 + 0.1 * lines
+
+
+def wrapped(label: str, letters: int) -> str:
+    """A label on lines of at most ``letters`` where it can be broken, behind blanks and hyphens."""
+    lines = [""]
+    for piece in label.replace("-", "-\0").replace(" ", " \0").split("\0"):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip(" ")) > letters:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip(" ") for line in lines)
 
 
 def _shortened(svg: bytes) -> bytes:

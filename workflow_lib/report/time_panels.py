@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 
 import polars as pl
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
@@ -74,6 +75,11 @@ def mark_steps(axes: Axes, steps: pl.DataFrame | None, run: int) -> None:
     if edges[0] < 0:
         axes.axvspan(edges[0], 0, facecolor="#ececec", linewidth=0, zorder=-1)
     axes.set_xlim(edges[0], edges[-1])
+
+
+def time_axis(axes: Axes) -> None:
+    """As many times as have room below a panel of half a column."""
+    axes.xaxis.set_major_locator(MaxNLocator(4))
 
 
 def blank_time_panel(axes: Axes, cell: Row) -> None:

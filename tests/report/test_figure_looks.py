@@ -1,0 +1,158 @@
+"""Figures can be read: in one column, in grey, from one cell to as many as the study has."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
+
+from workflow_lib.report import energy_figure, microbatch_figure, style, throttling_figure
+from workflow_lib.report.figures import FigureEntry, Tables, figures, undrawn, write_figures_of
+from workflow_lib.report.kernel_times import CLASSES
+from workflow_lib.report.optimisation_figure import _VARIANTS
+
+from .full_matrix import full_matrix, write
+
+#: one of each kind
+KINDS = 12
+FATES = ("out of memory", "infeasible", "comm. timeout", "bad telemetry", "not run")
+
+
+@pytest.fixture(scope="module")
+def of_study() -> Tables:
+    return full_matrix(points=15)
+
+
+def kind(entry: FigureEntry) -> str:
+    return entry.stem.split("-")[0]
+
+
+def laid_out(entry: FigureEntry) -> Figure:
+    with style.styled(entry.stem):
+        figure = entry.draw()
+        figure.draw_without_rendering()
+    return figure
+
+
+def printed(figure: Figure) -> list[tuple[Text, Bbox]]:
+    """Texts that are to be seen, each with its place in pixels."""
+    unseen = set()
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            slack = 1e-6 * (high - low)
+            for tick in axis.get_major_ticks():
+                if not low - slack <= tick.get_loc() <= high + slack:
+                    unseen |= {tick.label1, tick.label2}
+    return [
+        (text, text.get_window_extent())
+        for text in figure.findobj(Text)
+        if text.get_visible()
+        and text.get_text().strip()
+        and text not in unseen
+        and (text.axes is None or (text.axes.axison and text.axes.get_visible()))
+    ]
+
+
+def legible(figure: Figure, name: str) -> None:
+    assert figure.get_figwidth() == style.COLUMN_IN, name
+    assert figure.get_figheight() <= style.PAGE_HEIGHT_IN + 1.0, name
+    texts = printed(figure)
+    assert texts, name
+    page = figure.bbox
+    for text, box in texts:
+        assert text.get_fontsize() >= style.SMALLEST_PT, (name, text)
+        inside = box.x0 > -1 and box.y0 > -1 and box.x1 < page.x1 + 1 and box.y1 < page.y1 + 1
+        assert inside, (name, text, box, page)
+    for (one, here), (other, there) in itertools.combinations(texts, 2):
+        across = min(here.x1, there.x1) - max(here.x0, there.x0)
+        down = min(here.y1, there.y1) - max(here.y0, there.y0)
+        # A box has room for accents and descenders that few letters have.
+        assert not (across > 1.5 and down > 4.0), (name, one, other)
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_each_kind_of_figure_is_drawn_of_few_cells(count: int) -> None:
+    entries = figures(full_matrix(count=count, points=15))
+    # One cell differs from no other.
+    comparing = {"optimisation", "microbatch", "recomputation"}
+    wanted = KINDS - (len(comparing) if count == 1 else 0)
+    assert len({kind(entry) for entry in entries}) == wanted
+    for entry in entries:
+        legible(laid_out(entry), entry.stem)
+
+
+def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_study: Tables) -> None:
+    entries = figures(of_study)
+    assert undrawn(of_study) == []
+    assert len({entry.stem for entry in entries}) == len(entries)
+    by_kind: dict[str, list[FigureEntry]] = {}
+    for entry in entries:
+        by_kind.setdefault(kind(entry), []).append(entry)
+    assert len(by_kind) == KINDS
+    for some in by_kind.values():
+        for entry in {some[0].stem: some[0], some[-1].stem: some[-1]}.values():
+            legible(laid_out(entry), entry.stem)
+
+
+def test_every_cell_that_did_not_complete_is_in_its_figures(of_study: Tables) -> None:
+    (platform, model) = "h200", "gpt3-175b"
+    failed = [
+        cell
+        for cell in of_study.cells
+        if (cell["platform"], cell["model"]) == (platform, model) and not cell["completed"]
+    ]
+    assert len(failed) > 2
+    entries = [entry for entry in figures(of_study) if model in entry.stem]
+    for name in ("parallelism", "kernels", "throttling", "power", "slots"):
+        marked = 0
+        for entry in entries:
+            if kind(entry) == name and (platform in entry.stem or name == "kernels"):
+                texts = [text.get_text() for text, _ in printed(laid_out(entry))]
+                marked += sum(map(texts.count, FATES))
+        assert marked >= len(failed), name
+
+
+def test_figures_of_several_processes_are_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workflow_lib.report.figures._FIGURES_A_PROCESS", 5)
+    write(full_matrix(count=2, points=10), tmp_path)
+    one, two = (write_figures_of(tmp_path, tmp_path / str(n), n) for n in (1, 2))
+    assert len(one) > 2 * 5, "enough for two processes"
+    assert [path.name for path in sorted(one)] == [path.name for path in two]
+    assert [path.read_bytes() for path in sorted(one)] == [path.read_bytes() for path in two]
+
+
+def lightness(colour: str) -> float:
+    """As a grey printer shows it: Rec. 601 luma of the sRGB values, 0 to 1."""
+    red, green, blue = to_rgb(colour)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [(each.colour, each.hatch) for each in CLASSES],
+        [(each.colour, each.hatch) for each in _VARIANTS],
+        [(colour, hatch) for _, _, colour, hatch in throttling_figure._CAUSES],
+    ],
+    ids=["kernels", "optimisations", "throttling"],
+)
+def test_neighbours_in_a_stack_differ_in_grey_or_hatch(looks: list[tuple[str, str]]) -> None:
+    for (one, hatch), (other, next_hatch) in itertools.pairwise(looks):
+        differ = abs(lightness(one) - lightness(other)) >= 0.1
+        assert differ or hatch != next_hatch, (one, other)
+    assert len(set(looks)) == len(looks)
+
+
+def test_lines_and_markers_differ_without_colour() -> None:
+    assert len({marker for _, marker, _ in microbatch_figure._LINES}) == len(
+        microbatch_figure._LINES
+    )
+    assert len({marker for _, marker in energy_figure._LOOKS}) == len(energy_figure._LOOKS)
