@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.report import style
@@ -29,6 +30,9 @@ _LOOKS = (
 )
 #: cells of the front that are named below the figure; the page's table has the others
 _MOST_NAMES = 12
+#: about the size of the axes in points, and where a number may be beside a point
+_AXES_PT = (190.0, 140.0)
+_BESIDE = ((3.0, -7.0), (-7.0, 3.0), (3.0, 3.0), (-7.0, -7.0))
 #: letters that fit below the figure on a line
 _LETTERS = 58
 
@@ -164,15 +168,8 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
                 elinewidth=0.6,
                 label=f"{name} ({_gpus(of_platform)} GPUs)",
             )
-    for number, point in enumerate(best, start=1):
-        axes.annotate(
-            str(number),
-            (point.tokens_per_s[0], point.j_per_token[0]),
-            xytext=(3, -7),
-            textcoords="offset points",
-            fontsize=6.5,
-        )
     axes.margins(0.08)
+    _number(axes, best)
     axes.grid(linewidth=0.4, color="#dddddd")
     axes.set_xlabel("Throughput of all GPUs (tokens/s)")
     axes.set_ylabel("Energy of all GPUs (J per token)")
@@ -181,6 +178,24 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
         figure.supxlabel("\n".join(below), fontsize=6.5, x=0.02, ha="left", linespacing=1.15)
     style.title(figure, heading, any(cell["simulated"] for cell in cells))
     return figure
+
+
+def _number(axes: Axes, best: Sequence[Point]) -> None:
+    """A number beside each point, each where it hides none before it."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    taken: list[tuple[float, float]] = []
+    for number, point in enumerate(best, start=1):
+        place = point.tokens_per_s[0], point.j_per_token[0]
+        x_pt = (place[0] - left) / (right - left) * _AXES_PT[0]
+        y_pt = (place[1] - bottom) / (top - bottom) * _AXES_PT[1]
+        offsets = [*_BESIDE, *((3.0, -7.0 - 8.0 * further) for further in range(1, len(best) + 1))]
+        offset = next(
+            (x, y)
+            for x, y in offsets
+            if all(abs(x_pt + x - a) > 9 or abs(y_pt + y - b) > 9 for a, b in taken)
+        )
+        taken.append((x_pt + offset[0], y_pt + offset[1]))
+        axes.annotate(str(number), place, xytext=offset, textcoords="offset points", fontsize=6.5)
 
 
 def _lengths(ends: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:

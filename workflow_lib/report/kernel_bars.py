@@ -98,7 +98,7 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     axes.set_ylim(places[-1] + 0.6, -0.6)
     axes.set_xlim(0, longest * 1.14 or 1.0)
     axes.grid(axis="x", linewidth=0.4, color="#dddddd")
-    axes.set_xlabel("Kernel time per step and rank (s)")
+    axes.set_xlabel("Kernel time per step and rank (s)", loc="right")
     figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS)
     style.title(figure, heading, any(bar.cell["simulated"] for bar in bars))
     return figure

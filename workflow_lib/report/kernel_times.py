@@ -34,10 +34,10 @@ class KernelClass:
 CLASSES = (
     KernelClass("gemm", "GEMM", style.BLUE),
     KernelClass("attention", "attention", style.SKY),
-    KernelClass("normalisation_elementwise", "norm., element-wise", "#4d4d4d"),
+    KernelClass("normalisation_elementwise", "norm., element-wise", "#202020"),
     KernelClass("optimiser", "optimiser", style.YELLOW),
     KernelClass("other_computation", "other computation", "#8c8c8c"),
-    KernelClass("memory", "copies and sets", "#dddddd"),
+    KernelClass("memory", "copies and sets", "#b8b8b8"),
     KernelClass("all_reduce", "all-reduce", style.VERMILLION, "//////"),
     KernelClass("all_gather", "all-gather", style.ORANGE, "\\\\\\\\\\\\"),
     KernelClass("reduce_scatter", "reduce-scatter", style.GREEN, "xxxxxx"),

@@ -83,7 +83,7 @@ def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], st
     panels = panels_with_values(cells, _WITHOUT)
     present = {(cell["overlap"], cell["recomputation"]) for cell in cells}
     variants = [each for each in _VARIANTS if (each.overlap, each.recomputation) in present]
-    ticks = [wrapped(label, 10) for label in labels]
+    ticks = [style.wrapped(label, 10) for label in labels]
     lines = max(tick.count("\n") for tick in ticks) + 1
     height = 0.6 + 0.88 * max(len(panels), 1) + style.LINE_IN * lines
     figure = Figure(figsize=(style.COLUMN_IN, height))

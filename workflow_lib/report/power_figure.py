@@ -80,7 +80,7 @@ def power_figure(
     head_in = style.HEAD_IN + title_in
     height = head_in + down * (panel_in + gap_in) - gap_in + below_in
     figure = Figure(figsize=(style.COLUMN_IN, height))
-    margins = (0.45, 0.06, head_in, below_in)
+    margins = (0.45, 0.13, head_in, below_in)
     rows = style.grid(figure, down, across, margins, (0.12, gap_in))
     axes = [panel for of_row in rows for panel in of_row]
     style.panel_titles(axes, labels)

@@ -69,10 +69,10 @@ def entries(tables: Tables) -> list[FigureEntry]:
                     title=f"{heading}: temperature and clock by slot over time",
                     caption=(
                         "A row a cell: its first completed run, whose first measured step begins "
-                        "at 0; each slot's mean over nodes. Where the platform says how air flows, slots "
-                        "at the front come first and those at the rear are below the line. Colours "
-                        "are the same in all figures of this model and platform; fields without a "
-                        "value are hatched."
+                        "at 0; each slot's mean over nodes. Where the platform says how air flows, "
+                        "slots at the front come first and those at the rear are below the line. "
+                        "Colours are the same in all figures of this model and platform; fields "
+                        "without a value are hatched."
                     ),
                     draw=partial(slots_figure, heading, part.items, having, scales),
                     over_time=True,
@@ -94,7 +94,7 @@ def slots_figure(
     panel_in, gap_in = (0.8, 0.0) if len(cells) == 1 else (0.36, 0.3)
     height = style.HEAD_IN + 0.15 + len(cells) * (panel_in + gap_in) - gap_in + _BELOW_IN
     figure = Figure(figsize=(style.COLUMN_IN, height))
-    margins = (0.36, 0.1, style.HEAD_IN + 0.15, _BELOW_IN)
+    margins = (0.36, 0.13, style.HEAD_IN + 0.15, _BELOW_IN)
     axes = style.grid(figure, len(cells), len(panels), margins, (0.15, gap_in))
     images: dict[str, Any] = {}
     for of_row, cell, label in zip(axes, cells, short_labels(cells), strict=True):
