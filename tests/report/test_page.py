@@ -182,7 +182,9 @@ def test_the_commands_rebuild_this_page_and_reduce_no_other_runs(tmp_path: Path)
     cells = [Planned("tp1"), Planned("tp2", outcomes=(None,)), Planned("tp4", reason="too large")]
     page = build(results, cells, f"--description={description}")
     (commands,) = re.findall(r"<pre>(.*?)</pre>", page.source, re.DOTALL)
-    loop, *lines = html.unescape(commands).replace("\\\n", "").partition("done\n")[::2]
+    where, _, rest = html.unescape(commands).replace("\\\n", "").partition("\n")
+    assert where.startswith("results=results ")
+    loop, *lines = rest.partition("done\n")[::2]
     runs = shlex.split(loop.partition(";")[0])
     assert runs == ["for", "run", "in", str(run_directory(Path("$results"), cells[0].id, 1))]
     (collecting, figures, writing) = lines[0].splitlines()
