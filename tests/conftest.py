@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from tests.slurm.cluster import Cluster, default_directory, missing_prerequisite
 
 ROOT = Path(__file__).parent.parent
+# A shell has what it starts in the background ignore Ctrl-C, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 #: parts whose tests share the one cluster that the machine can have
 _ON_THE_CLUSTER = ("slurm", "chaos")
 #: parts that take longest, so that they begin first

@@ -122,7 +122,8 @@ def test_another_users_directory_is_not_trusted(tmp_path):
 
 #: modules that make objects, or code, out of bytes
 _PICKLES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-_PICKLES |= {"multiprocessing"}  # its connections and managers unpickle what comes
+#: these unpickle whatever comes; pools, whose pipes only their own processes hold, do not
+_PICKLES |= {"multiprocessing.connection", "multiprocessing.managers"}
 #: calls that unpickle, or have text executed; ``weights_only=True`` makes torch.load safe
 _CALLS = {
     *("torch.load", "torch.jit.load", "torch.hub.load", "pl.DataFrame.deserialize"),
@@ -141,7 +142,11 @@ def offences(source):
             names = [node.module or ""]
         else:
             names = []
-        yield from (f"imports {name}" for name in names if name.partition(".")[0] in _PICKLES)
+        yield from (
+            f"imports {name}"
+            for name in names
+            if any(f"{name}.".startswith(f"{forbidden}.") for forbidden in _PICKLES)
+        )
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             options = {word.arg: ast.unparse(word.value) for word in node.keywords}
@@ -158,6 +163,7 @@ def offences(source):
         "import pickle",
         "from dill import loads",
         "def f():\n    import joblib.externals",
+        "from multiprocessing.connection import Listener",
         "torch.load(path)",
         "np.load(path, allow_pickle=True)",
         "np.load(path, allow_pickle=flag)",
