@@ -146,7 +146,8 @@ def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_counted(tmp_path):
         pytest.skip(f"no control group can be made here: {error}")
     enters = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
     watches = "from workflow_lib.launch.rank import main; raise SystemExit(main(sys.argv[1:]))"
-    eats = "x = [bytearray(b'x' * (1 << 20)) for _ in range(256)]"
+    # Not before its watcher has counted what was ended until now.
+    eats = "import time; time.sleep(2); x = [bytearray(b'x' * (1 << 20)) for _ in range(256)]"
     try:
         watcher = subprocess.run(
             [
