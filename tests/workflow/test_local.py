@@ -236,7 +236,7 @@ def test_a_sampler_that_dies_leaves_training_alone_and_its_figures_are_kept(chec
     view = checkout.directory / "results" / "sweeps" / "tiny"
     (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
     assert row["outcome"] == "telemetry_invalid"
-    assert "signal 9" in row["cause"]
+    assert "SIGKILL" in row["cause"]
     assert row["measured_steps"] == 12
     assert row["tokens_per_s"] > 0
     assert row["energy_j"] is None
