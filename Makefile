@@ -11,6 +11,9 @@ SEED ?= 1
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
+# Parts of the tests that wait more than they work, the one cluster's among them: the others run beside.
+WITH_CLUSTER := tests/slurm tests/chaos tests/workflow
+
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan partition status archive rebuild profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
@@ -70,7 +73,10 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 
 test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
 	@sh tests/slurm/install.sh || true
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
+	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
+	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .

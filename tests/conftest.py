@@ -16,22 +16,6 @@ ROOT = Path(__file__).parent.parent
 # A shell has what it starts in the background ignore Ctrl-C, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-#: parts whose tests share the one cluster that the machine can have
-_ON_THE_CLUSTER = ("slurm", "chaos")
-#: parts that take longest, so that they begin first
-_LONGEST = (*_ON_THE_CLUSTER, "training", "workflow")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For tests side by side (-n): those of one file stay together, and those of the cluster."""
-    items.sort(key=lambda item: _LONGEST.index(part) if (part := _part(item)) in _LONGEST else 99)
-    for item in items:
-        group = "cluster" if _part(item) in _ON_THE_CLUSTER else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
-
-
-def _part(item: pytest.Item) -> str:
-    return item.path.relative_to(ROOT / "tests").parts[0]
 
 
 @pytest.fixture
