@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,19 +276,26 @@ def test_an_edited_script_is_refused(paths, use):
     assert not paths.job.exists()
 
 
-def test_a_second_process_waits_for_the_first_and_takes_its_result(paths, use, capfd):
-    scheduler = use(Fake())
-    second: list[OutcomeRecord] = []
+@contextmanager
+def second_process(paths: RunPaths, capfd: Any) -> Iterator[list[OutcomeRecord]]:
+    """One that waits while the block has the run; it has one outcome once the block is left."""
+    outcomes: list[OutcomeRecord] = []
     with submit._alone(paths):
         thread = threading.Thread(
-            target=lambda: second.append(submit.run(paths.directory, "slurm"))
+            target=lambda: outcomes.append(submit.run(paths.directory, "slurm"))
         )
         thread.start()
         while "another process waits" not in capfd.readouterr().err:
             time.sleep(0.01)
+        yield outcomes
+    thread.join()
+
+
+def test_a_second_process_waits_for_the_first_and_takes_its_result(paths, use, capfd):
+    scheduler = use(Fake())
+    with second_process(paths, capfd) as second:
         records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the first"))
         runs.complete(paths, "7")
-    thread.join()
     assert second[0].outcome == Outcome.COMPLETED
     assert scheduler.submitted == []
 
@@ -417,16 +425,8 @@ def test_a_job_that_took_the_run_meanwhile_keeps_it(paths, use, capsys):
 def test_a_second_process_takes_the_failure_of_the_first(paths, use, capfd):
     """It does not try the run again at once, which is what the first was asked for."""
     scheduler = use(Fake())
-    second: list[OutcomeRecord] = []
-    with submit._alone(paths):
-        thread = threading.Thread(
-            target=lambda: second.append(submit.run(paths.directory, "slurm"))
-        )
-        thread.start()
-        while "another process waits" not in capfd.readouterr().err:
-            time.sleep(0.01)
+    with second_process(paths, capfd) as second:
         runs.failure(paths, "timeout")
-    thread.join()
     assert second[0].outcome == Outcome.TIMEOUT
     assert scheduler.submitted == []
     assert not paths.attempts.exists()

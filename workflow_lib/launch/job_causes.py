@@ -5,9 +5,9 @@ from __future__ import annotations
 import pwd
 import re
 import shutil
-import signal
 
 from workflow_lib.launch.logs import last_line
+from workflow_lib.launch.processes import signal_name
 from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
 
 #: how Slurm calls an end that the job itself may not have lived to report
@@ -94,14 +94,6 @@ def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
 def exit_code(code: int) -> str:
     """An exit code as bash gives it: above 128 it was a signal."""
     return f"exit code {code}" if code <= 128 else signal_name(code - 128)
-
-
-def signal_name(number: int) -> str:
-    """A signal's name, e.g. "SIGKILL", or its number where it has none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _canceller(state: str) -> str:

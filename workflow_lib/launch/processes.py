@@ -1,7 +1,8 @@
-"""Which processes of this machine run, and under which."""
+"""Which processes of this machine run, under which, and what signals end them."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def arguments(process: int) -> list[str]:
     except (FileNotFoundError, ProcessLookupError):
         return []
     return text.decode(errors="replace").split("\0")[:-1]
+
+
+def signal_name(number: int) -> str:
+    """A signal's name, e.g. "SIGKILL", or its number where it has none, as a real-time one."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _fields(process: int) -> list[str]:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from workflow_lib.launch.control_group import out_of_memory_kills
+from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.rank import ENDING, HANDED_ON
 from workflow_lib.records import ExitRecord, RunPaths, node_name, rank_number, write_json
 
@@ -37,7 +38,7 @@ def watch(process: int, run_directory: str) -> int:
             node=node_name(),
             unix_time_s=ended,
             exit_code=code if code > 0 else None,
-            signal=_name(-code) if code < 0 else None,
+            signal=signal_name(-code) if code < 0 else None,
             told_to_end=told,
             out_of_memory_kills=None if before is None or after is None else after - before,
         )
@@ -80,13 +81,6 @@ def _wait(process: int) -> tuple[int | None, bool, float]:
         late = signal.sigtimedwait(HANDED_ON, _PATIENCE_S)
         asked |= {late.si_signo} if late is not None else set()
     return status, bool(asked & ENDING) or by in asked, ended_unix_s
-
-
-def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"  # a real-time one
 
 
 def _write(paths: RunPaths, record: ExitRecord) -> None:
