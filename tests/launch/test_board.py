@@ -212,6 +212,24 @@ def test_what_was_told_of_an_earlier_job_with_the_same_id_is_not_taken(cluster, 
     assert Board(60.0, tmp_path / "board").state("1") is None
 
 
+def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypatch):
+    monkeypatch.setattr(answers, "LOST_AFTER_S", 0.3)
+    cluster.squeue({"1": "COMPLETED"})  # called "wanted"; slurmctld lost its state and counts anew
+    cluster.sacct({"1": "RUNNING"})
+    started = time.monotonic()
+    assert made.state("1", "triptych-1") is None
+    while (said := made.state("1", "triptych-1")) is None:
+        assert time.monotonic() < started + 10
+        time.sleep(0.02)
+    assert said.state == "VANISHED"
+    made.state("1", "wanted")
+    next_period()
+    next_period()
+    answer = made.state("1", "wanted")
+    assert answer is not None
+    assert answer.state == "COMPLETED"
+
+
 def test_a_job_that_nobody_waits_for_is_not_asked_about(cluster, made, tmp_path):
     made.state("1"), made.state("2")
     made.forget("1")

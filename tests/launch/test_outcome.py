@@ -347,6 +347,34 @@ def test_kills_by_the_scheduler_are_explained_by_what_it_says(paths, state, more
 
 
 @pytest.mark.parametrize(
+    ("line", "words", "nodes"),
+    [
+        (
+            "srun: error: Node failure on h200-2",
+            "under the job: h200-2 (srun says so)",
+            ("h200-2",),
+        ),
+        (
+            "slurmstepd: error: *** STEP 9.1 ON h200-1 CANCELLED AT 2026-11-21T10:00:00 DUE TO "
+            "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+            "under the job: which, is not said",
+            (),
+        ),
+    ],
+)
+@pytest.mark.parametrize("log", ["slurm-9.log", "training.log"])
+def test_a_node_that_failed_under_a_step_is_told_by_slurms_logs(paths, log, line, words, nodes):
+    """Where another node runs the script, that goes on, and the job's state is FAILED."""
+    records.write_json(paths.job, JobRecord("slurm", "9", 1.0, "me"))
+    runs.leave(paths, 1, KILLED, 5, kills=None)
+    runs.end(paths, "training", training_exit=1, job_id="9")
+    (paths.logs / log).write_text(f"step 3\n{line}\nsrun: Force Terminated StepId=9.1\n")
+    found = said(paths, "FAILED")
+    assert (found.outcome, found.failed_nodes) == (Outcome.NODE_FAILURE, nodes)
+    assert words in found.cause
+
+
+@pytest.mark.parametrize(
     ("exit_code", "words"),
     [
         ("0:9", "exit code 0:9): its script was ended by SIGKILL"),

@@ -98,7 +98,7 @@ class Fake(schedulers.Slurm):
         job_id = self.found.pop(0)
         return Found(job_id, is_absent=job_id is None)
 
-    def state(self, job_id: str) -> JobState | None:
+    def state(self, job_id: str, name: str | None = None) -> JobState | None:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return None if state is None else JobState(state)
 
@@ -138,7 +138,7 @@ def test_a_run_is_submitted_once_and_its_result_written(paths, use, capsys):
 
 def test_the_job_is_on_record_before_anybody_waits_for_it(paths, use):
     class Watching(Fake):
-        def state(self, job_id: str) -> JobState | None:
+        def state(self, job_id: str, name: str | None = None) -> JobState | None:
             assert records.read_record(paths.job, JobRecord).job_id == job_id
             runs.complete(paths, job_id)
             return JobState("COMPLETED")
@@ -245,8 +245,8 @@ def test_a_job_that_slurm_takes_back_is_waited_for_until_it_has_run_again(paths,
     """Preempted and requeued: its first last word, that it was interrupted, is not the last."""
 
     class Requeueing(Fake):
-        def state(self, job_id: str) -> JobState | None:
-            answer = super().state(job_id)
+        def state(self, job_id: str, name: str | None = None) -> JobState | None:
+            answer = super().state(job_id, name)
             # It starts again: it moves what it left aside, and completes.
             if answer == JobState("RUNNING"):
                 paths.ended.unlink()
@@ -505,7 +505,13 @@ class Commands:
         self.write("sbatch", f'printf "%s\\n" "$@" >>{self.directory}/arguments\n{script}')
 
     def squeue(self, states: str) -> None:
-        self.write("squeue", f"cat <<'EOF'\n{states}\nEOF" if states else "exit 0")
+        """``$name`` is what the job was submitted as."""
+        self.write("squeue", f"{self.name}\ncat <<EOF\n{states}\nEOF" if states else "exit 0")
+
+    @property
+    def name(self) -> str:
+        """Shell that sets ``name`` to that of the latest submission."""
+        return f"name=$(sed -n s/--job-name=//p {self.directory}/arguments | tail -n 1)"
 
     def arguments(self) -> list[str]:
         path = self.directory / "arguments"
@@ -670,7 +676,7 @@ def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
         " echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1;"
         f" fi; cp {last_word.ended} {slurm_paths.directory}; echo 4242"
     )
-    commands.squeue("4242|n|FAILED|NonZeroExitCode|0|")
+    commands.squeue("4242|$name|FAILED|NonZeroExitCode|0|")
     done = launch(slurm_paths)
     assert "Slurm takes no jobs now" in done.stderr
     assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
@@ -720,7 +726,8 @@ def waiting(slurm_paths, commands) -> Iterator[subprocess.Popen[str]]:
     commands.write("scancel", f'echo "$@" >{cancelled}')
     commands.write(
         "squeue",
-        f"[ -e {cancelled} ] && s='CANCELLED by 0' || s=PENDING; echo \"4242|n|$s|Priority|0|\"",
+        f"{commands.name}\n[ -e {cancelled} ] && s='CANCELLED by 0' || s=PENDING\n"
+        'echo "4242|$name|$s|Priority|0|"',
     )
     process = start(slurm_paths)
     while not slurm_paths.job.exists():
@@ -736,7 +743,9 @@ def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_pa
     waiting.send_signal(signal.SIGINT)
     said = waiting.communicate(timeout=30)[1]
     assert waiting.returncode == 130
-    assert (commands.directory / "cancelled").read_text() == "4242\n"
+    name = records.read_record(slurm_paths.job, JobRecord).job_name
+    # Only what has that name: a slurmctld that lost its state may have given the id to another.
+    assert (commands.directory / "cancelled").read_text() == f"--name={name} 4242\n"
     assert read_outcome(slurm_paths.failure) == "cancelled"
     assert "asked that job 4242 ends" in said
     assert "Traceback" not in said
@@ -777,7 +786,7 @@ def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, 
     last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
     runs.end(last_word, "training", training_exit=137)
     commands.sbatch(f"cp {last_word.ended} {slurm_paths.directory}; echo 4242")
-    commands.squeue("4242|n|TIMEOUT|TimeLimit|0|")
+    commands.squeue("4242|$name|TIMEOUT|TimeLimit|0|")
     done = launch(slurm_paths)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
@@ -787,7 +796,7 @@ def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, 
     assert read_outcome(slurm_paths.failure) == "timeout"
     assert not slurm_paths.outcome.exists()
 
-    commands.squeue("4242|n|OUT_OF_MEMORY|OutOfMemory|0|")
+    commands.squeue("4242|$name|OUT_OF_MEMORY|OutOfMemory|0|")
     done = launch(slurm_paths)
     assert done.returncode == 0, done.stderr
     assert read_outcome(slurm_paths.outcome) == "out_of_memory"

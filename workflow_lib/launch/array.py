@@ -130,7 +130,7 @@ def _submit(
             records.write_json(paths.submission, announced)
         job_id = _sbatch(script, ours, list(held.values()))
         for task, paths in enumerate(ours, start=1):
-            own = JobRecord("slurm", f"{job_id}_{task}", time.time(), submitted_by)
+            own = JobRecord("slurm", f"{job_id}_{task}", time.time(), submitted_by, name)
             if (job := claim(paths, own)).job_id == own.job_id:
                 records.write_json(paths.job, own)  # the task may have been faster
             else:

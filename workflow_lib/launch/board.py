@@ -8,7 +8,7 @@ known. So any number of runs cost one command a period.
 
 ::
 
-    4711.job  4712.job …    one a job that somebody waits for, touched whenever its state is wanted
+    4711@NAME.job …         one a job that somebody waits for, touched whenever its state is wanted
     NAME.name …             one a job that somebody looks for; its time is that of the submission
     board.json              the latest answers, and when the next question may be asked
     asked                   its time is that of the latest question
@@ -79,16 +79,18 @@ class Board:
         except OSError as error:
             say_once(f"{self._directory}: {error.strerror}; Slurm is asked all the same")
 
-    def state(self, job_id: str) -> JobState | None:
-        """Slurm's word for the job, at most a few periods old; None where it is not known yet.
+    def state(self, job_id: str, name: str | None = None) -> JobState | None:
+        """Slurm's word for the job, at most a few periods old; None where it is not known yet, or
+        where it is of a job of another name.
 
         What was told before this process first asked is not taken: it might be of another job that
         had the same id, as on a cluster that was set up anew.
         """
-        since = self._want(f"{job_id}.job", time.time())
-        answers = self._latest(job_id)
-        told = answers.told_unix_s.get(job_id, 0.0) >= since
-        return answers.states.get(job_id) if told else None
+        key = questions.job_key(job_id, name)
+        since = self._want(f"{key}.job", time.time())
+        answers = self._latest(key)
+        told = answers.told_unix_s.get(key, 0.0) >= since
+        return answers.states.get(key) if told else None
 
     def find(self, name: str, submitted_unix_s: float, trusted_after_unix_s: float) -> Found:
         """Look for a job by its name. That there is none is believed to who was asked after

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pwd
 import re
 import shutil
 
-from workflow_lib.launch.logs import last_line
+from workflow_lib.launch.logs import end_of, last_line
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
 
@@ -38,11 +39,17 @@ _BEFORE_TRAINING = {
     "cool_down": "telemetry ended, or told no temperature, before training began",
     "baseline": "telemetry ended before training began",
 }
+#: What Slurm writes where a node failed under a step: the job itself may go on, and then be FAILED;
+#: and what its srun does, which names the node.
+_CANCELLED_FOR_A_NODE = re.compile(r"^slurmstepd: .*CANCELLED AT \S+ DUE TO NODE FAILURE", re.M)
+_FAILED_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.M)
 #: a file system with less than this, in bytes, takes no record any more
 _FULL_BELOW = 65536
 
 
-def taken_away(ended: EndedRecord | None, said: JobState | None) -> tuple[Outcome, str] | None:
+def taken_away(
+    paths: RunPaths, ended: EndedRecord | None, said: JobState | None, job_id: str | None
+) -> tuple[Outcome, str] | None:
     """Who or what ended the job from outside; None where nobody did, as far as is known."""
     if ended is not None and ended.failed_stage == "time_limit":
         return Outcome.TIMEOUT, "the job came within a minute of its time limit and was ended"
@@ -56,9 +63,25 @@ def taken_away(ended: EndedRecord | None, said: JobState | None) -> tuple[Outcom
         if _OUT_OF_MEMORY_CODE in (said.exit_code, said.step_exit_code):
             outcome, cause = _ENDS["OUT_OF_MEMORY"]
             return outcome, f"{cause} ({_in_words(said)})"
+    if (lost := lost_nodes(paths, job_id)) is not None:
+        named = f"{', '.join(lost)} (srun says so)" if lost else "which, is not said"
+        return Outcome.NODE_FAILURE, f"a node failed under the job: {named}"
     if ended is not None and ended.failed_stage == "interrupted":
         return Outcome.CANCELLED, "the job was asked to end by a signal"
     return None
+
+
+def lost_nodes(paths: RunPaths, job_id: str | None) -> tuple[str, ...] | None:
+    """Which nodes failed under a step of the job, as Slurm wrote into its logs; none where it did
+    not say which, and None where none did.
+    """
+    text = ""
+    for name in (f"slurm-{job_id}.log", "training.log"):
+        with contextlib.suppress(OSError):  # a job that never began has none
+            text += end_of(paths.logs / name) + "\n"
+    if named := _FAILED_NODE.findall(text):
+        return tuple(sorted(set(named)))
+    return () if _CANCELLED_FOR_A_NODE.search(text) else None
 
 
 def without_last_word(paths: RunPaths, said: JobState | None, job_id: str | None) -> str:

@@ -82,11 +82,11 @@ class Local:
                         return Found(directory.name, is_absent=False)
         return Found(None, is_absent=True)
 
-    def state(self, job_id: str) -> JobState | None:
+    def state(self, job_id: str, name: str | None = None) -> JobState | None:
         """RUNNING while the controller's process is there, else FINISHED."""
         return JobState("RUNNING" if _controls(job_id) else "FINISHED")
 
-    def cancel(self, job_id: str) -> str | None:
+    def cancel(self, job_id: str, name: str | None = None) -> str | None:
         """The controller hands SIGTERM on to the script; one that was started by hand gets it."""
         if _controls(job_id):
             with contextlib.suppress(ProcessLookupError):
@@ -98,7 +98,7 @@ class Local:
         job_id = self.find(submission, 0.0).job_id
         return self.cancel(job_id) if job_id is not None else None
 
-    def forget(self, job_id: str) -> None:
+    def forget(self, job_id: str, name: str | None = None) -> None:
         """Nothing was kept."""
 
     def is_over(self, state: JobState | None) -> bool:

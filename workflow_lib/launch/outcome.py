@@ -106,7 +106,8 @@ def _how(evidence: _Evidence) -> tuple[Outcome, str]:
         if fault is not None and first.outcome in (Outcome.ERROR, Outcome.NODE_FAILURE):
             return Outcome.NODE_FAILURE, f"{fault}; {first.said}"
         return first.outcome, first.said
-    if (taken := job_causes.taken_away(evidence.ended, evidence.said)) is not None:
+    taken = job_causes.taken_away(evidence.paths, evidence.ended, evidence.said, evidence.job_id)
+    if taken is not None:
         outcome, cause = taken
         if outcome is Outcome.OUT_OF_MEMORY and first is not None and first.kind is Kind.KILLED:
             cause += f"; {ranks.said}"
@@ -170,6 +171,7 @@ def _failed_nodes(evidence: _Evidence, outcome: Outcome) -> tuple[str, ...]:
     if outcome is Outcome.NODE_FAILURE:
         if evidence.said is not None and evidence.said.failed_node:
             failed.add(evidence.said.failed_node)
+        failed |= set(job_causes.lost_nodes(evidence.paths, evidence.job_id) or ())
         failed |= {end.node for end in evidence.ranks.ends if end.outcome is Outcome.NODE_FAILURE}
     return tuple(sorted(failed))
 

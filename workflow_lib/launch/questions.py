@@ -17,6 +17,7 @@ VANISHED = "VANISHED"
 _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", VANISHED)
 _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_NAMED = "@"
 _SQUEUE_COLUMNS = ("JobArrayID", "Name", "State", "Reason", "exit_code")
 #: columns of sacct beside the state, and where they go; older versions lack some
 _COLUMNS = {
@@ -42,25 +43,33 @@ class NoAnswerError(RuntimeError):
         return found[1] if found and found[1] in _COLUMNS else None
 
 
-#: job → its state; or job name → the job's id and state
+#: job_key → the job's state; or job name → the job's id and state
 States = dict[str, JobState]
 Named = dict[str, tuple[str, JobState]]
 
 
+def job_key(job_id: str, name: str | None) -> str:
+    """What a job is asked for by: its id and, where that is known, its name.
+
+    A slurmctld that lost its state counts from 1 again, and gives an id to another job.
+    """
+    return job_id if name is None else f"{job_id}{_NAMED}{name}"
+
+
 def queued(jobs: Sequence[str]) -> States:
-    """The states of those jobs that slurmctld still knows, ended ones among them.
+    """The states of those jobs, each a job_key, that slurmctld still knows, ended ones among them.
 
     Raises NoAnswerError.
     """
     if not jobs:
         return {}
     try:
-        rows = _squeue(f"--jobs={','.join(jobs)}")
+        rows = _squeue(f"--jobs={_ids(jobs)}")
     except NoAnswerError as error:
         if "invalid job id" in str(error).lower():  # what it says where it knows none of them
             return {}
         raise
-    return {job: state for job, _, state in rows if job in jobs}
+    return _states(jobs, rows)
 
 
 def queued_by_name(names: Sequence[str]) -> Named:
@@ -70,11 +79,10 @@ def queued_by_name(names: Sequence[str]) -> Named:
 
 
 def accounted(jobs: Sequence[str], lacks: Sequence[str] = ()) -> States:
-    """The states of those jobs that the accounting database knows, without the columns that this
-    Slurm ``lacks``. Raises NoAnswerError.
+    """The states of those jobs, each a job_key, that the accounting database knows, without the
+    columns that this Slurm ``lacks``. Raises NoAnswerError.
     """
-    rows = _sacct(lacks, f"--jobs={','.join(jobs)}")
-    return {job: state for job, _, state in rows if job in jobs}
+    return _states(jobs, _sacct(lacks, f"--jobs={_ids(jobs)}"))
 
 
 def accounted_by_name(names: Mapping[str, float], lacks: Sequence[str] = ()) -> Named:
@@ -100,6 +108,16 @@ def is_over(state: JobState | None) -> bool:
 def will_start_again(state: JobState | None) -> bool:
     """Whether a job that has run and is in that state was put back into the queue."""
     return word(state) in _QUEUED
+
+
+def _ids(jobs: Sequence[str]) -> str:
+    return ",".join(sorted({job.partition(_NAMED)[0] for job in jobs}))
+
+
+def _states(jobs: Sequence[str], rows: Sequence[tuple[str, str, JobState]]) -> States:
+    """Of those jobs that rows are about: an id that has become another job's is not."""
+    told = {job_key(job, n): state for job, name, state in rows for n in (None, name)}
+    return {job: told[job] for job in jobs if job in told}
 
 
 def _squeue(*which: str) -> list[tuple[str, str, JobState]]:

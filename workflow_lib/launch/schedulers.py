@@ -53,16 +53,19 @@ class Scheduler(Protocol):
         ``trusted_after_unix_s``.
         """
 
-    def state(self, job_id: str) -> JobState | None:
-        """What the scheduler says of the job; None where it cannot tell now."""
+    def state(self, job_id: str, name: str | None = None) -> JobState | None:
+        """What the scheduler says of the job; None where it cannot tell now.
 
-    def cancel(self, job_id: str) -> str | None:
+        A job of another ``name`` is another one, which got the same id later.
+        """
+
+    def cancel(self, job_id: str, name: str | None = None) -> str | None:
         """Ask that the job ends; returns what went wrong with that, or None."""
 
     def cancel_submission(self, submission: SubmissionRecord) -> str | None:
         """As cancel, where the job's id is not known."""
 
-    def forget(self, job_id: str) -> None:
+    def forget(self, job_id: str, name: str | None = None) -> None:
         """Nobody waits for the job any more."""
 
     def is_over(self, state: JobState | None) -> bool:

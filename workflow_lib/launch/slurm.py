@@ -115,13 +115,13 @@ class Slurm:
         array = found.job_id.partition("_")[0]
         return Found(f"{array}_{submission.array_task}", is_absent=False)
 
-    def state(self, job_id: str) -> JobState | None:
+    def state(self, job_id: str, name: str | None = None) -> JobState | None:
         """What the board says, which this user's waiting processes share."""
-        return self._asked().state(job_id)
+        return self._asked().state(job_id, name)
 
-    def cancel(self, job_id: str) -> str | None:
+    def cancel(self, job_id: str, name: str | None = None) -> str | None:
         """Through scancel."""
-        return _scancel(job_id)
+        return _scancel(*([] if name is None else [f"--name={name}"]), job_id)
 
     def cancel_submission(self, submission: SubmissionRecord) -> str | None:
         """Through scancel, by the job's name, which no other has; but an array's tasks share it."""
@@ -129,10 +129,10 @@ class Slurm:
             return "it is a task of an array, of which the others go on"
         return _scancel("--me", f"--name={submission.job_name}")
 
-    def forget(self, job_id: str) -> None:
+    def forget(self, job_id: str, name: str | None = None) -> None:
         """Take the job, or the name that was looked for, off the board."""
         if self._board is not None:
-            self._board.forget(job_id)
+            self._board.forget(questions.job_key(job_id, name))
 
     def is_over(self, state: JobState | None) -> bool:
         """A requeued job is not over: it waits for its next start."""

@@ -143,7 +143,7 @@ def _ended(
     """Wait for the job's end, and write down how it ended."""
     state = vigil.wait() if vigil is not None else None
     if job is not None:
-        scheduler.forget(job.job_id)
+        scheduler.forget(job.job_id, job.job_name)
     from workflow_lib.launch import outcome  # what tells ends apart is not held through the wait
 
     ended = outcome.classify(paths, state)
@@ -188,6 +188,7 @@ def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str, lock: _L
         job_id=job_id,
         submitted_unix_s=submission.unix_time_s,
         submitted_by=submission.submitted_by,
+        job_name=submission.job_name,
     )
     job = claim(paths, own)
     if job.job_id == job_id:
@@ -250,7 +251,7 @@ def _cancelled(paths: RunPaths, scheduler: Scheduler) -> OutcomeRecord:
         )
     if submission is None and job.submitted_by == "the job itself":
         raise InterruptedRunError(f"job {job.job_id} was submitted by hand: it goes on")
-    if (problem := scheduler.cancel(job.job_id)) is not None:
+    if (problem := scheduler.cancel(job.job_id, job.job_name)) is not None:
         raise InterruptedRunError(
             f"job {job.job_id} could not be cancelled, and is left: {problem}. Cancel it, or start "
             "again to wait for it"

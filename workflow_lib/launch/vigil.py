@@ -122,7 +122,7 @@ class Vigil:
             self._pause(LOOK_EVERY_S)
 
     def _state(self) -> JobState | None:
-        return self._scheduler.state(self._job.job_id)
+        return self._scheduler.state(self._job.job_id, self._job.job_name)
 
     def _pause(self, seconds: float) -> None:
         interruption.pause(seconds, self._asked)

@@ -86,6 +86,9 @@ class JobRecord:
     job_id: str
     submitted_unix_s: float
     submitted_by: str
+    #: what the scheduler calls it, by which another job that got the same id is known; null where
+    #: the job itself wrote this
+    job_name: str | None = None
 
 
 @dataclass(frozen=True)
