@@ -19,7 +19,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import refusals, schedulers, submit, vigil
+from workflow_lib.launch import refusals, schedulers, slurm, submit, vigil
 from workflow_lib.launch.board import Found
 from workflow_lib.launch.schedulers import NotNowError, SubmissionError
 from workflow_lib.records import (
@@ -759,6 +759,34 @@ def test_ctrl_c_leaves_a_job_alone_that_was_submitted_by_hand(waiting, slurm_pat
     assert waiting.returncode == 130
     assert "job 4242 was submitted by hand: it goes on" in said
     assert not (commands.directory / "cancelled").exists()
+
+
+def test_a_job_that_no_node_launched_and_slurm_holds_is_cancelled_and_tried_again(
+    slurm_paths, commands, monkeypatch, capfd
+):
+    """As after slurmctld died while it launched the job: a node calls the next try a duplicate."""
+    monkeypatch.setattr(vigil, "HELD_FOR_S", 0.3)
+    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(slurm, "ASK_EVERY_S", 0.1)
+    monkeypatch.setenv("TMPDIR", str(slurm_paths.directory.parent))
+    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
+    runs.end(last_word, "training", training_exit=1, job_id="4243")
+    cancelled = commands.directory / "cancelled"
+    commands.write("scancel", f'echo "$@" >>{cancelled}')
+    commands.sbatch(
+        f"[ -e {cancelled} ] || {{ echo 4242; exit; }}\n"
+        f"cp {last_word.ended} {slurm_paths.directory}; echo 4243"
+    )
+    commands.squeue(
+        "4242|$name|PENDING|launch failed requeued held|0|\n4243|$name|FAILED|NonZeroExitCode|256|"
+    )
+    ended = submit.run(slurm_paths.directory, "slurm")
+    assert ended.job_id == "4243"
+    first = records.read_record(RunPaths(slurm_paths.attempts / "1").failure, OutcomeRecord)
+    assert first.outcome is Outcome.NODE_FAILURE
+    assert "no node could launch the job" in first.cause
+    assert cancelled.read_text().split()[-1] == "4242"
+    assert "the scheduler holds it; it was cancelled" in capfd.readouterr().err
 
 
 def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, commands):

@@ -9,6 +9,7 @@ import shutil
 
 from workflow_lib.launch.logs import end_of, last_line
 from workflow_lib.launch.processes import signal_name
+from workflow_lib.launch.questions import is_held_unlaunched
 from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
 
 #: how Slurm calls an end that the job itself may not have lived to report
@@ -60,6 +61,9 @@ def taken_away(
             if outcome is Outcome.NODE_FAILURE:
                 cause += f": {said.failed_node}" if said.failed_node else "; which, is not said"
             return outcome, f"{cause}{_canceller(said.state)} ({_in_words(said)})"
+        if is_held_unlaunched(said):
+            cause = "no node could launch the job, and Slurm held it until somebody lets it go"
+            return Outcome.NODE_FAILURE, f"{cause} ({_in_words(said)})"
         if _OUT_OF_MEMORY_CODE in (said.exit_code, said.step_exit_code):
             outcome, cause = _ENDS["OUT_OF_MEMORY"]
             return outcome, f"{cause} ({_in_words(said)})"

@@ -109,6 +109,10 @@ class Local:
         """Nobody queues anything here."""
         return False
 
+    def is_held_unlaunched(self, state: JobState | None) -> bool:
+        """Nobody holds anything here."""
+        return False
+
 
 def _controls(job_id: str) -> bool:
     """Whether the process is there, and is a job's and not another's that got the same number."""

@@ -110,6 +110,14 @@ def will_start_again(state: JobState | None) -> bool:
     return word(state) in _QUEUED
 
 
+def is_held_unlaunched(state: JobState | None) -> bool:
+    """Whether a node could not launch the job, and Slurm holds it until an admin lets it go: as after
+    slurmctld died while it launched the job.
+    """
+    reason = (state.reason or "") if state else ""
+    return will_start_again(state) and reason.replace("_", " ").startswith("launch failed")
+
+
 def _ids(jobs: Sequence[str]) -> str:
     return ",".join(sorted({job.partition(_NAMED)[0] for job in jobs}))
 

@@ -74,6 +74,9 @@ class Scheduler(Protocol):
     def will_start_again(self, state: JobState | None) -> bool:
         """Whether a job that has run and is in that state was put back into the queue."""
 
+    def is_held_unlaunched(self, state: JobState | None) -> bool:
+        """Whether no node could launch the job, and it does not start again by itself."""
+
 
 def choose(name: str) -> Scheduler:
     """The scheduler that a platform's file names: ``slurm`` or ``local``."""

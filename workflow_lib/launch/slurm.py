@@ -142,6 +142,10 @@ class Slurm:
         """Slurm requeues by itself after a node failure and, if so configured, a preemption."""
         return questions.will_start_again(state)
 
+    def is_held_unlaunched(self, state: JobState | None) -> bool:
+        """Slurm puts such a job back into the queue, and holds it there."""
+        return questions.is_held_unlaunched(state)
+
     def _asked(self) -> Board:
         if self._board is None:
             self._board = Board(ASK_EVERY_S)

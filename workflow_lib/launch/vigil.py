@@ -19,6 +19,8 @@ ASK_EVERY_S = schedulers.ASK_EVERY_S
 FILE_SYSTEM_LAG_S = 20.0
 #: where the job ran on this machine there is no such lag
 LOCAL_LAG_S = 2.0
+#: how long a job that no node launched may be held before it is given up: an admin may let it go
+HELD_FOR_S = 60.0
 #: how long after a job's last word the scheduler may take to settle what it calls the end, once it
 #: is asked
 SETTLE_S = 15.0 + ASK_EVERY_S
@@ -46,6 +48,7 @@ class Vigil:
         self._deadline = None if patience_s is None else time.monotonic() + patience_s
         self._asked = asked
         self._progress = _Progress(paths)
+        self._held_since: float | None = None
         #: whether the scheduler's first answer was that the job is over
         self.was_over = False
 
@@ -88,6 +91,8 @@ class Vigil:
                     self.was_over = not waited
                     self._wait_for_last_word()
                     return state
+                if self._is_held(state) and self._is_let_go():
+                    return state
                 waited = waited or state is not None
                 next_question = time.monotonic() + ASK_EVERY_S
             if now >= next_look:
@@ -95,6 +100,23 @@ class Vigil:
                 next_look = now + min(ASK_EVERY_S, 10.0)
             self._pause(LOOK_EVERY_S)
         return state
+
+    def _is_held(self, state: JobState | None) -> bool:
+        """Whether the job has been held for a while, and has never begun as far as can be seen."""
+        if not self._scheduler.is_held_unlaunched(state):
+            self._held_since = None
+            return False
+        self._held_since = self._held_since or time.monotonic()
+        os.scandir(self._paths.directory).close()
+        begun = self._paths.environment.exists()  # the scheduler may not know that it did
+        return not begun and time.monotonic() - self._held_since >= HELD_FOR_S
+
+    def _is_let_go(self) -> bool:
+        """Whether a job that nobody would start was cancelled."""
+        problem = self._scheduler.cancel(self._job.job_id, self._job.job_name)
+        said = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
+        say(f"no node launched job {self._job.job_id}, and the scheduler holds it; {said}")
+        return problem is None
 
     def _wait_for_last_word(self) -> None:
         lag_s = FILE_SYSTEM_LAG_S if self._scheduler.runs_elsewhere else LOCAL_LAG_S
