@@ -111,7 +111,7 @@ def will_start_again(state: JobState | None) -> bool:
 
 
 def is_held_unlaunched(state: JobState | None) -> bool:
-    """Whether a node could not launch the job, and Slurm holds it until an admin lets it go: as after
+    """Whether a node could not launch the job and Slurm holds it until an admin lets it go, as after
     slurmctld died while it launched the job.
     """
     reason = (state.reason or "") if state else ""

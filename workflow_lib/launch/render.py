@@ -94,10 +94,11 @@ def write(cell: Cell, script: str, directory: Path) -> None:
     paths.logs.mkdir(parents=True, exist_ok=True)
     records.write_json(paths.cell, cell)
     # Replaced, not overwritten: a shell that runs the old one reads on in it.
-    draft = paths.script.with_name(f".{paths.script.name}.{os.getpid()}.tmp")
-    with open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream:
+    with (
+        records.whole_file(paths.script) as draft,
+        open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
+    ):
         stream.write(script)
-    draft.replace(paths.script)
 
 
 def _executable(path: str, flags: int) -> int:
