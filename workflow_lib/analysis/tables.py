@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from workflow_lib.records import Column, RecordError
+from workflow_lib.records import Column, RecordError, whole_file
 
 _TYPES: Mapping[type, Any] = {
     float: pl.Float64,
@@ -44,13 +43,8 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:
     """Write a parquet file, whole or not at all; the same frame gives the same bytes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        frame.write_parquet(temporary, compression="zstd", compression_level=3, statistics=False)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as draft:
+        frame.write_parquet(draft, compression="zstd", compression_level=3, statistics=False)
 
 
 def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:

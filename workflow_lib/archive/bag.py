@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from workflow_lib.records import whole_file
 from workflow_lib.safety import printable
 
 DECLARATION_NAME = "bagit.txt"
@@ -56,8 +56,6 @@ def write_bag(
     bag-info.txt says, and ``moment_unix_s`` the date of every file. Raises ArchiveError where a
     file's size is another one by now.
     """
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    temporary = archive.with_name(f".{archive.name}.{os.getpid()}.tmp")
     told = {
         **information,
         "Bag-Size": _readable(sum(sizes.values())),
@@ -67,22 +65,18 @@ def write_bag(
         DECLARATION_NAME: DECLARATION,
         INFORMATION_NAME: "".join(f"{label}: {' '.join(v.split())}\n" for label, v in told.items()),
     }
-    try:
-        with zipfile.ZipFile(temporary, "w") as target:
-            bag = _Bag(target, archive.stem, moment_unix_s)
-            checksums = {}
-            for name in sorted({*files, *texts}):
-                if name in texts:
-                    checksums[PAYLOAD + name] = bag.add_text(PAYLOAD + name, texts[name])
-                else:
-                    with files[name].open("rb") as source:
-                        checksums[PAYLOAD + name] = bag.add(PAYLOAD + name, source, sizes[name])
-            tags[MANIFEST_NAME] = manifest(checksums)
-            tag_checksums = {name: bag.add_text(name, text) for name, text in tags.items()}
-            bag.add_text(TAG_MANIFEST_NAME, manifest(tag_checksums))
-        temporary.replace(archive)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(archive) as draft, zipfile.ZipFile(draft, "w") as target:
+        bag = _Bag(target, archive.stem, moment_unix_s)
+        checksums = {}
+        for name in sorted({*files, *texts}):
+            if name in texts:
+                checksums[PAYLOAD + name] = bag.add_text(PAYLOAD + name, texts[name])
+            else:
+                with files[name].open("rb") as source:
+                    checksums[PAYLOAD + name] = bag.add(PAYLOAD + name, source, sizes[name])
+        tags[MANIFEST_NAME] = manifest(checksums)
+        tag_checksums = {name: bag.add_text(name, text) for name, text in tags.items()}
+        bag.add_text(TAG_MANIFEST_NAME, manifest(tag_checksums))
 
 
 def manifest(checksums: Mapping[str, str]) -> str:

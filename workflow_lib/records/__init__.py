@@ -58,6 +58,7 @@ from workflow_lib.records.columns import (
     STEPS,
     Column,
 )
+from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.files import (
     RecordError,
     read_if_there,
@@ -98,9 +99,11 @@ from workflow_lib.records.tables import (
     inapplicable,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
+from workflow_lib.records.whole_files import whole_file
 
 __all__ = [
     "CELLS",
+    "COMPARISON",
     "GPUS",
     "GPU_COUNTERS",
     "GPU_EVENTS",
@@ -156,5 +159,6 @@ __all__ = [
     "read_json",
     "read_outcome",
     "read_record",
+    "whole_file",
     "write_json",
 ]

@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import functools
 import json
-import os
 import types
 import typing
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from workflow_lib.records.outcomes import OutcomeRecord
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.whole_files import whole_file
 
 Record = TypeVar("Record")
 
@@ -31,16 +31,8 @@ def write_json(path: Path, record: Any) -> None:
     """
     plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
     text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path, durable=True) as draft:
+        draft.write_text(text, encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:

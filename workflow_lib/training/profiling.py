@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gzip
-import os
 import shutil
 import tempfile
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
+
+from workflow_lib.records import whole_file
 
 #: at 9, which is gzip's own choice, text takes ten times as long to become a fifth smaller
 _COMPRESSION_LEVEL = 3
@@ -35,14 +36,12 @@ def write(profiler: profile, path: Path) -> None:
 
     The text, perhaps a gigabyte, passes through the node's temporary directory (``TMPDIR``).
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with tempfile.TemporaryDirectory(prefix="triptych-trace-") as directory:
         text = Path(directory) / "trace.json"
         profiler.export_chrome_trace(str(text))
         with (
+            whole_file(path) as draft,
             text.open("rb") as source,
             gzip.open(draft, "wb", compresslevel=_COMPRESSION_LEVEL) as target,
         ):
             shutil.copyfileobj(source, target, 1 << 20)
-    draft.replace(path)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import hashlib
-import os
 import sys
 import sysconfig
 import time
@@ -21,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib.records import write_json
+from workflow_lib.records import whole_file, write_json
 
 STANDARD_LIBRARY = "python-standard-library"
 PIECE_BYTES = 1 << 20
@@ -155,12 +154,10 @@ def tokenize(
     Raises TokenizeError where a source cannot be used or holds nothing.
     """
     files = documents(sources)
-    output.mkdir(parents=True, exist_ok=True)
-    temporary = output / f".tokens.{os.getpid()}.tmp"
     digest = hashlib.sha256()
     count, told = 0, time.monotonic()
-    try:
-        with temporary.open("wb") as stream:
+    with whole_file(output / "tokens.bin", durable=True) as draft:
+        with draft.open("wb") as stream:
             for number, path in enumerate(files, start=1):
                 for ids in _document_ids(path, tokenizer):
                     if maximum_tokens is not None:
@@ -174,15 +171,10 @@ def tokenize(
                         report(f"{number}/{len(files)} files, {count} tokens")
                 if count == maximum_tokens:
                     break
-            stream.flush()
-            os.fsync(stream.fileno())
         if count == 0:
             raise TokenizeError(f"{sources[0]}: the corpus is empty; give files that hold text")
         # The description goes first and comes back last: it never describes another file's tokens.
         (output / "tokens.json").unlink(missing_ok=True)
-        temporary.replace(output / "tokens.bin")
-    finally:
-        temporary.unlink(missing_ok=True)
     description = {
         "dtype": tokenizer.dtype,
         "tokens": count,

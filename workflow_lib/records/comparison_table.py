@@ -1,0 +1,78 @@
+"""Every column of the table that compares two sweeps.
+
+``docs/reference/columns.md`` is made from this.
+"""
+
+from __future__ import annotations
+
+from workflow_lib.records.columns import columns
+
+#: comparison.parquet: one row a pair and measure; a pair that did not complete on both sides, and a
+#: cell without a partner, has one row without a measure
+COMPARISON = columns(
+    (
+        "match",
+        str,
+        "",
+        "how the cells correspond: same_layout, other_replicas (all but dp is the same), "
+        "other_stages (all but pp is), best (of each side, by the measure), named (as asked for) "
+        "or unmatched",
+    ),
+    ("model", str, "", "name of config/models/<model>.yaml"),
+    ("workload", str, "", "pretrain, lora or inference"),
+    ("cell_a", str, "", "A's cell; null where A has no partner"),
+    ("cell_b", str, "", "B's cell; null where B has no partner"),
+    ("platform_a", str, "", "A's platform"),
+    ("platform_b", str, "", "B's platform"),
+    ("gpus_a", int, "", "GPUs (ranks) of A's cell"),
+    ("gpus_b", int, "", "GPUs (ranks) of B's cell"),
+    ("outcome_a", str, "", "as in cells.parquet"),
+    ("outcome_b", str, "", "as in cells.parquet"),
+    ("runs_a", int, "", "completed runs of A's cell"),
+    ("runs_b", int, "", "completed runs of B's cell"),
+    ("simulated", bool, "", "whether GPU readings of either side were simulated"),
+    (
+        "measure",
+        str,
+        "",
+        "a column of runs.parquet; or energy_per_token_j (1 over tokens_per_j) or "
+        "energy_per_step_j (energy_j over measured_steps)",
+    ),
+    ("unit", str, "", "of value_a and value_b"),
+    (
+        "contrast",
+        str,
+        "",
+        "what estimate and interval are of: ratio (A over B) or difference (A − B)",
+    ),
+    ("value_a", float, "", "median over A's completed runs"),
+    ("value_b", float, "", "median over B's completed runs"),
+    (
+        "estimate",
+        float,
+        "",
+        "Hodges and Lehmann's: median over all pairs of a run of A and one of B",
+    ),
+    ("low", float, "", "lower end of the interval that the runs support"),
+    ("high", float, "", "upper end of the same"),
+    ("coverage", float, "", "how probably that interval holds the true contrast, exactly"),
+    (
+        "systematic_a",
+        float,
+        "",
+        "what A's sensors may be off by: a share of an energy or power; °C of a temperature",
+    ),
+    ("systematic_b", float, "", "the same of B's"),
+    ("wide_low", float, "", "lower end with both systematic errors: the verdict is by it"),
+    ("wide_high", float, "", "upper end of the same"),
+    (
+        "verdict",
+        str,
+        "",
+        "a_more, b_more, not_told_apart; no_verdict (coverage below 90 %, or sensors of unknown "
+        "error); same_runs; refused; missing; only_a_completed, only_b_completed, "
+        "neither_completed; no_partner_in_a, no_partner_in_b",
+    ),
+    ("in_words", str, "", "the same as a sentence, with the interval"),
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+)
