@@ -87,7 +87,7 @@ def write_matrix(directory: Path, count: int) -> list[Path]:
             platform = directory / "recordings" / cell.hardware.platform
             recording, ranks = platform / str(seed), platform / cell.degrees.name
             if recording not in made:
-                write_recording(RunPaths(recording), cell, seed)
+                write_recording(RunPaths(recording), cell, seed, DURATION_S)
             if ranks not in made:
                 write_ranks(RunPaths(ranks), cell)
             made |= {recording, ranks}
@@ -110,16 +110,17 @@ def write_run(paths: RunPaths, cell: Cell, recording: RunPaths, ranks: RunPaths,
     chance = random.Random(seed)
     step_s = MEAN_STEP_S * chance.uniform(0.9, 1.0)
     begin = START_S + IDLE_S + 1 + chance.uniform(0, 0.5)
-    late = [sorted(chance.uniform(0, 0.05) for _ in range(4)) for _ in range(25)]
+    warmup, count = cell.training.warmup_steps, cell.training.measured_steps
+    late = [sorted(chance.uniform(0, 0.05) for _ in range(4)) for _ in range(warmup + count)]
     tokens = cell.training.global_batch_size * cell.model.sequence_length // cell.degrees.dp
     header = ",".join(column.name for column in STEPS)
     texts = []
     for kind in range(4):  # ranks of four kinds, each ending a little later than the one before
         lines = [header]
-        for step in range(WARMUP_STEPS + MEASURED_STEPS):
+        for step in range(warmup + count):
             started = begin + step * step_s
             ended = started + step_s - 0.06 + late[step][kind]
-            phase = "warmup" if step < WARMUP_STEPS else "measured"
+            phase = "warmup" if step < warmup else "measured"
             loss = f"{10 - step * 0.01:.4f}" if kind == 3 else ""
             lines.append(
                 f"{step},{phase},{started:.6f},,{ended:.6f},{loss},{tokens},{10**10},{2 * 10**10}"
@@ -129,7 +130,7 @@ def write_run(paths: RunPaths, cell: Cell, recording: RunPaths, ranks: RunPaths,
         paths.rank_steps(rank).write_text(texts[rank % 4], encoding="utf-8")
 
 
-def write_recording(paths: RunPaths, cell: Cell, seed: int) -> None:
+def write_recording(paths: RunPaths, cell: Cell, seed: int, duration_s: int) -> None:
     """Write telemetry of all nodes of a platform's cells."""
     per_node = cell.ranks_per_node
     name = f"NVIDIA {cell.hardware.gpu}"
@@ -139,14 +140,14 @@ def write_recording(paths: RunPaths, cell: Cell, seed: int) -> None:
             of_node, "nvidia", False, START_S, RATE_HZ, ({"name": name},) * per_node, {}
         )
         write_json(paths.telemetry_start(of_node), start)
-        end = TelemetryEnd(of_node, START_S + DURATION_S, DURATION_S * RATE_HZ, 0, 0, {}, 0.3, 1)
+        end = TelemetryEnd(of_node, START_S + duration_s, duration_s * RATE_HZ, 0, 0, {}, 0.3, 1)
         write_json(paths.telemetry_end(of_node), end)
-        _readings(node, seed, per_node).write_csv(paths.gpu_samples(of_node))
-        _driver_samples(node, seed, per_node).write_csv(paths.power_samples(of_node))
-        _counters(node, seed, per_node).write_csv(paths.gpu_counters(of_node))
+        _readings(node, seed, per_node, duration_s).write_csv(paths.gpu_samples(of_node))
+        _driver_samples(node, seed, per_node, duration_s).write_csv(paths.power_samples(of_node))
+        _counters(node, seed, per_node, duration_s).write_csv(paths.gpu_counters(of_node))
         host = [
             {column.name: at for column in HOST_SAMPLES} | {"unix_time_s": START_S + at}
-            for at in range(DURATION_S + 1)
+            for at in range(duration_s + 1)
         ]
         pl.DataFrame(host).write_csv(paths.host_samples(of_node))
         empty = pl.DataFrame(schema=[column.name for column in GPU_EVENTS])
@@ -173,7 +174,7 @@ def power_w(elapsed_s: float, gpu: int, node: int, seed: int) -> float:
     return 600 + gpu + node + seed + 80 * math.sin(2 * math.pi * elapsed_s / MEAN_STEP_S)
 
 
-def _readings(node: int, seed: int, gpus: int) -> pl.DataFrame:
+def _readings(node: int, seed: int, gpus: int, duration_s: int) -> pl.DataFrame:
     rows = [
         {
             "unix_time_s": START_S + tick / RATE_HZ + gpu * 1e-4,
@@ -187,13 +188,13 @@ def _readings(node: int, seed: int, gpus: int) -> pl.DataFrame:
             "lateness_s": 0.000321,
             "read_cost_s": 0.000012,
         }
-        for tick in range(DURATION_S * RATE_HZ + 1)
+        for tick in range(duration_s * RATE_HZ + 1)
         for gpu in range(gpus)
     ]
     return pl.DataFrame(rows).select(column.name for column in GPU_SAMPLES)
 
 
-def _driver_samples(node: int, seed: int, gpus: int) -> pl.DataFrame:
+def _driver_samples(node: int, seed: int, gpus: int, duration_s: int) -> pl.DataFrame:
     """In the driver's order: of one GPU after the other, a batch every two seconds."""
     batch, start_us = 2 * DRIVER_HZ, int(START_S * 1e6)
     rows = [
@@ -202,18 +203,18 @@ def _driver_samples(node: int, seed: int, gpus: int) -> pl.DataFrame:
             gpu,
             round(1000 * power_w(at / DRIVER_HZ, gpu, node, seed)),
         )
-        for first in range(-batch, DURATION_S * DRIVER_HZ + batch, batch)
+        for first in range(-batch, duration_s * DRIVER_HZ + batch, batch)
         for gpu in range(gpus)
         for at in range(first, first + batch)
     ]
     return pl.DataFrame(rows, schema=[column.name for column in POWER_SAMPLES], orient="row")
 
 
-def _counters(node: int, seed: int, gpus: int) -> pl.DataFrame:
+def _counters(node: int, seed: int, gpus: int, duration_s: int) -> pl.DataFrame:
     """The energy counter is the integral of :func:`power_w`, everything else made up."""
     swing = 80 * MEAN_STEP_S / (2 * math.pi)
     rows = []
-    for at in range(0, DURATION_S + 1, COUNTERS_EVERY_S):
+    for at in range(0, duration_s + 1, COUNTERS_EVERY_S):
         for gpu in range(gpus):
             loaded_s = max(at - IDLE_S, 0)
             energy_j = (100.0 + gpu) * min(at, IDLE_S) + (600 + gpu + node + seed) * loaded_s

@@ -70,6 +70,8 @@ def reduce_run(directory: Path) -> dict[str, Any]:
     idle_s = cell["telemetry"]["idle_baseline_s"]
     for node in paths.sampled_nodes():
         samples = pd.read_csv(paths.gpu_samples(node))
+        for name, bits in _BITS.items():
+            samples[name] = (samples["event_reasons"] & bits != 0) * 1.0
         power = pd.read_csv(paths.power_samples(node))
         power["unix_time_s"] = power["driver_time_us"] / 1e6
         power["power_w"] = power["power_mw"] / 1000
@@ -83,25 +85,22 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             at, watts = driver["unix_time_s"].to_numpy(), driver["power_w"].to_numpy()
             heat = of_gpu["temperature_c"].to_numpy()
             speed = of_gpu["sm_clock_mhz"].to_numpy()
-            inside = of_gpu[of_gpu["unix_time_s"].between(start, end)]
             energy_j = integral(at, watts, start, end)
             row = {
                 "node": node,
                 "gpu": gpu,
                 "energy_j": energy_j,
                 "power_mean_w": energy_j / (end - start),
-                "power_peak_w": driver[driver["unix_time_s"].between(start, end)]["power_w"].max(),
+                "power_peak_w": watts[(at >= start) & (at <= end)].max(),
                 "temperature_mean_c": integral(times, heat, start, end) / (end - start),
-                "temperature_peak_c": inside["temperature_c"].max(),
-                "sm_clock_mean_mhz": integral(times, of_gpu["sm_clock_mhz"].to_numpy(), start, end)
-                / (end - start),
+                "temperature_peak_c": heat[(times >= start) & (times <= end)].max(),
+                "sm_clock_mean_mhz": integral(times, speed, start, end) / (end - start),
             }
-            around = of_gpu["unix_time_s"].between(start - 1, end + 1)
-            row["longest_gap_s"] = of_gpu[around]["unix_time_s"].diff().max()
+            around = times[(times >= start - 1) & (times <= end + 1)]
+            row["longest_gap_s"] = np.diff(around).max()
             idle_end = min(at[0] + idle_s, begun)
             row["idle_power_w"] = integral(at, watts, at[0], idle_end) / (idle_end - at[0])
-            for name, bits in _BITS.items():
-                of_gpu = of_gpu.assign(**{name: (of_gpu["event_reasons"] & bits != 0) * 1.0})
+            for name in _BITS:
                 on = of_gpu[name].to_numpy()
                 row[f"{name}_sampled"] = integral(times, on, start, end) / (end - start)
             counter = counts[gpu]
@@ -141,17 +140,18 @@ def reduce_run(directory: Path) -> dict[str, Any]:
                 temperature[place] += warm
                 hottest[place] = max(hottest[place], warm)
                 clock[place] += integral(times, speed, step_start, step_end) / lasted_s
-            means = [
-                frame[frame["unix_time_s"].between(first, last)]
-                .assign(place=lambda f: ((f["unix_time_s"] - first) // interval_s).clip(0, 149))
-                .groupby("place")[columns]
-                .mean()
-                for frame, columns in (
-                    (of_gpu, ["temperature_c", "sm_clock_mhz", *_BITS]),
-                    (driver, ["power_w"]),
-                )
-            ]
-            series.append(pd.concat(means, axis=1).assign(node=node, gpu=gpu))
+        begins = samples.groupby("gpu")["unix_time_s"].first()
+        means = [
+            frame[frame["unix_time_s"].between(first, last)]
+            .assign(place=lambda f: ((f["unix_time_s"] - first) // interval_s).clip(0, 149))
+            .groupby(["gpu", "place"])[columns]
+            .mean()
+            for frame, columns in (
+                (samples, ["temperature_c", "sm_clock_mhz", *_BITS]),
+                (power[power["unix_time_s"] >= power["gpu"].map(begins)], ["power_w"]),
+            )
+        ]
+        series.append(pd.concat(means, axis=1).assign(node=node))
     table = pd.DataFrame(gpus)
     tokens = counted["tokens"].sum()
     total_j = table["energy_j"].sum()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from workflow_lib.analysis import batch
 from workflow_lib.analysis.__main__ import main
 
 from .synthetic_run import Run
@@ -13,8 +14,12 @@ from .synthetic_run import Run
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_damaged_run_keeps_no_other_from_being_reduced(
-    processes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    processes: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(batch, "_CHUNK", 1)
     runs = [Run().write(tmp_path / f"cell{number}" / "run1") for number in range(3)]
     runs[1].rank_steps(1).unlink()
     directories = [str(run.directory) for run in runs]
@@ -25,7 +30,8 @@ def test_a_damaged_run_keeps_no_other_from_being_reduced(
     assert [run.summary.is_file() for run in runs] == [True, False, True]
 
 
-def test_both_ways_give_the_same_bytes(tmp_path: Path) -> None:
+def test_both_ways_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "_CHUNK", 1)
     written = []
     for processes in ("1", "2"):
         runs = [Run().write(tmp_path / f"{processes}{number}" / "run1") for number in range(2)]
@@ -34,3 +40,7 @@ def test_both_ways_give_the_same_bytes(tmp_path: Path) -> None:
             [path.read_bytes() for r in runs for path in (r.summary, r.step_times, r.series)]
         )
     assert written[0] == written[1]
+
+
+def test_no_runs_are_no_problem() -> None:
+    assert batch.reduce_runs([], processes=2) == []

@@ -13,6 +13,7 @@ from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import RecordError
 
 from .synthetic_run import START, Run
+from .test_counters import write_driver_samples
 
 
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
@@ -45,6 +46,39 @@ def test_damaged_telemetry_is_an_error_that_names_the_line(
     assert main(["reduce", str(paths.directory)]) == 1
     assert capsys.readouterr().err == f"reduce: {samples}:7: {message}\n"
     assert not paths.summary.exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("1700000010000000,0\n", "2 fields, expected 3"),
+        ("1700000010000000,0,1,1\n", "4 fields, expected 3"),
+        ("\n", "0 fields, expected 3"),
+        ("1700000010000000,0,x\n", "power_mw is 'x', expected a finite int"),
+        ("1700000010000000,0,\n", "power_mw is '', expected a finite int"),
+        ("1700000010000000,,100000\n", "gpu is '', expected a finite int"),
+        ("\0\0\0,,\n", "driver_time_us is '\\x00\\x00\\x00', expected a finite int"),
+    ],
+)
+def test_damaged_samples_of_the_driver_are_the_same_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str, message: str
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    write_driver_samples(paths, -10, 50)
+    samples = paths.power_samples("node1")
+    lines = samples.read_text(encoding="utf-8").splitlines(keepends=True)
+    samples.write_text("".join([*lines[:6], damage, *lines[6:]]), encoding="utf-8")
+    assert main(["reduce", str(paths.directory)]) == 1
+    assert capsys.readouterr().err == f"reduce: {samples}:7: {message}\n"
+    assert not paths.summary.exists()
+
+
+def test_readings_of_gpus_that_no_rank_could_have_used_are_left_out(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
+        stream.write(f"{START},-1,99,,,,,,,\n{START},7,99,,,,,,,\n")
+    reduce_run(paths.directory)
+    assert json.loads(paths.summary.read_text(encoding="utf-8"))["run"]["energy_j"] == 20_000.0
 
 
 def test_another_header_is_an_error(tmp_path: Path) -> None:

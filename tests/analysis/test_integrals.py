@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -16,16 +17,22 @@ from .test_metrics import recording  # noqa: F401  (a fixture)
 #: GPU 0: 0 to 10 over a second, then 10 for two. GPU 1: 5 throughout, its temperature read once.
 SAMPLES = pl.DataFrame(
     {
-        "sensor": [0, 1, 0, 1, 0],
-        "unix_time_s": [100.0, 100.0, 101.0, 101.0, 103.0],
-        "power": [0.0, 5.0, 10.0, 5.0, 10.0],
-        "heat": [50.0, None, None, 60.0, 56.0],
+        "sensor": [0, 0, 0, 1, 1],
+        "unix_time_s": [100.0, 101.0, 103.0, 100.0, 101.0],
+        "power": [0.0, 10.0, 10.0, 5.0, 5.0],
+        "heat": [50.0, None, 56.0, None, 60.0],
     }
 )
 
 
 def prepared() -> Integrals:
     return Integrals(SAMPLES, {"power": pl.col("power"), "heat": pl.col("heat")})
+
+
+def integral(of: Integrals, quantity: str, gpu: int, start: float, end: float) -> float | None:
+    """Over one span, in s after 100."""
+    (found,) = of.over(quantity, np.array([gpu]), np.array([100 + start]), np.array([100 + end]))
+    return None if np.isnan(found) else float(found)
 
 
 @pytest.mark.parametrize(
@@ -46,23 +53,20 @@ def prepared() -> Integrals:
 def test_the_integral_over_a_span_is_that_of_the_straight_lines(
     gpu: int, start: float, end: float, power: float | None, heat: float | None
 ) -> None:
-    span = pl.DataFrame(
-        {"sensor": [gpu], "start_unix_s": [100.0 + start], "end_unix_s": [100.0 + end]}
-    )
-    assert prepared().over(span, "power").to_list() == [power]
-    assert prepared().over(span, "heat").to_list() == [heat]
+    assert integral(prepared(), "power", gpu, start, end) == power
+    assert integral(prepared(), "heat", gpu, start, end) == heat
 
 
 def test_what_was_never_read_has_no_integral_and_no_look() -> None:
     nothing = Integrals(SAMPLES.with_columns(heat=None), {"heat": pl.col("heat")})
-    span = pl.DataFrame({"sensor": [0], "start_unix_s": [100.0], "end_unix_s": [101.0]})
-    assert nothing.over(span, "heat").to_list() == [None]
+    assert integral(nothing, "heat", 0, 0.0, 1.0) is None
+    assert nothing.edges("heat") == {}
     assert nothing.looks(Window(100.0, 101.0)) == {"heat": {}}
 
 
 def test_holes_are_where_nothing_was_read_for_too_long() -> None:
-    assert prepared().holes("power", 1.5).rows() == [(0, 101.0, 103.0)]
-    assert prepared().holes("heat", 1.5).rows() == [(0, 100.0, 103.0)]
+    assert prepared().holes("power", 1.5) == [(0, 101.0, 103.0)]
+    assert prepared().holes("heat", 1.5) == [(0, 100.0, 103.0)]
 
 
 def test_looks_are_those_of_one_window_over_a_real_recording(
@@ -71,10 +75,10 @@ def test_looks_are_those_of_one_window_over_a_real_recording(
     began = recording["unix_time_s"][0]
     window = Window(began + 10.03, began + 41.77)
     quantities = {name: pl.col(name) for name in ("power_w", "temperature_c")}
-    looks = Integrals(recording.rename({"gpu": "sensor"}), quantities).looks(window)
+    by_gpu = recording.rename({"gpu": "sensor"}).sort("sensor", maintain_order=True)
+    looks = Integrals(by_gpu, quantities).looks(window)
     # A double tells times of day to 0.2 µs.
-    for name, value in quantities.items():
-        found = metrics.over_window(recording.lazy(), value, window).collect()
-        for row in found.iter_rows(named=True):
-            expected: dict[str, Any] = {key: row[key] for key in looks[name][row["gpu"]]}
-            assert looks[name][row["gpu"]] == pytest.approx(expected, rel=1e-8)
+    for name in quantities:
+        for gpu, figures in metrics.over_window(recording, name, window).items():
+            expected: dict[str, Any] = {key: figures[key] for key in looks[name][gpu]}
+            assert looks[name][gpu] == pytest.approx(expected, rel=1e-8)

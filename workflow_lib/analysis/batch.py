@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
@@ -20,16 +21,18 @@ _THREADS = "POLARS_MAX_THREADS"
 def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
     """Reduce each run, and return what was wrong with those that could not be, in order.
 
-    One damaged run keeps no other from being reduced.
+    One damaged run keeps no other from being reduced. No more processes start than have runs
+    to reduce.
     """
-    if processes == 1 or len(directories) == 1:
+    processes = min(processes, math.ceil(len(directories) / _CHUNK))
+    if processes <= 1:
         problems = [_problem(directory) for directory in directories]
     else:
         # polars must not be forked: its threads' locks would stay held in the child.
         context = multiprocessing.get_context("spawn")
         with (
             _single_threaded_children(),
-            ProcessPoolExecutor(min(processes, len(directories)), context) as pool,
+            ProcessPoolExecutor(processes, context) as pool,
         ):
             problems = list(pool.map(_problem, directories, chunksize=_CHUNK))
     return [problem for problem in problems if problem]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.integrals import Integrals
@@ -179,16 +180,18 @@ def _power_integrals(
 
     For a second beyond the first and the last reading, power is taken to be what it was there.
     """
-    time = pl.col("moment_unix_s")
-    within = time.clip(pl.col("first_unix_s"), pl.col("last_unix_s"))
-    beyond_s = time - within
-    held_w = pl.when(beyond_s < 0).then(pl.col("first")).otherwise(pl.col("last"))
-    frame = pl.DataFrame(
-        moments, schema={"sensor": pl.Int64, "moment_unix_s": pl.Float64}, orient="row"
-    ).join(power.edges("power_w"), on="sensor", how="left", maintain_order="left")
-    clipped = frame.select("sensor", moment_unix_s=within)
-    integral = power.until(clipped, "power_w")
-    values = frame.select(
-        pl.when(beyond_s.abs() <= _POWER_HELD_S).then(integral + beyond_s * held_w)
-    ).to_series()
-    return dict(zip(moments, values.to_list(), strict=True))
+    edges = power.edges("power_w")
+    known = [moment for moment in moments if moment[0] in edges]
+    within = [
+        min(max(time, edges[sensor][0].start_unix_s), edges[sensor][0].end_unix_s)
+        for sensor, time in known
+    ]
+    sensors = np.array([sensor for sensor, _ in known], dtype=np.int64)
+    integrals = power.until("power_w", sensors, np.array(within, dtype=np.float64)).tolist()
+    until: dict[tuple[int, float], float | None] = dict.fromkeys(moments)
+    for (sensor, time), clipped, integral in zip(known, within, integrals, strict=True):
+        beyond_s = time - clipped
+        _, first_w, last_w = edges[sensor]
+        if abs(beyond_s) <= _POWER_HELD_S:
+            until[sensor, time] = integral + beyond_s * (first_w if beyond_s < 0 else last_w)
+    return until

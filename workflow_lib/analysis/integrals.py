@@ -5,6 +5,8 @@ quantity is a straight line; so over a span it is the difference of two such int
 and at its start. It is the trapezoid rule with interpolated edges, as
 :func:`workflow_lib.analysis.metrics.over_window` has it, without going through all readings for
 each span anew: a run has hundreds of them, and each GPU ten thousands of readings.
+
+In arrays, what is not known is NaN: no file has one.
 """
 
 from __future__ import annotations
@@ -14,27 +16,32 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from workflow_lib.analysis.metrics import Window
 
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+
 #: readings of two GPUs are further apart than this on the axis where they are looked up
 _BEYOND_S = 1.0
-
-_TIME, _SENSOR = pl.col("unix_time_s"), pl.col("sensor")
 
 
 @dataclass(frozen=True)
 class _Readings:
-    """Rows that hold all of some quantities, GPU by GPU in the order of time.
+    """Rows that hold all of some quantities, GPU by GPU in the order of time: arrays of as many
+    elements as there are rows."""
 
-    Columns ``sensor``, ``unix_time_s``, ``key`` (one axis on which the GPUs' readings lie one after
-    the other, each GPU's ``apart_s`` from the next one's), ``next_s`` (until the GPU's next
-    reading, null at its last), and of each quantity itself and ``<name>_integral``.
-    """
-
-    rows: pl.DataFrame
-    names: tuple[str, ...]
+    sensors: Numbers
+    times: Floats
+    #: until the GPU's next reading; NaN at its last
+    next_s: Floats
+    #: one axis on which the GPUs' readings lie one after the other, each GPU's ``apart_s`` from the
+    #: next one's
+    keys: Floats
+    values: Mapping[str, Floats]
     origin_unix_s: float
     apart_s: float
 
@@ -43,81 +50,69 @@ class _Readings:
         """Prepare readings.
 
         ``samples`` has ``sensor``, ``unix_time_s`` and ``names``, no nulls, and each GPU's rows in
-        the order of time.
+        the order of time, after those of GPUs with lower numbers.
         """
-        origin, end = samples.select(first=_TIME.min(), last=_TIME.max()).row(0)
-        origin = origin or 0.0
-        apart_s = (end or 0.0) - origin + 2 * _BEYOND_S
-        next_s = pl.when(_SENSOR.shift(-1) == _SENSOR).then(_TIME.shift(-1) - _TIME)
-        rows = samples.sort("sensor", maintain_order=True).with_columns(
-            key=_SENSOR * apart_s + (_TIME - origin), next_s=next_s
-        )
-        # From one GPU to the next the sum goes on: only differences within a GPU mean anything.
-        half_s = pl.col("next_s").fill_null(0.0) / 2
-        rows = rows.with_columns(
-            (half_s * (pl.col(name) + pl.col(name).shift(-1)))
-            .shift(1, fill_value=0.0)
-            .cum_sum()
-            .alias(f"{name}_integral")
-            for name in names
-        )
-        return _Readings(rows, tuple(names), origin, apart_s)
+        sensors, times = samples["sensor"].to_numpy(), samples["unix_time_s"].to_numpy()
+        origin, end = (times.min(), times.max()) if times.size else (0.0, 0.0)
+        apart_s = end - origin + 2 * _BEYOND_S
+        next_s = np.full(times.size, np.nan)
+        next_s[:-1] = np.where(sensors[1:] == sensors[:-1], times[1:] - times[:-1], np.nan)
+        keys = sensors * apart_s + (times - origin)
+        values = {name: samples[name].to_numpy() for name in names}
+        return _Readings(sensors, times, next_s, keys, values, origin, apart_s)
 
     @cached_property
-    def edges(self) -> pl.DataFrame:
-        """The first and the last row of each GPU that has one: ``sensor``, ``first_unix_s``,
-        ``last_unix_s``, and of each quantity ``<name>_first`` and ``<name>_last``."""
-        firsts = self.rows.filter(_SENSOR.shift(1).is_null() | (_SENSOR.shift(1) != _SENSOR))
-        lasts = self.rows.filter(pl.col("next_s").is_null())
-        return firsts.select(
-            "sensor",
-            first_unix_s=_TIME,
-            last_unix_s=lasts["unix_time_s"],
-            **{f"{name}_first": pl.col(name) for name in self.names},
-            **{f"{name}_last": lasts[name] for name in self.names},
+    def firsts(self) -> Numbers:
+        """The row of each GPU's first reading, in the order of GPUs."""
+        return np.flatnonzero(np.diff(self.sensors, prepend=-1))
+
+    @cached_property
+    def lasts(self) -> Numbers:
+        """And of its last."""
+        return np.flatnonzero(np.isnan(self.next_s))
+
+    @cached_property
+    def integrals(self) -> Mapping[str, Floats]:
+        """Of each quantity until each reading. From one GPU to the next the sum goes on: only
+        differences within a GPU mean anything."""
+        half_s = np.nan_to_num(self.next_s[:-1]) / 2
+        found = {}
+        for name, value in self.values.items():
+            found[name] = np.zeros(value.size)
+            np.cumsum(half_s * (value[:-1] + value[1:]), out=found[name][1:])
+        return found
+
+    def until(self, sensors: Numbers, moments: Floats, names: Sequence[str]) -> list[Floats]:
+        """The integral of quantities until each moment, NaN where readings do not reach."""
+        if not self.times.size:
+            return [np.full(moments.shape, np.nan) for _ in names]
+        since_origin = np.clip(
+            moments - self.origin_unix_s, -_BEYOND_S / 2, self.apart_s - _BEYOND_S
         )
-
-    def until(self, moments: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-        """The integral of quantities until each moment, null where readings do not reach.
-
-        ``moments`` has ``sensor`` and ``moment_unix_s``; rows stay in their order.
-        """
-        if not self.rows.height:
-            nothing = pl.repeat(None, moments.height, dtype=pl.Float64)
-            return pl.select(nothing.alias(name) for name in names)
-        since_origin = pl.col("moment_unix_s") - self.origin_unix_s
-        beyond_s = self.apart_s - _BEYOND_S
-        keys = moments.select(_SENSOR * self.apart_s + since_origin.clip(-_BEYOND_S / 2, beyond_s))
-        found = self.rows["key"].search_sorted(keys.to_series(), side="right").cast(pl.Int64) - 1
-        before = found.clip(0)
-        after = (before + 1).clip(0, self.rows.height - 1)
-        columns = ("sensor", "unix_time_s", "next_s")
-        at = self.rows.select(
-            pl.col(*columns, *names, *(f"{name}_integral" for name in names)).gather(before),
-            *(pl.col(name).gather(after).alias(f"{name}_next") for name in names),
-        ).with_columns(moments["moment_unix_s"], moments["sensor"].alias("wanted"))
-        since, next_s = pl.col("moment_unix_s") - _TIME, pl.col("next_s")
+        keys = sensors * self.apart_s + since_origin
+        before = np.maximum(np.searchsorted(self.keys, keys, side="right") - 1, 0)
+        after = np.minimum(before + 1, self.times.size - 1)
+        since = moments - self.times[before]
         # A moment before a GPU's first reading is found at another's last, or before them all.
-        reached = (pl.col("wanted") == _SENSOR) & (since >= 0)
-        return at.select(
-            pl.when(reached & (since == 0))
-            .then(pl.col(f"{name}_integral"))
-            .when(reached)  # beyond the last reading there is no next one, and this is null
-            .then(
-                pl.col(f"{name}_integral")
-                + since * pl.col(name)
-                + since * since / next_s * (pl.col(f"{name}_next") - pl.col(name)) / 2
-            )
-            .alias(name)
-            for name in names
-        )
+        reached = (sensors == self.sensors[before]) & (since >= 0)
+        found = []
+        for name in names:
+            value, integral = self.values[name], self.integrals[name][before]
+            at = value[before]
+            # Beyond the last reading there is no next one, and this is NaN.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                rise = since * since / self.next_s[before] * (value[after] - at) / 2
+            inside = np.where(since == 0, integral, integral + since * at + rise)
+            found.append(np.where(reached, inside, np.nan))
+        return found
 
 
 class Integrals:
     """Quantities that were read of a run's GPUs, which have a number each, where they were read.
 
-    ``samples`` has ``sensor`` and ``unix_time_s`` (s), each GPU's rows in the order of time;
-    ``quantities`` are computed of its columns, and null where they were not read.
+    ``samples`` has ``sensor`` and ``unix_time_s`` (s), GPU by GPU in the order of their numbers,
+    each GPU's rows in the order of time; ``quantities`` are computed of its columns, and null where
+    they were not read.
     """
 
     def __init__(self, samples: pl.DataFrame, quantities: Mapping[str, pl.Expr]) -> None:
@@ -127,58 +122,51 @@ class Integrals:
             *(value.cast(pl.Float64).alias(f"_{name}") for name, value in quantities.items()),
         )
         frame = frame.rename({f"_{name}": name for name in quantities})
-        nulls = frame.null_count().row(0, named=True)
-        whole = [name for name in quantities if not nulls[name]]
-        together = [whole] if whole else []
+        whole = [name for name in quantities if not frame[name].null_count()]
         self._of: dict[str, _Readings] = {}
-        for names in (*together, *([name] for name in quantities if nulls[name])):
-            rows = frame.select("sensor", "unix_time_s", *names).drop_nulls()
-            self._of |= dict.fromkeys(names, _Readings.of(rows, names))
+        if whole:
+            self._of |= dict.fromkeys(whole, _Readings.of(frame, whole))
+        for name in quantities:
+            if name not in self._of:
+                rows = frame.select("sensor", "unix_time_s", name).drop_nulls()
+                self._of[name] = _Readings.of(rows, [name])
 
-    def over(self, spans: pl.DataFrame, quantity: str) -> pl.Series:
-        """The integral (unit·s) over each span, null where readings do not reach to its ends.
+    def over(self, quantity: str, sensors: Numbers, starts: Floats, ends: Floats) -> Floats:
+        """The integral (unit·s) over spans, NaN where readings do not reach to their ends.
 
-        ``spans`` has ``sensor``, ``start_unix_s`` and ``end_unix_s``.
+        ``sensors``, ``starts`` and ``ends`` (s since the epoch) are broadcast to one shape.
         """
-        ends = [
-            spans.select("sensor", moment_unix_s=edge) for edge in ("start_unix_s", "end_unix_s")
-        ]
-        until = self.until(pl.concat(ends), quantity)
-        return until.tail(spans.height) - until.head(spans.height)
+        sensors, starts, ends = np.broadcast_arrays(sensors, starts, ends)
+        return self.until(quantity, sensors, ends) - self.until(quantity, sensors, starts)
 
-    def until(self, moments: pl.DataFrame, quantity: str) -> pl.Series:
-        """The integral until each moment from a fixed one of its GPU on, so that differences are
-        integrals; null where readings do not reach.
+    def until(self, quantity: str, sensors: Numbers, moments: Floats) -> Floats:
+        """The integral until each moment (s since the epoch) from a fixed one of its GPU on, so
+        that differences are integrals; NaN where readings do not reach. Arrays of one shape."""
+        return self._of[quantity].until(sensors, moments, (quantity,))[0]
 
-        ``moments`` has ``sensor`` and ``moment_unix_s``.
-        """
-        return self._of[quantity].until(moments, (quantity,)).to_series()
+    def holes(self, quantity: str, longer_than_s: float) -> list[tuple[int, float, float]]:
+        """Where it was not read for too long: GPU, and from when until when."""
+        readings = self._of[quantity]
+        rows = np.flatnonzero(readings.next_s > longer_than_s)
+        start = readings.times[rows]
+        end = start + readings.next_s[rows]
+        return list(zip(readings.sensors[rows].tolist(), start.tolist(), end.tolist(), strict=True))
 
-    def holes(self, quantity: str, longer_than_s: float) -> pl.DataFrame:
-        """Where it was not read for too long: ``sensor``, ``start_unix_s`` and ``end_unix_s``."""
-        return (
-            self._of[quantity]
-            .rows.filter(pl.col("next_s") > longer_than_s)
-            .select("sensor", start_unix_s=_TIME, end_unix_s=_TIME + pl.col("next_s"))
-        )
-
-    def edges(self, quantity: str) -> pl.DataFrame:
-        """The first and the last reading of each GPU that has one.
-
-        Columns ``sensor``, ``first_unix_s``, ``last_unix_s``, ``first`` and ``last``.
-        """
-        return self._of[quantity].edges.select(
-            "sensor",
-            "first_unix_s",
-            "last_unix_s",
-            first=f"{quantity}_first",
-            last=f"{quantity}_last",
-        )
-
-    def spans(self, quantity: str) -> dict[int, Window]:
-        """From its first to its last reading, of each GPU that has one."""
-        edges = self.edges(quantity).select("sensor", "first_unix_s", "last_unix_s")
-        return {sensor: Window(first, last) for sensor, first, last in edges.iter_rows()}
+    def edges(self, quantity: str) -> dict[int, tuple[Window, float, float]]:
+        """From the first to the last reading of each GPU that has one, and these two readings."""
+        readings = self._of[quantity]
+        firsts, lasts, value = readings.firsts, readings.lasts, readings.values[quantity]
+        return {
+            sensor: (Window(start, end), first, last)
+            for sensor, start, end, first, last in zip(
+                readings.sensors[firsts].tolist(),
+                readings.times[firsts].tolist(),
+                readings.times[lasts].tolist(),
+                value[firsts].tolist(),
+                value[lasts].tolist(),
+                strict=True,
+            )
+        }
 
     def looks(self, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
         """What each quantity does within a window, as quantity → GPU → figures.
@@ -189,53 +177,67 @@ class Integrals:
         """
         found: dict[str, dict[int, dict[str, Any]]] = {}
         for readings in {id(each): each for each in self._of.values()}.values():
-            for name, of_gpus in _looks(readings, window).items():
-                found[name] = of_gpus
+            found |= _looks(readings, window)
         return found
 
 
 def _looks(readings: _Readings, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
     start, end = window.start_unix_s, window.end_unix_s
-    rows = readings.rows
-    gpus = readings.edges.select("sensor", "first_unix_s", "last_unix_s")
-    inside = rows.select("sensor", "unix_time_s", *readings.names).filter(
-        _TIME.is_between(start, end)
-    )
-    figures = inside.group_by("sensor").agg(
-        pl.len().alias("readings"),
-        *(pl.col(name).max().alias(f"{name}_peak") for name in readings.names),
-        *(pl.col(name).min().alias(f"{name}_lowest") for name in readings.names),
-    )
-    gaps = (
-        rows.select("sensor", "unix_time_s", "next_s")
-        .filter((end > _TIME) & (start < _TIME + pl.col("next_s")))
-        .group_by("sensor")
-        .agg(longest_gap_s=pl.col("next_s").max())
-    )
-    until = [
-        readings.until(gpus.select("sensor", moment_unix_s=pl.lit(edge)), readings.names)
-        for edge in (start, end)
-    ]
-    whole = (
-        gpus.with_columns(
-            *(
-                (until[1][name] - until[0][name]).alias(f"{name}_integral")
-                for name in readings.names
-            )
+    times, firsts = readings.times, readings.firsts
+    gpus = readings.sensors[firsts]
+    inside = np.flatnonzero((times >= start) & (times <= end))
+    # A gap that the window has a part of; a GPU's last reading has none after it.
+    gaps = np.flatnonzero((end > times) & (start < times + readings.next_s))
+    counts = np.zeros(gpus.size, dtype=np.int64)
+    seen, at = _runs(readings.sensors[inside])
+    places = np.searchsorted(gpus, seen)
+    counts[places] = np.diff(at, append=inside.size)
+    torn, gaps_at = _runs(readings.sensors[gaps])
+    longest: list[float | None] = [None] * gpus.size
+    if gaps.size:
+        for place, gap in zip(
+            np.searchsorted(gpus, torn).tolist(),
+            np.maximum.reduceat(readings.next_s[gaps], gaps_at).tolist(),
+            strict=True,
+        ):
+            longest[place] = gap
+    shared = [
+        {"readings": count, "first_unix_s": first, "last_unix_s": last, "longest_gap_s": gap}
+        for count, first, last, gap in zip(
+            counts.tolist(),
+            times[firsts].tolist(),
+            times[readings.lasts].tolist(),
+            longest,
+            strict=True,
         )
-        .join(figures, on="sensor", how="left")
-        .join(gaps, on="sensor", how="left")
-        .with_columns(pl.col("readings").fill_null(0))
-        .to_dicts()
+    ]
+    names = list(readings.values)
+    begins, ends = (
+        readings.until(gpus, np.full(gpus.size, moment), names) for moment in (start, end)
     )
-    shared = ("readings", "first_unix_s", "last_unix_s", "longest_gap_s")
-    return {
-        name: {
-            row["sensor"]: {
-                **{figure: row[figure] for figure in shared},
-                **{figure: row[f"{name}_{figure}"] for figure in ("integral", "peak", "lowest")},
-            }
-            for row in whole
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for name, until_start, until_end in zip(names, begins, ends, strict=True):
+        figures: list[list[Any]] = [_or_none(until_end - until_start), [], []]
+        value = readings.values[name][inside]
+        for figure, extreme in ((1, np.maximum), (2, np.minimum)):
+            extremes = np.full(gpus.size, np.nan)
+            if inside.size:
+                extremes[places] = extreme.reduceat(value, at)
+            figures[figure] = _or_none(extremes)
+        found[name] = {
+            gpu: {**of_gpu, "integral": integral, "peak": peak, "lowest": lowest}
+            for gpu, of_gpu, integral, peak, lowest in zip(
+                gpus.tolist(), shared, *figures, strict=True
+            )
         }
-        for name in readings.names
-    }
+    return found
+
+
+def _runs(sensors: Numbers) -> tuple[Numbers, Numbers]:
+    """The GPUs of rows that lie GPU by GPU, and where each one's rows begin."""
+    at = np.flatnonzero(np.diff(sensors, prepend=-1))
+    return sensors[at], at
+
+
+def _or_none(values: Floats) -> list[float | None]:
+    return [None if value != value else value for value in values.tolist()]  # NaN alone differs

@@ -15,7 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 # NVML clocks-event-reasons bits (nvml.h, nvmlClocksEventReason*).
@@ -39,13 +42,12 @@ class Window:
         return self.end_unix_s - self.start_unix_s
 
 
-def over_window(samples: pl.LazyFrame, value: pl.Expr, window: Window) -> pl.LazyFrame:
-    """What a quantity does within a window, one row for each GPU that has a reading of it.
+def over_window(samples: pl.DataFrame, quantity: str, window: Window) -> dict[int, dict[str, Any]]:
+    """What a quantity does within a window, for each GPU that has a reading of it.
 
-    ``samples`` has ``gpu`` and ``unix_time_s`` (s), in the order of time; ``value`` may be null in
-    some. Columns of the answer, ``u`` being the value's unit:
+    ``samples`` has ``gpu`` and ``unix_time_s`` (s), in the order of time; ``quantity`` is a column,
+    null where it was not read. Of each GPU, u being the quantity's unit:
 
-    - ``gpu``
     - ``integral`` (u·s): the trapezoid rule, Σ (b − a)·v((a + b)/2) over the segments cut to the
       window, v being the straight line between two readings
     - ``increase`` (u): v(end) − v(start), for cumulative counters
@@ -55,30 +57,35 @@ def over_window(samples: pl.LazyFrame, value: pl.Expr, window: Window) -> pl.Laz
     - ``longest_gap_s``: the longest time between two readings that the window has a part of
     - ``falls``: whether the quantity ever decreases there
     """
+    read = samples.select("gpu", "unix_time_s", pl.col(quantity).cast(pl.Float64)).drop_nulls()
+    gpus, times, values = (column.to_numpy() for column in read.iter_columns())
+    return {
+        gpu: _of_gpu(times[gpus == gpu], values[gpus == gpu], window)
+        for gpu in np.unique(gpus).tolist()
+    }
+
+
+def _of_gpu(
+    times: npt.NDArray[np.float64], values: npt.NDArray[np.float64], window: Window
+) -> dict[str, Any]:
     start, end = window.start_unix_s, window.end_unix_s
-    time, reading = pl.col("unix_time_s"), pl.col("value")
-    next_time, next_reading = time.shift(-1), reading.shift(-1)
-    left = pl.max_horizontal(time, pl.lit(start))
-    right = pl.min_horizontal(next_time, pl.lit(end))
-    inside = next_time.is_not_null() & (right > left)
-    slope = (next_reading - reading) / (next_time - time)
-    middle = reading + slope * ((left + right) / 2 - time)
-    return (
-        samples.select("gpu", "unix_time_s", value=value.cast(pl.Float64))
-        .filter(reading.is_not_null())
-        .group_by("gpu")
-        .agg(
-            integral=((right - left) * middle).filter(inside).sum(),
-            increase=((right - left) * slope).filter(inside).sum(),
-            readings=time.is_between(start, end).sum(),
-            peak=reading.filter(time.is_between(start, end)).max(),
-            lowest=reading.filter(time.is_between(start, end)).min(),
-            first_unix_s=time.first(),
-            last_unix_s=time.last(),
-            longest_gap_s=(next_time - time).filter(inside).max(),
-            falls=(slope < 0).filter(inside).any(),
-        )
-    )
+    left, right = np.maximum(times[:-1], start), np.minimum(times[1:], end)
+    parts = right > left
+    lasting, left, right = np.diff(times)[parts], left[parts], right[parts]
+    slopes = np.diff(values)[parts] / lasting
+    middles = values[:-1][parts] + slopes * ((left + right) / 2 - times[:-1][parts])
+    inside = values[(times >= start) & (times <= end)]
+    return {
+        "integral": math.fsum((right - left) * middles),
+        "increase": math.fsum((right - left) * slopes),
+        "readings": inside.size,
+        "peak": inside.max().item() if inside.size else None,
+        "lowest": inside.min().item() if inside.size else None,
+        "first_unix_s": times[0].item(),
+        "last_unix_s": times[-1].item(),
+        "longest_gap_s": lasting.max().item() if lasting.size else None,
+        "falls": bool((slopes < 0).any()),
+    }
 
 
 def power_capped() -> pl.Expr:

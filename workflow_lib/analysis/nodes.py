@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
+import numpy as np
 
 from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import counted_energies, spans_of
@@ -16,6 +16,7 @@ from workflow_lib.analysis.gpus import (
     Gpu,
     empty_row,
 )
+from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.records import Hardware
@@ -129,33 +130,25 @@ def reduce_nodes(
 
 def mean_over_spans(
     recordings: Recordings, sensors: Sequence[int], quantity: str, windows: Sequence[Window]
-) -> pl.DataFrame:
-    """The time-weighted mean of a quantity in each of several windows: a row a window and sensor.
+) -> Floats:
+    """The time-weighted mean of a quantity in each of several windows.
 
-    Columns ``place`` (the window's), ``sensor`` and ``mean``, null where readings do not reach.
+    Of the shape (sensors, windows), NaN where readings do not reach.
     """
-    return _integrals(recordings, sensors, quantity, windows).select(
-        "place", "sensor", mean=pl.col("integral") / pl.col("duration_s")
-    )
+    means = _integrals(recordings, sensors, quantity, windows)
+    means /= [window.duration_s for window in windows]
+    return means
 
 
 def _integrals(
     recordings: Recordings, sensors: Sequence[int], quantity: str, windows: Sequence[Window]
-) -> pl.DataFrame:
-    """The integral of a quantity over each window, a row a window and sensor, or null."""
-    spans = pl.DataFrame(
-        {
-            "place": range(len(windows)),
-            "start_unix_s": [window.start_unix_s for window in windows],
-            "end_unix_s": [window.end_unix_s for window in windows],
-        },
-        schema={"place": pl.Int64, "start_unix_s": pl.Float64, "end_unix_s": pl.Float64},
-    ).join(pl.DataFrame({"sensor": list(sensors)}, schema={"sensor": pl.Int64}), how="cross")
-    return spans.select(
-        "place",
-        "sensor",
-        integral=recordings.of(quantity).over(spans, quantity),
-        duration_s=pl.col("end_unix_s") - pl.col("start_unix_s"),
+) -> Floats:
+    """The integral of a quantity over each window, of the shape (sensors, windows), or NaN."""
+    return recordings.of(quantity).over(
+        quantity,
+        np.array(sensors, dtype=np.int64)[:, None],
+        np.array([window.start_unix_s for window in windows]),
+        np.array([window.end_unix_s for window in windows]),
     )
 
 
@@ -164,25 +157,18 @@ def _energies_j(
 ) -> dict[str, float]:
     """The energy of each node's power-reporting GPUs over several windows together."""
     sensors = recordings.sensors(hardware.gpus_per_package)
-    energies = _integrals(recordings, sensors, "power_w", windows)
+    of_sensors = _integrals(recordings, sensors, "power_w", windows)
     of_nodes: dict[str, float] = {}
-    sums = energies.group_by("sensor").agg(pl.col("integral").sum()).sort("sensor")
-    for sensor, energy_j in sums.iter_rows():
+    for sensor, energies in zip(sensors, of_sensors.tolist(), strict=True):
         node, _ = recordings.place(sensor)
-        of_nodes[node] = of_nodes.get(node, 0.0) + energy_j
+        of_nodes[node] = of_nodes.get(node, 0.0) + sum(energies)
     return of_nodes
 
 
 def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
     """:func:`metrics.over_window` of each node's own quantities, as column → sensor → row."""
-    host = recordings.host.lazy().select(pl.all().exclude("sensor"), gpu=pl.col("sensor"))
-    frames = pl.collect_all(
-        [metrics.over_window(host, pl.col(column), window) for column in _HOST_FIGURES]
-    )
-    return {
-        column: {row["gpu"]: row for row in frame.iter_rows(named=True)}
-        for column, frame in zip(_HOST_FIGURES, frames, strict=True)
-    }
+    host = recordings.host.rename({"sensor": "gpu"})
+    return {column: metrics.over_window(host, column, window) for column in _HOST_FIGURES}
 
 
 def _over_host(
@@ -223,7 +209,8 @@ def _idle_powers(
 ) -> dict[str, Known]:
     """Each node's mean power by the trapezoid rule, of the GPUs that report it, over the idle
     baseline."""
-    read = recordings.power_over_time.spans("power_w")
+    edges = recordings.power_over_time.edges("power_w")
+    read = {sensor: span for sensor, (span, _, _) in edges.items()}
     found: dict[str, Known] = {}
     windows: dict[str, Window] = {}
     reporting: dict[str, list[int]] = {node: [] for node in recordings.nodes}
@@ -250,21 +237,7 @@ def _idle_powers(
             found[node] = None, f"telemetry of node {node} ended before training began"
         else:
             windows[node] = window
-    spans = [
-        (sensor, window.start_unix_s, window.end_unix_s)
-        for node, window in windows.items()
-        for sensor in reporting[node]
-    ]
-    types = {"sensor": pl.Int64, "start_unix_s": pl.Float64, "end_unix_s": pl.Float64}
-    frame = pl.DataFrame(spans, schema=types, orient="row")
-    energies = dict(
-        zip(
-            frame["sensor"].to_list(),
-            recordings.power_over_time.over(frame, "power_w").to_list(),
-            strict=True,
-        )
-    )
     for node, window in windows.items():
-        total_j = sum(energies[sensor] for sensor in reporting[node])
-        found[node] = total_j / window.duration_s, ""
+        energies = _integrals(recordings, reporting[node], "power_w", [window])[:, 0]
+        found[node] = sum(energies.tolist()) / window.duration_s, ""
     return found

@@ -10,6 +10,7 @@ more efficient than it was.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
             trained = _add_training(row, steps, otherwise)
             row.set("cool_down_s", *cool_down_s(paths, cell))
             nodes = sorted({rank.node for rank in steps.ranks})
-            overhead = overhead_rows(paths, cell, nodes, steps.measured, _simulated(paths))
+            overhead = overhead_rows(paths, cell, nodes, steps.measured, row.values["simulated"])
         else:
             otherwise = "not computed"
             gpus, trained, series = _add_everything(row, paths, steps)
@@ -196,7 +197,8 @@ def _starts(paths: RunPaths) -> list[TelemetryStart]:
 
 def _describe(row: RunRow, paths: RunPaths) -> None:
     try:
-        row.describe(_gpu_name(paths), _simulated(paths))
+        starts = _starts(paths)
+        row.describe(_gpu_name(starts), _simulated(starts))
     except RecordError as error:
         # What the sampler began with being torn is one way for telemetry to be invalid.
         if row.values["outcome"] != Outcome.TELEMETRY_INVALID.value:
@@ -212,13 +214,12 @@ def _within(paths: RunPaths, error: Exception) -> str:
     return str(error).replace(f"{paths.directory}/", "")
 
 
-def _gpu_name(paths: RunPaths) -> str | None:
-    names = {str(gpu["name"]) for start in _starts(paths) for gpu in start.gpus if gpu.get("name")}
+def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
+    names = {str(gpu["name"]) for start in starts for gpu in start.gpus if gpu.get("name")}
     return ", ".join(sorted(names)) or None
 
 
-def _simulated(paths: RunPaths) -> bool | None:
-    starts = _starts(paths)
+def _simulated(starts: Sequence[TelemetryStart]) -> bool | None:
     return any(start.simulated for start in starts) if starts else None
 
 

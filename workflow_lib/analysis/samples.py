@@ -9,9 +9,11 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
+import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.tables import schema
@@ -39,47 +41,58 @@ def read_files(
     """
     names = [column.name for column in columns]
     bodies = [_body(path, names) for path in paths]
-    counts = [body.count(b"\n") for body in bodies]
-    text = b"".join([",".join(names).encode() + b"\n", *bodies])
+    counts = [_lines(body) for body in bodies]
+    files = np.repeat(np.arange(len(paths)), counts)
+    if not files.size:
+        return pl.DataFrame(schema=schema(columns)).with_columns(file=pl.Series(files))
+    header = ",".join(names).encode() + b"\n"
+    text = b"".join([header, *bodies])
+    # The files' own bytes are let go: there may be hundreds of megabytes of them.
+    ends = np.cumsum([len(header), *map(len, bodies)]).tolist()
+    bodies = [memoryview(text)[start:end] for start, end in pairwise(ends)]
     try:
-        frame = pl.read_csv(text, schema=schema(columns), quote_char=None)
+        frame = pl.read_csv(text, schema=schema(columns), quote_char=None).rechunk()
     except pl.exceptions.PolarsError as error:
         _raise_for_bad_file(paths, bodies, columns, required, str(error).splitlines()[0])
     floats = [column.name for column in columns if column.type is float]
     finite = frame.select(pl.col(floats).is_finite().all()).row(0) if floats else ()
     if (
-        frame.height != sum(counts)
+        frame.height != files.size
         or not all(finite)
-        or sum(frame.select(pl.col(list(required)).null_count()).row(0))
+        or any(frame[name].null_count() for name in required)
     ):
         _raise_for_bad_file(paths, bodies, columns, required, "a value is missing or not finite")
     # A line with too many fields fails to parse. One with too few is silently filled up with nulls;
     # but then the last column has one, and there are fewer commas than there should be.
     if frame[names[-1]].null_count():
         for path, body, count in zip(paths, bodies, counts, strict=True):
-            if body.count(b",") != (len(names) - 1) * count:
+            if bytes(body).count(b",") != (len(names) - 1) * count:
                 seen = "the number of fields differs"
                 _raise_for_bad_file([path], [body], columns, required, seen)
-    files = [pl.repeat(place, count, dtype=pl.Int64) for place, count in enumerate(counts)]
-    return frame.with_columns(file=pl.select(pl.concat(files)).to_series())
+    return frame.with_columns(file=pl.Series(files))
 
 
-def _body(path: Path, names: Sequence[str]) -> bytes:
+def _body(path: Path, names: Sequence[str]) -> memoryview:
     """A file's lines below its header, but for a torn last one."""
     text = path.read_bytes()
-    text = text[: text.rfind(b"\n") + 1]
-    if not text:
+    size = text.rfind(b"\n") + 1
+    if not size:
         raise RecordError(f"{path}:1: empty, expected a header; its writer never got to write it")
     end = text.index(b"\n")
     header = text[:end].rstrip(b"\r").decode("utf-8", "replace")
     if header.split(",") != names:
         raise RecordError(f"{path}:1: the header is {header!r}, expected {','.join(names)!r}")
-    return text[end + 1 :]
+    return memoryview(text)[end + 1 : size]
+
+
+def _lines(body: memoryview) -> int:
+    """How many there are: five times as fast as ``bytes.count``."""
+    return int(np.count_nonzero(np.frombuffer(body, dtype=np.uint8) == ord("\n")))
 
 
 def _raise_for_bad_file(
     paths: Sequence[Path],
-    bodies: Sequence[bytes],
+    bodies: Sequence[memoryview],
     columns: Sequence[Column],
     required: Sequence[str],
     seen: str,
@@ -91,9 +104,9 @@ def _raise_for_bad_file(
 
 
 def _check_lines(
-    path: Path, body: bytes, columns: Sequence[Column], required: Sequence[str]
+    path: Path, body: memoryview, columns: Sequence[Column], required: Sequence[str]
 ) -> None:
-    lines = csv.reader(body.decode("utf-8", "replace").splitlines(), quoting=csv.QUOTE_NONE)
+    lines = csv.reader(bytes(body).decode("utf-8", "replace").splitlines(), quoting=csv.QUOTE_NONE)
     for number, fields in enumerate(lines, start=2):
         if len(fields) != len(columns):
             raise RecordError(f"{path}:{number}: {len(fields)} fields, expected {len(columns)}")

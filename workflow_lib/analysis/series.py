@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import polars as pl
 
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.gpus import airflow_of
+from workflow_lib.analysis.integrals import Floats, Numbers
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.analysis.tables import schema
@@ -44,34 +46,53 @@ def series_rows(hardware: Hardware, steps: Steps, recordings: Recordings) -> pl.
     slowest_hz = min(each.start.sample_rate_hz for each in recordings.nodes.values())
     interval_s = max((end - start) / SERIES_POINTS, _LEAST_PERIODS / slowest_hz)
     # A reading at the very end belongs to the last interval.
-    last = max(math.ceil((end - start) / interval_s) - 1, 0)
-    place = ((pl.col("unix_time_s") - start) / interval_s).floor().clip(0, last)
-    # One number is grouped by faster than two.
-    group = pl.col("sensor") * (last + 1) + place.cast(pl.Int64)
-    read, power = (
-        rows.filter(pl.col("unix_time_s").is_between(start, end))
-        .group_by(group.alias("group"))
-        .agg(value.mean().round(decimals).alias(name) for name, (value, decimals) in values.items())
-        for rows, values in ((recordings.samples, _SAMPLED), (recordings.power, _POWER))
-    )
+    count = max(math.ceil((end - start) / interval_s), 1)
+    size = recordings.stride * len(recordings.nodes) * count
+    present = np.zeros(size, dtype=bool)
+    means: dict[str, Floats] = {}
+    for rows, values in ((recordings.samples, _SAMPLED), (recordings.power, _POWER)):
+        times = rows["unix_time_s"].to_numpy()
+        inside = (times >= start) & (times <= end)
+        places = np.floor((times[inside] - start) / interval_s).clip(0, count - 1)
+        groups = rows["sensor"].to_numpy()[inside] * count + places.astype(np.int64)
+        present[groups] = True
+        of_rows = rows.select(
+            value.cast(pl.Float64).alias(name) for name, (value, _) in values.items()
+        )
+        for name in values:
+            means[name] = _means(groups, of_rows[name].to_numpy()[inside], size)
     gpus = [
-        {
-            "sensor": recordings.sensor(node, gpu),
-            "node": node,
-            "gpu": gpu,
-            "airflow": airflow_of(gpu, hardware),
-        }
+        {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware)}
         for node, each in recordings.nodes.items()
         for gpu in each.gpus
     ]
+    sensors = np.array(recordings.sensors())
+    shown = sensors[:, None] * count + np.arange(count)
+    of_gpu, places = np.nonzero(present[shown])
+    groups = shown[of_gpu, places]
+    decimals = {name: digits for name, (_, digits) in (_SAMPLED | _POWER).items()}
     return (
-        read.join(power, on="group", how="full", coalesce=True)
-        .with_columns(sensor=pl.col("group") // (last + 1), place=pl.col("group") % (last + 1))
-        .join(pl.DataFrame(gpus), on="sensor")
-        .sort("sensor", "place")
+        pl.DataFrame(gpus)[of_gpu]
         .with_columns(
-            elapsed_s=start - began + (pl.col("place") + 0.5) * interval_s,
+            pl.Series("elapsed_s", start - began + (places + 0.5) * interval_s),
+            *(pl.Series(name, of_all[groups]) for name, of_all in means.items()),
             interval_s=pl.lit(interval_s),
+        )
+        .with_columns(
+            pl.col(name).fill_nan(None).round(digits) for name, digits in decimals.items()
         )
         .select(names)
     )
+
+
+def _means(groups: Numbers, values: Floats, size: int) -> Floats:
+    """The mean of the values of each of ``size`` groups, in the order of rows; NaN values were not
+    read, and NaN is the mean of none."""
+    known = ~np.isnan(values)
+    if not known.all():
+        groups, values = groups[known], values[known]
+    counts = np.bincount(groups, minlength=size)
+    sums = np.bincount(groups, weights=values, minlength=size)
+    means = np.full(size, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return means

@@ -21,13 +21,14 @@ slopes are few however long the run was; an onset is then known to half a percen
 from __future__ import annotations
 
 import math
-from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
@@ -115,12 +116,7 @@ def drift(series: Series) -> float | None:
     values = series.values
     if len(values) < 2:
         return None
-    slopes = [
-        (later - earlier) / (j - i)
-        for i, earlier in enumerate(values)
-        for j, later in enumerate(values[i + 1 :], start=i + 1)
-    ]
-    change = metrics.median(slopes) * (len(values) - 1)
+    change = _median(_slopes(values)) * (len(values) - 1)
     if not series.relative:
         return change
     level = metrics.median(values)
@@ -179,40 +175,52 @@ def _series(
         return None, unknown
     size = row.cell.hardware.gpus_per_package if quantity == "power_w" else None
     windows = [block.window for block in blocks]
-    frame = mean_over_spans(recordings, recordings.sensors(size), quantity, windows)
-    lacking = frame.filter(pl.col("mean").is_null())
-    if lacking.height:
-        node, _ = recordings.place(int(lacking.select(pl.col("sensor").min()).item()))
+    sensors = recordings.sensors(size)
+    if not sensors:
+        return None, "no GPU that a rank used reports its package's power"
+    means = mean_over_spans(recordings, sensors, quantity, windows)
+    lacking = np.flatnonzero(np.isnan(means).any(axis=1))
+    if lacking.size:
+        node, _ = recordings.place(sensors[lacking[0]])
         return None, f"{node}: {quantity} was not read throughout all steps"
-    means = frame.group_by("place").agg(pl.col("mean").mean()).sort("place")["mean"]
+    over_gpus = (means.sum(axis=0) / len(sensors)).tolist()
     if quantity == "power_w":
-        return Series(means.to_list(), POWER_TOLERANCE, relative=True), ""
-    return Series(means.to_list(), TEMPERATURE_TOLERANCE_C, relative=False), ""
+        return Series(over_gpus, POWER_TOLERANCE, relative=True), ""
+    return Series(over_gpus, TEMPERATURE_TOLERANCE_C, relative=False), ""
 
 
 def _steady_from(series: Series) -> set[int]:
-    """The places from which on to its end a series is steady.
-
-    From the end to the start, each value adds its slopes to all later ones, kept in order.
-    """
+    """The places from which on to its end a series is steady."""
     values, count = series.values, len(series.values)
-    slopes: list[float] = []
+    slopes = _slopes(values)
     found = set()
     fewest = max(FEWEST_BLOCKS, math.ceil(_LEAST_SHARE * count))
-    for i in range(count - 2, -1, -1):
-        for j in range(i + 1, count):
-            insort(slopes, (values[j] - values[i]) / (j - i))
+    for i in range(count - fewest + 1):
         rest = values[i:]
-        if len(rest) < fewest:
-            continue
         level, half = metrics.median(rest), len(rest) // 2
         allowed = series.tolerance * (abs(level) if series.relative else 1.0)
         changes = (
-            metrics.quantile(slopes, 0.5) * (len(rest) - 1),
             metrics.median(rest[-half:]) - metrics.median(rest[:half]),
             rest[0] - level,
             metrics.median(rest[-FEWEST_BLOCKS:]) - level,
         )
-        if all(abs(change) <= allowed for change in changes):
+        if any(abs(change) > allowed for change in changes):
+            continue
+        before = i * (count - 1) - i * (i - 1) // 2  # pairs whose first value is an earlier one
+        if abs(_median(slopes[before:]) * (len(rest) - 1)) <= allowed:
             found.add(i)
     return found
+
+
+def _slopes(values: Sequence[float]) -> Floats:
+    """Those of all pairs, in the order of the first value of each."""
+    first, second = np.triu_indices(len(values), 1)
+    of_places = np.array(values)
+    slopes: Floats = (of_places[second] - of_places[first]) / (second - first)
+    return slopes
+
+
+def _median(values: Floats) -> float:
+    """:func:`metrics.median`, without ordering all of them."""
+    middle = [(values.size - 1) // 2, values.size // 2]
+    return metrics.median(np.partition(values, middle)[middle].tolist())

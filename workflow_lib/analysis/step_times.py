@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.gpus import longest_bridged_s
@@ -121,46 +122,25 @@ def _over_gpus(
 ) -> list[Mapping[str, Any] | str]:
     """Each window's mean of a quantity, combined over GPUs, or why it is not known."""
     size = cell.hardware.gpus_per_package if quantity == "power_w" else None
-    means = mean_over_spans(recordings, recordings.sensors(size), quantity, windows)
-    mean, sensor = pl.col("mean"), pl.col("sensor")
-    combined = (
-        _without_holes(recordings, quantity, means, windows)
-        .group_by("place")
-        .agg(
-            without=sensor.filter(mean.is_null()).min(),
-            sum=mean.sum(),
-            mean=mean.mean(),
-            highest=mean.max(),
-            hottest=sensor.get(mean.arg_max()),
-        )
-        .sort("place")
-    )
+    sensors = recordings.sensors(size)
+    means = mean_over_spans(recordings, sensors, quantity, windows)
+    bridged_s = longest_bridged_s(max(e.start.sample_rate_hz for e in recordings.nodes.values()))
+    # A straight line over too long a time says nothing.
+    rows = {sensor: row for row, sensor in enumerate(sensors)}
+    for sensor, start, end in recordings.of(quantity).holes(quantity, bridged_s):
+        for place, window in enumerate(windows):
+            if sensor in rows and window.start_unix_s < end and start < window.end_unix_s:
+                means[rows[sensor], place] = np.nan
+    without = np.isnan(means)
+    sums = means.sum(axis=0).tolist()
     found: list[Mapping[str, Any] | str] = []
-    for row in combined.iter_rows(named=True):
-        if row["without"] is None:
-            node, gpu = recordings.place(row["hottest"])
-            found.append({**row, "node": node, "gpu": gpu})
-        else:
-            node, gpu = recordings.place(row["without"])
+    for place, total in enumerate(sums):
+        if without[:, place].any():
+            node, gpu = recordings.place(sensors[int(without[:, place].argmax())])
             found.append(f"{node} GPU {gpu}: {quantity} was not read throughout it")
+            continue
+        hottest = int(means[:, place].argmax())
+        node, gpu = recordings.place(sensors[hottest])
+        figures = {"sum": total, "mean": total / len(sensors)}
+        found.append({**figures, "highest": means[hottest, place].item(), "node": node, "gpu": gpu})
     return found
-
-
-def _without_holes(
-    recordings: Recordings, quantity: str, means: pl.DataFrame, windows: Sequence[Window]
-) -> pl.DataFrame:
-    """The same means, null where a straight line was drawn over too long a time."""
-    rates = [each.start.sample_rate_hz for each in recordings.nodes.values()]
-    holes = recordings.of(quantity).holes(quantity, longest_bridged_s(max(rates)))
-    torn = [
-        (place, sensor)
-        for sensor, start, end in holes.iter_rows()
-        for place, window in enumerate(windows)
-        if window.start_unix_s < end and start < window.end_unix_s
-    ]
-    if not torn:
-        return means
-    marked = pl.DataFrame(torn, schema={"place": pl.Int64, "sensor": pl.Int64}, orient="row")
-    return means.join(
-        marked.unique().with_columns(torn=True), on=("place", "sensor"), how="left"
-    ).select("place", "sensor", mean=pl.when(pl.col("torn").is_null()).then(pl.col("mean")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.metrics import Window
@@ -116,9 +117,10 @@ def _phases(paths: RunPaths, measured: pl.DataFrame) -> dict[str, tuple[Window, 
 def _check_measured(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
     first, count = cell.training.warmup_steps, cell.training.measured_steps
     expected = list(range(first, first + count))
-    of_ranks = dict(measured.group_by("rank", maintain_order=True).agg("step").iter_rows())
+    steps, ranks = measured["step"].to_numpy(), measured["rank"].to_numpy()
     for rank in range(cell.degrees.world_size):
-        found = of_ranks.get(rank, [])
+        begin, end = np.searchsorted(ranks, [rank, rank + 1])
+        found = steps[begin:end].tolist()
         if found != expected:
             raise RecordError(
                 f"{paths.rank_steps(rank)}: the measured steps are {_span(found)}, "
@@ -131,24 +133,27 @@ def _span(steps: list[int]) -> str:
 
 
 def _check_tokens(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
-    """Every rank of a replica has the same tokens, and the replicas together the batch's."""
-    replicas = measured.group_by("step", "dp_rank").agg(
-        lowest=pl.col("tokens").min(), highest=pl.col("tokens").max()
-    )
-    torn = replicas.filter(pl.col("lowest") != pl.col("highest")).sort("step", "dp_rank")
-    if torn.height:
-        step, replica, lowest, highest = torn.row(0)
+    """Every rank of a replica has the same tokens, and the replicas together the batch's.
+
+    ``measured`` has each rank's steps, one rank after the other.
+    """
+    steps = measured["step"].to_numpy()[: cell.training.measured_steps]
+    of_ranks = measured["tokens"].to_numpy().reshape(-1, steps.size)
+    dp_ranks = measured["dp_rank"].to_numpy()[:: steps.size]
+    replicas = np.unique(dp_ranks)
+    parts = [of_ranks[dp_ranks == replica] for replica in replicas]
+    lowest = np.array([part.min(axis=0) for part in parts])
+    highest = np.array([part.max(axis=0) for part in parts])
+    for place, replica in np.argwhere((lowest != highest).T)[:1]:
         raise RecordError(
-            f"{paths.steps}: in step {step} the ranks of replica {replica} count {lowest} to "
-            f"{highest} tokens, expected one number"
+            f"{paths.steps}: in step {steps[place]} the ranks of replica {replicas[replica]} count "
+            f"{lowest[replica, place]} to {highest[replica, place]} tokens, expected one number"
         )
     expected = cell.training.global_batch_size * cell.model.sequence_length
-    totals = replicas.group_by("step").agg(tokens=pl.col("lowest").sum()).sort("step")
-    wrong = totals.filter(pl.col("tokens") != expected)
-    if wrong.height:
-        step, tokens = wrong.row(0)
+    totals = lowest.sum(axis=0)
+    for place in np.flatnonzero(totals != expected)[:1]:
         raise RecordError(
-            f"{paths.steps}: in step {step} the ranks count {tokens} tokens, expected "
-            f"{expected} (global_batch_size {cell.training.global_batch_size} × "
+            f"{paths.steps}: in step {steps[place]} the ranks count {totals[place]} tokens, "
+            f"expected {expected} (global_batch_size {cell.training.global_batch_size} × "
             f"sequence_length {cell.model.sequence_length})"
         )

@@ -10,14 +10,18 @@ import os
 from pathlib import Path
 
 from workflow_lib import plan, results
+from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
-from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.tables import write_table
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.archive.contents import runs_of
 from workflow_lib.cells import Sweep
+from workflow_lib.records import RecordError
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page import write_page
+
+#: that reduce runs: each takes 0.2 GB
+_MOST_PROCESSES = 4
 
 
 def make_products(sweep: Sweep, results_directory: Path) -> None:
@@ -27,11 +31,15 @@ def make_products(sweep: Sweep, results_directory: Path) -> None:
     """
     directory = results.sweep_directory(results_directory, sweep.name)
     write_table(plan.table([sweep]), directory / "plan.parquet")
+    cores = os.cpu_count() or 1
+    measured = []
     for _, run, paths in runs_of(sweep, results_directory):
         if paths.outcome.is_file() and run == results.PROFILED_RUN:
             analyse_run(paths.directory)
         elif paths.outcome.is_file():
-            reduce_run(paths.directory)
+            measured.append(paths.directory)
+    if problems := reduce_runs(measured, min(cores, _MOST_PROCESSES)):
+        raise RecordError("\n".join(problems))
     collect(directory / "plan.parquet", results_directory, directory)
-    write_figures_of(directory, directory / "figures", os.cpu_count() or 1)
+    write_figures_of(directory, directory / "figures", cores)
     write_page(sweep.name, sweep.description, results_directory, directory)

@@ -1,0 +1,62 @@
+"""From where each GPU's power is taken: the driver's own samples, or readings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import polars as pl
+
+from workflow_lib.analysis.metrics import Window
+
+#: a longer time without one of the driver's samples is a hole
+_LONGEST_HOLE_S = 1.0
+
+
+def best_power(
+    samples: pl.DataFrame, driver: pl.DataFrame
+) -> tuple[pl.DataFrame, Mapping[int, str]]:
+    """Each GPU's power, and where it is from; both tables are in the order of sensors and time.
+
+    The driver's own samples are taken where they have no hole from the first reading to the last:
+    every 20 ms on H200, they follow the load at once, where readings are the mean of the second
+    before. One source serves the whole run of a GPU, so that its parts can be compared.
+    """
+    readings = samples.select("sensor", "unix_time_s", "power_w").drop_nulls("power_w")
+    spans = _spans(readings)
+    # The driver remembers what was before the first reading: perhaps another job.
+    sensors = driver["sensor"].to_numpy()
+    begins = np.full(1 + max([0, *spans, *sensors[-1:].tolist()]), np.inf)
+    for each, span in spans.items():
+        begins[each] = span.start_unix_s
+    later = driver["unix_time_s"].to_numpy() >= begins[sensors]
+    driver = driver.select("sensor", "unix_time_s", power_w=pl.col("power_mw") / 1000).filter(later)
+    sensors, times = driver["sensor"].to_numpy(), driver["unix_time_s"].to_numpy()
+    holes = (np.diff(times) > _LONGEST_HOLE_S) & (np.diff(sensors) == 0)
+    torn = set(sensors[1:][holes].tolist())
+    whole = {
+        each
+        for each, span in _spans(driver).items()
+        if each not in torn
+        and span.start_unix_s - spans[each].start_unix_s <= _LONGEST_HOLE_S
+        and spans[each].end_unix_s - span.end_unix_s <= _LONGEST_HOLE_S
+    }
+    sources = {each: "driver" if each in whole else "readings" for each in spans}
+    if len(whole) < len(sources):
+        of_driver = pl.col("sensor").is_in(sorted(whole))
+        parts = [readings.filter(~of_driver), driver.filter(of_driver)]
+        return pl.concat(parts).sort("sensor", maintain_order=True), sources
+    return driver, sources
+
+
+def _spans(rows: pl.DataFrame) -> dict[int, Window]:
+    """From its first to its last row, of each sensor, in order."""
+    sensors, times = rows["sensor"].to_numpy(), rows["unix_time_s"].to_numpy()
+    firsts = np.flatnonzero(np.diff(sensors, prepend=-1))
+    lasts = np.append(firsts[1:], sensors.size)[: firsts.size] - 1
+    return {
+        sensor: Window(start, end)
+        for sensor, start, end in zip(
+            sensors[firsts].tolist(), times[firsts].tolist(), times[lasts].tolist(), strict=True
+        )
+    }
