@@ -14,6 +14,7 @@ include: "rules/plan.smk"
 include: "rules/run.smk"
 include: "rules/analyse.smk"
 include: "rules/report.smk"
+include: "rules/compare.smk"
 
 
 localrules:

@@ -113,6 +113,13 @@ _TABLES = (
         "One row a rank of a profiled run; in the run's `traces/`, too.",
         records.TRACES,
     ),
+    (
+        "comparison.parquet",
+        "One row a pair of cells and measure, of "
+        "[two sweeps that are compared](../how-to/compare-two-sweeps.md). A pair that did not "
+        "complete on both sides, and a cell without a partner, has one row without a measure.",
+        records.COMPARISON,
+    ),
 )
 
 

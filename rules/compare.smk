@@ -1,0 +1,29 @@
+# Two sweeps side by side. The tables of both are made if they are not there: to compare what lies
+# elsewhere, `make compare`.
+
+
+rule compare:
+    input:
+        a=f"{RESULTS}/sweeps/{{a}}/cells.parquet",
+        b=f"{RESULTS}/sweeps/{{b}}/cells.parquet",
+        runs_a=f"{RESULTS}/sweeps/{{a}}/runs.parquet",
+        runs_b=f"{RESULTS}/sweeps/{{b}}/runs.parquet",
+        sources=source_files("comparison", "report", "records"),
+    output:
+        page=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.html",
+        table=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.parquet",
+        figures=directory(f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/figures"),
+    log:
+        f"{RESULTS}/logs/compare/{{a}}_vs_{{b}}.log",
+    wildcard_constraints:
+        a=r"[A-Za-z0-9.-]+",
+        b=r"[A-Za-z0-9.-]+",
+    conda:
+        "../envs/workflow.yaml"
+    params:
+        a=subpath(input.a, parent=True),
+        b=subpath(input.b, parent=True),
+        directory=subpath(output.page, parent=True),
+    shell:
+        "python -m workflow_lib.comparison {params.a:q} {params.b:q}"
+        " --output {params.directory:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,68 @@
+"""Made-up sides of a comparison: cells and their runs, in memory or as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.report.full_matrix import cell_row, identity, run_row
+from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.comparison.sides import Side
+from workflow_lib.records import CELLS, RUNS, Degrees
+
+
+def known(
+    platform: str = "h200", tp: int = 2, pp: int = 16, dp: int = 1, **other: Any
+) -> dict[str, Any]:
+    """The identity of a cell."""
+    model = other.pop("model", "llama3-70b")
+    return identity(platform, model, Degrees(tp=tp, pp=pp, dp=dp), **other)
+
+
+def measured(
+    of_cell: dict[str, Any],
+    simulated: bool = False,
+    gpu: str | None = None,
+    **measures: Sequence[Any],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A cell that completed with as many runs as each measure has values, and these runs."""
+    count = len(next(iter(measures.values())))
+    runs = [
+        run_row(
+            of_cell,
+            number + 1,
+            gpu_name=gpu or f"NVIDIA {of_cell['platform'].upper()}",
+            **{name: values[number] for name, values in measures.items()},
+        )
+        | {"simulated": simulated}
+        for number in range(count)
+    ]
+    middle = {
+        name: sorted(values)[count // 2]
+        for name, values in measures.items()
+        if None not in values and name in {column.name for column in CELLS}
+    }
+    cell = cell_row(of_cell, **middle) | {"simulated": simulated, "completed": count}
+    return cell, runs
+
+
+def failed(
+    of_cell: dict[str, Any], outcome: str, cause: str = ""
+) -> tuple[dict[str, Any], list[Any]]:
+    """A cell without a completed run."""
+    return cell_row(of_cell, outcome) | {"simulated": False, "cause": cause}, []
+
+
+def side(name: str, *cells: tuple[dict[str, Any], list[dict[str, Any]]]) -> Side:
+    """A side in memory."""
+    runs = tuple(run for _, of_cell in cells for run in of_cell)
+    return Side(name, f"sweep-{name}", tuple(cell for cell, _ in cells), runs)
+
+
+def write(directory: Path, *cells: tuple[dict[str, Any], list[dict[str, Any]]]) -> Path:
+    """The tables of a side; returns their directory."""
+    write_table(table([cell for cell, _ in cells], CELLS), directory / "cells.parquet")
+    runs = [run for _, of_cell in cells for run in of_cell]
+    write_table(table(runs, RUNS), directory / "runs.parquet")
+    return directory

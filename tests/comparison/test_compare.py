@@ -1,0 +1,205 @@
+"""The command: its table, figures and page, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import re
+import time
+import xml.dom.minidom
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.report import full_matrix
+from tests.report.pages import Page
+from tests.report.sweep import Planned, write_sweep
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.comparison.__main__ import main
+from workflow_lib.comparison.labels import Labels
+from workflow_lib.comparison.matching import best_pairs, layout_pairs
+from workflow_lib.comparison.page import write_page
+from workflow_lib.comparison.sides import Side, read_sides
+from workflow_lib.comparison.verdicts import rows
+from workflow_lib.records import COMPARISON, Outcome, read_json, write_json
+
+from .sides import failed, known, measured, write
+
+HOSTILE = "x'\"><script>alert(1)</script>&$(id)"
+
+
+def values(platform, factor=1.0, gpus=32):
+    """Measures of three runs; H100's are ``factor`` of H200's."""
+    near = [factor * each for each in (0.99, 1.0, 1.01)]
+    return {
+        "tokens_per_s": [1000 * each for each in near],
+        "tokens_per_s_per_gpu": [1000 * each / gpus for each in near],
+        "tokens_per_j": [2 * each for each in near],
+        "power_per_gpu_mean_w": [500 * each for each in near],
+        "temperature_mean_c": [60 * each for each in near],
+        "temperature_peak_c": [75 * each for each in near],
+        "energy_systematic_share": [0.06] * 3,
+    }
+
+
+def scale_up_and_out(directory: Path) -> list[str]:
+    """H200 on 32 and H100 on 64 GPUs: a deeper pipeline, more replicas, a cell that fails."""
+    a = write(
+        directory / "sweeps" / "parallelism-h200",
+        measured(known("h200", 4, 4, 2), **values("h200")),
+        measured(known("h200", 8, 1, 4), **values("h200")),
+        measured(known("h200", 2, 8, 2), **values("h200")),
+        measured(known("h200", 1, 32, 1, model="gpt3-175b"), **values("h200")),
+    )
+    b = write(
+        directory / "sweeps" / "parallelism-h100",
+        measured(known("h100", 4, 8, 2), **values("h100", 1.5, 64)),
+        measured(known("h100", 8, 1, 8), **values("h100", 0.5, 64)),
+        failed(known("h100", 2, 16, 2), "out_of_memory", f"rank 3 {HOSTILE}"),
+        failed(known("h100", 8, 8, 1, model=HOSTILE), "infeasible", "too large"),
+    )
+    return [str(a), str(b), "--output", str(directory / "out")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("results")
+    assert main(scale_up_and_out(directory)) == 0
+    return directory / "out"
+
+
+def test_the_table_has_what_the_words_are_about(made):
+    table = read_table(made / "comparison.parquet", COMPARISON)
+    asked = table.filter(pl.col("measure") == "tokens_per_s").sort("match", "model")
+    assert asked.select("match", "gpus_a", "gpus_b", "verdict").rows() == [
+        ("best", 32, 64, "b_more"),
+        ("other_replicas", 32, 64, "a_more"),
+        ("other_stages", 32, 64, "b_more"),
+    ]
+    # Each of 0.99, 1 and 1.01 over each of them, over 1.5: the middle one is 1/1.5.
+    assert asked["estimate"][2] == pytest.approx(1 / 1.5)
+    assert asked["low"][2] == pytest.approx(0.99 / 1.01 / 1.5)
+    fates = table.filter(pl.col("measure").is_null()).sort("verdict", "cell_a", "cell_b")
+    assert fates["verdict"].to_list() == ["no_partner_in_a", "no_partner_in_b", "only_a_completed"]
+
+
+def test_the_page_says_who_wins_and_with_how_many_gpus(made):
+    text = Page((made / "comparison.html").read_text(encoding="utf-8")).text
+    assert "Throughput: h100 wins. h200 1,000 tokens/s with 32 GPUs" in text
+    assert "h100 1,500 tokens/s with 64 GPUs" in text
+    assert "h200 is 33 % slower (interval −35 to −32 %; coverage 90 %)" in text
+    # The coolest cells are the best, and half as warm here.
+    assert "Mean temperature: h100 wins" in text
+    assert "only h200 ran: h100 out of memory (rank 3 x" in text
+    assert "tp4-pp4|8-dp2" in text
+
+
+def test_the_page_is_whole_and_holds_no_markup_of_others(made):
+    source = (made / "comparison.html").read_text(encoding="utf-8")
+    page = Page(source)
+    assert "<script>alert" not in source
+    assert [tag for tag, _ in page.tags if tag in ("link", "iframe", "object", "embed")] == []
+    addresses = [v for _, kept in page.tags for k, v in kept.items() if k in ("src", "href")]
+    assert [address for address in addresses if address and not address.startswith("#")] == []
+    ids = [kept["id"] for _, kept in page.tags if "id" in kept]
+    assert len(ids) == len(set(ids))
+    assert {a[1:] for a in addresses if a} <= set(ids)
+
+
+def test_figures_are_vectors_of_a_column_in_both_formats(made):
+    drawn = sorted(path.name for path in (made / "figures").iterdir())
+    assert "other-stages-llama3-70b-all.svg" in drawn
+    assert [name for name in drawn if name.endswith(".pdf")] == [
+        f"{name.removesuffix('.svg')}.pdf" for name in drawn if name.endswith(".svg")
+    ]
+    svg = (made / "figures" / "other-stages-llama3-70b-all.svg").read_text(encoding="utf-8")
+    xml.dom.minidom.parseString(svg)
+    assert re.search(r'width="241(\.\d+)?pt"', svg)  # 3.35 inches
+    assert "tp4-pp4|8-dp2" in svg
+    assert "h100: out of memory" in svg
+
+
+def test_the_same_tables_give_the_same_bytes_wherever_they_lie(made, tmp_path):
+    # A figure of an earlier comparison goes.
+    old = tmp_path / "out" / "figures" / "other-stages-gone-all.svg"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    assert main(scale_up_and_out(tmp_path)) == 0
+    once, again = (
+        {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        for root in (made, tmp_path / "out")
+    )
+    assert once == again
+
+
+def test_two_dates_say_what_else_has_changed(tmp_path):
+    cell = Planned(outcomes=[Outcome.COMPLETED] * 3)
+    then, now = (write_sweep(tmp_path / date, [cell]) for date in ("then", "now"))
+    for path in (tmp_path / "now").rglob("environment.json"):
+        record = read_json(path)
+        write_json(path, {**record, "packages": {"torch": "2.14.0"}, "node": "elsewhere1"})
+    output = tmp_path / "out"
+    command = [str(then), str(now), "--output", str(output)]
+    assert main([*command, "--names", "then", "now"]) == 0
+    text = Page((output / "comparison.html").read_text(encoding="utf-8")).text
+    section = text[text.index("Besides the platform, these differ") :]
+    assert "packages.torch 2.13.0 2.14.0" in section
+    # Which node a run was on is its own.
+    assert "elsewhere1" not in section
+    assert "2023-11-14 22:13 UTC to 2023-11-14 22:13 UTC" in text
+    assert "both sides show the same runs" in text
+    assert [side.name for side in read_sides(then, now)] == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("one", "one"), "A and B are both"),
+        (("one", "nowhere"), "B is {}/nowhere, which has no cells.parquet"),
+        (
+            ("one", "other"),
+            "no cell of A corresponds to one of B: model is llama3-70b in A and gpt3",
+        ),
+        (("one", "old"), "it was written by another version"),
+        (("one", "near", "--names", "x", "x"), "do not tell two sides apart"),
+        (("one", "near", "--pair", "tp2", "tp9"), "'tp9' is in the id of 0 cells of B"),
+    ],
+)
+def test_what_cannot_be_compared_is_explained(tmp_path, capsys, arguments, message):
+    write(tmp_path / "one", measured(known(), tokens_per_s=[1.0]))
+    write(tmp_path / "near", measured(known("h100"), tokens_per_s=[1.0]))
+    write(tmp_path / "other", measured(known("h100", model="gpt3-175b"), tokens_per_s=[1.0]))
+    write(tmp_path / "old", measured(known("h100"), tokens_per_s=[1.0]))
+    frame = pl.read_parquet(tmp_path / "old" / "cells.parquet")
+    frame.drop("tokens_per_s").write_parquet(tmp_path / "old" / "cells.parquet")
+    a, b, *more = arguments
+    command = [str(tmp_path / a), str(tmp_path / b), *more, "--output", str(tmp_path / "out")]
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert message.format(tmp_path) in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_studys_matrix_is_compared_in_seconds(tmp_path):
+    whole = full_matrix.full_matrix(points=1)
+    sides = [
+        Side(
+            platform,
+            platform,
+            tuple(cell for cell in whole.cells if cell["platform"] == platform),
+            tuple(run for run in whole.runs if run["platform"] == platform),
+        )
+        for platform in ("h200", "h100")
+    ]
+    began = time.process_time()
+    cells = [side.cells for side in sides]
+    pairs = layout_pairs(*cells) + best_pairs(*cells)
+    found = rows(pairs, *sides)
+    page = write_page(*sides, found, Labels(*sides), [], tmp_path)
+    assert time.process_time() - began < 10
+    assert page.stat().st_size < 2e6
+    in_pairs = [
+        cell["cell"] for pair in pairs if pair.measure is None for cell in (pair.a, pair.b) if cell
+    ]
+    # Every cell is in one pair, or is listed to have none.
+    assert sorted(in_pairs) == sorted(cell["cell"] for of_side in cells for cell in of_side)

@@ -1,0 +1,48 @@
+"""``python -m workflow_lib.comparison A B --output DIR``: compare two sweeps.
+
+Writes ``comparison.parquet``, ``figures/`` and ``comparison.html``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflow_lib.comparison.compare import compare
+from workflow_lib.records import RecordError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code, 1 after one message on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.comparison", description=__doc__)
+    parser.add_argument("a", type=Path, help="a sweep's directory, with cells.parquet …")
+    parser.add_argument("b", type=Path, help="the directory of the sweep to compare it with")
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    parser.add_argument(
+        "--names",
+        nargs=2,
+        metavar=("A", "B"),
+        help="what the sides are called; their platforms or directories if not told",
+    )
+    parser.add_argument(
+        "--pair",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("CELL_A", "CELL_B"),
+        help="compare these two as well, whatever they are: parts of ids; may be repeated",
+    )
+    chosen = parser.parse_args(arguments)
+    try:
+        page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair)
+    except (RecordError, OSError) as error:
+        print(f"comparison: {error}", file=sys.stderr)
+        return 1
+    print(page)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""Compares two sweeps: reads their tables, writes the table, the figures and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.comparison import ratio_figure
+from workflow_lib.comparison.labels import Labels
+from workflow_lib.comparison.matching import (
+    BEST,
+    UNMATCHED,
+    best_pairs,
+    check_matched,
+    layout_pairs,
+    named_pairs,
+)
+from workflow_lib.comparison.page import write_page
+from workflow_lib.comparison.ratio_figure import Line
+from workflow_lib.comparison.sides import read_sides
+from workflow_lib.comparison.verdicts import rows
+from workflow_lib.records import COMPARISON
+from workflow_lib.report import style
+from workflow_lib.report.entry import FigureEntry
+
+
+def compare(
+    a: Path,
+    b: Path,
+    output: Path,
+    names: Sequence[str] | None = None,
+    asked: Sequence[Sequence[str]] = (),
+) -> Path:
+    """Write ``comparison.parquet``, ``figures/`` and ``comparison.html``; returns the page's path.
+
+    ``a`` and ``b`` hold the tables of a sweep each; ``asked`` are pairs of parts of ids of cells
+    that are compared besides those that correspond. Raises FileNotFoundError where one is missing,
+    and RecordError where one is damaged or no cell of A corresponds to one of B.
+    """
+    side_a, side_b = read_sides(a, b, names)
+    cells = side_a.cells, side_b.cells
+    pairs = [*named_pairs(*cells, asked), *layout_pairs(*cells), *best_pairs(*cells)]
+    check_matched(pairs, *cells)
+    found = rows(pairs, side_a, side_b)
+    labels = Labels(side_a, side_b)
+    entries = _figures(found, labels)
+    write_table(table(found, COMPARISON), output / "comparison.parquet")
+    figures = output / "figures"
+    figures.mkdir(exist_ok=True)
+    for entry in entries:
+        with style.styled(entry.stem):
+            style.save(entry.draw(), figures / entry.stem)
+    _forget_others(figures, entries)
+    return write_page(side_a, side_b, found, labels, entries, output)
+
+
+def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureEntry]:
+    """Of the best cells a figure over all models, of other pairs one a kind and model."""
+    lines: dict[tuple[str, str], dict[object, Line]] = {}
+    for row in found:
+        if row["match"] == UNMATCHED:
+            continue
+        if row["match"] == BEST:
+            group: tuple[str, str] = (BEST, "Best cells")
+            key: object = (row["model"], row["workload"], *labels.work_of(row))
+            label = labels.work_label(row)
+        else:
+            group, key = (row["match"], row["model"]), (row["cell_a"], row["cell_b"])
+            label = labels.pair(row)
+        line = lines.setdefault(group, {}).setdefault(key, Line(label))
+        if row["measure"] is None:
+            line.fate = labels.fate(row)
+        else:
+            line.rows[row["measure"]] = row
+    ordered = sorted(lines.items(), key=lambda item: item[0][0] != BEST)
+    return [
+        entry
+        for (match, model), of_group in ordered
+        for entry in ratio_figure.entries(match, model, list(of_group.values()), labels.names)
+    ]
+
+
+def _forget_others(directory: Path, entries: Sequence[FigureEntry]) -> None:
+    """Remove figures of an earlier comparison, which are none of this one."""
+    stems = {entry.stem for entry in entries}
+    for path in directory.iterdir():
+        if path.suffix.lstrip(".") in style.FORMATS and path.stem not in stems:
+            path.unlink()

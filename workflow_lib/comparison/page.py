@@ -1,0 +1,175 @@
+"""The page of a comparison: in the look of the report, with everything in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from workflow_lib import __version__
+from workflow_lib.comparison import sentences, summary
+from workflow_lib.comparison.labels import Labels
+from workflow_lib.comparison.matching import (
+    BEST,
+    UNMATCHED,
+)
+from workflow_lib.comparison.measures import BY_NAME, MEASURES, Measure
+from workflow_lib.comparison.sides import Side, changed_environment
+from workflow_lib.comparison.verdicts import TOLD_APART
+from workflow_lib.report.cells import in_words
+from workflow_lib.report.entry import FigureEntry
+from workflow_lib.report.quantities import NOTHING, counted
+
+_ENVIRONMENT = jinja2.Environment(
+    loader=jinja2.ChoiceLoader(
+        [
+            jinja2.PackageLoader("workflow_lib.comparison"),
+            jinja2.PackageLoader("workflow_lib.report"),
+        ]
+    ),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters["counted"] = counted
+
+
+def write_page(
+    a: Side,
+    b: Side,
+    rows: summary.Rows,
+    labels: Labels,
+    entries: Sequence[FigureEntry],
+    output: Path,
+) -> Path:
+    """Write ``comparison.html`` beside ``figures/`` from COMPARISON's rows; returns its path."""
+    layouts = [row for row in rows if row["match"] in summary.KINDS]
+    text = _ENVIRONMENT.get_template("comparison.html.j2").render(
+        version=__version__,
+        a=a,
+        b=b,
+        simulated=any(row["simulated"] for row in rows),
+        tiles=summary.tiles(rows),
+        by_chance=summary.by_chance(rows),
+        best=summary.best(rows, labels),
+        counts=summary.counts(layouts, a, b),
+        kinds=[
+            _kind(match, layouts, labels) for match in summary.KINDS if summary.of(layouts, match)
+        ],
+        words=[_said(row, labels) for row in rows if row["measure"] is not None],
+        unfinished=[_unfinished(row, labels) for row in layouts if row["measure"] is None],
+        unmatched=[_alone(row, labels) for row in rows if row["match"] == UNMATCHED],
+        unvalued=_unvalued(rows),
+        changed=changed_environment(a, b),
+        figures=[_inline(entry, output / "figures") for entry in entries],
+    )
+    path = output / "comparison.html"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _kind(match: str, layouts: summary.Rows, labels: Labels) -> dict[str, Any]:
+    """The table of one kind of pairs: a line each, a column for each measure that any has."""
+    own = summary.of(layouts, match)
+    known = {row["measure"] for row in own if row["estimate"] is not None}
+    measures = [measure for measure in MEASURES if measure.name in known]
+    pairs: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in own:
+        if row["measure"] is not None:
+            pairs.setdefault((row["cell_a"], row["cell_b"]), {})[row["measure"]] = row
+    lines = []
+    for of_pair in pairs.values():
+        one = next(iter(of_pair.values()))
+        cells = [_shown(measure, of_pair.get(measure.name)) for measure in measures]
+        lines.append({"row": one, "label": labels.pair(one), "cells": cells})
+    heading, told = summary.KINDS[match]
+    return {"id": match, "heading": heading, "told": told, "measures": measures, "lines": lines}
+
+
+def _shown(measure: Measure, row: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A contrast in the table: estimate, interval, whether told apart, and by what to sort."""
+    if row is None or row["estimate"] is None:
+        return {"text": NOTHING, "interval": "", "told": False, "value": "", "title": ""}
+    low, high = row["low"], row["high"]
+    if row["wide_low"] is not None:
+        low, high = row["wide_low"], row["wide_high"]
+    return {
+        "text": sentences.signed(measure, row["estimate"]),
+        "interval": sentences.interval(measure, low, high),
+        "told": row["verdict"] in TOLD_APART,
+        "value": row["estimate"],
+        "title": row["in_words"],
+    }
+
+
+def _said(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+    """A contrast in words, with both values."""
+    measure = BY_NAME[row["measure"]]
+    return {
+        "pair": labels.work_label(row) if row["match"] == BEST else labels.pair(row),
+        "model": row["model"],
+        "kind": "Best cells" if row["match"] == BEST else summary.KINDS[row["match"]][0],
+        "heading": measure.heading,
+        "a": summary.side(row, "a", measure, labels),
+        "b": summary.side(row, "b", measure, labels),
+        "in_words": row["in_words"],
+    }
+
+
+def _unfinished(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+    return {"row": row, "label": labels.pair(row), "in_words": row["in_words"]}
+
+
+def _alone(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
+    end = "a" if row["cell_a"] else "b"
+    cell = labels.record(row, end)
+    return {
+        "side": labels.names[end == "b"],
+        "row": cell,
+        "label": labels.cell(row, end),
+        "outcome": in_words(cell["outcome"]),
+        "cause": cell["cause"] or "",
+        "reason": row["in_words"].partition(": ")[2],
+    }
+
+
+def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
+    """Measures without a contrast, why, and in how many pairs."""
+    found: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if row["verdict"] in ("missing", "refused") and row["match"] in summary.KINDS:
+            reason = json.loads(row["missing_reasons"])["estimate"]
+            key = BY_NAME[row["measure"]].heading, reason
+            found[key] = found.get(key, 0) + 1
+    return [(heading, reason, count) for (heading, reason), count in found.items()]
+
+
+def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
+    """A figure's SVG, which was drawn just now, made fit to stand in the page."""
+    text = (directory / f"{entry.stem}.svg").read_text(encoding="utf-8")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    # Figures must not share clip paths, so that ids get the figure's name.
+    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{entry.stem}-", svg)
+    root, rest = svg.split(">", 1)
+    width = re.search(r' width="([0-9.]+)pt"', root)
+    root = re.sub(r' (width|height)="[^"]*"', "", root)
+    root = root.replace("<svg", f'<svg role="img" aria-labelledby="{entry.stem}-title"', 1)
+    return {
+        "stem": entry.stem,
+        "title": entry.title,
+        "caption": entry.caption,
+        "width_pt": float(width[1]) * 1.3 if width else 313.0,
+        "svg": Markup(f"{root}>{rest}"),
+    }

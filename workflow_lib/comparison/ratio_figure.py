@@ -1,0 +1,226 @@
+"""Pairs of cells as dots with whiskers: ratios on a logarithmic axis, differences beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from workflow_lib.comparison.matching import BEST
+from workflow_lib.comparison.measures import BY_NAME, RATIO
+from workflow_lib.comparison.verdicts import told
+from workflow_lib.report import style
+from workflow_lib.report.entry import FigureEntry, parts, slug
+
+#: each figure's file name, subject and measures
+_SETS = (
+    ("all", "all GPUs together", ("tokens_per_s", "tokens_per_j", "temperature_mean_c")),
+    (
+        "per-gpu",
+        "one GPU",
+        ("tokens_per_s_per_gpu", "power_per_gpu_mean_w", "temperature_peak_c"),
+    ),
+    (
+        "inference",
+        "prefill and decoding",
+        ("prefill_tokens_per_s_per_gpu", "decode_tokens_per_s_per_gpu", "decode_tokens_per_j"),
+    ),
+)
+_TITLES = {
+    "tokens_per_s": "Throughput",
+    "tokens_per_j": "Tokens\nper joule",
+    "temperature_mean_c": "Mean temper-\nature (°C)",
+    "tokens_per_s_per_gpu": "Throughput\nper GPU",
+    "power_per_gpu_mean_w": "Mean power\nper GPU",
+    "temperature_peak_c": "Peak temper-\nature (°C)",
+    "prefill_tokens_per_s_per_gpu": "Prefill\nper GPU",
+    "decode_tokens_per_s_per_gpu": "Decoding\nper GPU",
+    "decode_tokens_per_j": "Decoding\nper joule",
+}
+#: pairs in one figure
+_ROWS = 24
+#: inches left, right, above and below the panels; between them; and a row's height
+_MARGINS = 1.28, 0.08, style.HEAD_IN + 0.28, 0.34
+_GAP_IN, _ROW_IN = 0.1, 0.24
+_LETTERS = 25
+_COLOURS = {"a_more": style.BLUE, "b_more": style.VERMILLION}
+#: where a logarithmic axis has a tick besides 1, and its inverse
+_TICKS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+
+
+@dataclass
+class Line:
+    """A pair in a figure: its label, its rows of COMPARISON by measure, or why it has none."""
+
+    label: str
+    rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    fate: str = ""
+
+
+def entries(
+    match: str, model: str, lines: Sequence[Line], names: tuple[str, str]
+) -> list[FigureEntry]:
+    """The figures of a model's pairs of one kind; none where no pair has numbers."""
+    found = []
+    for stem, subject, measures in _SETS:
+        shown = [
+            name
+            for name in measures
+            if any(line.rows.get(name, {}).get("estimate") is not None for line in lines)
+        ]
+        for part in parts(lines, _ROWS) if shown else ():
+            heading = f"{model}{part.counted}"
+            found.append(
+                FigureEntry(
+                    stem=f"{slug(match, model, stem)}{part.suffix}",
+                    title=f"{heading}: {subject}, {names[0]} against {names[1]}",
+                    caption=_caption(shown, names, match),
+                    draw=partial(ratio_figure, heading, part.items, shown, names),
+                )
+            )
+    return found
+
+
+def _caption(measures: Sequence[str], names: tuple[str, str], match: str) -> str:
+    kinds = {BY_NAME[name].contrast for name in measures}
+    what = [f"ratios of {names[0]} to {names[1]} on logarithmic axes"] * (RATIO in kinds)
+    what += [f"differences, {names[0]} less {names[1]}, in °C"] * ("difference" in kinds)
+    said = " and ".join(what)
+    return (
+        f"{said[:1].upper()}{said[1:]}; right of the line {names[0]} has more. Dots are the "
+        "Hodges–Lehmann estimate, thick whiskers the interval that the runs support, thin ones the "
+        "same with what the sensors may be off by. Filled: told apart. Hollow: not told apart. "
+        "Squares: too few runs for a verdict. Hatched rows say what is missing."
+        + _letters(names)
+        + (" The best cells are chosen by the same runs, so they are flattered." * (match == BEST))
+    )
+
+
+def _letters(names: tuple[str, str]) -> str:
+    """What A and B are, where an axis has the letters because the names do not fit."""
+    pairs = zip("AB", names, strict=True)
+    told_of = [f"{letter} is {name}" for letter, name in pairs if letter == _short(name, letter)]
+    return f" {', '.join(told_of)}." if told_of and names != ("A", "B") else ""
+
+
+def ratio_figure(
+    heading: str, lines: Sequence[Line], measures: Sequence[str], names: tuple[str, str]
+) -> Figure:
+    """Draw pairs within :func:`style.styled`: a row each, a panel a measure."""
+    height = _MARGINS[2] + _MARGINS[3] + _ROW_IN * len(lines)
+    figure = Figure(figsize=(style.COLUMN_IN, height))
+    panels = style.grid(figure, 1, len(measures), _MARGINS, (_GAP_IN, 0))[0]
+    simulated = any(row["simulated"] for line in lines for row in line.rows.values())
+    style.title(figure, heading, simulated)
+    for axes, name in zip(panels, measures, strict=True):
+        _panel(axes, name, lines, names)
+    panels[0].set_yticks(
+        range(len(lines)),
+        [style.wrapped(line.label, _LETTERS) for line in lines],
+        fontsize=style.SMALLEST_PT,
+        linespacing=0.95,
+    )
+    for number, line in enumerate(lines):
+        if line.fate:
+            # Of the last panel, as it is drawn over the others; in the middle of all of them.
+            middle = 1 - (len(panels) * (1 + _gap(panels)) - _gap(panels)) / 2
+            style.blank_row(panels[-1], number - 0.4, number + 0.4)
+            panels[-1].text(
+                middle,
+                number,
+                line.fate,
+                transform=panels[-1].get_yaxis_transform(),
+                ha="center",
+                va="center",
+                fontsize=style.SMALLEST_PT,
+                bbox={"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"},
+            )
+    return figure
+
+
+def _gap(panels: Sequence[Axes]) -> float:
+    """The gap between panels as a share of a panel's width."""
+    width: float = panels[0].get_position().width
+    return _GAP_IN / (width * style.COLUMN_IN)
+
+
+def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str]) -> None:
+    """One measure of all pairs."""
+    measure = BY_NAME[name]
+    is_ratio = measure.contrast == RATIO
+    neutral = 1.0 if is_ratio else 0.0
+    axes.set_title(_TITLES[name], fontsize=7, loc="center")
+    axes.axvline(neutral, color=style.GREY, linewidth=0.8, zorder=1)
+    reach = 0.0
+    dots: dict[int, Mapping[str, Any]] = {}
+    for number, line in enumerate(lines):
+        row = line.rows.get(name, {})
+        if line.fate:
+            style.blank_row(axes, number - 0.4, number + 0.4)
+        elif row.get("estimate") is None:
+            style.blank_row(axes, number - 0.4, number + 0.4, _why(row))
+        else:
+            ends = [row[end] for end in ("low", "high", "wide_low", "wide_high")]
+            known = [end for end in ends if end is not None]
+            reach = max(reach, *(abs(math.log(e) if is_ratio else e) for e in known))
+            dots[number] = row
+    _dots(axes, dots)
+    if is_ratio:
+        axes.set_xscale("log")
+        limit = math.exp(max(1.12 * reach, 0.03))
+        axes.set_xlim(1 / limit, limit)
+        tick = max(each for each in _TICKS if each <= limit)
+        axes.xaxis.set_major_locator(FixedLocator([1 / tick, 1, tick]))
+        axes.set_xticklabels([f"{1 / tick:.2g}", "1", f"{tick:g}"])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(f"{_short(names[0], 'A')} ÷ {_short(names[1], 'B')}", fontsize=6.5)
+    else:
+        axes.set_xlim(-1.12 * max(reach, 1.0), 1.12 * max(reach, 1.0))
+        axes.set_xlabel(f"{_short(names[0], 'A')} − {_short(names[1], 'B')}", fontsize=6.5)
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.set_yticks([])
+    axes.grid(axis="x", color="#e3e6ea", linewidth=0.5)
+
+
+def _dots(axes: Axes, rows: Mapping[int, Mapping[str, Any]]) -> None:
+    """Estimates with their whiskers, each in the line that is its key."""
+    if not rows:
+        return
+    colours = {
+        number: _COLOURS.get(row["verdict"], style.GREY) if told(row) else style.GREY
+        for number, row in rows.items()
+    }
+    for ends, width in ((("wide_low", "wide_high"), 0.6), (("low", "high"), 1.8)):
+        known = [number for number, row in rows.items() if row[ends[0]] is not None]
+        low, high = ([rows[number][end] for number in known] for end in ends)
+        of_known = [colours[number] for number in known]
+        axes.hlines(known, low, high, colors=of_known, linewidths=width, zorder=2)
+    for marker in "os":
+        some = [n for n, row in rows.items() if (row["verdict"] == "no_verdict") == (marker == "s")]
+        axes.scatter(
+            [rows[number]["estimate"] for number in some],
+            some,
+            s=16,
+            marker=marker,
+            facecolors=[colours[n] if told(rows[n]) else "white" for n in some],
+            edgecolors=[colours[n] for n in some],
+            linewidths=0.9,
+            zorder=3,
+        )
+
+
+def _why(row: Mapping[str, Any]) -> str:
+    return "refused" if row.get("verdict") == "refused" else "no value"
+
+
+def _short(name: str, letter: str) -> str:
+    """A side's name where it fits below a panel, else its letter."""
+    return name if len(name) <= 6 else letter

@@ -1,0 +1,118 @@
+"""A comparison in words, as strong as its interval and no stronger."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from workflow_lib.comparison.measures import RATIO, Measure
+from workflow_lib.comparison.shift import Shift
+from workflow_lib.report.cells import Row, completed, in_words
+from workflow_lib.report.quantities import MINUS, significant
+
+
+class Wide(NamedTuple):
+    """An interval with what the sensors of both sides may be off by."""
+
+    low: float
+    high: float
+    #: null where nothing was added to the runs' interval
+    error_a: float | None = None
+    error_b: float | None = None
+
+
+def told(measure: Measure, name: str, more: bool, found: Shift, wide: Wide) -> str:
+    """That A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
+    phrase = (measure.more if more else measure.less).format(amount(measure, found.estimate))
+    about = f"interval {interval(measure, wide.low, wide.high)}"
+    if wide.error_a is not None:
+        about += (
+            f" with sensors off by {_errors(measure, wide)}, "
+            f"{interval(measure, found.low, found.high)} by the runs alone"
+        )
+    return f"{name} {phrase} ({about}; {covered(found.coverage)})"
+
+
+def not_told(measure: Measure, found: Shift, wide: Wide) -> str:
+    """That there may be no difference: by the runs, or by the runs and their sensors together."""
+    neutral = 1.0 if measure.contrast == RATIO else 0.0
+    shown = interval(measure, wide.low, wide.high)
+    if wide.error_a is not None and not found.low <= neutral <= found.high:
+        return (
+            f"not told apart: {interval(measure, found.low, found.high)} by the runs, but sensors "
+            f"off by {_errors(measure, wide)} leave {shown} ({covered(found.coverage)})"
+        )
+    return f"not told apart: {shown} ({covered(found.coverage)})"
+
+
+def no_verdict(measure: Measure, found: Shift, runs_a: int, runs_b: int) -> str:
+    """That there are too few runs for a word, and the range that there is."""
+    if runs_a == runs_b == 1:
+        return f"no verdict: one run each, {signed(measure, found.estimate)}"
+    return (
+        f"no verdict: {runs_a} against {runs_b} runs give a range alone, "
+        f"{interval(measure, found.low, found.high)} ({covered(found.coverage)})"
+    )
+
+
+def unknown_error(measure: Measure, found: Shift) -> str:
+    """That it is not known how wrong the sensors may be."""
+    return (
+        f"no verdict: {interval(measure, found.low, found.high)} by the runs "
+        f"({covered(found.coverage)}), but how far the sensors may be off is unknown"
+    )
+
+
+def fate(a: Row, b: Row, name_a: str, name_b: str) -> str:
+    """Of a pair that did not complete on both sides: "only A ran: B out of memory (why)"."""
+    if completed(a) != completed(b):
+        ran, other, cell = (name_a, name_b, b) if completed(a) else (name_b, name_a, a)
+        return f"only {ran} ran: {other} {_ended(cell)}"
+    return f"neither ran to the end: {name_a} {_ended(a)}; {name_b} {_ended(b)}"
+
+
+def _ended(cell: Row) -> str:
+    cause = cell["cause"]
+    return in_words(cell["outcome"]) + (f" ({cause})" if cause else "")
+
+
+def amount(measure: Measure, value: float) -> str:
+    """How large a contrast is, without its sign: "12 %", or "3.1 °C"."""
+    return f"{_size(measure, value)} {_unit(measure)}"
+
+
+def signed(measure: Measure, value: float) -> str:
+    """A contrast with its sign: "+12 %", "−3.1 °C"."""
+    return f"{_sign(measure, value)} {_unit(measure)}"
+
+
+def interval(measure: Measure, low: float, high: float) -> str:
+    """Two ends with their signs, and their unit: "+10 to +14 %"."""
+    return f"{_sign(measure, low)} to {_sign(measure, high)} {_unit(measure)}"
+
+
+def _unit(measure: Measure) -> str:
+    return "%" if measure.contrast == RATIO else measure.difference_unit
+
+
+def _size(measure: Measure, value: float) -> str:
+    scaled = 100 * (value - 1) if measure.contrast == RATIO else measure.factor * value
+    return significant(abs(scaled), 2, decimals=2)
+
+
+def _sign(measure: Measure, value: float) -> str:
+    size = _size(measure, value)
+    if not size.strip("0."):
+        return "0"
+    return f"{MINUS if value < (1.0 if measure.contrast == RATIO else 0.0) else '+'}{size}"
+
+
+def covered(coverage: float) -> str:
+    """A coverage, never rounded up."""
+    return f"coverage {math.floor(1000 * coverage + 1e-9) / 10:g} %"
+
+
+def _errors(measure: Measure, wide: Wide) -> str:
+    factor, unit = (1.0, "°C") if measure.is_temperature else (100.0, "%")
+    a, b = (f"±{factor * (error or 0):g} {unit}" for error in (wide.error_a, wide.error_b))
+    return a if a == b else f"{a} and {b}"

@@ -1,0 +1,115 @@
+"""One side of a comparison: a sweep's tables, and what it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.records import CELLS, RUNS, RecordError
+from workflow_lib.report.cells import Row
+from workflow_lib.report.environments import environments
+
+#: keys of environment.json that are a run's own, and differ always
+_OF_ONE_RUN = ("node", "job_id", "script_sha256", "recorded_unix_s")
+_OF_ONE_JOB = "environment_variables.SLURM_"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A sweep's cells and runs."""
+
+    #: in sentences
+    name: str
+    #: the sweep's directory
+    sweep: str
+    cells: tuple[Row, ...]
+    runs: tuple[Row, ...]
+    #: as report.environments; null where there are no raw files beside the tables
+    environment: dict[str, Any] | None = None
+    _by_cell: dict[str, list[Row]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        for run in self.runs:
+            self._by_cell.setdefault(run["cell"], []).append(run)
+
+    def runs_of(self, cell: Row) -> list[Row]:
+        """The runs of a cell."""
+        return self._by_cell.get(cell["cell"], [])
+
+    @property
+    def platforms(self) -> list[str]:
+        return sorted({cell["platform"] for cell in self.cells})
+
+    @property
+    def gpu_names(self) -> list[str]:
+        return sorted({run["gpu_name"] for run in self.runs if run["gpu_name"]})
+
+
+def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Side, Side]:
+    """Read the tables of two sweeps from their directories.
+
+    They are called as ``names`` say; else by their platforms where these differ, by their
+    directories where those do, else A and B. Raises FileNotFoundError where a table is missing, and
+    RecordError where one is of another version, both are one directory, or names do not tell.
+    """
+    if a.resolve() == b.resolve():
+        raise RecordError(f"A and B are both {a}: name two sweeps")
+    tables = []
+    for letter, directory in (("A", a), ("B", b)):
+        if not (directory / "cells.parquet").is_file():
+            raise FileNotFoundError(
+                f"{letter} is {directory}, which has no cells.parquet: expected the directory of a "
+                "sweep that was run, as results/sweeps/<sweep>"
+            )
+        cells = read_table(directory / "cells.parquet", CELLS).to_dicts()
+        tables.append((cells, read_table(directory / "runs.parquet", RUNS).to_dicts()))
+    chosen = list(names) if names else _names(a, b, [cells for cells, _ in tables])
+    if len(set(chosen)) != 2 or "" in chosen:
+        raise RecordError(f"the names {chosen} do not tell two sides apart: give two")
+    sides = [
+        Side(name, each.resolve().name, tuple(cells), tuple(runs), _environment(each, runs))
+        for name, each, (cells, runs) in zip(chosen, (a, b), tables, strict=True)
+    ]
+    return sides[0], sides[1]
+
+
+def _names(a: Path, b: Path, cells: Sequence[Sequence[Row]]) -> list[str]:
+    platforms = [{cell["platform"] for cell in of_side} for of_side in cells]
+    if all(len(each) == 1 for each in platforms) and platforms[0] != platforms[1]:
+        return [next(iter(each)) for each in platforms]
+    directories = [each.resolve().name for each in (a, b)]
+    return directories if directories[0] != directories[1] else ["A", "B"]
+
+
+def _environment(directory: Path, runs: Sequence[Row]) -> dict[str, Any] | None:
+    results = directory.resolve().parent.parent
+    return environments(runs, results) if (results / "cells").is_dir() else None
+
+
+def changed_environment(a: Side, b: Side) -> list[tuple[str, str, str]] | None:
+    """Keys of environment.json whose values differ between the sides: key, A's and B's values.
+
+    Null where a side recorded none, so that nothing can be said. Keys that are each run's own are
+    left out; the GPUs' names are there, from the tables.
+    """
+    if not all(side.environment and side.environment["rows"] for side in (a, b)):
+        return None
+    known = [_values(side) for side in (a, b)]
+    return [
+        (key, known[0].get(key, "not recorded"), known[1].get(key, "not recorded"))
+        for key in sorted(known[0].keys() | known[1].keys())
+        if known[0].get(key) != known[1].get(key)
+    ]
+
+
+def _values(side: Side) -> dict[str, str]:
+    """The distinct values of each key as one text, in an order that counts do not change."""
+    values = {"gpu_name": ", ".join(side.gpu_names)} if side.gpu_names else {}
+    for key, ranked, more in side.environment["rows"] if side.environment else ():
+        if key not in _OF_ONE_RUN and not key.startswith(_OF_ONE_JOB):
+            texts = sorted(value for value, _ in ranked)
+            values[key] = "; ".join(texts) + (f"; and {more} more" if more else "")
+    return values

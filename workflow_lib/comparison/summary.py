@@ -1,0 +1,150 @@
+"""What a comparison shows first: how many pairs there are, and who is best at what."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workflow_lib.comparison.labels import Labels
+from workflow_lib.comparison.matching import (
+    BEST,
+    NAMED,
+    OTHER_REPLICAS,
+    OTHER_STAGES,
+    SAME_LAYOUT,
+    UNMATCHED,
+)
+from workflow_lib.comparison.measures import BY_NAME, Measure
+from workflow_lib.comparison.sides import Side
+from workflow_lib.comparison.verdicts import TOLD_APART
+from workflow_lib.report.cells import natural
+from workflow_lib.report.quantities import NOTHING, significant
+
+Rows = Sequence[Mapping[str, Any]]
+
+#: kinds of pairs: heading, and what it says of them
+KINDS = {
+    NAMED: ("Named pairs", "Two cells that somebody asked to compare, whatever differs in them."),
+    SAME_LAYOUT: ("The same layout", "The same cell on both sides, but for the platform or date."),
+    OTHER_REPLICAS: (
+        "More replicas",
+        "The same model-parallel degrees and options; the data-parallel degree, and with it the "
+        "number of GPUs, differs. Throughput and power of all GPUs differ for that alone: "
+        "read them beside those of one GPU.",
+    ),
+    OTHER_STAGES: (
+        "A deeper pipeline",
+        "The same tensor-, expert- and data-parallel degrees and options; the model is cut into "
+        "other numbers of pipeline stages, as where one side has more GPUs. Throughput and power "
+        "of all GPUs differ for that alone: read them beside those of one GPU.",
+    ),
+}
+_ASKED = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "temperature_mean_c")
+_ASKED_OF_INFERENCE = (
+    "prefill_tokens_per_s_per_gpu",
+    "decode_tokens_per_s_per_gpu",
+    "decode_tokens_per_j",
+    "temperature_mean_c",
+)
+
+
+def of(rows: Rows, match: str) -> Rows:
+    return [row for row in rows if row["match"] == match]
+
+
+def tiles(rows: Rows) -> list[tuple[int, str]]:
+    """Numbers of pairs by kind, and of contrasts by what they support."""
+    pairs = {(row["match"], row["cell_a"], row["cell_b"]) for row in rows}
+    contrasts = [row for row in rows if row["match"] in KINDS and row["measure"]]
+    verdicts = [row["verdict"] for row in contrasts]
+    return [
+        *(
+            (sum(pair[0] == match for pair in pairs), words)
+            for match, words in (
+                (NAMED, "named pairs"),
+                (SAME_LAYOUT, "pairs of the same layout"),
+                (OTHER_REPLICAS, "pairs with more replicas"),
+                (OTHER_STAGES, "pairs with a deeper pipeline"),
+                (UNMATCHED, "cells without a partner"),
+            )
+            if match != NAMED or any(pair[0] == NAMED for pair in pairs)
+        ),
+        (sum(verdict in TOLD_APART for verdict in verdicts), "differences told apart"),
+        (verdicts.count("not_told_apart"), "not told apart"),
+        (verdicts.count("no_verdict"), "without a verdict"),
+    ]
+
+
+def by_chance(rows: Rows) -> int:
+    """How many contrasts of pairs may miss the truth by chance alone, rounded up."""
+    judged = (*TOLD_APART, "not_told_apart")
+    missing: float = sum(
+        1 - r["coverage"] for r in rows if r["match"] in KINDS and r["verdict"] in judged
+    )
+    return math.ceil(missing - 1e-9)
+
+
+def best(rows: Rows, labels: Labels) -> list[dict[str, Any]]:
+    """For each work, what its best cells on both sides show, measure by measure."""
+    works: dict[str, list[dict[str, Any]]] = {}
+    for row in of(rows, BEST):
+        measure = BY_NAME[row["measure"]]
+        works.setdefault(labels.work_label(row), []).append(
+            {
+                "heading": measure.heading,
+                "asked": row["measure"] in (*_ASKED, *_ASKED_OF_INFERENCE),
+                "winner": _winner(row, measure, labels.names),
+                "a": side(row, "a", measure, labels),
+                "b": side(row, "b", measure, labels),
+                "in_words": row["in_words"],
+            }
+        )
+    return [{"work": work, "answers": answers} for work, answers in works.items()]
+
+
+def _winner(row: Mapping[str, Any], measure: Measure, names: tuple[str, str]) -> str:
+    """Which side is better, or "" where that cannot be said."""
+    if row["verdict"] not in TOLD_APART:
+        return ""
+    return names[(row["verdict"] == "a_more") != (measure.best == "most")]
+
+
+def side(row: Mapping[str, Any], end: str, measure: Measure, labels: Labels) -> dict[str, Any]:
+    value = row[f"value_{end}"]
+    return {
+        "label": labels.cell(row, end),
+        "id": row[f"cell_{end}"],
+        "gpus": row[f"gpus_{end}"],
+        "value": NOTHING if value is None else significant(value * measure.factor),
+        "number": "" if value is None else value * measure.factor,
+        "unit": measure.unit,
+    }
+
+
+def counts(layouts: Rows, a: Side, b: Side) -> list[dict[str, Any]]:
+    """Of each kind of pair and model, in how many each side has more, by what is asked first."""
+    groups = sorted(
+        {(row["match"], row["model"], row["workload"] == "inference") for row in layouts},
+        key=lambda group: (list(KINDS).index(group[0]), natural(group[1]), group[2]),
+    )
+    found = []
+    for match, model, inference in groups:
+        own = [
+            row
+            for row in layouts
+            if (row["match"], row["model"]) == (match, model)
+            and (row["workload"] == "inference") == inference
+        ]
+        answers = []
+        for name in _ASKED_OF_INFERENCE if inference else _ASKED:
+            verdicts = [row["verdict"] for row in own if row["measure"] == name]
+            told = [
+                f"{a.name} {verdicts.count('a_more')}",
+                f"{b.name} {verdicts.count('b_more')}",
+            ]
+            other = len(verdicts) - sum(verdict in TOLD_APART for verdict in verdicts)
+            told += [f"not told apart or unknown {other}"] * bool(other)
+            answers.append(", ".join(told) if verdicts else NOTHING)
+        found.append({"kind": KINDS[match][0], "model": model, "answers": answers})
+    return found

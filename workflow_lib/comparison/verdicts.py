@@ -1,0 +1,195 @@
+"""What each pair of cells shows: the rows of COMPARISON.
+
+A word is given where the interval excludes "no difference", its coverage is 90 % or more (see
+:mod:`~workflow_lib.comparison.shift`), and what the sensors may be off by does not make up for it.
+
+Energies and powers of a GPU have a gain error that repeats do not show, as the sensor is the same
+in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's sensors
+the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)], at the worst: all
+GPUs of a side off in one direction, as those of one batch may be. These tables have no serial
+numbers of GPUs, so the same is taken of two dates on the same GPUs, where the error would cancel.
+Temperatures are whole degrees, so each side may be off by half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from workflow_lib.comparison import sentences
+from workflow_lib.comparison.matching import Pair
+from workflow_lib.comparison.measures import (
+    MEASURES,
+    RATIO,
+    READING_ERROR_C,
+    Measure,
+    completed_runs,
+)
+from workflow_lib.comparison.sentences import Wide
+from workflow_lib.comparison.shift import COVERAGE_FOR_A_WORD, Shift, ratio, shift
+from workflow_lib.comparison.sides import Side
+from workflow_lib.records import COMPARISON, RUNS
+from workflow_lib.report.cells import Row, completed
+
+_UNITS = {column.name: column.unit for column in RUNS}
+_NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
+#: by which verdict a difference is a finding
+TOLD_APART = frozenset(("a_more", "b_more"))
+
+
+def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
+    """A row of COMPARISON for each pair and measure, in the order of the pairs."""
+    found = []
+    for pair in pairs:
+        if pair.a is None or pair.b is None:
+            found.append(_row(pair, a, b, *_alone(pair, a, b)))
+        elif not (completed(pair.a) and completed(pair.b)):
+            verdict = _verdict_of_fates(pair.a, pair.b)
+            words = sentences.fate(pair.a, pair.b, a.name, b.name)
+            found.append(_row(pair, a, b, verdict, words))
+        else:
+            measures = [pair.measure] if pair.measure else MEASURES
+            found += [
+                _row(pair, a, b, **_compared(each, pair.a, pair.b, a, b))
+                for each in measures
+                if each.applies(pair.a["workload"])
+            ]
+    return found
+
+
+def _alone(pair: Pair, a: Side, b: Side) -> tuple[str, str]:
+    """Of a cell without a partner: the verdict and a sentence."""
+    side, verdict = (b, "no_partner_in_b") if pair.b is None else (a, "no_partner_in_a")
+    return verdict, f"no partner in {side.name}: {pair.reason}"
+
+
+def _verdict_of_fates(a: Row, b: Row) -> str:
+    if completed(a):
+        return "only_a_completed"
+    return "only_b_completed" if completed(b) else "neither_completed"
+
+
+def _row(
+    pair: Pair, a: Side, b: Side, verdict: str, in_words: str, reason: str = "", **known: Any
+) -> dict[str, Any]:
+    """A row; ``reason`` is why numbers are null that are not known, if it is not the verdict."""
+    one = pair.one
+    row: dict[str, Any] = {
+        **dict.fromkeys(column.name for column in COMPARISON),
+        "match": pair.match,
+        "model": one["model"],
+        "workload": one["workload"],
+        "simulated": any(cell["simulated"] for cell in (pair.a, pair.b) if cell),
+        "verdict": verdict,
+        "in_words": in_words,
+    }
+    for end, cell, side in (("a", pair.a, a), ("b", pair.b, b)):
+        if cell is not None:
+            row |= {f"{name}_{end}": cell[name] for name in ("cell", "platform", "gpus", "outcome")}
+            row[f"runs_{end}"] = len(completed_runs(side.runs_of(cell)))
+    reasons = {name: reason or in_words for name in _NUMBERS if known.get(name) is None}
+    reasons |= known.pop("reasons", {})
+    return {**row, **known, "missing_reasons": json.dumps(reasons, sort_keys=True)}
+
+
+def _compared(measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side) -> dict[str, Any]:
+    """Verdict, words and numbers of a measure of two cells that completed."""
+    runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
+    known: dict[str, Any] = {
+        "measure": measure.name,
+        "unit": _UNITS.get(measure.name, "J"),
+        "contrast": measure.contrast,
+    }
+    of_a, why_a = measure.values(runs_a)
+    of_b, why_b = measure.values(runs_b)
+    for end, values in (("a", of_a), ("b", of_b)):
+        known[f"value_{end}"] = statistics.median(values) if values else None
+    if refusal := _refusal(measure, runs_a, runs_b):
+        return {**known, "verdict": "refused", "in_words": f"refused: {refusal}"}
+    missing = _missing(measure, (a.name, of_a, why_a), (b.name, of_b, why_b))
+    if missing:
+        return {**known, "verdict": "missing", "in_words": f"no value: {missing}"}
+    found = ratio(of_a, of_b) if measure.contrast == RATIO else shift(of_a, of_b)
+    known |= found._asdict()
+    wide, known["reasons"] = _widened(measure, found, runs_a, runs_b)
+    if wide is not None:
+        known |= {"wide_low": wide.low, "wide_high": wide.high}
+        known |= {"systematic_a": wide.error_a, "systematic_b": wide.error_b}
+    if cell_a["cell"] == cell_b["cell"] and runs_a == runs_b:
+        return {**known, "verdict": "same_runs", "in_words": "both sides show the same runs"}
+    verdict, words = _verdict(measure, found, wide, a.name, (len(runs_a), len(runs_b)))
+    return {**known, "verdict": verdict, "in_words": words}
+
+
+def _verdict(
+    measure: Measure, found: Shift, wide: Wide | None, name: str, counts: tuple[int, int]
+) -> tuple[str, str]:
+    if found.coverage < COVERAGE_FOR_A_WORD:
+        return "no_verdict", sentences.no_verdict(measure, found, *counts)
+    if wide is None:
+        return "no_verdict", sentences.unknown_error(measure, found)
+    neutral = 1.0 if measure.contrast == RATIO else 0.0
+    if wide.low <= neutral <= wide.high:
+        return "not_told_apart", sentences.not_told(measure, found, wide)
+    more = wide.low > neutral
+    return "a_more" if more else "b_more", sentences.told(measure, name, more, found, wide)
+
+
+def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
+    """Why the measure must not be compared at all; "" where it may."""
+    simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
+    if measure.read and simulated[0] | simulated[1] == {True, False}:
+        return "simulated readings say nothing beside real ones"
+    if measure.is_temperature:
+        makers = [
+            {(run["gpu_name"] or "").partition(" ")[0] for run in r} for r in (runs_a, runs_b)
+        ]
+        if makers[0] != makers[1] and "" not in makers[0] | makers[1]:
+            names = " and ".join(", ".join(sorted(of_side)) for of_side in makers)
+            return f"GPUs of {names} give the temperature of another place each"
+    return ""
+
+
+def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
+    """Why two sides cannot be contrasted; "" where they can."""
+    reasons = []
+    for name, values, why in sides:
+        if not values:
+            reasons.append(f"{name}, {why}")
+        elif measure.contrast == RATIO and min(values) <= 0:
+            reasons.append(f"{name} has {min(values):g}, of which there is no ratio")
+    return "; ".join(reasons)
+
+
+def _widened(
+    measure: Measure, found: Shift, runs_a: Sequence[Row], runs_b: Sequence[Row]
+) -> tuple[Wide | None, Mapping[str, str]]:
+    """The interval with the sensors' errors, null where these are unknown; why numbers are null."""
+    plain = Wide(found.low, found.high)
+    if all(run["simulated"] for run in (*runs_a, *runs_b)):
+        return plain, _no_error("simulated readings have no sensor that could be wrong")
+    if measure.is_temperature:
+        error = READING_ERROR_C
+        return Wide(found.low - 2 * error, found.high + 2 * error, error, error), {}
+    if not measure.gain:
+        return plain, _no_error("no sensor of power is in it")
+    shares = [[run["energy_systematic_share"] for run in runs] for runs in (runs_a, runs_b)]
+    if None in shares[0] + shares[1]:
+        why = "the systematic error of these sensors is unknown"
+        return None, dict.fromkeys(("systematic_a", "systematic_b", "wide_low", "wide_high"), why)
+    s, t = max(shares[0]), max(shares[1])
+    # What lowers an efficiency raises an energy.
+    over, under = (s, t) if measure.gain > 0 else (t, s)
+    low, high = found.low * (1 - under) / (1 + over), found.high * (1 + under) / (1 - over)
+    return Wide(low, high, s, t), {}
+
+
+def _no_error(why: str) -> dict[str, str]:
+    return dict.fromkeys(("systematic_a", "systematic_b"), why)
+
+
+def told(row: Mapping[str, Any]) -> bool:
+    """Whether a row of COMPARISON tells both sides apart."""
+    return row["verdict"] in TOLD_APART
