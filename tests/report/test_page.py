@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import shlex
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from workflow_lib.records import PLAN, Outcome, RunPaths
 from workflow_lib.report.__main__ import main
 from workflow_lib.results import run_directory
 
+from .full_matrix import full_matrix
+from .full_matrix import write as write_tables
 from .pages import Page, build, draw, write
 from .sweep import Planned, write_sweep
+from .test_embedding import unpacked
 
 HOSTILE = "<script>alert('x')</script>\"&$\\frac$"
 
@@ -36,9 +40,9 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
     assert "Every layout of the study." in page.text
     assert "2 of 5 cells with a completed run" in page.text
     assert "4 of 7 runs completed" in page.text
-    assert "Fastest: tp2 on h200 (8 GPUs), 99,000 tokens/s." in page.text
+    assert "gpt3-175b on h200 Fastest: tp2 (8 GPUs), 99,000 tokens/s." in page.text
     # tp1's repeats have 62, 63 and 64 °C, and 40 001 to 40 003 tokens/s.
-    assert "Coolest (mean): tp1 on h200 (8 GPUs), 63.0 °C." in page.text
+    assert "Coolest (mean): tp1 (8 GPUs), 63.0 °C (62.0–64.0)." in page.text
     assert "40,001–40,003" in page.text
     for cause in (
         "rank 3 wanted 2.25 GiB",
@@ -60,7 +64,7 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     generating = Planned("tp1", workload="inference", measures=decoding)
     other = Planned("tp4", workload="inference")
     alone = build(tmp_path / "alone", [generating, other]).text
-    assert "Fastest decoding: tp1 on h200 (8 GPUs), 321 tokens/s per GPU." in alone
+    assert "Fastest decoding: tp1 (8 GPUs), 321 tokens/s per GPU." in alone
     assert "Decoding per GPU" in alone
     assert "MFU, causal" not in alone
     assert "Fastest: " not in alone
@@ -78,10 +82,13 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned(), Planned("tp4", simulated=True)])
     for tag, attributes in page.tags:
-        assert tag not in ("link", "iframe", "object", "embed", "img", "base", "form")
+        assert tag not in ("link", "iframe", "object", "embed", "img", "base")
+        assert tag != "form" or not attributes.keys() & {"action", "method", "target"}
         for name in ("src", "href", "xlink:href", "action", "data"):
             value = attributes.get(name) or "#"
-            assert value.startswith(("#", "data:image/png;base64,")), (tag, name, value)
+            # A link to a file beside the page is followed by people alone.
+            beside = tag == "a" and re.fullmatch(r"figures/[\w.-]+\.(svg|pdf)", value)
+            assert beside or value.startswith(("#", "data:image/png;base64,")), (tag, name, value)
     assert "@import" not in page.source
     assert "fetch(" not in page.source
     assert set(re.findall(r"url\((.)", page.source)) <= {"#"}
@@ -92,8 +99,15 @@ def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned(), Planned(model="mixtral-8x7b")])
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    references = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', page.source))
-    assert {first or second for first, second in references} <= set(ids)
+    markup = page.source.partition("<script>\n")[0]
+    references = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', markup))
+    targets = {first or second for first, second in references}
+    cells = {target for target in targets if target.startswith("cell=")}
+    assert targets - cells <= set(ids)
+    assert {urllib.parse.unquote(cell.removeprefix("cell=")) for cell in cells} == {
+        Planned().id,
+        Planned(model="mixtral-8x7b").id,
+    }
 
 
 def test_simulated_readings_have_a_banner(tmp_path: Path) -> None:
@@ -117,7 +131,7 @@ def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
         "--description",
         HOSTILE,
     )
-    assert [tag for tag, _ in page.tags].count("script") == 1, "the page's own"
+    assert [tag for tag, _ in page.tags].count("script") == 2, "the page's own, and its data"
     assert page.text.count("alert(") >= 5
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
 
@@ -127,7 +141,7 @@ def test_a_sweep_of_which_nothing_completed_has_a_page(tmp_path: Path) -> None:
         tmp_path,
         [Planned(outcomes=(None,)), Planned("tp4", reason="too large")],
     )
-    assert "gpt3-175b: no cell has completed." in page.text
+    assert "gpt3-175b on h200 no cell has completed." in page.text
     assert "0 of 2 cells" in page.text
     assert "No run has recorded its environment yet." in page.text
 
@@ -171,7 +185,7 @@ def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path: Path) ->
     text = build(tmp_path, cells).text
     for phrase in ("1 run failed", "1 cell infeasible", "0 runs out of memory", "1 of 1 run "):
         assert phrase in text
-    assert "one cell alone has completed, tp1 : there is none to compare it with" in text
+    assert "one cell alone has completed, tp1: there is none to compare it with" in text
     for best in ("Fastest", "Coolest", "Most tokens"):
         assert best not in text
 
@@ -245,3 +259,44 @@ def test_a_tampered_figure_is_refused(
     figure.write_text(svg.replace("</svg>", planted + "</svg>"), encoding="utf-8")
     assert write(tmp_path, directory) == 1
     assert "it holds a script or a link" in capsys.readouterr().err
+
+
+def test_large_figures_are_packed_and_hold_what_plain_ones_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = build(tmp_path, [Planned(), Planned("tp4")])
+    monkeypatch.setattr("workflow_lib.report.drawn._MOST_PLAIN_BYTES", 1000)
+    assert write(tmp_path, tmp_path / "sweeps" / "made-up") == 0
+    source = (tmp_path / "sweeps" / "made-up" / "report.html").read_text(encoding="utf-8")
+    packed = re.findall(r'<script [^>]*id="data-figure-\d+">[^<]*</script>', source)
+    assert len(packed) == sum(tag == "svg" for tag, _ in plain.tags) > 2
+    assert "<svg" not in source.partition("<script>\n")[0]
+    for element in packed:
+        assert unpacked(element) in plain.source
+    assert source.count("<noscript>") == len(packed)
+
+
+def test_the_table_of_cells_can_be_filtered_by_what_cells_differ_in(tmp_path: Path) -> None:
+    page = build(tmp_path, [Planned("tp1"), Planned("tp2", outcomes=(Outcome.OUT_OF_MEMORY,))])
+    names = [attributes.get("name") for tag, attributes in page.tags if tag in ("select", "input")]
+    assert names == ["text", "outcome"], "there is one model and one platform"
+    (form,) = (attributes for tag, attributes in page.tags if tag == "form")
+    assert "hidden" in form, "until the script can serve it"
+    rows = [
+        attributes["data-outcome"] for tag, attributes in page.tags if "data-outcome" in attributes
+    ]
+    assert rows == ["completed", "out of memory"]
+
+
+def test_figures_that_are_not_drawn_say_why_and_those_over_time_lie_beside(tmp_path: Path) -> None:
+    directory = tmp_path / "sweeps" / "made-up"
+    write_tables(full_matrix(count=2, points=10), write_sweep(tmp_path, [Planned()]))
+    draw(directory)
+    (directory / "plan.parquet").unlink()
+    write_table(table([], PLAN), directory / "plan.parquet")
+    assert write(tmp_path, directory) == 0
+    page = Page((directory / "report.html").read_text(encoding="utf-8"))
+    assert "power over time: figures/power-h200-gpt3-175b.svg" in page.text
+    assert 'id="power-h200-gpt3-175b-title"' not in page.source
+    why = page.text.partition("Figures that are not drawn, and why")[2]
+    assert why.startswith(" Measures by micro-batch size: no two cells differ in the micro-batch")

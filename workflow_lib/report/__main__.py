@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     drawing.add_argument("--processes", type=int, default=1, help="that draw at once; 1 if not set")
     writing = commands.add_parser("page", help="write report.html")
     writing.add_argument("--sweep", required=True, help="the sweep's name")
-    writing.add_argument("--description", default="", help="a sentence or two on the sweep")
+    described = writing.add_mutually_exclusive_group()
+    described.add_argument("--description", default="", help="a sentence or two on the sweep")
+    described.add_argument(
+        "--description-json", dest="description", type=json.loads, help="the same as a JSON string"
+    )
     writing.add_argument("--results", type=Path, required=True, help="holds cells/")
     writing.add_argument("--directory", type=Path, required=True, help="tables and figures/")
     chosen = parser.parse_args(arguments)

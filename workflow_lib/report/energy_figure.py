@@ -15,7 +15,8 @@ from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.entry import FigureEntry, by_model, slug
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.quantities import counted
+from workflow_lib.report.marks import tell
+from workflow_lib.report.quantities import counted, significant
 from workflow_lib.report.short_names import fate, short_labels
 from workflow_lib.report.tables import Tables
 
@@ -168,6 +169,11 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
                 elinewidth=0.6,
                 label=f"{name} ({_gpus(of_platform)} GPUs)",
             )
+        for point in of_platform:
+            speed, energy = _told(point.tokens_per_s), _told(point.j_per_token)
+            text = f"{names[point.cell['cell']]} ({name}): {speed[0]} tokens/s{speed[1]}, "
+            text += f"{energy[0]} J per token{energy[1]}"
+            tell(axes, text, point.tokens_per_s[0], point.j_per_token[0])
     axes.margins(0.08)
     _number(axes, best)
     axes.grid(linewidth=0.4, color="#dddddd")
@@ -200,6 +206,12 @@ def _number(axes: Axes, best: Sequence[Point]) -> None:
 
 def _lengths(ends: Sequence[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
     return [mid - low for mid, low, _ in ends], [high - mid for mid, _, high in ends]
+
+
+def _told(ends: tuple[float, float, float]) -> tuple[str, str]:
+    """A median, and its interval in brackets where there is one."""
+    middle, low, high = map(significant, ends)
+    return middle, "" if low == middle == high else f" ({low}–{high})"
 
 
 def _gpus(some: Sequence[Point]) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "FigureEntry",
     "Tables",
     "figures",
+    "figures_and_gaps",
     "read_tables",
     "undrawn",
     "write_figures",
@@ -59,12 +60,24 @@ _KINDS = (
 
 def figures(tables: Tables) -> list[FigureEntry]:
     """The figures that a sweep's tables give, kind by kind."""
-    return [entry for kind in _KINDS for entry in kind.entries(tables)]
+    return figures_and_gaps(tables)[0]
 
 
 def undrawn(tables: Tables) -> list[tuple[str, str]]:
     """The kinds of figure that these tables do not give: what each would show, and why not."""
-    return [(kind.SUBJECT, kind.why_not(tables)) for kind in _KINDS if not kind.entries(tables)]
+    return figures_and_gaps(tables)[1]
+
+
+def figures_and_gaps(tables: Tables) -> tuple[list[FigureEntry], list[tuple[str, str]]]:
+    """Both of the above at once, as finding either takes seconds of a whole study."""
+    found: list[FigureEntry] = []
+    missing = []
+    for kind in _KINDS:
+        if entries := kind.entries(tables):
+            found += entries
+        else:
+            missing.append((kind.SUBJECT, kind.why_not(tables)))
+    return found, missing
 
 
 def write_figures(

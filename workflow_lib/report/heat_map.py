@@ -12,6 +12,8 @@ from matplotlib.patches import Rectangle
 
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.marks import tell
+from workflow_lib.report.quantities import significant
 from workflow_lib.report.short_names import fate, short_labels
 
 #: cells in one heat map, so that it fits on a page
@@ -77,6 +79,7 @@ def heat_map(
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for of_panel, panel in zip(axes, panels, strict=True):
         image = _draw(of_panel, panel, cells, places, field_in)
+        _tell(of_panel, panel, cells, names, places)
         of_panel.set_yticks([line + 0.5 for line in range(len(cells))], names)
         none = "" if any(panel.values.values()) else ": none"
         of_panel.set_title(panel.title + none, loc="left", fontsize=7, pad=8)
@@ -144,6 +147,19 @@ def _draw(
     for spine in axes.spines.values():
         spine.set_visible(False)
     return image
+
+
+def _tell(
+    axes: Axes, panel: Panel, cells: Sequence[Row], names: Sequence[str], places: Sequence[Place]
+) -> None:
+    """Have each field say whose it is, and its value."""
+    decimals = 2 if "%" in panel.unit else None
+    for line, (cell, name) in enumerate(zip(cells, names, strict=True)):
+        for column, place in enumerate(places):
+            if (value := panel.values.get((cell["cell"], place))) is not None:
+                number = significant(value, decimals=decimals)
+                text = f"{name}, node {place[0]} GPU {place[1]}: {number} {panel.unit}"
+                tell(axes, text, column, line, 1.0, 1.0)
 
 
 def _scale(panel: Panel) -> tuple[float, float]:

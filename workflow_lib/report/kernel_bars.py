@@ -18,7 +18,10 @@ from workflow_lib.report.kernel_times import (
     folded,
     legend_handles,
     mean_times,
+    stretches,
 )
+from workflow_lib.report.marks import tell
+from workflow_lib.report.quantities import significant
 from workflow_lib.report.short_names import fate
 from workflow_lib.report.tables import Tables
 
@@ -88,6 +91,8 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     longest = 0.0
     for bar, stack, place in zip(have, stacks, where, strict=True):
         longest = max(longest, _draw_ranks(axes, bar, stack, place))
+        for begin, length, text in stretches(stack):
+            tell(axes, f"{bar.label}: {text}", begin, place - 0.37, length, 0.74)
     for bar, place in zip(bars, places, strict=True):
         if not bar.ranks:
             style.blank_row(axes, place - 0.4, place + 0.4, why_no_times(bar.cell))
@@ -121,6 +126,8 @@ def _draw_ranks(axes: Axes, bar: Bar, stack: Times, place: float) -> float:
     """The range over ranks, and the share of communication behind it; returns the range's end."""
     totals = [sum(times.values()) for times in bar.ranks.values()]
     end = max(totals)
+    ranks = f"ranks {significant(min(totals))}–{significant(end)} s"
+    tell(axes, f"{bar.label}: {ranks}", min(totals), place + 0.4, end - min(totals), 0.0)
     if len(totals) > 1:
         # At the lower edge, so that it hides no class.
         axes.errorbar(

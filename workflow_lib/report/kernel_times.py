@@ -12,6 +12,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from workflow_lib.report import style
+from workflow_lib.report.quantities import significant
 from workflow_lib.report.tables import Tables
 
 
@@ -41,7 +42,7 @@ CLASSES = (
     KernelClass("all_reduce", "all-reduce", style.VERMILLION, "//////"),
     KernelClass("all_gather", "all-gather", style.ORANGE, "\\\\\\\\\\\\"),
     KernelClass("reduce_scatter", "reduce-scatter", style.GREEN, "xxxxxx"),
-    KernelClass("all_to_all", "all-to-all", style.PURPLE, "......"),
+    KernelClass("all_to_all", "all-to-all", style.PURPLE, "..."),
     KernelClass("send_receive", "send/receive", "#7a4a1e", "------"),
     KernelClass("broadcast", "broadcast", "#f3cfb3", "||||||"),
     KernelClass("other_communication", "other communication", "#a0529a", "++++++"),
@@ -153,6 +154,16 @@ def _look(each: KernelClass) -> dict[str, Any]:
         "edgecolor": "white",
         "linewidth": 0.3,
     }
+
+
+def stretches(bar: Times) -> list[tuple[float, float, str]]:
+    """Where each class of a bar begins, how long it is, and what is to be said of it."""
+    found, begin = [], 0.0
+    for each in CLASSES:
+        if length := bar.get(each.name, 0.0):
+            found.append((begin, length, f"{each.legend} {significant(length)} s"))
+            begin += length
+    return found
 
 
 def legend_handles(bars: Iterable[Times]) -> list[Patch]:

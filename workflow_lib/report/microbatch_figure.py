@@ -15,6 +15,7 @@ from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.marks import in_words, tell
 from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
 from workflow_lib.report.short_names import alike, fate, group_labels
 from workflow_lib.report.tables import Tables
@@ -132,6 +133,10 @@ def _draw(
         capsize=1.3,
         label=label,
     )
+    for cell in have:
+        size = cell["micro_batch_size"]
+        text = f"{label}, micro-batch {size}: {in_words(cell, panel.measure)}"
+        tell(axes, text, math.log2(size) + shift, cell[panel.measure] * panel.factor)
 
 
 def _draw_failed(axes: Axes, groups: Sequence[Sequence[Row]], sizes: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.marks import in_words, tell
 from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
 from workflow_lib.report.short_names import alike, fate, group_labels
 from workflow_lib.report.tables import Tables
@@ -94,7 +95,7 @@ def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], st
         of_panel.grid(axis="y", linewidth=0.4, color="#dddddd")
         for number, variant in enumerate(variants):
             shift = (number - (len(variants) - 1) / 2) * width
-            _draw(of_panel, panel, groups, variant, shift, width)
+            _draw(of_panel, panel, groups, labels, variant, shift, width)
         if not panel.from_zero:
             of_panel.margins(y=0.15)
     for place, group in enumerate(groups):
@@ -130,20 +131,21 @@ def _draw(
     axes: Axes,
     panel: MeasurePanel,
     groups: Sequence[Sequence[Row]],
+    labels: Sequence[str],
     variant: _Variant,
     shift: float,
     width: float,
 ) -> None:
     """A variant's bars, or markers where 0 means nothing."""
     have = [
-        (place + shift, cell)
-        for place, group in enumerate(groups)
+        (place + shift, cell, label)
+        for place, (group, label) in enumerate(zip(groups, labels, strict=True))
         if (cell := _of(group, variant)) is not None and has_measure(cell, panel.measure)
     ]
     if not have:
         return
-    places = [place for place, _ in have]
-    cells = [cell for _, cell in have]
+    places = [place for place, *_ in have]
+    cells = [cell for _, cell, _ in have]
     values = [cell[panel.measure] * panel.factor for cell in cells]
     if panel.from_zero:
         axes.bar(
@@ -169,6 +171,12 @@ def _draw(
         capsize=1.5,
         label="_" if panel.from_zero else variant.legend,
     )
+    for (place, cell, label), value in zip(have, values, strict=True):
+        text = f"{label}, {variant.legend}: {in_words(cell, panel.measure)}"
+        if panel.from_zero:
+            tell(axes, text, place - width * 0.46, 0.0, width * 0.92, value)
+        else:
+            tell(axes, text, place, value)
 
 
 def _say_why(

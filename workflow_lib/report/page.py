@@ -1,24 +1,26 @@
-"""The report: one page with everything in it, which needs neither a network nor scripts."""
+"""The report: one page with all in it, which needs no network and can be read without scripts."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import CELLS, OVERHEAD, PLAN, RecordError, inapplicable
-from workflow_lib.report.cells import Row, completed, in_order, in_words, labels, natural
+from workflow_lib.records import CELLS, OVERHEAD, PLAN, inapplicable
+from workflow_lib.report import failures, summary
+from workflow_lib.report.cell_pages import cell_pages
+from workflow_lib.report.cells import Row, completed, in_order, in_words, labels
 from workflow_lib.report.differences import differences
+from workflow_lib.report.drawn import drawn
+from workflow_lib.report.embedding import address, embedded
 from workflow_lib.report.environments import environments
-from workflow_lib.report.figures import FigureEntry, figures, read_tables
+from workflow_lib.report.figures import figures_and_gaps, read_tables
+from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.quantities import (
     NOTHING,
     SHOWN,
@@ -48,6 +50,7 @@ _ENVIRONMENT = jinja2.Environment(
 #: columns that are named where no cell has a value; of the error of sensors the text says enough
 _LISTED_IF_EMPTY = tuple(each for each in WATCHED if each.measure != "energy_systematic_share")
 _ENVIRONMENT.filters["counted"] = counted
+_ENVIRONMENT.filters["address"] = address
 
 
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
@@ -67,15 +70,21 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     quantities = [each for each in applying if not done or has_values(each.measure, done)]
     watched = [each for each in WATCHED if has_values(each.measure, done)]
     names = labels(cells)
+    of_cell = {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
     present = {column.name for column in CELLS if has_values(column.name, done)}
+    entries, undrawn = figures_and_gaps(tables)
     text = _ENVIRONMENT.get_template("report.html.j2").render(
         sweep=sweep,
         description=description,
         version=__version__,
         simulated=any(cell["simulated"] for cell in cells),
         simulated_all=all(cell["simulated"] for cell in cells if completed(cell)),
-        counts=_counts(cells, tables.runs),
-        best=_best(cells),
+        counts=failures.counts(cells, tables.runs),
+        groups=summary.groups(cells, of_cell),
+        failures=failures.failures(cells, tables.runs),
+        choices=_choices(cells),
+        interval=interval_in_words(cells),
+        of_three=any(cell["completed"] == 3 for cell in cells),
         quantities=quantities,
         cells=[_cell(cell, label, quantities) for cell, label in zip(cells, names, strict=True)],
         left_out=left_out(applying, done, tables.runs) if done else "",
@@ -90,13 +99,13 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         ],
         watched_left_out=left_out(_LISTED_IF_EMPTY, done, tables.runs),
         steadiness=steadiness(cells, names, tables.runs),
-        overhead=overhead_lines(
-            overhead, {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
-        ),
+        overhead=overhead_lines(overhead, of_cell),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
-        gpu_hours=_gpu_hours(plan),
-        figures=[_inline(entry, directory / "figures") for entry in figures(tables)],
-        unfinished=_unfinished(cells, tables.runs),
+        gpu_hours=failures.gpu_hours(plan, NOTHING),
+        figures=drawn(entries, directory / "figures"),
+        undrawn=undrawn,
+        embedded_cells=embedded("cells", cell_pages(tables, plan, of_cell, results)),
+        unfinished=_unfinished(cells, of_cell, tables.runs),
         trained_unwatched=trained_unwatched(tables.runs),
         unmeasured=unmeasured(tables.runs),
         environment=environments(tables.runs, results),
@@ -113,63 +122,15 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     return path
 
 
-def _counts(cells: Sequence[Row], runs: Sequence[Row]) -> dict[str, int]:
-    """How many cells and runs there are of each kind."""
-    fates = Counter(run["outcome"] for run in runs)
-    others = ("completed", "out_of_memory", "not_run")
-    return {
-        "cells": len(cells),
-        "completed_cells": sum(completed(cell) for cell in cells),
-        "infeasible_cells": sum(cell["outcome"] == "infeasible" for cell in cells),
-        "runs": len(runs),
-        "completed": fates["completed"],
-        "out_of_memory": fates["out_of_memory"],
-        "not_run": fates["not_run"],
-        "failed": sum(count for fate, count in fates.items() if fate not in others),
-    }
-
-
-def _gpu_hours(plan: Sequence[Row]) -> str:
-    """The estimate over all feasible cells; unknown as soon as one of theirs is."""
-    hours = [cell["gpu_hours"] for cell in plan if cell["feasible"]]
-    return NOTHING if None in hours else significant(sum(hours))
-
-
-def _best(cells: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each model, the completed cells that are best by throughput, energy and temperature.
-
-    Where fewer than two cells can be compared, none is best.
-    """
-    questions = (
-        ("Fastest", "tokens_per_s", "tokens/s", max),
-        ("Fastest prefill", "prefill_tokens_per_s_per_gpu", "tokens/s per GPU", max),
-        ("Fastest decoding", "decode_tokens_per_s_per_gpu", "tokens/s per GPU", max),
-        ("Most tokens per joule", "tokens_per_j", "tokens/J", max),
-        ("Most decoded tokens per joule", "decode_tokens_per_j", "tokens/J", max),
-        ("Coolest (mean)", "temperature_mean_c", "°C", min),
-    )
-    names = {cell["cell"]: label for cell, label in zip(cells, labels(cells), strict=True)}
-    models = []
-    for model in sorted({cell["model"] for cell in cells}, key=natural):
-        of_model = [cell for cell in cells if cell["model"] == model and completed(cell)]
-        answers: list[tuple[Any, ...]] = []
-        for question, measure, unit, choose in questions:
-            able = [cell for cell in of_model if measure not in inapplicable(cell["workload"])]
-            if len(able) < 2:
-                continue
-            known = [cell for cell in able if cell[measure] is not None]
-            if len(known) > 1:
-                winner = choose(known, key=lambda cell: cell[measure])
-                value = f"{significant(winner[measure])} {unit}"
-                name = names[winner["cell"]]
-                answers.append((question, name, winner["platform"], winner["gpus"], value))
-            else:
-                why = "only one completed cell has" if known else "no completed cell has"
-                answers.append((question, None, None, None, why))
-        alone = names[of_model[0]["cell"]] if len(of_model) == 1 else None
-        counts = {"completed": len(of_model), "alone": alone}
-        models.append({"model": model, **counts, "answers": answers})
-    return models
+def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
+    """By what the table of cells can be filtered: column, its name, its values."""
+    found = []
+    for column in ("outcome", "model", "platform"):
+        values = list(dict.fromkeys(cell[column] for cell in cells))
+        if column == "outcome":
+            values = sorted(in_words(value) for value in values)
+        found.append((column, column.capitalize(), values))
+    return found
 
 
 def _applies(measure: str, cells: Sequence[Row]) -> bool:
@@ -200,47 +161,28 @@ def _planned(cell: Row, label: str) -> dict[str, Any]:
     }
 
 
-def _unfinished(cells: Sequence[Row], runs: Sequence[Row]) -> list[dict[str, Any]]:
+def _unfinished(
+    cells: Sequence[Row], labels: Mapping[str, str], runs: Sequence[Row]
+) -> list[dict[str, Any]]:
     """Everything that did not complete: infeasible cells, and runs, alike ones in one line."""
+    by_cell: dict[str, list[Row]] = {}
+    for run in sorted(runs, key=lambda run: run["run"]):
+        by_cell.setdefault(run["cell"], []).append(run)
     lines: dict[tuple[str, str, str], list[int]] = {}
     for cell in cells:
         if cell["outcome"] == "infeasible":
             lines[cell["cell"], "infeasible", cell["cause"]] = []
-        for run in sorted((r for r in runs if r["cell"] == cell["cell"]), key=lambda r: r["run"]):
+        for run in by_cell.get(cell["cell"], ()):
             if run["outcome"] != "completed":
                 key = run["cell"], run["outcome"], run["cause"] or "no cause was recorded"
                 lines.setdefault(key, []).append(run["run"])
     return [
-        {"cell": cell, "outcome": in_words(outcome), "cause": cause, "runs": numbers}
+        {
+            "cell": cell,
+            "label": labels[cell],
+            "outcome": in_words(outcome),
+            "cause": cause,
+            "runs": numbers,
+        }
         for (cell, outcome, cause), numbers in lines.items()
     ]
-
-
-def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
-    """A figure's SVG, made fit to stand in the page.
-
-    Its ids get the figure's name, so that figures do not share clip paths; what would load or run
-    something is refused.
-    """
-    path = directory / f"{entry.stem}.svg"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such figure; draw the figures of these tables first")
-    text = path.read_text(encoding="utf-8")
-    start = text.find("<svg")
-    size = re.search(r'<svg[^>]* width="([0-9.]+)pt"', text)
-    if start < 0 or size is None:
-        raise RecordError(f"{path}: not an SVG as this package draws it; draw the figures anew")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", text[start:], flags=re.DOTALL)
-    if re.search(r"<script|<foreignObject|<[^>]*\son\w+\s*=|href=\"(?!#|data:image/png;)", svg):
-        raise RecordError(f"{path}: it holds a script or a link; draw the figures anew")
-    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{entry.stem}-", svg)
-    root, rest = svg.split(">", 1)
-    svg = re.sub(r' (width|height)="[^"]*"', "", root) + ">" + rest
-    svg = svg.replace("<svg", f'<svg role="img" aria-labelledby="{entry.stem}-title"', 1)
-    return {
-        "stem": entry.stem,
-        "title": entry.title,
-        "caption": entry.caption,
-        "width_pt": float(size[1]) * 1.3,
-        "svg": Markup(svg),
-    }

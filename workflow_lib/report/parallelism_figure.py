@@ -13,6 +13,8 @@ from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_model, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.marks import QUANTITIES, in_words, tell
+from workflow_lib.report.quantities import significant
 from workflow_lib.report.short_names import fate, short_labels
 from workflow_lib.report.tables import Tables
 from workflow_lib.report.watching import systematic_error
@@ -107,7 +109,7 @@ def _entry(heading: str, stem: str, cells: Sequence[Row], tables: Tables) -> lis
             title=f"{heading}: {', '.join(first)}{' and ' if first else ''}{last}",
             caption=(
                 "One column a cell, laid out like figure 4 of the study. Markers are medians over "
-                f"completed runs, bars their {interval_in_words(cells)}, grey dots single runs. "
+                f"completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
                 + (_OF_POWER if "power" in panels else "")
                 + (f"Power and efficiency have a systematic error of {error}. " if error else "")
                 + "Hatched columns have no values, and say why."
@@ -149,7 +151,7 @@ def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) 
     figure = Figure(figsize=(style.COLUMN_IN, height))
     axes = list(figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0])
     for panel, of_panel in zip(panels, axes, strict=True):
-        _draw_panel(of_panel, panel, ordered, runs)
+        _draw_panel(of_panel, panel, ordered, ticks, runs)
     for place, cell in enumerate(ordered):
         if not completed(cell):
             style.blank(axes[0], place - 0.5, place + 0.5, fate(cell))
@@ -173,7 +175,13 @@ def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) 
     return figure
 
 
-def _draw_panel(axes: Axes, panel: _Panel, cells: Sequence[Row], runs: Sequence[Row]) -> None:
+def _draw_panel(
+    axes: Axes,
+    panel: _Panel,
+    cells: Sequence[Row],
+    names: Sequence[str],
+    runs: Sequence[Row],
+) -> None:
     axes.set_ylabel(panel.label)
     axes.grid(axis="y", linewidth=0.4, color="#dddddd")
     axes.margins(y=0.15)
@@ -199,7 +207,10 @@ def _draw_panel(axes: Axes, panel: _Panel, cells: Sequence[Row], runs: Sequence[
             capsize=1.5,
             label=series.legend,
         )
-        _draw_runs(axes, series, have, runs, shift)
+        _draw_runs(axes, series, have, names, runs, shift)
+        for place, cell in have:
+            text = f"{names[place]}: {in_words(cell, series.measure)}"
+            tell(axes, text, place + shift, cell[series.measure])
     for place, cell in enumerate(cells):
         if completed(cell) and all(cell[series.measure] is None for series in panel.series):
             style.blank(axes, place - 0.5, place + 0.5, "no data")
@@ -224,16 +235,20 @@ def _draw_runs(
     axes: Axes,
     series: _Series,
     have: Sequence[tuple[int, Row]],
+    names: Sequence[str],
     runs: Sequence[Row],
     shift: float,
 ) -> None:
     """A small dot for each run, where a cell has several."""
     places = {cell["cell"]: place for place, cell in have if cell["completed"] > 1}
-    points = [
-        (places[run["cell"]] + shift + 0.2, run[series.measure])
-        for run in runs
-        if run["cell"] in places and run[series.measure] is not None
-    ]
+    quantity = QUANTITIES[series.measure]
+    points = []
+    for run in runs:
+        if run["cell"] in places and run[series.measure] is not None:
+            place, value = places[run["cell"]], run[series.measure]
+            points.append((place + shift + 0.2, value))
+            number = f"{significant(value * quantity.factor)} {quantity.unit}"
+            tell(axes, f"{names[place]}, run {run['run']}: {number}", *points[-1])
     if points:
         axes.plot(*zip(*points, strict=True), ".", color=style.GREY, markersize=1.8)
 

@@ -19,7 +19,9 @@ from workflow_lib.report.kernel_times import (
     kernel_times,
     legend_handles,
     mean_times,
+    stretches,
 )
+from workflow_lib.report.marks import tell
 from workflow_lib.report.short_names import alike, group_labels
 from workflow_lib.report.tables import Tables
 
@@ -143,6 +145,10 @@ def _draw(
     axes: Axes, cell: Row, stacks: Mapping[int, Times], stages: Mapping[int, Sequence[Times]]
 ) -> None:
     draw_bars(axes, list(stacks), list(stacks.values()), 0.85, upright=True)
+    for stage, stack in stacks.items():
+        # One for a bar, as its classes are too small to point at.
+        text = ", ".join(said for _, _, said in stretches(stack))
+        tell(axes, f"pipeline rank {stage}: {text}", stage - 0.425, 0.0, 0.85, sum(stack.values()))
     for stage, ranks in stages.items():
         totals = [sum(times.values()) for times in ranks]
         if len(totals) > 1:

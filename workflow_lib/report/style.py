@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import io
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,8 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from workflow_lib.report.svg import shortened
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"
 SKY, ORANGE, GREEN, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"
@@ -211,24 +212,11 @@ def wrapped(label: str, letters: int) -> str:
     return "\n".join(line.rstrip(" ") for line in lines)
 
 
-def _shortened(svg: bytes) -> bytes:
-    """An SVG to a hundredth of a point and without indentation, which halves its size."""
-    svg = re.sub(rb">\n *<", b"><", svg)
-    svg = re.sub(rb' (?:d|x|y|points|transform)="[^"]*"', lambda part: _rounded(part[0]), svg)
-    return re.sub(rb'(?<= d=")[^"]*', lambda path: _joined(path[0]), svg)
-
-
-def _joined(path: bytes) -> bytes:
-    """Path commands without what is between them: M 1 2 ⏎ L 3 4 as M1 2L3 4."""
-    return re.sub(rb"\s*([A-Za-z])\s*", rb"\1", path).strip()
-
-
-def _rounded(text: bytes) -> bytes:
-    return re.sub(rb"\d+\.\d{3,}", lambda number: b"%.2f" % float(number[0]), text)
-
-
-#: the formats of a figure, each with the dates that it would hold
-_FORMATS: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+#: the formats of a figure, each with what it would hold of dates and versions
+_FORMATS: dict[str, dict[str, Any]] = {
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    "pdf": {"CreationDate": None},
+}
 FORMATS = tuple(_FORMATS)
 
 
@@ -245,7 +233,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
         path = stem.with_name(f"{stem.name}.{kind}")
         written_as = content.getvalue()
         if kind == "svg":
-            written_as = _shortened(written_as)
+            written_as = shortened(written_as)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             temporary.write_bytes(written_as)

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.marks import in_words, tell
 from workflow_lib.report.short_names import fate, short_labels
 from workflow_lib.report.tables import Tables
 
@@ -60,6 +61,7 @@ def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -
     """Draw a bar a cell, downwards; ``cells`` and ``runs`` are rows of CELLS and RUNS."""
     figure = Figure(figsize=(style.COLUMN_IN, 0.95 + 0.14 * max(len(cells), 2)))
     axes = figure.subplots()
+    names = short_labels(cells)
     begin = [0.0] * len(cells)
     handles = []
     for name, legend, colour, hatch in _CAUSES:
@@ -71,6 +73,10 @@ def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -
             "linewidth": 0.3,
         }
         axes.barh(range(len(cells)), shares, 0.78, begin, label=legend, **look)
+        for place, (cell, start, share) in enumerate(zip(cells, begin, shares, strict=True)):
+            if share:
+                text = f"{names[place]}: {in_words(cell, name)}"
+                tell(axes, text, start, place - 0.39, share, 0.78)
         begin = [start + share for start, share in zip(begin, shares, strict=True)]
         handles.append(Patch(label=legend, **look))
     longest = max(begin)
@@ -81,7 +87,7 @@ def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -
             style.blank_row(axes, place - 0.39, place + 0.39, "no data")
         else:
             longest = max(longest, _finish(axes, place, cell, end, runs))
-    axes.set_yticks(range(len(cells)), short_labels(cells))
+    axes.set_yticks(range(len(cells)), names)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.set_xlim(0, longest * 1.06 or 100.0)

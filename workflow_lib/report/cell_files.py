@@ -1,0 +1,156 @@
+"""What a run's files tell on its cell's page: configuration, script, environment, logs, errors.
+
+A file that is missing, or is no text that can be read, is said; a damaged record raises
+RecordError, as it does elsewhere in the report. Paths are given within the run's directory: a page
+that is made elsewhere is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from workflow_lib.records import (
+    ErrorRecord,
+    ExitRecord,
+    RecordError,
+    RunPaths,
+    read_json,
+    read_record,
+)
+from workflow_lib.report.cell_text import Clean, clean_value, shortened, tail
+from workflow_lib.report.cells import natural
+from workflow_lib.report.environments import flat
+
+#: records of ranks that are listed, lines of a traceback, letters of a message
+_LISTED, _TRACEBACK_LINES, _MESSAGE_LETTERS = 8, 20, 400
+#: a script longer than this is not one of this workflow
+_SCRIPT_BYTES = 65536
+
+_Rank = TypeVar("_Rank", ErrorRecord, ExitRecord)
+#: heading, and key and value of each line
+Section = tuple[str, list[tuple[str, str]]]
+
+
+def configuration(paths: RunPaths, clean: Clean) -> list[Section] | None:
+    """``cell.json`` by section, null where it is not there."""
+    record = _object(paths.cell)
+    return None if record is None else sections(record, "cell", clean)
+
+
+def environment(paths: RunPaths, clean: Clean) -> list[Section] | None:
+    """``environment.json`` by section, null where it is not there."""
+    record = _object(paths.environment)
+    if record is None:
+        return None
+    moment = record.pop("recorded_unix_s", None)
+    if isinstance(moment, (int, float)):
+        recorded = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        record = {"recorded": recorded, **record}
+    return sections(record, "run", clean)
+
+
+def sections(record: Mapping[str, Any], rest: str, clean: Clean) -> list[Section]:
+    """Keys and values of nested objects, a section for each; what is in none under ``rest``."""
+    alone = {key: value for key, value in record.items() if not isinstance(value, dict)}
+    nested = {key: value for key, value in record.items() if isinstance(value, dict)}
+    return [
+        (clean(heading), [(clean(key), _value(key, value, clean)) for key, value in flat(of_it)])
+        for heading, of_it in {rest: alone, **nested}.items()
+        if of_it
+    ]
+
+
+def _value(key: str, value: Any, clean: Clean) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return clean_value(key, str(value), clean)
+
+
+def script(paths: RunPaths, clean: Clean) -> dict[str, str]:
+    """``job.sh`` as ``text``, or what is to be said ``instead``."""
+    return _text(paths.script, "job.sh", _whole, clean)
+
+
+def logs(paths: RunPaths, clean: Clean) -> list[dict[str, str]]:
+    """The ends of a run's logs, of training first; each with its ``name``, and ``text`` or
+    ``instead``. Of the sampler's, and of the job's own, those that say anything.
+    """
+    training, sampler = paths.logs / "training.log", paths.logs / "telemetry.log"
+    found = [{"name": "logs/training.log", **_text(training, training.name, tail, clean)}]
+    others = (path for path in paths.logs.glob("*") if path not in (training, sampler))
+    for path in (sampler, *sorted(others, key=lambda path: natural(path.name))):
+        if path.is_file() and path.stat().st_size:
+            name = clean(f"logs/{path.name}")
+            found.append({"name": name, **_text(path, path.name, tail, clean)})
+    return found
+
+
+def _text(path: Path, name: str, read: Any, clean: Clean) -> dict[str, str]:
+    if not path.is_file():
+        return {"instead": f"{name} is missing."}
+    try:
+        text = read(path, clean)
+    except OSError as error:
+        return {"instead": clean(f"{name} could not be read: {error.strerror}.")}
+    return {"text": text} if text else {"instead": f"{name} is empty."}
+
+
+def _whole(path: Path, clean: Clean) -> str:
+    with path.open("rb") as stream:
+        text = stream.read(_SCRIPT_BYTES + 1).decode("utf-8", "replace")
+    lines = text[:_SCRIPT_BYTES].split("\n")
+    if len(text) > _SCRIPT_BYTES:
+        # Part of a line could be part of a secret.
+        lines[-1] = f"(and more: it has over {_SCRIPT_BYTES} bytes)"
+    return "\n".join(map(clean, lines)).rstrip("\n")
+
+
+def failure(paths: RunPaths, clean: Clean) -> dict[str, Any]:
+    """What the ranks of a failed run left: ``errors`` and ``exits``, the first ones first, as lines
+    of text; how many there are (``all_errors``, ``all_exits``), and the first error's end of its
+    ``traceback``.
+    """
+    errors = _of_ranks(paths.errors, ErrorRecord)
+    exits = _of_ranks(paths.exits, ExitRecord)
+    traceback = errors[0].traceback.rstrip("\n").split("\n") if errors else []
+    return {
+        "all_errors": len(errors),
+        "errors": [
+            clean(
+                f"rank {each.rank} on {each.node}, in {each.phase} "
+                f"({each.outcome.value.replace('_', ' ')}): "
+            )
+            + shortened(clean(each.message), _MESSAGE_LETTERS)
+            for each in errors[:_LISTED]
+        ],
+        "traceback": "\n".join(shortened(clean(line)) for line in traceback[-_TRACEBACK_LINES:]),
+        "all_exits": len(exits),
+        "exits": [clean(_ended(each)) for each in exits[:_LISTED]],
+    }
+
+
+def _ended(each: ExitRecord) -> str:
+    how = f"ended by {each.signal}" if each.signal else f"ended with exit code {each.exit_code}"
+    told = ", after the launcher had asked it to end" if each.told_to_end else ""
+    killed = ", for want of memory" if each.out_of_memory_kills else ""
+    return f"rank {each.rank} on {each.node} {how}{killed}{told}"
+
+
+def _of_ranks(directory: Path, kind: type[_Rank]) -> Sequence[_Rank]:
+    """A directory's records, in the order of time."""
+    found = [read_record(path, kind) for path in directory.glob("rank*.json")]
+    return sorted(found, key=lambda each: (each.unix_time_s, each.rank))
+
+
+def _object(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise RecordError(f"{path}: expected an object of key and value")
+    return record

@@ -1,0 +1,194 @@
+"""What the pages of single cells show, as the data that the report holds for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.records import IDENTITY, Outcome, RunPaths, read_outcome
+from workflow_lib.report.cell_figures import (
+    OF_CELLS,
+    OF_RUNS,
+    Reasons,
+    estimates,
+    figures_of_cell,
+    figures_of_run,
+)
+from workflow_lib.report.cell_files import (
+    configuration,
+    environment,
+    failure,
+    logs,
+    script,
+    sections,
+)
+from workflow_lib.report.cell_series import PANELS, series_of, steps_of
+from workflow_lib.report.cell_text import Clean, cleaning
+from workflow_lib.report.cells import Row, completed, in_order
+from workflow_lib.report.intervals import interval_in_words
+from workflow_lib.report.tables import Tables
+from workflow_lib.report.time_panels import by_cell
+from workflow_lib.results import PROFILED_RUN, run_directory
+
+_NOT_RUN = "not_run"
+
+
+def cell_pages(
+    tables: Tables, plan: Sequence[Row], labels: Mapping[str, str], results: Path
+) -> dict[str, Any]:
+    """All that the pages of cells show, for every row of CELLS, in the order of the report.
+
+    Lists of one length, an entry a cell, so that what is alike lies together and compresses; the
+    page's script, ``cell_page.js.j2``, is the one reader. ``plan`` are rows of PLAN, ``labels`` are
+    by cell, ``results`` holds the runs. Raises RecordError where a record of a run is damaged.
+    """
+    clean = cleaning(os.environ)
+    cells = in_order(tables.cells)
+    planned = {row["cell"]: row for row in plan}
+    runs = _by_cell(tables.runs)
+    nodes = _nodes(tables.gpus)
+    series, steps = series_of(tables.series), by_cell(tables.steps)
+    reasons = Reasons(clean)
+    pages: dict[str, Any] = {
+        "identity": [column.name for column in IDENTITY if column.name != "cell"],
+        "quantities": [(each.heading, each.unit) for each in OF_CELLS],
+        "run_quantities": [(each.heading, each.unit) for each in OF_RUNS],
+        "panels": [
+            {
+                "title": panel.title,
+                "unit": panel.unit,
+                "scale": panel.scale,
+                "legend": [curve.legend for curve in panel.curves],
+            }
+            for panel in PANELS
+        ],
+        "cells": [],
+        "figures": [],
+        "runs": [],
+        "series": [],
+        "steps": [],
+        "configurations": [],
+        "scripts": [],
+        "environments": [],
+        "logs": [],
+        "failures": [],
+    }
+    for cell in cells:
+        name = cell["cell"]
+        of_cell = runs.get(name, [])
+        pages["cells"].append(_head(cell, planned.get(name), labels[name], clean))
+        pages["figures"].append(
+            figures_of_cell(cell, of_cell, reasons) if completed(cell) else None
+        )
+        pages["runs"].append([_run(run, nodes, results, reasons, clean) for run in of_cell])
+        over_time = series.get(name)
+        pages["series"].append(over_time)
+        shown_run = _first(of_cell, completed=True)
+        watched = over_time["run"] if over_time else shown_run or _first(of_cell, completed=False)
+        times = None if watched is None else steps_of(steps.get(name), watched)
+        pages["steps"].append(times and {"run": watched, **times})
+        failed = _first_failed(cell, of_cell)
+        _add_files(pages, cell, shown_run or failed or 1, failed, results, clean)
+    pages["reasons"] = reasons.texts()
+    return pages
+
+
+def _by_cell(runs: Sequence[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for run in sorted(runs, key=lambda run: int(run["run"])):
+        found.setdefault(run["cell"], []).append(run)
+    return found
+
+
+def _nodes(gpus: Sequence[Row]) -> dict[tuple[str, int], list[str]]:
+    """The nodes whose GPUs were read, by cell and run."""
+    found: dict[tuple[str, int], dict[str, None]] = {}
+    for gpu in gpus:
+        found.setdefault((gpu["cell"], gpu["run"]), {})[gpu["node"]] = None
+    return {key: sorted(names) for key, names in found.items()}
+
+
+def _first(runs: Sequence[Row], *, completed: bool) -> int | None:
+    """The first run that completed, or the first that ended otherwise."""
+    for run in runs:
+        if run["outcome"] != _NOT_RUN and (run["outcome"] == Outcome.COMPLETED.value) == completed:
+            return int(run["run"])
+    return None
+
+
+def _first_failed(cell: Row, runs: Sequence[Row]) -> int | None:
+    """The first run that did not complete; the profiled one counts last."""
+    failed = _first(runs, completed=False)
+    fine = (None, _NOT_RUN, Outcome.COMPLETED.value)
+    if failed is None and cell["profiled_outcome"] not in fine:
+        return PROFILED_RUN
+    return failed
+
+
+def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str, Any]:
+    profiled = cell["profiled_outcome"]
+    return {
+        "id": cell["cell"],
+        "label": clean(label),
+        "identity": [
+            clean(value) if isinstance(value := cell[column.name], str) else value
+            for column in IDENTITY
+            if column.name != "cell"
+        ],
+        "gpu_name": clean(cell["gpu_name"] or ""),
+        "simulated": bool(cell["simulated"]),
+        "outcome": cell["outcome"],
+        "cause": clean(cell["cause"] or ""),
+        "completed": cell["completed"],
+        "repeats": cell["repeats"],
+        "interval": interval_in_words([cell]) if cell["interval"] else "",
+        "planned": planned and estimates(planned),
+        "profiled": profiled and (profiled, clean(cell["profiled_cause"] or "")),
+    }
+
+
+def _run(
+    run: Row,
+    nodes: Mapping[tuple[str, int], list[str]],
+    results: Path,
+    reasons: Reasons,
+    clean: Clean,
+) -> list[Any]:
+    """Number, outcome, cause, nodes, those of them at fault, job, and figures of a run."""
+    ended = None
+    if run["outcome"] != _NOT_RUN:
+        ended = read_outcome(RunPaths(run_directory(results, run["cell"], run["run"])))
+    where = nodes.get((run["cell"], run["run"])) or (sorted(ended.nodes) if ended else [])
+    return [
+        run["run"],
+        run["outcome"],
+        clean(run["cause"] or ""),
+        clean(", ".join(where)),
+        clean(", ".join(sorted(ended.failed_nodes))) if ended else "",
+        clean(ended.job_id or "") if ended else "",
+        figures_of_run(run, reasons),
+    ]
+
+
+def _add_files(
+    pages: dict[str, Any], cell: Row, told: int, failed: int | None, results: Path, clean: Clean
+) -> None:
+    """Add what the files of a cell's runs say: of run ``told``, but logs of ``failed`` if any."""
+    paths = RunPaths(run_directory(results, cell["cell"], told))
+    resolved = configuration(paths, clean)
+    known = {column.name: cell[column.name] for column in IDENTITY}
+    pages["configurations"].append(
+        {"run": told, "sections": resolved}
+        if resolved is not None
+        else {"run": None, "sections": sections(known, "cell", clean)}
+    )
+    pages["scripts"].append({"run": told, **script(paths, clean)})
+    recorded = environment(paths, clean)
+    pages["environments"].append({"run": told, "sections": recorded})
+    logged = told if failed is None else failed
+    of_logs = RunPaths(run_directory(results, cell["cell"], logged))
+    ran = cell["outcome"] not in (Outcome.INFEASIBLE.value, _NOT_RUN) or failed is not None
+    pages["logs"].append({"run": logged, "files": logs(of_logs, clean)} if ran else None)
+    pages["failures"].append(None if failed is None else {"run": failed, **failure(of_logs, clean)})

@@ -1,0 +1,97 @@
+"""Text of a run's files as a page may show it: no secrets, no escapes, not too long."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from workflow_lib.safety import holds_password, names_secret, printable
+
+Clean = Callable[[str], str]
+
+HIDDEN = "‹hidden›"
+#: lines of a log that are shown, their letters, and how much of its end is looked at, in bytes
+LOG_LINES, _LINE_LETTERS, _END = 40, 200, 65536
+#: what is shorter would be found within words, and is no secret that is worth its name
+_LEAST_LETTERS = 8
+#: a shell keeps its directory there, which is none
+_NO_SECRETS = frozenset(("PWD", "OLDPWD"))
+_ADDRESS = re.compile(r"(?<![\w+.-])(?P<scheme>[\w+.-]+://)(?P<user>[^/?#\s]*@)")
+#: from the start of a word, as a long one would be searched from each of its letters;
+#: NAME=value, "name": "value", --name=value
+_ASSIGNED = re.compile(
+    rf"(?<!\w)(?<!\w-)(?P<name>[A-Za-z_]\w*(?:-\w+)*)(?P<between>[\"']?\s*[=:]\s*[\"']?)"
+    rf"(?P<value>[^\s\"',;&]{{{_LEAST_LETTERS},}})"
+)
+_NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?[a-zA-Z/%]{0,4}", re.IGNORECASE)
+
+
+def cleaning(environment: Mapping[str, str]) -> Clean:
+    """What makes text fit to be shown: it hides secrets, and spells out what a terminal obeys.
+
+    Secrets are the values of variables in ``environment`` whose names say so, what is assigned to
+    such a name in the text, and passwords in addresses: see :mod:`workflow_lib.safety`. Each line
+    of a value that has many counts.
+    """
+    values = {
+        line.strip()
+        for name, value in environment.items()
+        if names_secret(name) and name not in _NO_SECRETS
+        for line in value.splitlines()
+        if len(line.strip()) >= _LEAST_LETTERS
+    }
+    # The longest first: one may be part of another.
+    known = re.compile("|".join(map(re.escape, sorted(values, key=lambda v: (-len(v), v)))))
+
+    def clean(text: str) -> str:
+        if values:
+            text = known.sub(HIDDEN, text)
+        if "://" in text:
+            text = _ADDRESS.sub(_without_password, text)
+        text = _ASSIGNED.sub(_without_value, text).expandtabs(4)
+        return text if text.replace("\n", "").isprintable() else printable(text)
+
+    return clean
+
+
+def _without_password(found: re.Match[str]) -> str:
+    return f"{found['scheme']}{HIDDEN}@" if holds_password(found[0]) else found[0]
+
+
+def _without_value(found: re.Match[str]) -> str:
+    name = found["name"].replace("-", "_")
+    value = clean_value(name, found["value"], str)
+    return f"{found['name']}{found['between']}{value}"
+
+
+def clean_value(name: str, value: str, clean: Clean) -> str:
+    """A value as it is shown, or that it is hidden, where its name says that it is a secret."""
+    secret = names_secret(name) and len(value) >= _LEAST_LETTERS and not _NUMBER.fullmatch(value)
+    return HIDDEN if secret else clean(value)
+
+
+def tail(path: Path, clean: Clean) -> str:
+    """The last lines of a log, each cut to what a line on a page holds; "" where it is empty.
+
+    Of a line that was written over, as progress bars are, the last state is kept, as on a terminal.
+    What is no UTF-8 is replaced. Raises OSError where it cannot be read.
+    """
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - _END))
+        text = stream.read(_END).decode("utf-8", "replace")
+    if size > _END:
+        # Part of a line could be part of a secret.
+        text = text.partition("\n")[2] or f"(its last line is longer than {_END} bytes)"
+    if not text.strip():
+        return ""
+    lines = text.rstrip("\n").split("\n")[-LOG_LINES:]
+    return "\n".join(shortened(clean(each.rstrip("\r").rpartition("\r")[2])) for each in lines)
+
+
+def shortened(line: str, letters: int = _LINE_LETTERS) -> str:
+    """A line of at most ``letters``; what is left out is counted."""
+    more = len(line) - letters
+    return line if more <= 0 else f"{line[:letters]} … ({more} more)"

@@ -1,0 +1,74 @@
+"""The figures as the page holds them: checked, fit to stand beside each other, packed if large."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from workflow_lib.records import RecordError
+from workflow_lib.report.embedding import embedded
+from workflow_lib.report.entry import FigureEntry
+
+#: figures that together have more are packed, and unpacked by the page's script when shown
+_MOST_PLAIN_BYTES = 1_500_000
+#: a figure is shown so much larger than in print
+_ENLARGED = 1.3
+_UNSAFE = re.compile(r"<script|<foreignObject|<[^>]*\son\w+\s*=|href=\"(?!#|data:image/png;)")
+
+
+def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
+    """What the page shows of each figure; figures over time lie beside it and are only named.
+
+    Raises FileNotFoundError where a file is missing, and RecordError where one would load or run
+    something.
+    """
+    found = [_shown(entry, directory) for entry in entries]
+    pack = sum(len(each["svg"]) for each in found) > _MOST_PLAIN_BYTES
+    for number, each in enumerate(found):
+        svg, name = each.pop("svg"), f"figure-{number}"
+        each["packed"] = name if svg and pack else ""
+        each["svg"] = embedded(name, svg) if each["packed"] else Markup(svg)
+    return found
+
+
+def _shown(entry: FigureEntry, directory: Path) -> dict[str, Any]:
+    path = directory / f"{entry.stem}.svg"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such figure; draw the figures of these tables first")
+    told = {
+        "stem": entry.stem,
+        "title": entry.title,
+        "caption": entry.caption,
+        "over_time": entry.over_time,
+        "svg": "",
+    }
+    if entry.over_time:
+        return told
+    text = path.read_text(encoding="utf-8")
+    start = text.find("<svg")
+    size = re.search(r'<svg[^>]* width="([0-9.]+)pt" height="([0-9.]+)pt"', text)
+    if start < 0 or size is None:
+        raise RecordError(f"{path}: not an SVG as this package draws it; draw the figures anew")
+    if _UNSAFE.search(text):
+        raise RecordError(f"{path}: it holds a script or a link; draw the figures anew")
+    width, height = float(size[1]), float(size[2])
+    return {
+        **told,
+        "svg": _fitted(text[start:], entry.stem),
+        "width_pt": width * _ENLARGED,
+        "ratio": f"{width:g} / {height:g}",
+    }
+
+
+def _fitted(svg: str, stem: str) -> str:
+    """An SVG whose ids have the figure's name, so that figures do not share clip paths, and whose
+    size is the page's matter."""
+    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{stem}-", svg)
+    root, rest = svg.split(">", 1)
+    root = re.sub(r' (width|height)="[^"]*"', "", root)
+    root = root.replace("<svg", f'<svg role="img" aria-labelledby="{stem}-title"', 1)
+    return f"{root}>{rest}"
