@@ -10,8 +10,10 @@ environment with the peer, made by
 
 First the temporal breakdown and the overlap of communication are compared, in percent of what the
 peer gives. Where they are more than 0.1 percentage points apart, the peer is run again without what
-explains it: rounding times to whole microseconds, and counting waits of the CPU for the GPU
-(``cuda_sync``), and lastly the rest of what is neither kernel, copy nor set as kernels. Then comes
+explains it: rounding times to whole microseconds, counting waits of the CPU for the GPU
+(``cuda_sync``), leaving out the last step only from where the GPU begins it (which
+``gpu_user_annotation`` says) and not from where the host does, and lastly the rest of what is
+neither kernel, copy nor set as kernels. Then comes
 the largest trace, repeated with later times and other identifiers up to MEGABYTES of JSON text.
 
 Each measurement is a process of its own on one core. Speed is megabytes of JSON text by seconds of
@@ -161,13 +163,15 @@ def apart(ours: dict[str, Any], peers: dict[str, Any]) -> float:
 def explained(path: Path, ours: dict[str, Any], peer: str) -> Iterator[tuple[str, float]]:
     """What is left of a difference once the peer does without what we leave out."""
     exact = {"HTA_DISABLE_NS_ROUNDING": "1"}
+    waits, annotations = {"cuda_sync"}, {"cuda_sync", "gpu_user_annotation"}
     with tempfile.TemporaryDirectory() as name:
-        for what, copy in (
-            ("without rounding to µs", path),
-            ("… and without cuda_sync", without(path, {"cuda_sync"}, Path(name))),
-            ("… and without other events on streams", without(path, None, Path(name))),
+        for what, copied in (
+            ("without rounding to µs", lambda: path),
+            ("… and without cuda_sync", lambda: without(path, waits, Path(name))),
+            ("… and without gpu_user_annotation", lambda: without(path, annotations, Path(name))),
+            ("… and without other events on streams", lambda: without(path, None, Path(name))),
         ):
-            peers = measured([peer, "-c", PEER, str(copy)], **exact)
+            peers = measured([peer, "-c", PEER, str(copied())], **exact)
             if peers is not None:
                 yield what, apart(ours, peers)
 

@@ -48,8 +48,20 @@ rule collect:
         plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
         sources=analysis_sources(),
     output:
-        runs=f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
-        cells=f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
+        runs=report(
+            f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
+            caption="../workflow_lib/report/captions/runs.rst",
+            category="{sweep}",
+            subcategory="Tables",
+            labels={"table": "runs: one row a run"},
+        ),
+        cells=report(
+            f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
+            caption="../workflow_lib/report/captions/cells.rst",
+            category="{sweep}",
+            subcategory="Tables",
+            labels={"table": "cells: one row a cell"},
+        ),
         gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
         overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
         steps=f"{RESULTS}/sweeps/{{sweep}}/steps.parquet",

@@ -1,4 +1,7 @@
-# From tables to figures and the page.
+# From tables to figures and the page, and what `snakemake --report` shows of them.
+
+
+report: "../workflow_lib/report/captions/workflow.rst"
 
 
 rule figures:
@@ -12,7 +15,14 @@ rule figures:
         ],
         sources=source_files("report", "records"),
     output:
-        directory(f"{RESULTS}/sweeps/{{sweep}}/figures"),
+        report(
+            directory(f"{RESULTS}/sweeps/{{sweep}}/figures"),
+            patterns=["{figure}.svg"],
+            caption="../workflow_lib/report/captions/figure.rst",
+            category="{sweep}",
+            subcategory="Figures",
+            labels={"figure": "{figure}"},
+        ),
     log:
         f"{RESULTS}/logs/figures/{{sweep}}.log",
     group:
@@ -34,7 +44,13 @@ rule page:
         overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
         sources=source_files("report", "records"),
     output:
-        f"{RESULTS}/sweeps/{{sweep}}/report.html",
+        report(
+            f"{RESULTS}/sweeps/{{sweep}}/report.html",
+            caption="../workflow_lib/report/captions/page.rst",
+            category="{sweep}",
+            subcategory="Page",
+            labels={"page": "everything on one page"},
+        ),
     log:
         f"{RESULTS}/logs/page/{{sweep}}.log",
     group:
@@ -44,8 +60,8 @@ rule page:
     params:
         results=subpath(output[0], ancestor=3),
         directory=subpath(output[0], parent=True),
-        description=lambda wildcards: SWEEPS[wildcards.sweep].description,
+        description=described,
     shell:
         "python -m workflow_lib.report page --sweep {wildcards.sweep:q}"
-        " --description={params.description:q}"
+        " --description-json={params.description:q}"
         " --results {params.results:q} --directory {params.directory:q} 2>&1 | tee {log:q}"

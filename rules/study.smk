@@ -1,4 +1,5 @@
 # The study, read once: what the rules know of sweeps, cells, runs and paths.
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -135,6 +136,13 @@ def token_limit(wildcards):
     """The option that bounds the corpus, where its configuration does."""
     limit = STUDY.data[wildcards.data].maximum_tokens
     return f"--maximum-tokens {limit}" if limit else ""
+
+
+def described(wildcards):
+    """A sweep's description as JSON without "<": `snakemake --report` writes what rules are given
+    into a script, where "</script>" would end it.
+    """
+    return json.dumps(SWEEPS[wildcards.sweep].description).replace("<", "\\u003c")
 
 
 def summaries(wildcards):

@@ -157,7 +157,7 @@ def test_text_is_text_from_the_configuration_to_the_report(ran):
 
     source = (ran.results / "sweeps/tiny/report.html").read_text(encoding="utf-8")
     page = Page(source)
-    assert [tag for tag, _ in page.tags].count("script") == 1, "the page's own"
+    assert [tag for tag, _ in page.tags].count("script") == 2, "the page's own, and its data"
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     assert DESCRIPTION in page.text
     assert "simulated <script>alert('x')</script> $(touch canary)" in page.text
