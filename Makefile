@@ -15,7 +15,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/chaos tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild compare profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -66,6 +66,14 @@ rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figu
 	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo.zip" >&2; exit 1; }
 	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)"
 
+# Names are those of sweeps under results/sweeps; what has a slash is a directory.
+compare: $(VENV)/.installed-analysis ## sweeps A and B side by side: ratios, intervals, and words for them
+	@test -n "$(A)" && test -n "$(B)" || \
+	  { echo "say which: make compare A=parallelism-h200 B=parallelism-h100" >&2; exit 1; }
+	@$(BIN)/python -m workflow_lib.comparison \
+	  "$(if $(findstring /,$(A)),$(A),results/sweeps/$(A))" "$(if $(findstring /,$(B)),$(B),results/sweeps/$(B))" \
+	  --output "$(or $(OUTPUT),results/comparisons/$(notdir $(A))_vs_$(notdir $(B)))"
+
 profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(PYTHON) profiles/register.py
 
@@ -73,6 +81,7 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 
 test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
 	@sh tests/slurm/install.sh || true
+	@sh tests/browser/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
 	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
@@ -83,7 +92,7 @@ lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
 	@$(BIN)/snakefmt --check Snakefile rules
-	@$(BIN)/shellcheck tests/slurm/install.sh .ci/run tests/launch/golden/*.sh
+	@$(BIN)/shellcheck tests/slurm/install.sh tests/browser/install.sh .ci/run tests/launch/golden/*.sh
 	@$(BIN)/snakemake --lint --config platform=local
 
 format: $(VENV)/.installed-tests ## rewrite in the project's style
