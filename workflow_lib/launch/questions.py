@@ -111,8 +111,9 @@ def will_start_again(state: JobState | None) -> bool:
 
 
 def is_held_unlaunched(state: JobState | None) -> bool:
-    """Whether a node could not launch the job and Slurm holds it until an admin lets it go, as after
-    slurmctld died while it launched the job.
+    """Whether a node could not launch the job, and Slurm holds it until an admin lets it go.
+
+    That comes about where slurmctld dies while it launches a job.
     """
     reason = (state.reason or "") if state else ""
     return will_start_again(state) and reason.replace("_", " ").startswith("launch failed")
