@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,9 @@ from workflow_lib.comparison.matching import (
 from workflow_lib.comparison.measures import BY_NAME, MEASURES, Measure
 from workflow_lib.comparison.sides import Side, changed_environment
 from workflow_lib.comparison.verdicts import TOLD_APART
+from workflow_lib.records import whole_file
 from workflow_lib.report.cells import in_words
+from workflow_lib.report.drawn import shown
 from workflow_lib.report.entry import FigureEntry
 from workflow_lib.report.quantities import NOTHING, counted
 
@@ -71,12 +71,8 @@ def write_page(
         figures=[_inline(entry, output / "figures") for entry in entries],
     )
     path = output / "comparison.html"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
     return path
 
 
@@ -157,19 +153,6 @@ def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
 
 
 def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
-    """A figure's SVG, which was drawn just now, made fit to stand in the page."""
-    text = (directory / f"{entry.stem}.svg").read_text(encoding="utf-8")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-    # Figures must not share clip paths, so that ids get the figure's name.
-    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{entry.stem}-", svg)
-    root, rest = svg.split(">", 1)
-    width = re.search(r' width="([0-9.]+)pt"', root)
-    root = re.sub(r' (width|height)="[^"]*"', "", root)
-    root = root.replace("<svg", f'<svg role="img" aria-labelledby="{entry.stem}-title"', 1)
-    return {
-        "stem": entry.stem,
-        "title": entry.title,
-        "caption": entry.caption,
-        "width_pt": float(width[1]) * 1.3 if width else 313.0,
-        "svg": Markup(f"{root}>{rest}"),
-    }
+    """A figure, which was drawn just now, fit to stand in the page."""
+    figure = shown(entry, directory)
+    return {**figure, "svg": Markup(figure["svg"])}

@@ -26,7 +26,7 @@ def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any
     Raises FileNotFoundError where a file is missing, and RecordError where one would load or run
     something.
     """
-    found = [_shown(entry, directory) for entry in entries]
+    found = [shown(entry, directory) for entry in entries]
     pack = sum(len(each["svg"]) for each in found) > _MOST_PLAIN_BYTES
     for number, each in enumerate(found):
         svg, name = each.pop("svg"), f"figure-{number}"
@@ -35,7 +35,8 @@ def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any
     return found
 
 
-def _shown(entry: FigureEntry, directory: Path) -> dict[str, Any]:
+def shown(entry: FigureEntry, directory: Path) -> dict[str, Any]:
+    """What a page shows of one figure; ``svg`` is "" where it is one over time. Raises as drawn."""
     path = directory / f"{entry.stem}.svg"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such figure; draw the figures of these tables first")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import jinja2
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import CELLS, OVERHEAD, PLAN, inapplicable
+from workflow_lib.records import CELLS, OVERHEAD, PLAN, inapplicable, whole_file
 from workflow_lib.report import failures, summary
 from workflow_lib.report.cell_pages import cell_pages
 from workflow_lib.report.cells import Row, completed, in_order, in_words, labels
@@ -113,12 +112,8 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         gpu_names=sorted({cell["gpu_name"] for cell in cells if cell["gpu_name"]}),
     )
     path = directory / "report.html"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
     return path
 
 

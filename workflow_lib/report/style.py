@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from workflow_lib.records import whole_file
 from workflow_lib.report.svg import shortened
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"
@@ -234,11 +234,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
         written_as = content.getvalue()
         if kind == "svg":
             written_as = shortened(written_as)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            temporary.write_bytes(written_as)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with whole_file(path) as draft:
+            draft.write_bytes(written_as)
         written.append(path)
     return written
