@@ -12,6 +12,7 @@ from workflow_lib.records import Outcome
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.kernel_times import (
+    LEGEND,
     Times,
     communication_share,
     draw_bars,
@@ -104,7 +105,7 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     axes.set_xlim(0, longest * 1.14 or 1.0)
     axes.grid(axis="x", linewidth=0.4, color="#dddddd")
     axes.set_xlabel("Kernel time per step and rank (s)", loc="right")
-    figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+    figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS, **LEGEND)
     style.title(figure, heading, any(bar.cell["simulated"] for bar in bars))
     return figure
 

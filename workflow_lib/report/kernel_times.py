@@ -166,6 +166,10 @@ def stretches(bar: Times) -> list[tuple[float, float, str]]:
     return found
 
 
+#: three columns of these names are as wide as a paper's column
+LEGEND: dict[str, Any] = {"columnspacing": 0.7, "handlelength": 1.2}
+
+
 def legend_handles(bars: Iterable[Times]) -> list[Patch]:
     """A patch for each class that is in any of the bars."""
     present = {name for bar in bars for name, seconds in bar.items() if seconds}

@@ -13,6 +13,7 @@ from workflow_lib.report.cells import Row
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.kernel_bars import why_no_kernels, why_no_times
 from workflow_lib.report.kernel_times import (
+    LEGEND,
     Times,
     draw_bars,
     folded,
@@ -100,7 +101,7 @@ def pipeline_rank_figure(
     head_in, gap_in = style.HEAD_IN + title_in, 0.15 + title_in
     height = head_in + (0.75 + gap_in) * down - gap_in + below_in
     figure = Figure(figsize=(style.COLUMN_IN, height))
-    rows = style.grid(figure, down, across, (0.4, 0.06, head_in, below_in), (0.12, gap_in))
+    rows = style.grid(figure, down, across, (0.5, 0.06, head_in, below_in), (0.12, gap_in))
     axes = [panel for of_row in rows for panel in of_row]
     style.panel_titles(axes, titles)
     for panel, cell in zip(axes, cells, strict=False):
@@ -120,8 +121,10 @@ def pipeline_rank_figure(
         empty.set_axis_off()
     for lowest in axes[len(cells) - across : len(cells)]:
         lowest.set_xlabel("Pipeline rank")
-    figure.supylabel("Kernel time per step and rank (s)", x=0.01, fontsize=7)
-    figure.legend(handles=handles, loc="lower center", ncols=3)
+    # Beside the panels, however low these are: the legend is below.
+    middle = (below_in + (height - head_in - below_in) / 2) / height
+    figure.supylabel("Kernel time per\nstep and rank (s)", x=0.01, y=middle, fontsize=7)
+    figure.legend(handles=handles, loc="lower center", ncols=3, **LEGEND)
     style.title(figure, heading, any(cell["simulated"] for cell in cells))
     return figure
 
