@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tests.chaos import processes
-from tests.chaos.victim import Victim
+from tests.chaos.victim import PATIENCE_S, Victim
 
 _REQUEUE_PAUSE_S = 8.0
 
@@ -122,3 +122,30 @@ def _daemons_killed(victims: list[Victim], names: tuple[str, ...]) -> None:
     time.sleep(victims[0].random.uniform(1, 8))
     for name in reversed(names):  # the database first
         cluster.revive(name)
+    _look_after_nodes(victims)
+
+
+def _look_after_nodes(victims: list[Victim]) -> None:
+    """Do as an admin would, and say so. A slurmctld that died while it launched a job launches it
+    again; the node calls that a duplicate and is drained, and the job is held.
+
+    Nodes are resumed at once. Jobs are let go when nobody waits any more: by then each run has its
+    result, and what starts all the same must leave that alone.
+    """
+    cluster = victims[0].site.cluster
+    deadline = time.monotonic() + PATIENCE_S / 2
+    while time.monotonic() < deadline and any(
+        process.poll() is None for each in victims for process in each.waiting
+    ):
+        for node, state in cluster.node_states().items():
+            if state.startswith("drain"):
+                _set_node(victims[0], node, "State=RESUME")
+                victims[0].details.append(f"{node} was drained, and resumed")
+        time.sleep(2)
+    for line in cluster.run(
+        "squeue", "--noheader", "--format=%i %r", check=False
+    ).stdout.splitlines():
+        job, _, reason = line.partition(" ")
+        if reason.startswith("launch failed"):
+            cluster.run("scontrol", "release", job, check=False)
+            victims[0].details.append(f"job {job} was held, and let go")

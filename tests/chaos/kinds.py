@@ -99,13 +99,15 @@ KINDS = {
             keeps_attempt=True,
         ),
         Kind("node_lost", "node", cluster_faults.node_lost, _COMPLETED, jobs=3, keeps_attempt=True),
-        Kind("slurmctld_killed", "cluster", cluster_faults.slurmctld_killed, _COMPLETED),
+        # A job that slurmctld launched twice is held, given up and submitted again.
+        Kind("slurmctld_killed", "cluster", cluster_faults.slurmctld_killed, _COMPLETED, jobs=3),
         Kind("slurmdbd_killed", "cluster", cluster_faults.slurmdbd_killed, _COMPLETED),
         Kind(
             "slurmctld_and_slurmdbd_killed",
             "cluster",
             cluster_faults.slurmctld_and_slurmdbd_killed,
             _COMPLETED,
+            jobs=3,
         ),
         Kind("snakemake_killed", "workflow", workflow_faults.snakemake_killed, _COMPLETED),
         Kind(

@@ -69,5 +69,11 @@ def write(directory: Path, **changes: Any) -> Path:
     return directory
 
 
+def profile(directory: Path) -> None:
+    """Have every cell profiled, too."""
+    path = directory / "sweeps" / "tiny.yaml"
+    _dump(path, _SWEEP | {"protocol": _SWEEP["protocol"] | {"profiled_steps": 1}})
+
+
 def _dump(path: Path, content: Any) -> None:
     path.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 
 from tests.slurm import study
+from workflow_lib import results
 from workflow_lib.records import RunPaths
 
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
@@ -92,10 +93,15 @@ def allocated(cluster: Any, job_id: str) -> dict[str, str]:
     ("platform", "nodes", "gpus"), [("h200", 2, 2), ("h100", 2, 2), ("mi250", 1, 2)]
 )
 def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, nodes, gpus):
+    if platform == "h100":
+        study.profile(site.config)
     done = site.snakemake(f"slurm_{platform}")
     assert done.returncode == 0, done.stdout + done.stderr
 
-    runs = site.runs(platform)
+    profiled, runs = [
+        [run for run in site.runs(platform) if results.is_profiled(run.directory) is wanted]
+        for wanted in (True, False)
+    ]
     assert len(runs) == (2 if platform == "h200" else 1)
     for run in runs:
         outcome = json.loads(run.outcome.read_text())
@@ -123,6 +129,9 @@ def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, no
     assert table["simulated"].all()
     assert table["tokens_per_s"].min() > 0
     assert pl.read_parquet(view / "gpus.parquet")["node"].n_unique() == nodes
+    traces = pl.read_parquet(view / "traces.parquet")
+    assert len(profiled) == (1 if platform == "h100" else 0)
+    assert traces["rank"].to_list() == ([0, 1] if profiled else [])
     page = (view / "report.html").read_text()
     assert "simulated" in page.lower()
 
