@@ -11,8 +11,9 @@ SEED ?= 1
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
-# Parts of the tests that wait more than they work, the one cluster's among them: the others run beside.
-WITH_CLUSTER := tests/slurm tests/chaos tests/workflow
+# Parts of the tests that wait more than they work, each a process; the rest run beside them.
+WITH_CLUSTER := tests/slurm tests/chaos
+WITH_WORKFLOW := tests/workflow tests/browser
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan partition status archive rebuild compare profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
@@ -82,10 +83,12 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
 	@sh tests/slurm/install.sh || true
 	@sh tests/browser/install.sh || true
-	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
-	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
-	  wait $$beside || code=$$?; cat "$$log"; exit $$code
+	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
+	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$logs/cluster" 2>&1 & cluster=$$!; \
+	  $(BIN)/python -m pytest $(WITH_WORKFLOW) >"$$logs/workflow" 2>&1 & workflow=$$!; \
+	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER) $(WITH_WORKFLOW)); code=$$?; \
+	  wait $$workflow || code=$$?; wait $$cluster || code=$$?; \
+	  cat "$$logs/workflow" "$$logs/cluster"; exit $$code
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .

@@ -32,7 +32,8 @@ def test_the_table_leads_to_it_and_back_to_where_one_was(opened, report):
     page.wait(lambda: CELL in shown(page), "the cell's page")
     assert page.evaluate("location.hash") == ADDRESS
     assert "How to rebuild this page" not in shown(page)
-    assert page.evaluate("document.title").startswith("tp1")
+    # The page is there at once, and its content when the data is unpacked.
+    page.wait(lambda: page.evaluate("document.title").startswith("tp1"), "the page's title")
     page.click(page.one("link", "All cells"))
     page.wait(lambda: "How to rebuild this page" in shown(page), "the report")
     assert shown(page) == whole
