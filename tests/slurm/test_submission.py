@@ -125,6 +125,10 @@ def test_a_process_that_dies_as_it_submits_leaves_a_job_that_the_next_one_finds(
     else:
         assert not site.paths.job.exists()
     second = site.start()
+    if has_begun:
+        # A job that failed while nobody waited for it would rightly be submitted again.
+        assert second.stderr is not None
+        assert any("was submitted before" in line for line in iter(second.stderr.readline, ""))
     site.until(site.paths.job.exists)
     if not has_begun:
         site.cluster.run("scontrol", "release", job)
