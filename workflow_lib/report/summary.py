@@ -96,7 +96,7 @@ def _group(name: str, done: Sequence[Row], labels: Mapping[str, str]) -> Group:
     throttled = _throttled(done, labels)
     if len(done) == 1:
         alone = labels[done[0]["cell"]]
-        instead = f"one cell alone has completed, {alone}: there is none to compare it with."
+        instead = f"One cell alone has completed, {alone}: there is none to compare it with."
         return Group(name, (), instead, throttled)
     answers = [
         _answer(question, quantity, choose, done, labels)
