@@ -142,10 +142,15 @@ def _look_after_nodes(victims: list[Victim]) -> None:
                 _set_node(victims[0], node, "State=RESUME")
                 victims[0].details.append(f"{node} was drained, and resumed")
         time.sleep(2)
-    for line in cluster.run(
-        "squeue", "--noheader", "--format=%i %r", check=False
-    ).stdout.splitlines():
-        job, _, reason = line.partition(" ")
+    held = cluster.run("squeue", "--noheader", "--format=%i %r", check=False).stdout.splitlines()
+    for job, _, reason in (line.partition(" ") for line in held):
         if reason.startswith("launch failed"):
             cluster.run("scontrol", "release", job, check=False)
+            # What was requeued may start only two minutes later.
+            cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+            victims[0].until(
+                lambda job=job: not cluster.run("squeue", "-h", "-j", job, check=False).stdout,
+                f"the end of job {job}",
+                60,
+            )
             victims[0].details.append(f"job {job} was held, and let go")
