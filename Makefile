@@ -11,9 +11,8 @@ SEED ?= 1
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
-# Parts of the tests that wait more than they work, each a process; the rest run beside them.
-WITH_CLUSTER := tests/slurm tests/chaos
-WITH_WORKFLOW := tests/workflow tests/browser
+# Parts of the tests that wait more than they work, the one cluster's among them: the others run beside.
+WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan partition status archive rebuild compare profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
@@ -83,12 +82,10 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
 	@sh tests/slurm/install.sh || true
 	@sh tests/browser/install.sh || true
-	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
-	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$logs/cluster" 2>&1 & cluster=$$!; \
-	  $(BIN)/python -m pytest $(WITH_WORKFLOW) >"$$logs/workflow" 2>&1 & workflow=$$!; \
-	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER) $(WITH_WORKFLOW)); code=$$?; \
-	  wait $$workflow || code=$$?; wait $$cluster || code=$$?; \
-	  cat "$$logs/workflow" "$$logs/cluster"; exit $$code
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
+	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
+	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .
