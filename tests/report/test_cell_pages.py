@@ -305,12 +305,12 @@ SECRETS = {"HF_TOKEN": "hf_0123456789", "SSH_PASSPHRASE": "two words\nand-a-seco
         ("at https://ada:love@lace@host:80/x?a@b", f"at https://{HIDDEN}@host:80/x?a@b"),
         ("https://ada@host/ and http://host:80/a@b", "https://ada@host/ and http://host:80/a@b"),
         ("experts_per_token: 2, time per token: 0.0012345s", None),
-        ("PWD is /work/a-directory", None),
+        ("PWD is /home/a-directory", None),
         ("NCCL_DEBUG=WARN tokens=abcdefgh12", None),
     ],
 )
 def test_secrets_are_hidden_and_other_text_is_not(text: str, shown: str | None) -> None:
-    clean = cleaning({**SECRETS, "PWD": "/work/a-directory", "AUTH": "short", "PATH": "tokens"})
+    clean = cleaning({**SECRETS, "PWD": "/home/a-directory", "AUTH": "short", "PATH": "tokens"})
     assert clean(text) == (text if shown is None else shown)
 
 

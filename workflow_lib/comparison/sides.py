@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import CELLS, RUNS, RecordError
-from workflow_lib.report.cells import Row
+from workflow_lib.report.cells import Row, runs_by_cell
 from workflow_lib.report.environments import environments
 
 #: keys of environment.json that are a run's own, and differ always
@@ -29,15 +30,14 @@ class Side:
     runs: tuple[Row, ...]
     #: as report.environments; null where there are no raw files beside the tables
     environment: dict[str, Any] | None = None
-    _by_cell: dict[str, list[Row]] = field(default_factory=dict, repr=False)
-
-    def __post_init__(self) -> None:
-        for run in self.runs:
-            self._by_cell.setdefault(run["cell"], []).append(run)
 
     def runs_of(self, cell: Row) -> list[Row]:
         """The runs of a cell."""
         return self._by_cell.get(cell["cell"], [])
+
+    @cached_property
+    def _by_cell(self) -> dict[str, list[Row]]:
+        return runs_by_cell(self.runs)
 
     @property
     def platforms(self) -> list[str]:

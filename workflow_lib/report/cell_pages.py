@@ -26,7 +26,7 @@ from workflow_lib.report.cell_files import (
 )
 from workflow_lib.report.cell_series import PANELS, series_of, steps_of
 from workflow_lib.report.cell_text import Clean, cleaning
-from workflow_lib.report.cells import Row, completed, in_order
+from workflow_lib.report.cells import Row, completed, in_order, runs_by_cell
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.tables import Tables
 from workflow_lib.report.time_panels import by_cell
@@ -47,7 +47,7 @@ def cell_pages(
     clean = cleaning(os.environ)
     cells = in_order(tables.cells)
     planned = {row["cell"]: row for row in plan}
-    runs = _by_cell(tables.runs)
+    runs = runs_by_cell(tables.runs)
     nodes = _nodes(tables.gpus)
     series, steps = series_of(tables.series), by_cell(tables.steps)
     reasons = Reasons(clean)
@@ -93,13 +93,6 @@ def cell_pages(
         _add_files(pages, cell, shown_run or failed or 1, failed, results, clean)
     pages["reasons"] = reasons.texts()
     return pages
-
-
-def _by_cell(runs: Sequence[Row]) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
-    for run in sorted(runs, key=lambda run: int(run["run"])):
-        found.setdefault(run["cell"], []).append(run)
-    return found
 
 
 def _nodes(gpus: Sequence[Row]) -> dict[tuple[str, int], list[str]]:

@@ -24,6 +24,14 @@ def in_order(cells: Iterable[Row]) -> list[Row]:
     return sorted(cells, key=lambda cell: [natural(cell[key]) for key in keys])
 
 
+def runs_by_cell(runs: Iterable[Row]) -> dict[str, list[Row]]:
+    """The runs of each cell that has any, by their numbers."""
+    found: dict[str, list[Row]] = {}
+    for run in sorted(runs, key=lambda run: int(run["run"])):
+        found.setdefault(run["cell"], []).append(run)
+    return found
+
+
 def natural(text: str) -> list[tuple[int, int, str]]:
     """A sort key that puts tp2 before tp16."""
     parts = re.findall(r"\d+|\D+", text)

@@ -28,7 +28,6 @@ from workflow_lib.report.tables import Tables
 
 #: bars in one figure, so that it fits on a page
 MOST_BARS = 36
-_LEGEND_COLUMNS = 3
 CAPTION = (
     "Durations of all kernels of a step by class, mean over ranks; what runs at the same time "
     "counts each time. Whiskers span ranks. Hatched classes are communication, whose share of the "
@@ -82,7 +81,7 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     handles = legend_handles(stacks)
     names = [_counted(bar) for bar in bars]
     places = _places(bars)
-    lines = -(-len(handles) // _LEGEND_COLUMNS)
+    lines = -(-len(handles) // LEGEND["ncols"])
     height = 0.75 + 0.16 * (places[-1] + 1) + style.LINE_IN * lines
     figure = Figure(figsize=(style.COLUMN_IN, height))
     axes = figure.subplots()
@@ -105,7 +104,7 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     axes.set_xlim(0, longest * 1.14 or 1.0)
     axes.grid(axis="x", linewidth=0.4, color="#dddddd")
     axes.set_xlabel("Kernel time per step and rank (s)", loc="right")
-    figure.legend(handles=handles, loc="outside lower center", ncols=_LEGEND_COLUMNS, **LEGEND)
+    figure.legend(handles=handles, loc="outside lower center", **LEGEND)
     style.title(figure, heading, any(bar.cell["simulated"] for bar in bars))
     return figure
 

@@ -167,7 +167,7 @@ def stretches(bar: Times) -> list[tuple[float, float, str]]:
 
 
 #: three columns of these names are as wide as a paper's column
-LEGEND: dict[str, Any] = {"columnspacing": 0.7, "handlelength": 1.2}
+LEGEND: dict[str, Any] = {"ncols": 3, "columnspacing": 0.7, "handlelength": 1.2}
 
 
 def legend_handles(bars: Iterable[Times]) -> list[Patch]:

@@ -13,7 +13,7 @@ from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import CELLS, OVERHEAD, PLAN, inapplicable, whole_file
 from workflow_lib.report import failures, summary
 from workflow_lib.report.cell_pages import cell_pages
-from workflow_lib.report.cells import Row, completed, in_order, in_words, labels
+from workflow_lib.report.cells import Row, completed, in_order, in_words, labels, runs_by_cell
 from workflow_lib.report.differences import differences
 from workflow_lib.report.drawn import drawn
 from workflow_lib.report.embedding import address, embedded
@@ -160,14 +160,12 @@ def _unfinished(
     cells: Sequence[Row], labels: Mapping[str, str], runs: Sequence[Row]
 ) -> list[dict[str, Any]]:
     """Everything that did not complete: infeasible cells, and runs, alike ones in one line."""
-    by_cell: dict[str, list[Row]] = {}
-    for run in sorted(runs, key=lambda run: run["run"]):
-        by_cell.setdefault(run["cell"], []).append(run)
+    of_cells = runs_by_cell(runs)
     lines: dict[tuple[str, str, str], list[int]] = {}
     for cell in cells:
         if cell["outcome"] == "infeasible":
             lines[cell["cell"], "infeasible", cell["cause"]] = []
-        for run in by_cell.get(cell["cell"], ()):
+        for run in of_cells.get(cell["cell"], ()):
             if run["outcome"] != "completed":
                 key = run["cell"], run["outcome"], run["cause"] or "no cause was recorded"
                 lines.setdefault(key, []).append(run["run"])

@@ -93,7 +93,7 @@ def pipeline_rank_figure(
     handles = legend_handles(stack for of_cell in stacks.values() for stack in of_cell.values())
     across = min(2, len(cells))
     down = -(-len(cells) // across)
-    below_in = 0.42 + 0.125 * -(-len(handles) // 3)
+    below_in = 0.42 + 0.125 * -(-len(handles) // LEGEND["ncols"])
     titles = [
         f"{label} mb{cell['micro_batch_size']}" for cell, label in zip(cells, labels, strict=True)
     ]
@@ -124,7 +124,7 @@ def pipeline_rank_figure(
     # Beside the panels, however low these are: the legend is below.
     middle = (below_in + (height - head_in - below_in) / 2) / height
     figure.supylabel("Kernel time per\nstep and rank (s)", x=0.01, y=middle, fontsize=7)
-    figure.legend(handles=handles, loc="lower center", ncols=3, **LEGEND)
+    figure.legend(handles=handles, loc="lower center", **LEGEND)
     style.title(figure, heading, any(cell["simulated"] for cell in cells))
     return figure
 
