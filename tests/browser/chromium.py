@@ -281,10 +281,19 @@ class Page:
     # ------------------------------------------------------------------------------ hands
 
     def middle(self, element: int) -> tuple[float, float]:
-        """Scroll to an element; returns where its middle is in the window, in CSS pixels."""
-        self.command("DOM.scrollIntoViewIfNeeded", backendNodeId=element)
-        quad = self.command("DOM.getContentQuads", backendNodeId=element)["quads"][0]
-        return sum(quad[::2]) / 4, sum(quad[1::2]) / 4
+        """Scroll to an element; returns where its middle is in the window, in CSS pixels, once it
+        stays there: a page whose styles are made by a script moves while they are.
+        """
+        seen: list[tuple[float, float]] = []
+
+        def rests() -> bool:
+            self.command("DOM.scrollIntoViewIfNeeded", backendNodeId=element)
+            quad = self.command("DOM.getContentQuads", backendNodeId=element)["quads"][0]
+            seen.append((sum(quad[::2]) / 4, sum(quad[1::2]) / 4))
+            return len(seen) > 2 and len(set(seen[-3:])) == 1
+
+        self.wait(rests, "an element that stays where it is")
+        return seen[-1]
 
     def mouse(self, kind: str, x: float, y: float, **how: Any) -> None:
         """Move, press or release the mouse."""

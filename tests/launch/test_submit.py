@@ -741,7 +741,7 @@ def waiting(slurm_paths, commands) -> Iterator[subprocess.Popen[str]]:
 
 def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_paths, commands):
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=30)[1]
+    said = waiting.communicate(timeout=120)[1]
     assert waiting.returncode == 130
     name = records.read_record(slurm_paths.job, JobRecord).job_name
     # Only what has that name: a slurmctld that lost its state may have given the id to another.
@@ -755,7 +755,7 @@ def test_ctrl_c_leaves_a_job_alone_that_was_submitted_by_hand(waiting, slurm_pat
     records.write_json(slurm_paths.job, JobRecord("slurm", "4242", 1.0, "the job itself"))
     slurm_paths.submission.unlink()
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=30)[1]
+    said = waiting.communicate(timeout=120)[1]
     assert waiting.returncode == 130
     assert "job 4242 was submitted by hand: it goes on" in said
     assert not (commands.directory / "cancelled").exists()
@@ -794,7 +794,7 @@ def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, comma
         "scancel", "echo 'scancel: error: Unable to contact slurm controller' >&2; exit 1"
     )
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=30)[1]
+    said = waiting.communicate(timeout=120)[1]
     assert waiting.returncode == 130
     assert "job 4242 could not be cancelled, and is left: scancel: error: Unable" in said
     assert not slurm_paths.failure.exists()
@@ -803,7 +803,7 @@ def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, comma
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_other_signals_leave_the_job_to_the_next_invocation(waiting, slurm_paths, commands, number):
     waiting.send_signal(number)
-    waiting.communicate(timeout=30)
+    waiting.communicate(timeout=120)
     assert waiting.returncode == -number
     assert not (commands.directory / "cancelled").exists()
     assert not slurm_paths.failure.exists()
@@ -863,7 +863,7 @@ def test_a_run_whose_files_are_damaged_gives_one_line(slurm_paths, commands, dam
 
 def test_a_local_job_is_over_when_its_process_is_gone():
     local = schedulers.Local()
-    with subprocess.Popen(["sleep", "30"]) as other:
+    with subprocess.Popen(["sleep", "600"]) as other:
         # The number of a process that is no job of ours was given to somebody else.
         assert local.state(str(other.pid)) == JobState("FINISHED")
         other.kill()

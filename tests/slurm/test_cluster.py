@@ -23,7 +23,7 @@ def accounting(cluster: Cluster, job: str, nodes: str) -> dict[str, str]:
     """
     fields = ("State", "ExitCode", "AllocTRES", "NodeList")
     command = ["sacct", "-j", job, "-X", "--noheader", "-P", f"--format={','.join(fields)}"]
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 120
     said = ""
     while time.monotonic() < deadline:
         said = cluster.run(*command).stdout.strip()

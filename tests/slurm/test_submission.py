@@ -74,10 +74,8 @@ class Site:
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the run has come that far."""
-        deadline = time.monotonic() + 60
+        """Wait until the run has come that far; for ever it is pytest that does not wait."""
         while not condition():
-            assert time.monotonic() < deadline
             time.sleep(0.05)
 
     def jobs(self) -> list[str]:
@@ -133,7 +131,7 @@ def test_a_process_that_dies_as_it_submits_leaves_a_job_that_the_next_one_finds(
     if not has_begun:
         site.cluster.run("scontrol", "release", job)
     site.go.touch()
-    second.communicate(timeout=60)
+    second.communicate()
     assert site.jobs() == [job]
     assert outcome(site.paths).job_id == job
     assert outcome(site.paths).outcome is not Outcome.CANCELLED
@@ -148,7 +146,7 @@ def test_a_process_that_dies_before_it_submits_leaves_nothing_to_wait_for(site):
     kills.unlink()
     site.go.touch()
     second = site.start()
-    said = second.communicate(timeout=60)[1]
+    said = second.communicate()[1]
     assert "was never submitted" in said
     assert len(site.jobs()) == 1
 
@@ -163,7 +161,7 @@ def test_ctrl_c_cancels_the_job_and_the_run_is_a_cancelled_one(site, has_begun):
     process = site.start()
     site.until((site.paths.environment if has_begun else site.paths.job).exists)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate()
     assert process.returncode == 130
     (job,) = site.jobs()
     assert outcome(site.paths).outcome is Outcome.CANCELLED
@@ -175,13 +173,18 @@ def test_a_requeued_job_starts_anew_and_keeps_its_first_start(site):
     site.until(site.paths.environment.exists)
     (job,) = site.jobs()
     site.cluster.run("scontrol", "requeue", job)
-    # Slurm lets it wait for two minutes first.
-    site.until(lambda: site.state(job) == "PENDING")
-    site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-    site.until(lambda: RunPaths(site.paths.attempts / "1").environment.exists())
+    started_again = RunPaths(site.paths.attempts / "1").environment
+
+    def hurried() -> bool:
+        """Slurm lets it wait for two minutes, counted from when its first start has been cleared
+        away, which may come after this."""
+        site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
+        return started_again.exists()
+
+    site.until(hurried)
     site.until(site.paths.environment.exists)
     site.go.touch()
-    process.communicate(timeout=60)
+    process.communicate()
     assert site.jobs() == [job]
     first = RunPaths(site.paths.attempts / "1")
     assert records.read_record(first.ended, EndedRecord).failed_stage == "interrupted"

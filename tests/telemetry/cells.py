@@ -80,7 +80,7 @@ def start_sampler(directory: Path, cell: records.Cell, **environment: str) -> su
     )
 
 
-def wait_for(path: Path, process: subprocess.Popen[str], timeout_s: float = 20.0) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str], timeout_s: float = 120.0) -> None:
     """Wait until ``path`` exists; fails where the process ends or the time is up."""
     deadline = time.monotonic() + timeout_s
     while not path.exists():

@@ -164,7 +164,7 @@ class Node:
 
     def refusal(self, cell: records.Cell, **environment: str) -> str:
         process = self.start(cell, **environment)
-        _, message = process.communicate(timeout=20)
+        _, message = process.communicate(timeout=120)
         assert process.returncode == 1
         assert "Traceback" not in message
         assert message.count("\n") == 1

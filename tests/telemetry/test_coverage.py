@@ -543,6 +543,38 @@ def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
     assert "node01.json: not readable as JSON" in reason(paths)
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1', expected a number."),
+        (["99000000,0,1", "100000000,0,"], "line 3: the row has no power_mw."),
+        (["99000000,0,1", "99000000,1,1", "98000000,0,1"], "line 4: the clock went backwards."),
+        (["99000000,0"], "line 2: 2 fields, expected 3."),
+    ],
+)
+def test_damage_of_the_drivers_samples_is_found_although_no_gap_needs_them(
+    paths: records.RunPaths, lines: list[str], expected: str
+) -> None:
+    path = paths.power_samples(NODE)
+    path.write_text("\n".join(["driver_time_us,gpu,power_mw", *lines, ""]), encoding="utf-8")
+    assert reason(paths) == f"{path}, {expected}"
+    # A torn last line is no damage.
+    path.write_text("driver_time_us,gpu,power_mw\n99000000,0,1\n99", encoding="utf-8")
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_damage_of_the_hosts_samples_is_found(paths: records.RunPaths) -> None:
+    path = paths.host_samples(NODE)
+    empty = "," * (len(records.HOST_SAMPLES) - 1)
+    header = ",".join(column.name for column in records.HOST_SAMPLES)
+    path.write_text(f"{header}\n99.0{empty}\n98.0{empty}\n", encoding="utf-8")
+    assert reason(paths) == f"{path}, line 3: the clock went backwards."
+    path.write_text(f"{header}\n{empty}\n", encoding="utf-8")
+    assert reason(paths) == f"{path}, line 2: the row has no unix_time_s."
+    path.write_text(f"{header}\n98.0{empty}\n99.0{empty}\n", encoding="utf-8")
+    assert invalid_reason(paths, CELL) is None
+
+
 def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPaths) -> None:
     # A tenth of an hour's rows are written; memory must not grow with them at all.
     counted = counters(98.0, 98.0 + 360, gpus=8)

@@ -132,7 +132,7 @@ def test_a_second_sampler_is_refused_and_told_of_the_first(tmp_path: Path, sampl
     first = sampler(tmp_path, make_cell())
     wait_for(paths.telemetry_ready(NODE), first)
     second = sampler(tmp_path, make_cell())
-    _, message = second.communicate(timeout=20)
+    _, message = second.communicate(timeout=120)
     assert second.returncode == 1
     assert f"another sampler works here already: process {first.pid} holds" in message
     assert "Traceback" not in message
@@ -146,7 +146,7 @@ def test_an_earlier_attempts_samples_are_not_overwritten(tmp_path: Path, sampler
     paths.telemetry.mkdir()
     paths.gpu_samples(NODE).write_text("evidence\n", encoding="utf-8")
     process = sampler(tmp_path, make_cell())
-    _, message = process.communicate(timeout=20)
+    _, message = process.communicate(timeout=120)
     assert process.returncode == 1
     assert "is there already, from an earlier attempt" in message
     assert paths.gpu_samples(NODE).read_text(encoding="utf-8") == "evidence\n"
@@ -169,7 +169,7 @@ def test_a_rate_that_it_cannot_have_is_one_clear_message(
     tmp_path: Path, sampler: Start, rate_hz: float
 ) -> None:
     process = sampler(tmp_path, make_cell(rate_hz=rate_hz))
-    _, message = process.communicate(timeout=20)
+    _, message = process.communicate(timeout=120)
     assert process.returncode == 1
     assert f"sample_rate_hz is {rate_hz:g}, but must be above 0 and at most 50" in message
     assert message.count("\n") == 1
@@ -198,7 +198,7 @@ def test_a_place_where_no_directory_can_be_is_one_clear_message(
     paths = records.RunPaths(tmp_path)
     paths.telemetry.write_text("in the way\n", encoding="utf-8")
     process = sampler(tmp_path, make_cell())
-    _, message = process.communicate(timeout=20)
+    _, message = process.communicate(timeout=120)
     assert process.returncode == 1
     assert f"{paths.telemetry}: File exists" in message
     assert message.count("\n") == 1

@@ -69,7 +69,7 @@ def test_a_file_system_that_cannot_tell_of_the_request_is_asked_again(tmp_path: 
     (tmp_path / "stop").touch()
     file = SampleFile(tmp_path / "blocks.csv", SAMPLER_BLOCKS)
     writing = Writing(file, tmp_path / "stop")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not writing.asked_to_stop:
         assert time.monotonic() < deadline
         writing.hand_over([file])
@@ -83,7 +83,7 @@ def test_the_request_to_stop_is_seen_without_anything_to_write(tmp_path: Path):
     writing = Writing(file, tmp_path / "stop")
     assert not writing.asked_to_stop
     (tmp_path / "stop").touch()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not writing.asked_to_stop:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -67,6 +67,24 @@ def read_gpu_rows(
         yield where, time_s, gpu, row
 
 
+def check_rows(path: Path, columns: Sequence[Column], time: str, required: Sequence[str]) -> None:
+    """Read a file to its end, for nothing but its form: what is ``required`` is in every row, and
+    ``time`` never runs backwards, of a GPU where there are any.
+
+    Raises what :func:`read_csv` does.
+    """
+    latest: dict[Field, float] = {}
+    for line, row in read_csv(path, columns):
+        for name in required:
+            if row[name] is None:
+                raise InvalidTelemetryError(f"{path}, line {line}: the row has no {name}.")
+        gpu, now = row.get("gpu"), row[time]
+        assert isinstance(now, float | int)
+        if now < latest.get(gpu, -math.inf):
+            raise InvalidTelemetryError(f"{path}, line {line}: the clock went backwards.")
+        latest[gpu] = now
+
+
 def _parse(text: str, column: Column) -> Field:
     if text == "":
         return None

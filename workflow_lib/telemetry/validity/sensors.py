@@ -14,6 +14,7 @@ from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,
     GPU_SAMPLES,
+    HOST_SAMPLES,
     POWER_SAMPLES,
     RunPaths,
     TelemetryStart,
@@ -22,6 +23,7 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 from workflow_lib.telemetry.validity.csv_rows import (
     Field,
     InvalidTelemetryError,
+    check_rows,
     read_csv,
     read_gpu_rows,
 )
@@ -95,6 +97,7 @@ def check_sensors(
     _check_lost(paths, start, window)
     seen = {gpu: _Sensor(CounterSpan(*window)) for gpu in sensors}
     _check_counters(paths, start, count, seen)
+    _check_form_of_the_rest(paths, start.node)
     longest_s = max(_LONGEST_GAP_S, _LONGEST_GAP_PERIODS / start.sample_rate_hz)
     path = paths.gpu_samples(start.node)
     gaps: list[_Gap] = []
@@ -159,6 +162,17 @@ def _check_counters(
                 f"{path}: the energy counter of GPU {gpu} stood still for "
                 f"{ends[1].unix_time_s - ends[0].unix_time_s:.1f} s."
             )
+
+
+def _check_form_of_the_rest(paths: RunPaths, node: str) -> None:
+    """The analysis reads these as well: damage that only it found would fail a completed run at
+    each of its attempts, and nothing would say to run it again."""
+    for path, columns, required in (
+        (paths.power_samples(node), POWER_SAMPLES, [column.name for column in POWER_SAMPLES]),
+        (paths.host_samples(node), HOST_SAMPLES, ["unix_time_s"]),
+    ):
+        if path.is_file():
+            check_rows(path, columns, required[0], required)
 
 
 def _has_gap(
