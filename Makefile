@@ -79,6 +79,9 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 
 # ------------------------------------------------------------------------------ development
 
+# Tests share the cores: threads of numerical libraries that wait for one another would take them.
+test equality: export OMP_NUM_THREADS = 1
+
 test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
 	@sh tests/slurm/install.sh || true
 	@sh tests/browser/install.sh || true
@@ -101,7 +104,7 @@ format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/snakefmt Snakefile rules
 
 equality: $(VENV)/.installed-tests ## train every layout, and compare it with one process
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
+	@$(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
 	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done

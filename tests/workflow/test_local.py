@@ -152,7 +152,7 @@ def started(checkout, path, seconds=60):
 
 def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 150})
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 60})
     snakemake = checkout.start()
     started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     snakemake.kill()
@@ -172,7 +172,7 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
 
 def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 150})
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 40})
     snakemake = checkout.start()
     rank = started(checkout, "results/cells/*/*/*/run1/steps/rank0.json")
     process = json.loads(rank.read_text())["pid"]
@@ -187,7 +187,7 @@ def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):
     assert not Path(f"/proc/{process}").exists()
     assert json.loads(run.failure.read_text())["outcome"] == "error"
 
-    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 150})
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 40})
     done = checkout.snakemake()
     assert done.returncode == 0, done.stdout + done.stderr
     assert (run.attempts / "1" / "steps" / "rank0.csv").exists()

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from workflow_lib import __version__
@@ -24,21 +23,10 @@ from workflow_lib.records import whole_file
 from workflow_lib.report.cells import in_words
 from workflow_lib.report.drawn import shown
 from workflow_lib.report.entry import FigureEntry
-from workflow_lib.report.quantities import NOTHING, counted
+from workflow_lib.report.html import page_templates
+from workflow_lib.report.quantities import NOTHING
 
-_ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.ChoiceLoader(
-        [
-            jinja2.PackageLoader("workflow_lib.comparison"),
-            jinja2.PackageLoader("workflow_lib.report"),
-        ]
-    ),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_ENVIRONMENT.filters["counted"] = counted
+_TEMPLATES = page_templates("workflow_lib.comparison", "workflow_lib.report")
 
 
 def write_page(
@@ -51,7 +39,7 @@ def write_page(
 ) -> Path:
     """Write ``comparison.html`` beside ``figures/`` from COMPARISON's rows; returns its path."""
     layouts = [row for row in rows if row["match"] in summary.KINDS]
-    text = _ENVIRONMENT.get_template("comparison.html.j2").render(
+    text = _TEMPLATES.get_template("comparison.html.j2").render(
         version=__version__,
         a=a,
         b=b,

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import CELLS, OVERHEAD, PLAN, inapplicable, whole_file
@@ -19,13 +17,13 @@ from workflow_lib.report.drawn import drawn
 from workflow_lib.report.embedding import address, embedded
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
+from workflow_lib.report.html import page_templates
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.quantities import (
     NOTHING,
     SHOWN,
     WATCHED,
     Quantity,
-    counted,
     shown,
     significant,
 )
@@ -39,17 +37,10 @@ from workflow_lib.report.watching import (
     trained_unwatched,
 )
 
-_ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.PackageLoader("workflow_lib.report"),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
+_TEMPLATES = page_templates("workflow_lib.report")
+_TEMPLATES.filters["address"] = address
 #: columns that are named where no cell has a value; of the error of sensors the text says enough
 _LISTED_IF_EMPTY = tuple(each for each in WATCHED if each.measure != "energy_systematic_share")
-_ENVIRONMENT.filters["counted"] = counted
-_ENVIRONMENT.filters["address"] = address
 
 
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
@@ -72,7 +63,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     of_cell = {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
     present = {column.name for column in CELLS if has_values(column.name, done)}
     entries, undrawn = figures_and_gaps(tables)
-    text = _ENVIRONMENT.get_template("report.html.j2").render(
+    text = _TEMPLATES.get_template("report.html.j2").render(
         sweep=sweep,
         description=description,
         version=__version__,

@@ -83,7 +83,8 @@ class Progress:
 
 
 def _limit_threads(ranks: int) -> None:
-    """Share the cores among the ranks, before any library starts its threads."""
+    """Share the cores among the ranks, before any library starts its threads, unless whoever starts
+    them says how many each may have, as torchrun does of several on a node: one."""
     share = max(1, len(os.sched_getaffinity(0)) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 

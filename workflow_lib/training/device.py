@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,8 +59,6 @@ def choose(
                 f"{count} to its {launch.local_world_size} ranks: check the driver and the job's "
                 "GPU request (every rank must see all GPUs of its node)"
             )
-        threads = max(1, len(os.sched_getaffinity(0)) // launch.local_world_size)
-        torch.set_num_threads(threads)
         return Device(torch.device("cpu"), "CPU", None, "gloo")
     gpu = gpu_order[launch.local_rank] if gpu_order else launch.local_rank
     device = torch.device("cuda", gpu)
