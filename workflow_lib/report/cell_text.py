@@ -25,6 +25,12 @@ _ASSIGNED = re.compile(
     rf"(?<!\w)(?<!\w-)(?P<name>[A-Za-z_]\w*(?:-\w+)*)(?P<between>[\"']?\s*[=:]\s*[\"']?)"
     rf"(?P<value>[^\s\"',;&]{{{_LEAST_LETTERS},}})"
 )
+#: --name value, and the header of a request, Bearer value
+_FOLLOWED = re.compile(
+    rf"(?<![\w-])(?P<name>--?[A-Za-z][\w-]*|Bearer)(?P<between>[ \t]+[\"']?)"
+    rf"(?P<value>(?!-)[^\s\"',;&]{{{_LEAST_LETTERS},}})",
+    re.IGNORECASE,
+)
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?[a-zA-Z/%]{0,4}", re.IGNORECASE)
 
 
@@ -32,8 +38,8 @@ def cleaning(environment: Mapping[str, str]) -> Clean:
     """What makes text fit to be shown: it hides secrets, and spells out what a terminal obeys.
 
     Secrets are the values of variables in ``environment`` whose names say so, what is assigned to
-    such a name in the text, and passwords in addresses: see :mod:`workflow_lib.safety`. Each line
-    of a value that has many counts.
+    such a name in the text or follows it as an option, and passwords in addresses: see
+    :mod:`workflow_lib.safety`. Each line of a value that has many counts.
     """
     values = {
         line.strip()
@@ -50,7 +56,7 @@ def cleaning(environment: Mapping[str, str]) -> Clean:
             text = known.sub(HIDDEN, text)
         if "://" in text:
             text = _ADDRESS.sub(_without_password, text)
-        text = _ASSIGNED.sub(_without_value, text).expandtabs(4)
+        text = _FOLLOWED.sub(_without_value, _ASSIGNED.sub(_without_value, text)).expandtabs(4)
         return text if text.replace("\n", "").isprintable() else printable(text)
 
     return clean
@@ -61,7 +67,7 @@ def _without_password(found: re.Match[str]) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    name = found["name"].replace("-", "_")
+    name = found["name"].strip("-").replace("-", "_")
     value = clean_value(name, found["value"], str)
     return f"{found['name']}{found['between']}{value}"
 
