@@ -8,6 +8,8 @@ rule compare:
         b=f"{RESULTS}/sweeps/{{b}}/cells.parquet",
         runs_a=f"{RESULTS}/sweeps/{{a}}/runs.parquet",
         runs_b=f"{RESULTS}/sweeps/{{b}}/runs.parquet",
+        gpus_a=f"{RESULTS}/sweeps/{{a}}/gpus.parquet",
+        gpus_b=f"{RESULTS}/sweeps/{{b}}/gpus.parquet",
         sources=source_files("comparison", "report", "records"),
     output:
         page=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.html",

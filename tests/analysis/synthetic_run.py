@@ -132,6 +132,8 @@ class Run:
     device_name: str = "NVIDIA H200"
     on_cpu: bool = False
     simulated: bool = False
+    #: whether the driver says which GPUs these are
+    identified: bool = True
     #: a sample's fields → the fields to write, or None to leave it out
     edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -158,7 +160,10 @@ class Run:
 
     def write_telemetry(self, paths: RunPaths, node: str) -> None:
         """Write a node's telemetry alone."""
-        gpus = tuple({"name": "NVIDIA H200"} for _ in range(self.gpus_per_node))
+        gpus = tuple(
+            {"name": "NVIDIA H200", "uuid": f"GPU-{node}-{gpu}" if self.identified else None}
+            for gpu in range(self.gpus_per_node)
+        )
         start = TelemetryStart(
             node, "simulated" if self.simulated else "nvidia", self.simulated, START - 10,
             1 / self.period_s, gpus, self.missing,

@@ -120,6 +120,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "run": 1,
         "node": "node1",
         "gpu": 1,
+        "gpu_uuid": "GPU-node1-1",
         "airflow": "rear",
         "simulated": False,
         "samples": 41,
@@ -171,6 +172,13 @@ def test_without_either_the_shares_are_null(tmp_path: Path) -> None:
     assert row["throttle_brake_share"] is None
     assert reasons["throttle_brake_share"] == "node1 GPU 0: the driver does not support it"
     assert gpus[0]["throttle_source"] is None
+
+
+def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_path: Path) -> None:
+    _, gpus, _ = reduce(Run(identified=False), tmp_path)
+    for gpu in gpus:
+        assert gpu["gpu_uuid"] is None
+        assert json.loads(gpu["missing_reasons"])["gpu_uuid"] == "its driver does not give it"
 
 
 def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from tests.report.full_matrix import cell_row, identity, run_row
 from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.comparison.sides import Side
-from workflow_lib.records import CELLS, RUNS, Degrees
+from workflow_lib.records import CELLS, GPUS, RUNS, Degrees
 
 
 def known(
@@ -54,15 +54,24 @@ def failed(
     return cell_row(of_cell, outcome) | {"simulated": False, "cause": cause}, []
 
 
-def side(name: str, *cells: tuple[dict[str, Any], list[dict[str, Any]]]) -> Side:
+def side(
+    name: str,
+    *cells: tuple[dict[str, Any], list[dict[str, Any]]],
+    gpus: dict[tuple[str, int], frozenset[str]] | None = None,
+) -> Side:
     """A side in memory."""
     runs = tuple(run for _, of_cell in cells for run in of_cell)
-    return Side(name, f"sweep-{name}", tuple(cell for cell, _ in cells), runs)
+    return Side(name, f"sweep-{name}", tuple(cell for cell, _ in cells), runs, gpus or {})
 
 
-def write(directory: Path, *cells: tuple[dict[str, Any], list[dict[str, Any]]]) -> Path:
+def write(
+    directory: Path,
+    *cells: tuple[dict[str, Any], list[dict[str, Any]]],
+    gpus: Sequence[dict[str, Any]] = (),
+) -> Path:
     """The tables of a side; returns their directory."""
     write_table(table([cell for cell, _ in cells], CELLS), directory / "cells.parquet")
     runs = [run for _, of_cell in cells for run in of_cell]
     write_table(table(runs, RUNS), directory / "runs.parquet")
+    write_table(table(gpus, GPUS), directory / "gpus.parquet")
     return directory

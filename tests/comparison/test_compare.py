@@ -147,7 +147,10 @@ def test_two_dates_say_what_else_has_changed(tmp_path):
     assert "elsewhere1" not in section
     assert "2023-11-14 22:13 UTC to 2023-11-14 22:13 UTC" in text
     assert "both sides show the same runs" in text
-    assert [side.name for side in read_sides(then, now)] == ["A", "B"]
+    sides = read_sides(then, now)
+    assert [side.name for side in sides] == ["A", "B"]
+    for each in sides:
+        assert each.gpus_of(each.cells[0]) == {f"GPU-1-{gpu}" for gpu in range(8)}
 
 
 @pytest.mark.parametrize(

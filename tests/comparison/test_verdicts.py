@@ -17,8 +17,9 @@ from .sides import failed, known, measured, side
 MORE, REFERENCE = [110.0, 112.0, 114.0], [100.0, 100.0, 100.0]
 
 
-def compared(measure, of_a, of_b, share=None, simulated=(False, False), **more):
-    """The row of one measure of the same cell on h200 and on h100."""
+def compared(measure, of_a, of_b, share=None, simulated=(False, False), gpus=None, **more):
+    """The row of one measure of the same cell on h200 and on h100; ``gpus`` are the UUIDs of each
+    side's runs."""
     columns = {measure: (of_a, of_b), **more}
     if share is not None:
         columns["energy_systematic_share"] = [[share] * len(values) for values in (of_a, of_b)]
@@ -30,6 +31,10 @@ def compared(measure, of_a, of_b, share=None, simulated=(False, False), **more):
                 simulated=simulated[number],
                 **{name: values[number] for name, values in columns.items()},
             ),
+            gpus={
+                (known(platform)["cell"], run): frozenset(uuids)
+                for run, uuids in enumerate(gpus[number] if gpus else (), start=1)
+            },
         )
         for number, platform in enumerate(("h200", "h100"))
     ]
@@ -88,6 +93,38 @@ def test_efficiencies_must_differ_by_more_than_their_sensors_may_be_off():
         "h200 makes 12 % more tokens of a joule (interval +5.7 to +19 % with sensors off by ±2 %, "
         "+10 to +14 % by the runs alone; coverage 90 %)"
     )
+
+
+SAME = ("GPU-1", "GPU-2")
+
+
+def test_the_gain_of_the_same_gpus_cancels():
+    both = [[SAME] * 3, [SAME[::-1]] * 3]
+    row = compared("tokens_per_j", MORE, REFERENCE, share=0.06, gpus=both)["tokens_per_j"]
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx((1.10, 1.14))
+    assert (row["systematic_a"], row["verdict"]) == (None, "a_more")
+    assert "the gain of each cancels" in json.loads(row["missing_reasons"])["systematic_a"]
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        [[SAME] * 3, [("GPU-1", "GPU-3")] * 3],
+        [[SAME] * 3, [SAME, SAME, ("GPU-1", "GPU-3")]],
+        [[SAME] * 3, [SAME] * 2],  # of the third run one is not known
+        [[], []],
+    ],
+)
+def test_no_gain_cancels_unless_all_runs_of_both_sides_had_the_same_gpus(gpus):
+    row = compared("tokens_per_j", MORE, REFERENCE, share=0.06, gpus=gpus)["tokens_per_j"]
+    assert (row["systematic_a"], row["systematic_b"]) == (0.06, 0.06)
+    assert row["verdict"] == "not_told_apart"
+
+
+def test_an_unknown_error_of_the_same_gpus_is_unknown():
+    shares, both = [[None] * 3] * 2, [[SAME] * 3] * 2
+    found = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_systematic_share=shares)
+    assert found["power_mean_w"]["verdict"] == "no_verdict"
 
 
 def test_the_energy_of_a_token_is_the_inverse_and_as_wide():

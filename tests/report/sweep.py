@@ -155,6 +155,7 @@ def _write_run(
             "run": repeat,
             "node": f"node{node}",
             "gpu": gpu,
+            "gpu_uuid": f"GPU-{node}-{gpu}",
             "airflow": "rear" if gpu in (1, 2, 5, 6) else "front",
             "simulated": cell.simulated,
             "temperature_mean_c": 58.0 + gpu,

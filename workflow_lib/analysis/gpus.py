@@ -97,6 +97,8 @@ class Gpu:
                 value = None if problem else look[figure]
                 put(column, None if value is None else value / divisor, problem)
 
+        uuid = self.recording.start.gpus[self.gpu].get("uuid")
+        put("gpu_uuid", uuid, None if uuid else "its driver does not give it")
         duration_s = self.window.duration_s
         fill("sample", self._problem("sample", any_gap=True), longest_gap_s=_GAP)
         package = self._package_reason(hardware.gpus_per_package)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import CELLS, RUNS, RecordError
+from workflow_lib.comparison.measures import completed_runs
+from workflow_lib.records import CELLS, GPUS, RUNS, RecordError
 from workflow_lib.report.cells import Row, runs_by_cell
 from workflow_lib.report.environments import environments
 
@@ -28,12 +29,22 @@ class Side:
     sweep: str
     cells: tuple[Row, ...]
     runs: tuple[Row, ...]
+    #: the UUIDs of the GPUs of each run (cell, number); none of a run of which one is not known
+    gpus: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     #: as report.environments; null where there are no raw files beside the tables
     environment: dict[str, Any] | None = None
 
     def runs_of(self, cell: Row) -> list[Row]:
         """The runs of a cell."""
         return self._by_cell.get(cell["cell"], [])
+
+    def gpus_of(self, cell: Row) -> frozenset[str]:
+        """The UUIDs of the GPUs of a cell's completed runs; none where not all ran on the same."""
+        sets = {
+            self.gpus.get((run["cell"], run["run"]), frozenset())
+            for run in completed_runs(self.runs_of(cell))
+        }
+        return sets.pop() if len(sets) == 1 else frozenset()
 
     @cached_property
     def _by_cell(self) -> dict[str, list[Row]]:
@@ -65,15 +76,26 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
                 "sweep that was run, as results/sweeps/<sweep>"
             )
         cells = read_table(directory / "cells.parquet", CELLS).to_dicts()
-        tables.append((cells, read_table(directory / "runs.parquet", RUNS).to_dicts()))
-    chosen = list(names) if names else _names(a, b, [cells for cells, _ in tables])
+        runs = read_table(directory / "runs.parquet", RUNS).to_dicts()
+        tables.append((cells, runs, _gpus(directory / "gpus.parquet")))
+    chosen = list(names) if names else _names(a, b, [cells for cells, _, _ in tables])
     if len(set(chosen)) != 2 or "" in chosen:
         raise RecordError(f"the names {chosen} do not tell two sides apart: give two")
     sides = [
-        Side(name, each.resolve().name, tuple(cells), tuple(runs), _environment(each, runs))
-        for name, each, (cells, runs) in zip(chosen, (a, b), tables, strict=True)
+        Side(name, each.resolve().name, tuple(cells), tuple(runs), gpus, _environment(each, runs))
+        for name, each, (cells, runs, gpus) in zip(chosen, (a, b), tables, strict=True)
     ]
     return sides[0], sides[1]
+
+
+def _gpus(path: Path) -> dict[tuple[str, int], frozenset[str]]:
+    """The UUIDs of each run's GPUs, of runs of which all are known."""
+    by_run = read_table(path, GPUS).group_by("cell", "run").agg("gpu_uuid")
+    return {
+        (cell, run): frozenset(uuids)
+        for cell, run, uuids in by_run.iter_rows()
+        if None not in uuids
+    }
 
 
 def _names(a: Path, b: Path, cells: Sequence[Sequence[Row]]) -> list[str]:

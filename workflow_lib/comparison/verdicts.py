@@ -6,9 +6,9 @@ A word is given where the interval excludes "no difference", its coverage is 90 
 Energies and powers of a GPU have a gain error that repeats do not show, as the sensor is the same
 in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's sensors
 the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)], at the worst: all
-GPUs of a side off in one direction, as those of one batch may be. These tables have no serial
-numbers of GPUs, so the same is taken of two dates on the same GPUs, where the error would cancel.
-Temperatures are whole degrees, so each side may be off by half of one.
+GPUs of a side off in one direction, as those of one batch may be. Where one layout ran on the same
+GPUs on both sides, as at two dates, each GPU has the same share of both energies, so that its gain
+cancels. Temperatures are whole degrees, so each side may be off by half of one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison import sentences
-from workflow_lib.comparison.matching import Pair
+from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
     MEASURES,
     RATIO,
@@ -51,8 +51,10 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
             found.append(_row(pair, a, b, verdict, words))
         else:
             measures = [pair.measure] if pair.measure else MEASURES
+            gpus = a.gpus_of(pair.a)
+            same_gpus = pair.match == SAME_LAYOUT and bool(gpus) and gpus == b.gpus_of(pair.b)
             found += [
-                _row(pair, a, b, **_compared(each, pair.a, pair.b, a, b))
+                _row(pair, a, b, **_compared(each, pair.a, pair.b, a, b, same_gpus))
                 for each in measures
                 if each.applies(pair.a["workload"])
             ]
@@ -94,8 +96,11 @@ def _row(
     return {**row, **known, "missing_reasons": json.dumps(reasons, sort_keys=True)}
 
 
-def _compared(measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side) -> dict[str, Any]:
-    """Verdict, words and numbers of a measure of two cells that completed."""
+def _compared(
+    measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, same_gpus: bool
+) -> dict[str, Any]:
+    """Verdict, words and numbers of a measure of two cells that completed; ``same_gpus``, of one
+    layout on the same GPUs."""
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
     known: dict[str, Any] = {
         "measure": measure.name,
@@ -113,7 +118,7 @@ def _compared(measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side) -> d
         return {**known, "verdict": "missing", "in_words": f"no value: {missing}"}
     found = ratio(of_a, of_b) if measure.contrast == RATIO else shift(of_a, of_b)
     known |= found._asdict()
-    wide, known["reasons"] = _widened(measure, found, runs_a, runs_b)
+    wide, known["reasons"] = _widened(measure, found, runs_a, runs_b, same_gpus)
     if wide is not None:
         known |= {"wide_low": wide.low, "wide_high": wide.high}
         known |= {"systematic_a": wide.error_a, "systematic_b": wide.error_b}
@@ -164,7 +169,11 @@ def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
 
 
 def _widened(
-    measure: Measure, found: Shift, runs_a: Sequence[Row], runs_b: Sequence[Row]
+    measure: Measure,
+    found: Shift,
+    runs_a: Sequence[Row],
+    runs_b: Sequence[Row],
+    same_gpus: bool,
 ) -> tuple[Wide | None, Mapping[str, str]]:
     """The interval with the sensors' errors, null where these are unknown; why numbers are null."""
     plain = Wide(found.low, found.high)
@@ -179,6 +188,8 @@ def _widened(
     if None in shares[0] + shares[1]:
         why = "the systematic error of these sensors is unknown"
         return None, dict.fromkeys(("systematic_a", "systematic_b", "wide_low", "wide_high"), why)
+    if same_gpus:
+        return plain, _no_error("one layout ran on the same GPUs: the gain of each cancels")
     s, t = max(shares[0]), max(shares[1])
     # What lowers an efficiency raises an energy.
     over, under = (s, t) if measure.gain > 0 else (t, s)

@@ -242,6 +242,7 @@ GPUS = columns(
     ("run", int, "", "which repeat, from 1"),
     ("node", str, "", "the node's name"),
     ("gpu", int, "", "index of the GPU in its node"),
+    ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
     ("airflow", str, "", "front, rear or unknown"),
     ("simulated", bool, "", "whether its readings were simulated"),
     ("samples", int, "", "samples within the measured steps"),
