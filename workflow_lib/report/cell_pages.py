@@ -28,8 +28,7 @@ from workflow_lib.report.cell_series import PANELS, series_of, steps_of
 from workflow_lib.report.cell_text import Clean, cleaning
 from workflow_lib.report.cells import Row, completed, in_order, runs_by_cell
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.time_panels import by_cell
+from workflow_lib.report.tables import Tables, by_cell
 from workflow_lib.results import PROFILED_RUN, run_directory
 
 _NOT_RUN = "not_run"

@@ -7,11 +7,13 @@ hundreds of cells stays small so. Null stays null, and is a gap.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
+
+from workflow_lib.report.tables import by_cell
 
 #: points of a chart; SERIES has fewer, and steps beyond are joined
 MOST_POINTS = 240
@@ -82,21 +84,7 @@ def series_of(series: pl.DataFrame | None) -> dict[str, dict[str, Any]]:
     of these GPUs gave no reading, because the mean would be of others; low and high are of those
     that did.
     """
-    if series is None:
-        return {}
-    return {str(rows["cell"][0]): _series(rows) for rows in _of_cells(series)}
-
-
-def _of_cells(series: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """The rows of each cell. They lie together, where collect wrote them: nothing is copied."""
-    lengths = series["cell"].rle().struct
-    if lengths.field("value").is_duplicated().any():
-        series = series.sort("cell", maintain_order=True)
-        lengths = series["cell"].rle().struct
-    begin = 0
-    for length in lengths.field("len"):
-        yield series.slice(begin, length)
-        begin += length
+    return {cell: _series(rows) for cell, rows in by_cell(series).items()}
 
 
 def _series(rows: pl.DataFrame) -> dict[str, Any]:

@@ -44,5 +44,23 @@ def read_tables(directory: Path) -> Tables:
     )
 
 
+def by_cell(frame: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
+    """The rows of each cell, in the order of ``frame``; none of a table that is not there.
+
+    They lie together where collect wrote them. Then nothing is copied, be it of hundreds of MB.
+    """
+    if frame is None:
+        return {}
+    runs = frame["cell"].rle().struct.unnest()
+    if runs["value"].is_duplicated().any():
+        parts = frame.partition_by("cell", as_dict=True, maintain_order=True)
+        return {str(cell): part for (cell,), part in parts.items()}
+    begins = runs["len"].cum_sum() - runs["len"]
+    return {
+        cell: frame.slice(begin, length)
+        for cell, begin, length in zip(runs["value"], begins, runs["len"], strict=True)
+    }
+
+
 def _read_if_there(path: Path, columns: Sequence[Column]) -> pl.DataFrame | None:
     return read_table(path, columns) if path.exists() else None

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.short_names import fate
-from workflow_lib.report.tables import Tables
+from workflow_lib.report.tables import Tables, by_cell
 
 #: with more steps than this, only their beginnings are marked, at the bottom
 _MOST_LINES = 40
@@ -30,18 +30,11 @@ def why_no_series(tables: Tables, column: str) -> str:
 
 def series_of_cells(tables: Tables, *columns: str) -> dict[str, pl.DataFrame]:
     """The rows of SERIES of each cell that has a value of any of the columns."""
-    if tables.series is None:
-        return {}
-    known = pl.any_horizontal(pl.col(*columns).is_not_null().any().over("cell"))
-    return by_cell(tables.series.filter(known))
-
-
-def by_cell(frame: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
-    """A frame's rows by cell: once for all, because filtering for each cell reads it each time."""
-    if frame is None:
-        return {}
-    parts = frame.partition_by("cell", as_dict=True, maintain_order=True)
-    return {str(key[0]): part for key, part in parts.items()}
+    return {
+        cell: rows
+        for cell, rows in by_cell(tables.series).items()
+        if any(rows[column].null_count() < len(rows) for column in columns)
+    }
 
 
 def worth_a_panel(cells: Sequence[Row], having: Container[str]) -> list[Row]:
