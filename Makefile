@@ -12,7 +12,7 @@ SEED ?= 1
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
 # Parts of the tests that wait more than they work, the one cluster's among them: the others run beside.
-WITH_CLUSTER := tests/slurm tests/workflow/test_hostile.py tests/workflow/test_local.py
+WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan partition status archive rebuild compare profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean

@@ -154,6 +154,7 @@ def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
 
 def test_a_rule_whose_command_fails_halfway_fails_and_leaves_nothing_half(checkout):
     # A figure that cannot be drawn, after others that could.
+    checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
     done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "collect")
     assert done.returncode == 0, done.stdout + done.stderr
     checkout.edit(
