@@ -1,0 +1,139 @@
+"""The cells that the engine is measured with, by set."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
+from workflow_lib.study import load_study
+from workflow_lib.training import capabilities
+
+_CONFIG = Path(__file__).resolve().parents[2] / "config"
+
+
+def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]]:
+    """The cells by set: model, its layers (0: all), degrees, training options."""
+    half = gpus // 2
+    layouts = {
+        "tensor": {"tp": gpus},
+        "tensor and pipeline": {"tp": half, "pp": 2},
+        "pipeline": {"pp": gpus},
+        "sharded": {"dp": gpus},
+    }
+    dense = [
+        (layouts["tensor"], {"recomputation": "full"}),
+        (layouts["tensor"], {"recomputation": "none", "backend": "torch", "overlap": True}),
+        (layouts["tensor and pipeline"], {"recomputation": "full"}),
+        (layouts["pipeline"], {"recomputation": "full"}),
+        (layouts["pipeline"], {"recomputation": "full", "backend": "torch", "overlap": True}),
+        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3}),
+        (layouts["sharded"], {"recomputation": "full", "zero_stage": 3, "backend": "torch"}),
+    ]
+    experts = [
+        ({"dp": gpus, "ep": gpus}, {"recomputation": "full", "routing": "balanced"}),
+        ({"dp": gpus, "ep": gpus}, {"recomputation": "full", "backend": "torch"}),
+        ({"tp": 2, "dp": half, "ep": half}, {"recomputation": "full", "routing": "balanced"}),
+        ({"dp": half, "pp": 2, "ep": half}, {"recomputation": "full", "routing": "balanced"}),
+        ({"tp": gpus}, {"recomputation": "full", "routing": "balanced"}),
+    ]
+    best = {"backend": "torch", "compile": True, "overlap": gpus > 1, "recomputation": "none"}
+    whole = [
+        ({"dp": gpus}, {**best}),
+        ({"dp": gpus}, {"zero_stage": 3, **best}),
+        ({"dp": gpus}, {"zero_stage": 2, **best}),
+        ({"dp": gpus}, {"zero_stage": 3, **best, "micro_batch_size": 2}),
+        ({"dp": gpus}, {"zero_stage": 3, **best, "compile": False}),
+        ({"dp": gpus}, {"zero_stage": 2, "overlap": gpus > 1, "recomputation": "none"}),
+    ]
+    sets: dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]] = {
+        "llama3-8b": [("llama3-8b", 0, *one) for one in whole],
+        "llama3-8b-8l": [("llama3-8b", 8, *one) for one in whole],
+        "gpt3-175b": [("gpt3-175b", 8, *one) for one in dense],
+        "llama3-70b": [("llama3-70b", 8, *one) for one in dense],
+        "mixtral-8x7b": [("mixtral-8x7b", 8, *one) for one in experts],
+        "mixtral-8x22b": [("mixtral-8x22b", 8, *one) for one in experts],
+    }
+    pairs = [
+        ({"dp": gpus}, {"zero_stage": 3, "backend": "torch"}),
+        ({"dp": gpus}, {"zero_stage": 1, "backend": "torch"}),
+        ({"dp": gpus}, {"zero_stage": 3}),
+        ({"tp": gpus}, {"backend": "torch"}),
+        ({"pp": gpus}, {"backend": "torch"}),
+        ({"pp": half, "dp": 2, "virtual_stages": 2}, {"backend": "torch"}),
+    ]
+    sets["overlap"] = [
+        ("llama3-8b", 8, degrees, {**options, "overlap": overlap})
+        for degrees, options in pairs
+        for overlap in (False, True)
+    ]
+    # About as much as an H200 has, and more.
+    sets["limits"] = [
+        ("llama3-70b", 28, layouts["tensor"], {"recomputation": "full"}),
+        ("llama3-70b", 34, layouts["tensor"], {"recomputation": "full"}),
+        ("llama3-8b", 0, layouts["sharded"], {"backend": "torch", "micro_batch_size": 2}),
+    ]
+    sets["exposed"] = [
+        (name, 8, degrees, {**options, "backend": "torch", "overlap": overlap})
+        for name, of_kind in (
+            ("gpt3-175b", dense),
+            ("llama3-70b", dense),
+            ("mixtral-8x7b", experts),
+            ("mixtral-8x22b", experts),
+        )
+        for degrees, options in of_kind
+        if "backend" not in options
+        for overlap in (False, True)
+    ]
+    sets["twins"] = [
+        one
+        for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
+        for one in sets[name]
+    ]
+    return sets
+
+
+def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
+    """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
+    from workflow_lib.cells import _hardware  # the one place that turns a platform into hardware
+
+    study, platform = load_study(_CONFIG), options_given.platform
+    for name in options_given.sets:
+        for model_name, layers, degrees, options in option_sets(gpus)[name]:
+            model: Model = study.models[model_name].record(model_name)
+            model = dataclasses.replace(model, layers=layers or model.layers)
+            degree = Degrees(**degrees)
+            plain: dict[str, Any] = {
+                "zero_stage": 1,
+                "micro_batch_size": 1,
+                "global_batch_size": 4 * gpus,
+                "precision": "bf16",
+                "recomputation": "none",
+                "overlap": False,
+                "warmup_steps": options_given.warmup,
+                "measured_steps": options_given.steps,
+                "learning_rate": 1e-4,
+                "seed": 1,
+                "sequence_parallel": degree.tp > 1,
+                "routing": "dropless" if model.experts else None,
+            }
+            training = Training(**{**plain, **options})
+            if reason := capabilities.refusal(degree, training, model):
+                if "RANK" not in os.environ:
+                    print(f"{model.name} {degree.name} {training.name}: {reason}")
+                continue
+            yield Cell(
+                id=f"{platform}/{model.name}-{model.layers}l/{degree.name}_{training.name}_0",
+                model=model,
+                degrees=degree,
+                training=training,
+                data=Data("synthetic", "synthetic"),
+                hardware=_hardware(platform, study.platforms[platform]),
+                telemetry=Telemetry("nvidia", 10.0, 0.0),
+                nodes=1,
+                software={},
+            )
