@@ -107,7 +107,7 @@ equality: $(VENV)/.installed-tests ## train every layout, and compare it with on
 	@$(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
 
 benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation claims
-	@for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || exit 1; done
+	@code=0; for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || code=1; done; exit $$code
 
 chaos: $(VENV)/.installed-tests ## put INJECTIONS faults into runs on a Slurm of its own, as root
 	@sh tests/slurm/install.sh

@@ -91,7 +91,7 @@ def line(name: str, found: dict[str, Any]) -> str:
     # of the launcher's child, imports and building included
     started = f", first step after {found['start_up_s']:.0f} s" if "start_up_s" in found else ""
     profiled = ""
-    if "communication_s" in found:
+    if found.get("communication_s"):
         exposed = ", ".join(f"{k} {100 * v:.1f} %" for k, v in found["exposed"].items())
         profiled = (
             f"  communication {found['communication_s']:.3f} s, {100 * found['overlapped']:.0f} % "
