@@ -28,17 +28,18 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
 
     Raises RecordError where a row has a key that is no column, or a value of another type.
     """
-    types = {column.name: column.type for column in columns}
-    for row in rows:
-        for name, value in row.items():
-            if name not in types:
-                raise RecordError(f"a row has {name!r}, which is no column of its table")
-            # A bool is an int to Python, and an int will do as a float.
-            fits = type(value) is types[name] or (type(value) is int and types[name] is float)
-            if value is not None and not fits:
-                raise RecordError(f"{name} is {value!r}, expected {types[name].__name__}")
-    whole = [{name: row.get(name) for name in types} for row in rows]
-    return pl.DataFrame(whole, schema=schema(columns), orient="row")
+    for name in set().union(*rows) - {column.name for column in columns}:
+        raise RecordError(f"a row has {name!r}, which is no column of its table")
+    return pl.DataFrame([_series([row.get(each.name) for row in rows], each) for each in columns])
+
+
+def _series(values: Sequence[Any], column: Column) -> pl.Series:
+    # A bool is an int to Python, and an int will do as a float.
+    fit = {type(None), column.type, int if column.type is float else column.type}
+    for foreign in set(map(type, values)) - fit:
+        value = next(each for each in values if type(each) is foreign)
+        raise RecordError(f"{column.name} is {value!r}, expected {column.type.__name__}")
+    return pl.Series(column.name, values, dtype=_TYPES[column.type])
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:

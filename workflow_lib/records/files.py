@@ -30,9 +30,28 @@ def write_json(path: Path, record: Any) -> None:
     sees the old content or the new, even after a crash. NaN and infinities are refused.
     """
     plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
-    text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     with whole_file(path, durable=True) as draft:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_text(_text(plain) + "\n", encoding="utf-8")
+
+
+def _text(plain: Any) -> str:
+    """JSON for people and programs: a line for each key, and in a list of objects one for each.
+
+    With an indent Python's encoder is not the one in C, which writes a run's GPUs in a tenth of the
+    time.
+    """
+    encoded = functools.partial(json.dumps, allow_nan=False, ensure_ascii=False)
+
+    def value_text(value: Any) -> str:
+        if value and isinstance(value, list | tuple) and all(isinstance(v, dict) for v in value):
+            rows = ",\n".join(f"    {encoded(row)}" for row in value)
+            return f"[\n{rows}\n  ]"
+        return encoded(value, indent=2).replace("\n", "\n  ")
+
+    if not isinstance(plain, dict) or not plain:
+        return encoded(plain, indent=2)
+    items = (f"  {encoded(str(key))}: {value_text(value)}" for key, value in plain.items())
+    return "{\n" + ",\n".join(items) + "\n}"
 
 
 def read_json(path: Path) -> Any:
