@@ -139,7 +139,7 @@ def add_steady_state(
     reason = power_reason or temperature_reason
     if len(blocks) < FEWEST_BLOCKS:
         reason = (
-            f"the run's {steps.rows['step'].n_unique()} steps make {len(blocks)} blocks of a "
+            f"the run's {steps.rows['step'].n_unique()} steps make {_counted(blocks)} of a "
             f"second or more; {FEWEST_BLOCKS} are the fewest that tell a trend"
         )
     found = None
@@ -162,9 +162,13 @@ def add_steady_state(
         if series is not None:
             part = [series.values[place] for place in counted]
             value = drift(Series(part, series.tolerance, series.relative))
-        few = f"the measured steps make {len(counted)} blocks of a second or more, too few"
+        few = f"the measured steps make {_counted(counted)} of a second or more, too few"
         row.set(name, value, why or few)
     return steps
+
+
+def _counted(blocks: Sequence[object]) -> str:
+    return f"{len(blocks)} block{'' if len(blocks) == 1 else 's'}"
 
 
 def _series(
