@@ -28,16 +28,16 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
 
     Raises RecordError where a row has a key that is no column, or a value of another type.
     """
-    for name in set().union(*rows) - {column.name for column in columns}:
-        raise RecordError(f"a row has {name!r}, which is no column of its table")
+    if unknown := set().union(*rows) - {column.name for column in columns}:
+        raise RecordError(f"a row has {min(unknown)!r}, which is no column of its table")
     return pl.DataFrame([_series([row.get(each.name) for row in rows], each) for each in columns])
 
 
 def _series(values: Sequence[Any], column: Column) -> pl.Series:
     # A bool is an int to Python, and an int will do as a float.
     fit = {type(None), column.type, int if column.type is float else column.type}
-    for foreign in set(map(type, values)) - fit:
-        value = next(each for each in values if type(each) is foreign)
+    if not fit.issuperset(map(type, values)):
+        value = next(each for each in values if type(each) not in fit)
         raise RecordError(f"{column.name} is {value!r}, expected {column.type.__name__}")
     return pl.Series(column.name, values, dtype=_TYPES[column.type])
 
