@@ -23,6 +23,7 @@ from workflow_lib.config import (
 )
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records import Cell, Degrees, Model, Training
+from workflow_lib.records.axes import fields
 from workflow_lib.study import Study, lookup
 from workflow_lib.training import capabilities
 
@@ -196,18 +197,19 @@ def _cell(
 ) -> Cell:
     platform = study.platforms[platform_name]
     data = study.data[spec.data]
+    defined = data.model_dump(mode="json", exclude={"description"})
     draft = Cell(
         id="",
         model=model,
         degrees=degrees,
         training=training,
-        data=records.Data(name=spec.data, kind=data.kind),
+        data=records.Data(name=spec.data, kind=data.kind, definition=_digits(defined)),
         hardware=_hardware(platform_name, platform),
         telemetry=_telemetry(platform, spec.protocol),
         nodes=-(-gpus // platform.gpus_per_node),
         software=_software(platform),
     )
-    digest = _digest(draft, data.model_dump(mode="json"))
+    digest = _digest(draft, defined)
     name = f"{degrees.name}_{training.name}_{digest}"
     return dataclasses.replace(draft, id=f"{platform_name}/{model.name}/{name}")
 
@@ -259,17 +261,22 @@ def _software(platform: Platform) -> dict[str, str]:
 
 
 def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
-    """Eight hexadecimal digits of what makes the cell that cell and no other.
+    """What makes the cell that cell and no other, as eight digits.
 
     Figures that only the analysis uses (peaks, links, power limits, the air stream) stay out: to
     correct one must not train anything again.
     """
     plain = dataclasses.asdict(cell)
     hardware = plain.pop("hardware")
-    for key in ("platform", "gpu", "gpus_per_node"):
-        plain[f"hardware.{key}"] = hardware[key]
+    for field in fields(records.Hardware):
+        if field.axis.role != "analysis":
+            plain[f"hardware.{field.name}"] = hardware[field.name]
     plain["data"] = {"name": cell.data.name, **data}
-    plain["data"].pop("description")
+    return _digits(plain)
+
+
+def _digits(plain: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits of a SHA-256 over JSON."""
     text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

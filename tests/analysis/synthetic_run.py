@@ -71,7 +71,18 @@ def cell(**changes: Any) -> Cell:
         id="made-up/tiny/tp1-pp1-dp2_mb1-gb4-bf16-zero1_01234567",
         model=MODEL,
         degrees=Degrees(dp=2),
-        training=Training(1, 1, 4, "bf16", "none", False, 1, 2, 1e-3, 1),
+        training=Training(
+            zero_stage=1,
+            micro_batch_size=1,
+            global_batch_size=4,
+            precision="bf16",
+            recomputation="none",
+            overlap=False,
+            warmup_steps=1,
+            measured_steps=2,
+            learning_rate=1e-3,
+            seed=1,
+        ),
         data=Data("synthetic", "synthetic"),
         hardware=HARDWARE,
         telemetry=Telemetry("nvidia", 10.0, 10.0),
@@ -99,6 +110,11 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
         "throttle_sw_thermal_s": 0.1 * (elapsed_s + 10),
         "throttle_hw_thermal_s": 0.05 * (elapsed_s + 10),
         "throttle_power_brake_s": 0,
+        "memory_clock_mhz": 2600,
+        "utilisation_percent": 80,
+        "power_instant_w": 500 + 200 * gpu + (50 if elapsed_s == 25 else 0),
+        "edge_temperature_c": 45 + gpu,
+        "memory_used_bytes": 2000 + gpu,
         "memory_temperature_c": 70 + 2 * gpu,
         "thermal_margin_c": 30 - gpu - (1 if elapsed_s == 25 else 0),
         # 3 and 2 kB a second over links, 1 kB a second over PCIe each way.
@@ -114,10 +130,21 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
 
 def host_sample(elapsed_s: float) -> dict[str, Any]:
     """A node's readings at a time: CPUs at 150 W, the whole node at 2 kW."""
+    peak = elapsed_s == 25
     return {
         "unix_time_s": START + elapsed_s,
         "cpu_energy_j": 150 * (elapsed_s + 10),
         "node_power_w": 2000,
+        "cpu_utilisation_percent": 25,
+        "cpu_temperature_c": 60 + 5 * peak,
+        "memory_used_bytes": 5000 + 100 * peak,
+        # 100 and 50 B a second by Ethernet, 1000 each way by InfiniBand.
+        "network_received_bytes": 100 * (elapsed_s + 10),
+        "network_sent_bytes": 50 * (elapsed_s + 10),
+        "infiniband_received_bytes": 1000 * (elapsed_s + 10),
+        "infiniband_sent_bytes": 1000 * (elapsed_s + 10),
+        "inlet_temperature_c": 20 + 2 * peak,
+        "fan_speed_rpm": 6000 + 600 * peak,
     }
 
 

@@ -1,11 +1,17 @@
-"""The cell: one point of a sweep, as ``cell.json`` holds it."""
+"""The cell: one point of a sweep, as ``cell.json`` holds it.
+
+Each field says what it is to tables, names and people: see :mod:`workflow_lib.records.axes`.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from workflow_lib.records import axes
+from workflow_lib.records.axes import Axis, beside, flag
 
 Family = Literal["gpt", "llama", "mixtral"]
 Precision = Literal["bf16", "fp32"]
@@ -20,20 +26,24 @@ TelemetrySource = Literal["auto", "nvidia", "amd", "simulated"]
 class Model:
     """A decoder's dimensions. Counts are exact, lengths are in tokens."""
 
-    name: str
-    family: Family
-    layers: int
-    hidden_size: int
-    ffn_hidden_size: int
-    attention_heads: int
-    kv_heads: int
-    sequence_length: int
-    vocabulary_size: int
-    #: the vocabulary is padded to a multiple of this before it is trained
-    vocabulary_multiple: int = 1
-    #: experts per layer, and how many of them see a token; 0 and 0 in a dense model
-    experts: int = 0
-    experts_per_token: int = 0
+    name: Annotated[str, Axis("name of config/models/<model>.yaml", "work", column="model")]
+    family: Annotated[
+        Family, Axis("what kind of layers: gpt, llama or mixtral", "work", column="model_family")
+    ]
+    layers: Annotated[int, Axis("transformer layers", "work")]
+    hidden_size: Annotated[int, Axis("width of the model", "work")]
+    ffn_hidden_size: Annotated[int, Axis("width of a feed-forward part, or of an expert", "work")]
+    attention_heads: Annotated[int, Axis("attention heads", "work")]
+    kv_heads: Annotated[int, Axis("heads of keys and values", "work")]
+    sequence_length: Annotated[int, Axis("tokens per sequence", "work", label="sequences of")]
+    vocabulary_size: Annotated[int, Axis("entries of the vocabulary", "work")]
+    vocabulary_multiple: Annotated[
+        int, Axis("the vocabulary is padded to a multiple of this before it is trained", "work")
+    ] = 1
+    experts: Annotated[int, Axis("experts per layer; 0 in a dense model", "work")] = 0
+    experts_per_token: Annotated[
+        int, Axis("how many experts see a token; 0 in a dense model", "work")
+    ] = 0
 
     @property
     def padded_vocabulary_size(self) -> int:
@@ -41,25 +51,61 @@ class Model:
         return -(-self.vocabulary_size // self.vocabulary_multiple) * self.vocabulary_multiple
 
 
-@dataclass(frozen=True)
+def _stage_word(stage_layers: Sequence[int]) -> str:
+    """``l3.2x3`` of stages of 3, 2, 2 and 2 layers; "" where they are spread evenly."""
+    runs = ((layers, len(list(run))) for layers, run in itertools.groupby(stage_layers))
+    told = ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
+    return f"l{told}" if told else ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Degrees:
     """Parallelism degrees, and how ranks and layers lie on them.
 
     Ranks are ordered with TP innermost and PP outermost, as in Megatron.
     """
 
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
+    tp: Annotated[int, Axis("tensor-parallel degree", "layout", label="TP", word="tp{}".format)] = 1
+    pp: Annotated[
+        int, Axis("pipeline-parallel degree", "layout", label="PP", word="pp{}".format)
+    ] = 1
+    #: above 1 the schedule is interleaved, and chunk c of pipeline rank p is stage c · pp + p
+    virtual_stages: Annotated[
+        int,
+        Axis(
+            "chunks of the model on each pipeline rank",
+            "layout",
+            word=lambda chunks: f"x{chunks}" if chunks > 1 else "",
+            joins=True,
+        ),
+    ] = 1
+    dp: Annotated[int, Axis("data-parallel degree", "layout", label="DP", word="dp{}".format)] = 1
     #: experts are spread over ep of the dp replicas, so ep divides dp
-    ep: int = 1
-    #: chunks of the model that each pipeline rank holds; above 1 the schedule is interleaved, and
-    #: chunk c of pipeline rank p is stage c · pp + p
-    virtual_stages: int = 1
-    #: transformer layers of each stage, first to last; empty where they are spread evenly
-    stage_layers: tuple[int, ...] = ()
-    #: the node's GPU of each local rank; empty where local rank i uses GPU i
-    gpu_order: tuple[int, ...] = ()
+    ep: Annotated[
+        int,
+        Axis(
+            "expert-parallel degree",
+            "layout",
+            label="EP",
+            word=lambda ep: f"ep{ep}" if ep > 1 else "",
+        ),
+    ] = 1
+    stage_layers: Annotated[
+        tuple[int, ...],
+        Axis(
+            "layers of each stage, first to last; null where they are spread evenly",
+            "layout",
+            word=_stage_word,
+        ),
+    ] = ()
+    gpu_order: Annotated[
+        tuple[int, ...],
+        Axis(
+            "the node's GPU of each local rank; null where local rank i uses GPU i",
+            "layout",
+            word=lambda order: "g" + ".".join(map(str, order)) if order else "",
+        ),
+    ] = ()
 
     @property
     def world_size(self) -> int:
@@ -92,58 +138,117 @@ class Degrees:
         chunks of the model are on each pipeline rank, ``-l3.2x3`` where stages have 3, 2, 2 and 2
         layers, ``-g`` and numbers where ranks do not use the GPUs in their order.
         """
-        name = f"tp{self.tp}-pp{self.pp}"
-        if self.virtual_stages > 1:
-            name += f"x{self.virtual_stages}"
-        name += f"-dp{self.dp}"
-        if self.ep > 1:
-            name += f"-ep{self.ep}"
-        if self.stage_layers:
-            runs = (
-                (layers, len(list(run))) for layers, run in itertools.groupby(self.stage_layers)
-            )
-            name += "-l" + ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
-        if self.gpu_order:
-            name += "-g" + ".".join(map(str, self.gpu_order))
-        return name
+        return "-".join(axes.words(self))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a cell trains, and how long it is measured."""
+    """How a cell trains, and how long it is measured. Its name has the words in this order."""
 
-    zero_stage: int
-    #: sequences that a data-parallel replica sends through the model at once
-    micro_batch_size: int
-    #: sequences per optimiser step, over all replicas
-    global_batch_size: int
-    precision: Precision
-    recomputation: Recomputation
-    #: gradient reduction, parameter gathering, tensor-parallel communication and the pipeline's
-    #: sends overlapped with compute
-    overlap: bool
-    warmup_steps: int
-    measured_steps: int
-    learning_rate: float
-    seed: int
-    #: what trains, or generates
-    backend: Backend = "deepspeed"
-    workload: Workload = "pretrain"
-    #: between the tensor-parallel parts, each rank of the group has its slice of the sequence;
+    micro_batch_size: Annotated[
+        int,
+        Axis(
+            "sequences that a data-parallel replica sends through the model at once",
+            "option",
+            label="micro-batch",
+            word="mb{}".format,
+            varied_by=("microbatch", "pipeline-ranks"),
+        ),
+    ]
+    global_batch_size: Annotated[
+        int,
+        Axis(
+            "sequences per optimiser step, over all replicas",
+            "work",
+            label="batch",
+            word="gb{}".format,
+        ),
+    ]
+    precision: Annotated[Precision, Axis("bf16 or fp32", "work", says_itself=True, word=str)]
+    zero_stage: Annotated[int, Axis("ZeRO stage", "option", label="ZeRO", word="zero{}".format)]
     #: never with tp 1
-    sequence_parallel: bool = False
-    #: blocks of layers through torch.compile
-    compile: bool = False
+    sequence_parallel: Annotated[
+        bool,
+        Axis("sequence cut between the tensor-parallel parts", "option", word=flag("sp")),
+    ] = False
+    recomputation: Annotated[
+        Recomputation,
+        Axis(
+            "none, selective or full",
+            "option",
+            word={"none": "", "selective": "selective", "full": "recompute"}.__getitem__,
+            varied_by=("optimisation", "recomputation"),
+        ),
+    ]
+    #: gradient reduction, parameter gathering, tensor-parallel communication and the pipeline's
+    #: sends
+    overlap: Annotated[
+        bool,
+        Axis(
+            "communication overlapped with compute",
+            "option",
+            word=flag("overlap"),
+            varied_by=("optimisation",),
+        ),
+    ]
     #: whether each expert takes whatever the router sends it, or equally many padded rows with the
-    #: rest dropped; null in a dense model
-    routing: Routing | None = None
-    #: coefficient of the router's load-balancing loss; 0 without
-    balancing_loss: float = 0.0
-    #: rank of the low-rank adapters; 0 unless the workload is lora
-    lora_rank: int = 0
-    #: tokens that each sequence generates after its prompt, which is the rest of the model's
-    #: sequence_length; 0 unless the workload is inference
-    generated_tokens: int = 0
+    #: rest dropped
+    routing: Annotated[
+        Routing | None,
+        Axis(
+            "dropless or balanced; null in a dense model",
+            "work",
+            word=lambda routing: "balanced" if routing == "balanced" else "",
+        ),
+    ] = None
+    balancing_loss: Annotated[
+        float,
+        Axis(
+            "coefficient of the router's load-balancing loss; 0 without",
+            "work",
+            word=flag("auxloss"),
+        ),
+    ] = 0.0
+    workload: Annotated[Workload, Axis("pretrain, lora or inference", "work", says_itself=True)] = (
+        "pretrain"
+    )
+    lora_rank: Annotated[
+        int,
+        Axis(
+            "rank of the low-rank adapters; 0 unless the workload is lora",
+            "work",
+            label="LoRA rank",
+            only_with=("workload", "lora"),
+            word=beside("lora"),
+        ),
+    ] = 0
+    #: the prompt is the rest of the model's sequence_length
+    generated_tokens: Annotated[
+        int,
+        Axis(
+            "tokens that each sequence generates after its prompt; 0 unless the workload is "
+            "inference",
+            "work",
+            only_with=("workload", "inference"),
+            word=beside("generate"),
+        ),
+    ] = 0
+    compile: Annotated[
+        bool, Axis("layers compiled by torch.compile", "option", word=flag("compiled"))
+    ] = False
+    backend: Annotated[
+        Backend,
+        Axis(
+            "what trains, or generates: deepspeed or torch",
+            "option",
+            says_itself=True,
+            word=lambda backend: "torch" if backend == "torch" else "",
+        ),
+    ] = "deepspeed"
+    learning_rate: Annotated[float, Axis("of AdamW", "work", label="lr")]
+    seed: Annotated[int, Axis("of the initial weights and the order of the data", "work")]
+    warmup_steps: Annotated[int, Axis("steps before measuring starts", "protocol")]
+    measured_steps: Annotated[int, Axis("steps that are to be measured", "protocol")]
 
     def micro_batches(self, dp: int) -> int:
         """Micro-batches that one replica accumulates in a step."""
@@ -152,55 +257,70 @@ class Training:
     @property
     def name(self) -> str:
         """For example ``mb1-gb128-bf16-zero1-sp-recompute``."""
-        words = [
-            f"mb{self.micro_batch_size}",
-            f"gb{self.global_batch_size}",
-            self.precision,
-            f"zero{self.zero_stage}",
-            *(["sp"] if self.sequence_parallel else []),
-            *{"none": [], "selective": ["selective"], "full": ["recompute"]}[self.recomputation],
-            *(["overlap"] if self.overlap else []),
-            *([self.routing] if self.routing == "balanced" else []),
-            *(["auxloss"] if self.balancing_loss else []),
-            *([f"lora{self.lora_rank}"] if self.workload == "lora" else []),
-            *([f"generate{self.generated_tokens}"] if self.workload == "inference" else []),
-            *(["compiled"] if self.compile else []),
-            *(["torch"] if self.backend == "torch" else []),
-        ]
-        return "-".join(words)
+        return "-".join(axes.words(self))
 
 
 @dataclass(frozen=True)
 class Data:
     """The tokens that a cell trains on."""
 
-    name: str
-    kind: Literal["text", "synthetic"]
+    name: Annotated[str, Axis("name of config/data/<data>.yaml", "work", column="data")]
+    kind: Annotated[
+        Literal["text", "synthetic"], Axis("text or synthetic", "work", column="data_kind")
+    ]
+    #: "" in records of before it was kept
+    definition: Annotated[
+        str,
+        Axis(
+            "eight digits of a SHA-256 over what that file says, its description apart",
+            "work",
+            column="data_definition",
+        ),
+    ] = ""
 
 
 @dataclass(frozen=True)
 class Hardware:
     """What a platform's GPUs and nodes are; unknown figures are null, never a guess."""
 
-    platform: str
-    #: must occur in the name that the driver reports, e.g. "H200"; null where any will do
-    gpu: str | None
-    gpus_per_node: int
-    #: GPUs that share one package and its power sensor: 2 on MI250, whose "GPU" is a die
-    gpus_per_package: int
-    #: of one GPU
-    gpu_memory_bytes: int | None
-    #: dense bf16 and fp32 peak of one GPU, in FLOP/s
-    peak_bf16_flops_per_s: float | None
-    peak_fp32_flops_per_s: float | None
-    #: of one package
-    power_limit_w: float | None
-    #: for each GPU of a node, where it sits in the air stream: "front", "rear" or "unknown"
-    airflow: tuple[str, ...]
-    #: peak in one direction of all links of one GPU to others of its node
-    intra_node_bytes_per_s: float | None = None
-    #: peak in one direction of all adapters of one node, which its GPUs share
-    inter_node_bytes_per_s: float | None = None
+    platform: Annotated[str, Axis("name of config/platforms/<platform>.yaml", "place")]
+    gpu: Annotated[
+        str | None,
+        Axis(
+            "what the driver's name of each GPU must hold, such as H200; null where any will do",
+            "place",
+            column="gpu_model",
+        ),
+    ]
+    gpus_per_node: Annotated[int, Axis("GPUs of a node", "place")]
+    gpus_per_package: Annotated[
+        int,
+        Axis(
+            "GPUs that share one package and its power sensor: 2 on MI250, whose GPU is a die",
+            "analysis",
+        ),
+    ]
+    gpu_memory_bytes: Annotated[int | None, Axis("memory of one GPU", "analysis", "B")]
+    peak_bf16_flops_per_s: Annotated[
+        float | None, Axis("dense bf16 peak of one GPU", "analysis", "FLOP/s")
+    ]
+    peak_fp32_flops_per_s: Annotated[
+        float | None, Axis("dense fp32 peak of one GPU", "analysis", "FLOP/s")
+    ]
+    power_limit_w: Annotated[float | None, Axis("of one package", "analysis", "W")]
+    airflow: Annotated[
+        tuple[str, ...],
+        Axis("where each GPU of a node sits in the air stream: front, rear, unknown", "analysis"),
+    ]
+    intra_node_bytes_per_s: Annotated[
+        float | None,
+        Axis("peak in one direction of all links of a GPU to others of its node", "analysis"),
+    ] = None
+    #: which its GPUs share
+    inter_node_bytes_per_s: Annotated[
+        float | None,
+        Axis("peak in one direction of all adapters of one node", "analysis"),
+    ] = None
 
     def peak_flops_per_s(self, precision: Precision) -> float | None:
         """The peak that training in a precision is measured against; null where not known."""
@@ -211,19 +331,40 @@ class Hardware:
 class Telemetry:
     """How a run is watched."""
 
-    source: TelemetrySource
-    sample_rate_hz: float
-    #: idle time before training, watched but not trained in
-    idle_baseline_s: float
-    #: rates that take turns, for what sampling costs training; 0 reads nothing. Empty: the rate is
-    #: sample_rate_hz throughout, and only then has the run an energy
-    interleaved_rates_hz: tuple[float, ...] = ()
-    #: how long each of them lasts
-    block_s: float = 0.0
-    #: before the idle baseline, wait until every GPU is at most this warm; null does not wait
-    cool_down_to_c: float | None = None
-    #: but at most this long
-    cool_down_limit_s: float = 0.0
+    source: Annotated[
+        TelemetrySource,
+        Axis("auto, nvidia, amd or simulated", "place", column="telemetry_source"),
+    ]
+    sample_rate_hz: Annotated[float, Axis("rate of GPU samples", "protocol", "Hz")]
+    idle_baseline_s: Annotated[
+        float,
+        Axis("idle time before training, watched but not trained in", "protocol", "s"),
+    ]
+    #: only without them has a run an energy
+    interleaved_rates_hz: Annotated[
+        tuple[float, ...],
+        Axis(
+            "rates that take turns, for what sampling costs training; null where the rate is "
+            "sample_rate_hz throughout",
+            "protocol",
+            "Hz",
+        ),
+    ] = ()
+    block_s: Annotated[
+        float, Axis("how long each turn of these rates lasts; 0 without", "protocol", "s")
+    ] = 0.0
+    cool_down_to_c: Annotated[
+        float | None,
+        Axis(
+            "before the idle baseline, wait until every GPU is at most this warm; null does not "
+            "wait",
+            "place",
+            "°C",
+        ),
+    ] = None
+    cool_down_limit_s: Annotated[
+        float, Axis("but at most this long; 0 without", "protocol", "s")
+    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -241,9 +382,15 @@ class Cell:
     data: Data
     hardware: Hardware
     telemetry: Telemetry
-    nodes: int
-    #: variables, modules and container that the job sets up, as they bear on what is measured
-    software: Mapping[str, str]
+    nodes: Annotated[int, Axis("nodes", "layout")]
+    software: Annotated[
+        Mapping[str, str],
+        Axis(
+            "variables, modules and container that the job sets up, as they bear on what is "
+            "measured",
+            "place",
+        ),
+    ]
 
     @property
     def parallelism(self) -> str:

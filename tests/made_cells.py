@@ -1,0 +1,53 @@
+"""Cells that no configuration has: every field of them can be set."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry, Training
+
+_MODEL = Model("tiny", "llama", 4, 64, 256, 4, 4, 2048, 1000)
+_TRAINING = Training(
+    zero_stage=1,
+    micro_batch_size=1,
+    global_batch_size=128,
+    precision="bf16",
+    recomputation="none",
+    overlap=False,
+    warmup_steps=5,
+    measured_steps=20,
+    learning_rate=1e-4,
+    seed=1,
+)
+_HARDWARE = Hardware(
+    platform="h200",
+    gpu=None,
+    gpus_per_node=8,
+    gpus_per_package=1,
+    gpu_memory_bytes=None,
+    peak_bf16_flops_per_s=None,
+    peak_fp32_flops_per_s=None,
+    power_limit_w=None,
+    airflow=("unknown",) * 8,
+)
+_CELL = Cell(
+    id="h200/tiny/tp1-pp1-dp8_mb1_01234567",
+    model=_MODEL,
+    degrees=Degrees(dp=8),
+    training=_TRAINING,
+    data=Data("synthetic", "synthetic"),
+    hardware=_HARDWARE,
+    telemetry=Telemetry("auto", 10.0, 30.0),
+    nodes=1,
+    software={},
+)
+
+
+def made_cell(platform: str = "h200", model: str = "tiny", **fields: Any) -> Cell:
+    """A cell of one node of eight GPUs, with these fields instead of its own."""
+    fields = {
+        "model": dataclasses.replace(_MODEL, name=model),
+        "hardware": dataclasses.replace(_HARDWARE, platform=platform),
+    } | fields
+    return dataclasses.replace(_CELL, **fields)
