@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from workflow_lib.records import Data, RecordError
+from workflow_lib.records import Data, RecordError, SweepPaths
 
 #: the run of a cell that is profiled, apart from those that are measured
 PROFILED_RUN = 0
@@ -37,9 +37,9 @@ def is_profiled(directory: Path) -> bool:
     return directory.resolve().name == f"run{PROFILED_RUN}"
 
 
-def sweep_directory(results: Path, sweep: str) -> Path:
+def sweep_paths(results: Path, sweep: str) -> SweepPaths:
     """What a sweep shows: its plan, tables, figures and report."""
-    return results / "sweeps" / sweep
+    return SweepPaths(results / "sweeps" / sweep)
 
 
 def array_directory(results: Path, name: str) -> Path:

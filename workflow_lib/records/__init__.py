@@ -48,6 +48,7 @@ from workflow_lib.records.cell import (
     Training,
     Workload,
 )
+from workflow_lib.records.cell_axes import IDENTITY, identity
 from workflow_lib.records.columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -67,6 +68,7 @@ from workflow_lib.records.files import (
     read_record,
     write_json,
 )
+from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
 from workflow_lib.records.outcomes import (
     CoolDown,
     EndedRecord,
@@ -83,6 +85,7 @@ from workflow_lib.records.outcomes import (
 )
 from workflow_lib.records.paths import (
     RunPaths,
+    SweepPaths,
     node_name,
     rank_number,
 )
@@ -90,13 +93,12 @@ from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
     GPUS,
-    IDENTITY,
-    MEASURES,
+    NODES,
     OVERHEAD,
     PLAN,
     RUNS,
-    identity,
-    inapplicable,
+    TABLES,
+    Table,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
 from workflow_lib.records.whole_files import whole_file
@@ -104,6 +106,7 @@ from workflow_lib.records.whole_files import whole_file
 __all__ = [
     "CELLS",
     "COMPARISON",
+    "ESTIMATES",
     "GPUS",
     "GPU_COUNTERS",
     "GPU_EVENTS",
@@ -112,6 +115,7 @@ __all__ = [
     "IDENTITY",
     "KERNELS",
     "MEASURES",
+    "NODES",
     "OVERHEAD",
     "PLAN",
     "POWER_SAMPLES",
@@ -121,6 +125,7 @@ __all__ = [
     "SERIES_POINTS",
     "STEPS",
     "STEP_TIMES",
+    "TABLES",
     "TRACES",
     "Backend",
     "Cell",
@@ -135,6 +140,7 @@ __all__ = [
     "Hardware",
     "JobRecord",
     "JobState",
+    "Measure",
     "Model",
     "Outcome",
     "OutcomeRecord",
@@ -145,6 +151,8 @@ __all__ = [
     "Routing",
     "RunPaths",
     "SubmissionRecord",
+    "SweepPaths",
+    "Table",
     "Telemetry",
     "TelemetryEnd",
     "TelemetrySource",

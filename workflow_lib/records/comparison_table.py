@@ -14,14 +14,15 @@ COMPARISON = columns(
         "match",
         str,
         "",
-        "how the cells correspond: same_layout, other_replicas (all but dp is the same), "
-        "other_stages (all but pp is), best (of each side, by the measure), named (as asked for) "
-        "or unmatched",
+        "how the cells correspond: same_layout (all but where they ran is the same), "
+        "other_replicas (all but that and dp is), other_stages (all but that and pp is), best (of "
+        "each side, by the measure), named (as asked for) or unmatched",
     ),
     ("model", str, "", "name of config/models/<model>.yaml"),
     ("workload", str, "", "pretrain, lora or inference"),
     ("cell_a", str, "", "A's cell; null where A has no partner"),
     ("cell_b", str, "", "B's cell; null where B has no partner"),
+    ("differs", str, "", "the identity columns in which the cells differ, separated by commas"),
     ("platform_a", str, "", "A's platform"),
     ("platform_b", str, "", "B's platform"),
     ("gpus_a", int, "", "GPUs (ranks) of A's cell"),
@@ -35,8 +36,7 @@ COMPARISON = columns(
         "measure",
         str,
         "",
-        "a column of runs.parquet; or energy_per_token_j (1 over tokens_per_j) or "
-        "energy_per_step_j (energy_j over measured_steps)",
+        "a column of runs.parquet",
     ),
     ("unit", str, "", "of value_a and value_b"),
     (

@@ -1,4 +1,4 @@
-"""Every path of a run."""
+"""Every path of a run, and of a sweep."""
 
 from __future__ import annotations
 
@@ -166,6 +166,32 @@ class RunPaths:
         """Names of the nodes whose sampler started, sorted."""
         starts = self.telemetry.glob("*.json")
         return sorted(p.stem for p in starts if not p.name.endswith("-end.json"))
+
+
+@dataclass(frozen=True)
+class SweepPaths:
+    """Every path of what a sweep shows. Nothing else in the project spells these names."""
+
+    directory: Path
+
+    @property
+    def plan(self) -> Path:
+        """What the sweep would run, at what cost, and what cannot run."""
+        return self.directory / "plan.parquet"
+
+    def table(self, name: str) -> Path:
+        """A table of TABLES."""
+        return self.directory / f"{name}.parquet"
+
+    @property
+    def figures(self) -> Path:
+        """Holds a file a figure and format."""
+        return self.directory / "figures"
+
+    @property
+    def report(self) -> Path:
+        """The page that has everything in it."""
+        return self.directory / "report.html"
 
 
 def node_name() -> str:

@@ -1,0 +1,71 @@
+"""What is told of a cell besides its runs: its profiled run, and what the plan expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workflow_lib.records.measures.measure import GIGABYTES, PERCENT_OF_TIME, Measure
+
+#: what the traces of a cell's profiled run tell, means over its ranks: columns of CELLS
+PROFILED: Mapping[str, Measure] = {
+    each.name: each
+    for each in (
+        Measure(
+            "exposed_communication_share",
+            "",
+            "profiled run: time of communication without computation, of the trace's span",
+            "Exposed communication",
+            PERCENT_OF_TIME,
+        ),
+        Measure(
+            "overlapped_communication_share",
+            "",
+            "profiled run: what of the communication ran beside computation",
+            "Overlapped communication",
+            ("% of communication", 100.0),
+        ),
+        Measure(
+            "bubble_share",
+            "",
+            "profiled run: time within steps with nothing running, or pipeline exchange alone",
+            "Pipeline bubble",
+            PERCENT_OF_TIME,
+        ),
+        Measure(
+            "idle_share",
+            "",
+            "profiled run: time with nothing running, of the trace's span",
+            "Nothing running",
+            PERCENT_OF_TIME,
+        ),
+    )
+}
+
+#: what the plan says of a cell that it would cost
+ESTIMATES: Mapping[str, Measure] = {
+    each.name: each
+    for each in (
+        Measure(
+            "memory_per_gpu_bytes",
+            "B",
+            "estimated peak of the fullest rank",
+            "Memory of the fullest GPU",
+            GIGABYTES,
+        ),
+        Measure("step_time_s", "s", "estimated, at the platform's expected MFU", "Step time"),
+        Measure(
+            "gpu_hours",
+            "h",
+            "estimated, over all repeats and the profiled run",
+            "All repeats",
+            ("GPU-hours", 1.0),
+        ),
+        Measure(
+            "time_limit_min",
+            "min",
+            "asked of the scheduler, for one run",
+            "Time limit of a run",
+            type=int,
+        ),
+    )
+}

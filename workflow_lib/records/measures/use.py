@@ -1,0 +1,129 @@
+"""Memory, utilisation, traffic and errors."""
+
+from __future__ import annotations
+
+from workflow_lib.records.measures.measure import GIGABYTES, PERCENT_OF_TIME, Measure, Reading, more
+
+MEASURES: tuple[Measure, ...] = (
+    Measure(
+        "memory_peak_bytes",
+        "B",
+        "allocated by torch at the peak, of the fullest rank; host memory on a CPU",
+        "Peak memory",
+        GIGABYTES,
+        # Simulated readings go with training on a CPU, and that with the host's memory.
+        sensor="memory",
+        places=("cells",),
+        contrast=more("needs {} more memory"),
+    ),
+    Measure(
+        "gpu_memory_used_peak_bytes",
+        "B",
+        "device memory in use as the driver counts it, highest reading; of a run, of any GPU",
+        "Peak memory, by the driver",
+        GIGABYTES,
+        sensor="memory",
+        reading=Reading("counters", "memory_used_bytes", "peak"),
+        over="max",
+    ),
+    Measure(
+        "host_memory_used_peak_bytes",
+        "B",
+        "a node's host memory in use, highest reading; of a run, of any node",
+        "Peak memory of a host",
+        GIGABYTES,
+        sensor="host",
+        reading=Reading("host", "memory_used_bytes", "peak"),
+        over="max",
+    ),
+    Measure(
+        "gpu_utilisation_share",
+        "",
+        "share of time with a kernel running, as the driver says; of a run, mean over its GPUs",
+        "GPU utilisation",
+        PERCENT_OF_TIME,
+        sensor="other",
+        reading=Reading("gpu", "utilisation_percent", "mean", 0.01),
+        over="mean",
+    ),
+    Measure(
+        "cpu_utilisation_share",
+        "",
+        "busy share of all CPUs; of a run, mean over its nodes",
+        "CPU utilisation",
+        PERCENT_OF_TIME,
+        sensor="host",
+        reading=Reading("host", "cpu_utilisation_percent", "mean", 0.01),
+        over="mean",
+    ),
+    *(
+        Measure(
+            f"{link}_{direction}_bytes",
+            "B",
+            f"{description}; of a run, of all GPUs",
+            f"{heading}, {direction}",
+            GIGABYTES,
+            sensor="other",
+            level="gpu",
+            over="sum",
+        )
+        for link, heading, description in (
+            (
+                "gpu_link",
+                "NVLink or xGMI",
+                "over all NVLink or xGMI links, at the rate between the first and the last reading "
+                "in the measured steps, as all traffic of GPUs here",
+            ),
+            ("pcie", "PCIe, at least", "over PCIe; a lower bound"),
+        )
+        for direction in ("received", "sent")
+    ),
+    *(
+        Measure(
+            f"{link}_{direction}_bytes",
+            "B",
+            f"over all {ports} of a node in the measured steps; of a run, of all nodes",
+            f"{heading}, {direction}",
+            GIGABYTES,
+            sensor="host",
+            reading=Reading("host", f"{link}_{direction}_bytes", "increase"),
+            over="sum",
+        )
+        for link, heading, ports in (
+            ("network", "Ethernet", "Ethernet interfaces but loopback"),
+            ("infiniband", "InfiniBand", "InfiniBand ports"),
+        )
+        for direction in ("received", "sent")
+    ),
+    Measure(
+        "ecc_corrected_errors",
+        "",
+        "memory errors that were corrected, between the readings about the measured steps; of a "
+        "run, of all GPUs",
+        "Memory errors corrected",
+        type=int,
+        sensor="other",
+        over="sum",
+        level="gpu",
+    ),
+    Measure(
+        "ecc_uncorrected_errors",
+        "",
+        "those that were not, between the same",
+        "Memory errors not corrected",
+        type=int,
+        sensor="other",
+        over="sum",
+        level="gpu",
+    ),
+    Measure(
+        "xid_events",
+        "",
+        "Xid events of the driver during the run; of a run, of all GPUs",
+        "Xid events",
+        type=int,
+        sensor="other",
+        over="sum",
+        level="gpu",
+    ),
+)
