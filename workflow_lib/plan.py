@@ -18,6 +18,7 @@ from workflow_lib import cells, records
 from workflow_lib.analysis import tables
 from workflow_lib.cells import PlannedCell, Sweep
 from workflow_lib.study import ConfigError, load_study, lookup
+from workflow_lib.words import counted
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
@@ -75,7 +76,7 @@ def describe(plan: pl.DataFrame) -> str:
     runs = int(feasible["repeats"].sum()) + profiled
     profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
     parts.append(
-        f"{_counted(len(plan), 'cell')}: {len(feasible)} can run, in {_counted(runs, 'run')}"
+        f"{counted(len(plan), 'cell')}: {len(feasible)} can run, in {counted(runs, 'run')}"
         f"{profiles}; {len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
         "Memory, times and GPU-hours are estimates from the configuration, not measurements, and "
         "know of no communication."
@@ -108,10 +109,6 @@ def _by_sweep(plan: pl.DataFrame) -> list[str]:
     return [
         tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3)),
     ]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _short(row: dict[str, Any]) -> str:

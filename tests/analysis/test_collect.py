@@ -15,19 +15,16 @@ from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.tables import read_table, schema, table, write_table
 from workflow_lib.records import (
-    CELLS,
     GPUS,
     KERNELS,
     MEASURES,
-    OVERHEAD,
     PLAN,
-    RUNS,
-    SERIES,
-    STEP_TIMES,
+    TABLES,
     TRACES,
     Outcome,
     RecordError,
     RunPaths,
+    SweepPaths,
     identity,
     write_json,
 )
@@ -68,13 +65,9 @@ def tables(tmp_path: Path, plan: list[dict[str, Any]]) -> dict[str, list[dict[st
     """Collect a plan; returns each table's rows."""
     write_table(table(plan, PLAN), tmp_path / "plan.parquet")
     collect(tmp_path / "plan.parquet", tmp_path, tmp_path / "tables")
-    columns = {
-        **{"runs": RUNS, "cells": CELLS, "gpus": GPUS, "overhead": OVERHEAD},
-        **{"steps": STEP_TIMES, "series": SERIES, "kernels": KERNELS, "traces": TRACES},
-    }
     return {
-        name: read_table(tmp_path / "tables" / f"{name}.parquet", of_table).to_dicts()
-        for name, of_table in columns.items()
+        name: read_table(SweepPaths(tmp_path / "tables").table(name), kind.columns).to_dicts()
+        for name, kind in TABLES.items()
     }
 
 
@@ -211,7 +204,7 @@ def test_runs_that_failed_or_never_ran_keep_their_rows(tmp_path: Path) -> None:
         ("waiting", 2, "not_run"),
     ]
     for row in found["runs"]:
-        lacking = {measure.name for measure in MEASURES if row[measure.name] is None}
+        lacking = {name for name in MEASURES if row[name] is None}
         assert lacking <= json.loads(row["missing_reasons"]).keys()
         # A run that trains lacks what only inference has.
         assert ("energy_j" in lacking) == (row["outcome"] != "completed")
@@ -257,7 +250,7 @@ def test_a_summary_without_overhead_is_of_an_older_version(tmp_path: Path) -> No
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
     del summary["overhead"]
     write_json(paths.summary, summary)
-    with pytest.raises(RecordError, match="expected an object of run, gpus and overhead"):
+    with pytest.raises(RecordError, match="expected an object of run, gpus, nodes, overhead"):
         tables(tmp_path, [row])
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPUS, MEASURES, RUNS, Degrees, Outcome, inapplicable
+from workflow_lib.records.cell_axes import AXES
 
 from .synthetic_run import HARDWARE, LACKING, START, Run, cell
 
@@ -27,8 +28,8 @@ def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
     row = summary["run"]
     reasons = json.loads(row["missing_reasons"])
-    # A dense model's routing is no figure that is missing.
-    lacking = {name for name, value in row.items() if value is None and name != "routing"}
+    # A dense model's routing, say, is not missing.
+    lacking = {name for name, value in row.items() if value is None and name not in AXES}
     assert lacking == set(reasons), "each null has a reason, and nothing else has"
     assert all(reasons.values())
     if run.outcome is Outcome.COMPLETED:
@@ -63,6 +64,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "simulated": False,
         "outcome": "completed",
         "measured_steps": 2,
+        "counted_steps": 2,
         "measured_duration_s": 20.0,
         # Both steps last 10 s from the first start to the slower rank's end.
         "step_time_s": 10.0,
@@ -81,6 +83,37 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "energy_counter_j": 20_000.0,
         "energy_difference": 0.0,
         "energy_systematic_share": 0.06,
+        "energy_per_token_j": 20_000 / 128,
+        "energy_per_step_j": 10_000.0,
+        "power_instant_peak_w": 750.0,
+        "node_power_mean_w": 2000.0,
+        # One reading of 2 °C and 600 rpm more, amid a second on either side: 2 °C·s over 20 s.
+        "inlet_temperature_mean_c": 20.1,
+        "inlet_temperature_peak_c": 22.0,
+        "cpu_temperature_peak_c": 65.0,
+        "fan_speed_mean_rpm": 6030.0,
+        "fan_speed_peak_rpm": 6600.0,
+        "edge_temperature_peak_c": 46.0,
+        "memory_temperature_peak_c": 72.0,
+        "thermal_margin_c": 28.0,
+        "memory_clock_mean_mhz": 2600.0,
+        "gpu_utilisation_share": 0.8,
+        "cpu_utilisation_share": 0.25,
+        "gpu_memory_used_peak_bytes": 2001.0,
+        "host_memory_used_peak_bytes": 5100.0,
+        # Of both GPUs, for 20 s.
+        "gpu_link_received_bytes": 120_000.0,
+        "gpu_link_sent_bytes": 80_000.0,
+        "pcie_received_bytes": 40_000.0,
+        "pcie_sent_bytes": 40_000.0,
+        "network_received_bytes": 2000.0,
+        "network_sent_bytes": 1000.0,
+        "infiniband_received_bytes": 20_000.0,
+        "infiniband_sent_bytes": 20_000.0,
+        # One of each GPU, after 30 s.
+        "ecc_corrected_errors": 2,
+        "ecc_uncorrected_errors": 0,
+        "xid_events": 0,
         # 150 W and 2 kW for 20 s.
         "cpu_energy_j": 3000.0,
         "node_energy_j": 40_000.0,
@@ -111,7 +144,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
     assert list(row) == [column.name for column in RUNS]
     for name, value in expected.items():
         assert row[name] == (pytest.approx(value) if isinstance(value, float) else value), name
-    names = {column.name for column in MEASURES}
+    names = set(MEASURES)
     assert names - OF_INFERENCE - LACKING.keys() <= expected.keys()
     assert {name: json.loads(row["missing_reasons"])[name] for name in LACKING} == LACKING
     assert [gpu["airflow"] for gpu in gpus] == ["front", "rear"]
@@ -135,6 +168,11 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "temperature_peak_c": 65.0,
         "memory_temperature_peak_c": 72.0,
         "thermal_margin_c": 28.0,
+        "edge_temperature_peak_c": 46.0,
+        "gpu_memory_used_peak_bytes": 2001.0,
+        "gpu_utilisation_share": pytest.approx(0.8),
+        "memory_clock_mean_mhz": 2600.0,
+        "power_instant_peak_w": 750.0,
         "sm_clock_mean_mhz": 1500.0,
         "throttle_power_share": pytest.approx(0.5),
         "throttle_thermal_share": pytest.approx(0.15),
@@ -213,6 +251,8 @@ POWER_FIGURES = {
     "power_per_gpu_mean_w",
     "power_peak_w",
     "tokens_per_j",
+    "energy_per_token_j",
+    "energy_per_step_j",
     "energy_delay_product_js",
     "samples_per_s_per_mj",
     "energy_difference",
@@ -360,7 +400,7 @@ def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome:
     assert (row["model"], row["outcome"], row["run"]) == ("tiny", outcome.value, 1)
     assert row["cause"] == f"the run was {outcome}"
     assert gpus == []
-    expected = {column.name: f"the run ended as {outcome.value}" for column in MEASURES}
+    expected = dict.fromkeys(MEASURES, f"the run ended as {outcome.value}")
     assert reasons == expected
 
 

@@ -203,7 +203,7 @@ def test_measures_begin_with_the_steady_state(tmp_path: Path) -> None:
     row, _ = reduced(tmp_path)
     assert (row["steady"], row["steady_from_step"]) == (True, 5)
     # Steps 5 to 11, from 26 to 40 s: 64 tokens each, at 1 kW.
-    assert row["measured_steps"] == 7
+    assert row["counted_steps"] == 7
     assert row["measured_duration_s"] == pytest.approx(14)
     assert row["step_time_s"] == pytest.approx(2)
     assert row["tokens_per_s"] == pytest.approx(32)
@@ -222,7 +222,7 @@ def test_without_a_steady_state_all_measured_steps_count(tmp_path: Path) -> None
     assert row["steady"] is False
     assert row["steady_from_step"] is None
     assert "never became steady together" in reasons["steady_from_step"]
-    assert row["measured_steps"] == 11
+    assert row["counted_steps"] == 11
     assert row["measured_duration_s"] == pytest.approx(26)
     # From the middle of the first measured step, at 15.5 s, to that of the last, at 39 s, in
     # blocks that the median of slopes takes to be evenly spaced: about 2.1 °C each.
@@ -233,7 +233,7 @@ def test_without_temperatures_nothing_is_called_steady(tmp_path: Path) -> None:
     row, reasons = reduced(tmp_path, lambda row: {**row, "temperature_c": None})
     assert row["steady"] is None
     assert reasons["steady"] == "node1: temperature_c was not read throughout all steps"
-    assert row["measured_steps"] == 11
+    assert row["counted_steps"] == 11
     assert row["power_drift"] == pytest.approx(0, abs=1e-9)
 
 
@@ -245,4 +245,4 @@ def test_power_that_settles_later_than_step_time_decides(tmp_path: Path) -> None
 
     row, _ = reduced(tmp_path, falling)
     assert (row["steady"], row["steady_from_step"]) == (True, 7)
-    assert row["measured_steps"] == 5
+    assert row["counted_steps"] == 5

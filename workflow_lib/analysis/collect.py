@@ -1,7 +1,7 @@
 """Collects the runs of a plan's cells into the tables of a sweep.
 
-``runs``, ``cells``, ``gpus``, ``overhead``, ``steps`` and ``series.parquet`` are of measured runs,
-``kernels`` and ``traces.parquet`` of profiled ones.
+:data:`~workflow_lib.records.TABLES` lists them. ``kernels`` and ``traces.parquet`` are of profiled
+runs, all others of measured ones.
 
 Every cell of the plan is there, whatever became of it: a table that leaves out what failed tells
 only of what went well.
@@ -22,22 +22,20 @@ from workflow_lib import results as places
 from workflow_lib.analysis import medians, metrics
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.tables import read_table, schema, table, write_table
+from workflow_lib.analysis.traces.shares import profiled_shares
 from workflow_lib.records import (
-    CELLS,
-    GPUS,
     IDENTITY,
     KERNELS,
     MEASURES,
-    OVERHEAD,
     PLAN,
-    RUNS,
     SERIES,
     STEP_TIMES,
+    TABLES,
     TRACES,
-    Column,
     Outcome,
     RecordError,
     RunPaths,
+    SweepPaths,
     read_json,
     read_outcome,
 )
@@ -49,17 +47,29 @@ _NOT_ENDED = "the run has not ended"
 _NAMES = tuple(column.name for column in IDENTITY)
 
 
+#: the order of rows, where it is not that of cells and runs
+_ORDER = {
+    "runs": ("cell", "run"),
+    "cells": ("cell",),
+    "gpus": ("cell", "run", "node", "gpu"),
+    "nodes": ("cell", "run", "node"),
+    "overhead": ("cell", "run", "sample_rate_hz"),
+}
+#: parts of a run's summary that are rows of the tables of these names
+_PARTS = ("gpus", "nodes", "overhead")
+
+
 @dataclass
 class _Gathered:
-    """Rows of the tables, as runs are read one after the other."""
+    """What tables are made of, by their names, as runs are read one after the other."""
 
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    gpus: list[dict[str, Any]] = field(default_factory=list)
-    overhead: list[dict[str, Any]] = field(default_factory=list)
-    steps: list[pl.DataFrame] = field(default_factory=list)
-    series: list[pl.DataFrame] = field(default_factory=list)
-    kernels: list[pl.DataFrame] = field(default_factory=list)
-    traces: list[pl.DataFrame] = field(default_factory=list)
+    rows: dict[str, list[dict[str, Any]]] = field(
+        default_factory=lambda: {name: [] for name in _ORDER}
+    )
+    #: of the other tables: those of each run
+    frames: dict[str, list[pl.DataFrame]] = field(
+        default_factory=lambda: {name: [] for name in TABLES if name not in _ORDER}
+    )
 
 
 def collect(plan: Path, results: Path, output: Path) -> None:
@@ -69,7 +79,7 @@ def collect(plan: Path, results: Path, output: Path) -> None:
     where there is no plan, or a table of a run that was reduced is missing, and RecordError where a
     file is damaged.
     """
-    gathered, rows = _Gathered(), []
+    gathered = _Gathered()
     for cell in read_table(plan, PLAN).sort("cell").iter_rows(named=True):
         runs: list[dict[str, Any]] = []
         profiled = None
@@ -82,25 +92,15 @@ def collect(plan: Path, results: Path, output: Path) -> None:
                 number = places.PROFILED_RUN
                 paths = RunPaths(places.run_directory(results, cell["cell"], number))
                 profiled = _gather_traces(gathered, paths)
-        rows.append(_cell_row(cell, runs, profiled))
-    write_table(table(gathered.runs, RUNS).sort("cell", "run"), output / "runs.parquet")
-    gpus = table(gathered.gpus, GPUS).sort("cell", "run", "node", "gpu")
-    write_table(gpus, output / "gpus.parquet")
-    rates = table(gathered.overhead, OVERHEAD).sort("cell", "run", "sample_rate_hz")
-    write_table(rates, output / "overhead.parquet")
-    write_table(table(rows, CELLS).sort("cell"), output / "cells.parquet")
-    for name, frames, columns in (
-        ("steps", gathered.steps, STEP_TIMES),
-        ("series", gathered.series, SERIES),
-        ("kernels", gathered.kernels, KERNELS),
-        ("traces", gathered.traces, TRACES),
-    ):
-        write_table(_joined(frames, columns), output / f"{name}.parquet")
-
-
-def _joined(frames: Sequence[pl.DataFrame], columns: Sequence[Column]) -> pl.DataFrame:
-    """Tables of runs, one below the other: they come in the order of cells and runs."""
-    return pl.concat([pl.DataFrame(schema=schema(columns)), *frames])
+        gathered.rows["cells"].append(_cell_row(cell, runs, profiled))
+    sweep = SweepPaths(output)
+    for name, kind in TABLES.items():
+        if name in _ORDER:
+            frame = table(gathered.rows[name], kind.columns).sort(*_ORDER[name])
+        else:
+            # They come in the order of cells and runs.
+            frame = pl.concat([pl.DataFrame(schema=schema(kind.columns)), *gathered.frames[name]])
+        write_table(frame, sweep.table(name))
 
 
 def _gather_run(
@@ -109,29 +109,35 @@ def _gather_run(
     """Add what a measured run left, and return its row of RUNS; its series only where no run of the
     cell that completed was ``first``."""
     summary, steps, series = _read_run(paths, cell, repeat)
-    gathered.runs.append(summary["run"])
-    gathered.gpus.extend(summary["gpus"])
-    gathered.overhead.extend(summary["overhead"])
+    gathered.rows["runs"].append(summary["run"])
+    for name in _PARTS:
+        gathered.rows[name].extend(summary[name])
     if steps is not None:
-        gathered.steps.append(steps)
+        gathered.frames["steps"].append(steps)
     if first and series is not None:
-        gathered.series.append(series)
+        gathered.frames["series"].append(series)
     run: dict[str, Any] = summary["run"]
     return run
 
 
-def _gather_traces(gathered: _Gathered, paths: RunPaths) -> tuple[str, str]:
-    """Add the tables of a profiled run; returns what became of it, and why."""
+def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
+    """Add the tables of a profiled run; returns the columns of CELLS that are of it."""
+
+    def told(outcome: str, cause: str) -> dict[str, Any]:
+        return {"profiled_outcome": outcome, "profiled_cause": cause}
+
     ended = read_outcome(paths)
     if ended is None:
-        return NOT_RUN, _NOT_ENDED
+        return told(NOT_RUN, _NOT_ENDED)
     if ended.outcome is not Outcome.COMPLETED:
-        return ended.outcome.value, ended.cause
+        return told(ended.outcome.value, ended.cause)
     if not (paths.kernels.is_file() and paths.trace_times.is_file()):
-        return ended.outcome.value, "the run completed but its traces have not been analysed"
-    gathered.kernels.append(read_table(paths.kernels, KERNELS))
-    gathered.traces.append(read_table(paths.trace_times, TRACES))
-    return ended.outcome.value, ended.cause
+        unread = "the run completed but its traces have not been analysed"
+        return told(ended.outcome.value, unread)
+    gathered.frames["kernels"].append(read_table(paths.kernels, KERNELS))
+    traces = read_table(paths.trace_times, TRACES)
+    gathered.frames["traces"].append(traces)
+    return told(ended.outcome.value, ended.cause) | profiled_shares(traces)
 
 
 def _read_run(
@@ -142,9 +148,9 @@ def _read_run(
     summary: Any = None
     if ended is not None and paths.summary.is_file():
         summary = read_json(paths.summary)
-        if not isinstance(summary, dict) or summary.keys() != {"run", "gpus", "overhead"}:
+        if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
             raise RecordError(
-                f"{paths.summary}: expected an object of run, gpus and overhead; reduce it anew"
+                f"{paths.summary}: expected an object of run, {', '.join(_PARTS)}; reduce it anew"
             )
         if summary["run"].get("outcome") != ended.outcome.value:
             summary = None  # of an earlier attempt
@@ -169,7 +175,7 @@ def _read_run(
         )
         if ended.outcome is Outcome.COMPLETED:
             cause = reason = "the run completed but has not been reduced: there is no summary of it"
-    unknown = {"gpu_name": None, "simulated": None, **{m.name: None for m in MEASURES}}
+    unknown = dict.fromkeys(("gpu_name", "sensors", "simulated", *MEASURES))
     run = {
         **{name: cell[name] for name in _NAMES},
         **unknown,
@@ -178,7 +184,7 @@ def _read_run(
         "cause": cause,
         "missing_reasons": json.dumps(dict.fromkeys(sorted(unknown), reason)),
     }
-    return {"run": run, "gpus": [], "overhead": []}, None, None
+    return {"run": run, **{name: [] for name in _PARTS}}, None, None
 
 
 def _check_identity(
@@ -197,10 +203,10 @@ def _check_identity(
 def _cell_row(
     cell: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
-    profiled: tuple[str, str] | None,
+    profiled: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """A cell's row: medians and their intervals over its completed runs, and what became of the
-    others, and of the one that was ``profiled``."""
+    others; ``profiled`` are the columns of the one that was profiled."""
     completed = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
     outcome, cause = _fate(cell, runs)
     counts = Counter(run["outcome"] for run in runs)
@@ -214,16 +220,15 @@ def _cell_row(
         "outcomes": ", ".join(f"{name} {counts[name]}" for name in sorted(counts)) or outcome,
         "cause": cause,
     }
-    if profiled is not None:
-        row["profiled_outcome"], row["profiled_cause"] = profiled
-    for measure in MEASURES:
-        values = [float(r[measure.name]) for r in completed if r[measure.name] is not None]
+    row |= profiled or {}
+    for name in MEASURES:
+        values = [float(run[name]) for run in completed if run[name] is not None]
         # A median over some of the completed runs would hide that the others lack the figure.
         if not values or len(values) < len(completed):
             continue
         about = medians.interval(values)
-        row[measure.name] = metrics.median(values)
-        row[f"{measure.name}_low"], row[f"{measure.name}_high"] = about.low, about.high
+        row[name] = metrics.median(values)
+        row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high
         row["interval"], row["interval_coverage"] = about.kind, about.coverage
     return row
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import CountedEnergy, rate_within
+from workflow_lib.analysis.known import Known, Values, known, merged, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
-from workflow_lib.records import GPUS, Hardware
+from workflow_lib.records import GPUS, Hardware, measures
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: a straight line is drawn over a gap between two readings of at most this long, or this many
@@ -41,23 +41,14 @@ def longest_bridged_s(sample_rate_hz: float) -> float:
 def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
     """The row of a GPU of which nothing is known, for one reason."""
     names = [column.name for column in GPUS if column.name not in _ALWAYS_KNOWN]
-    return {
-        "node": node,
-        "gpu": gpu,
-        "airflow": airflow_of(gpu, hardware),
-        "samples": 0,
-        **dict.fromkeys(names),
-        "missing_reasons": _reasons_text(dict.fromkeys(names, reason)),
-    }
+    values: Values = dict.fromkeys(names, (None, reason))
+    known_of_it = {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware), "samples": 0}
+    return {**known_of_it, **dict.fromkeys(names), "missing_reasons": reasons_text(values)}
 
 
 def airflow_of(gpu: int, hardware: Hardware) -> str:
     """Where a GPU of a node sits in the air stream: front, rear or unknown."""
     return hardware.airflow[gpu] if gpu < len(hardware.airflow) else "unknown"
-
-
-def _reasons_text(reasons: Mapping[str, str]) -> str:
-    return json.dumps(reasons, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -76,71 +67,74 @@ class Gpu:
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row: values where they can be had, else null and why."""
-        row: dict[str, Any] = {
+        values = merged(
+            self._about_itself(),
+            self._energies(hardware),
+            self._read(hardware),
+            self._throttle(),
+            {counter: self._traffic(counter) for counter in LINK_COUNTERS},
+            {counter: self._errors(counter) for counter in ERROR_COUNTERS},
+            {"xid_events": self._xid_events()},
+        )
+        return {
             "node": self.recording.node,
             "gpu": self.gpu,
             "airflow": airflow_of(self.gpu, hardware),
             "simulated": self.recording.start.simulated,
             "samples": self._look("sample").get("readings", 0),
+            **{name: value for name, (value, _) in values.items()},
+            "missing_reasons": reasons_text(values),
         }
-        reasons: dict[str, str] = {}
 
-        def put(column: str, value: Any, reason: str | None) -> None:
-            row[column] = None if reason else value
-            if row[column] is None:
-                reasons[column] = reason or _NONE_INSIDE
-
-        def fill(quantity: str, problem: str | None, **columns: tuple[str, float]) -> None:
-            """Set each column to a figure of the look, divided, or to null and the problem."""
-            look = self._look(quantity)
-            for column, (figure, divisor) in columns.items():
-                value = None if problem else look[figure]
-                put(column, None if value is None else value / divisor, problem)
-
+    def _about_itself(self) -> Values:
         uuid = self.recording.start.gpus[self.gpu].get("uuid")
-        put("gpu_uuid", uuid, None if uuid else "its driver does not give it")
-        duration_s = self.window.duration_s
-        fill("sample", self._problem("sample", any_gap=True), longest_gap_s=_GAP)
+        gap = self._problem("sample", any_gap=True)
+        return {
+            "gpu_uuid": known(uuid, "its driver does not give it"),
+            "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
+        }
+
+    def _energies(self, hardware: Hardware) -> Values:
         package = self._package_reason(hardware.gpus_per_package)
-        power = package or self._problem("power_w")
-        fill(
-            "power_w",
-            power,
-            power_mean_w=("integral", duration_s),
-            energy_j=("integral", 1),
-            power_peak_w=("peak", 1),
-        )
-        put("power_source", self.power_source, power)
+        problem = package or self._problem("power_w")
+        energy = self._of_look("power_w", "integral", problem)
         counted = self.counted
-        put("energy_counter_j", counted.energy_j, package or counted.energy_reason)
-        difference = counted.compared[0] / counted.compared[1] - 1 if counted.compared else None
-        put("energy_difference", difference, package or counted.compared_reason)
-        fill(
-            "temperature_c",
-            self._problem("temperature_c"),
-            temperature_mean_c=("integral", duration_s),
-            temperature_peak_c=("peak", 1),
-        )
-        fill(
-            "memory_temperature_c",
-            self._never("memory_temperature_c"),
-            memory_temperature_peak_c=("peak", 1),
-        )
-        fill("thermal_margin_c", self._never("thermal_margin_c"), thermal_margin_c=("lowest", 1))
-        fill(
-            "sm_clock_mhz",
-            self._problem("sm_clock_mhz"),
-            sm_clock_mean_mhz=("integral", duration_s),
-        )
-        for column, (value, reason) in self._throttle().items():
-            put(column, value, reason)
-        for counter in LINK_COUNTERS:
-            put(counter, *self._traffic(counter))
-        for counter in ERROR_COUNTERS:
-            put(counter, *self._errors(counter))
-        put("xid_events", *self._xid_events())
-        row["missing_reasons"] = _reasons_text(reasons)
-        return row
+        compared = counted.compared
+        difference = compared[0] / compared[1] - 1 if compared else None
+        return {
+            "energy_j": energy,
+            "power_mean_w": scaled(energy, 1 / self.window.duration_s),
+            "power_peak_w": self._of_look("power_w", "peak", problem),
+            "power_source": (None, problem) if problem else known(self.power_source, _NONE_INSIDE),
+            "energy_counter_j": (None, package)
+            if package
+            else known(counted.energy_j, counted.energy_reason),
+            "energy_difference": (None, package)
+            if package
+            else known(difference, counted.compared_reason),
+        }
+
+    def _read(self, hardware: Hardware) -> Values:
+        """The measures that are no more than a statistic of a sensor's readings."""
+        found: Values = {}
+        for measure in measures.read_from("gpu", "counters"):
+            reading = measure.reading
+            assert reading is not None  # read_from() says so
+            column, fast = reading.column, reading.file == "gpu"
+            problem = self._problem(column) if fast else self._never(column)
+            if measure.sensor == "power":
+                problem = self._package_reason(hardware.gpus_per_package) or problem
+            if reading.statistic == "mean":
+                whole = self._of_look(column, "integral", problem)
+                found[measure.name] = scaled(whole, reading.factor / self.window.duration_s)
+            else:
+                value = self._of_look(column, reading.statistic, problem)
+                found[measure.name] = scaled(value, reading.factor)
+        return found
+
+    def _of_look(self, quantity: str, name: str, problem: str | None) -> Known:
+        """What a look says, or the problem."""
+        return (None, problem) if problem else known(self._look(quantity)[name], _NONE_INSIDE)
 
     def _look(self, quantity: str) -> Mapping[str, Any]:
         return self.looks.get(quantity, {})
@@ -172,30 +166,30 @@ class Gpu:
             )
         return None
 
-    def _traffic(self, counter: str) -> tuple[float | None, str | None]:
+    def _traffic(self, counter: str) -> Known:
         """Bytes over the window, at the rate between the readings inside it."""
         span = self.spans[counter]
         if span is None:
             return None, self._never(counter) or self.recording.why_absent(counter)
         rate = rate_within(span)
         if rate is not None:
-            return rate * self.window.duration_s, None
+            return rate * self.window.duration_s, ""
         if span.fell:
             return None, f"the counter {counter} ran backwards"
         return None, f"no two readings of {counter} span enough of the measured steps"
 
-    def _throttle(self) -> dict[str, tuple[Any, str | None]]:
-        """Column → value or reason: the shares, where they come from, and as sampled beside."""
-        problem = self._problem("power_capped")
+    def _throttle(self) -> Values:
+        """The shares, where they come from, and as sampled beside."""
+        problem = self._problem("power_capped") or ""
         duration_s = self.window.duration_s
         sampled = throttling.UNKNOWN
-        if problem is None:
+        if not problem:
             sampled = throttling.Shares(
                 *(self._look(name)["integral"] / duration_s for name in metrics.EVENTS)
             )
         exact = throttling.from_counters(self.spans)
-        source = "counters" if exact else ("events" if problem is None else None)
-        chosen, reason = exact or sampled, None if exact else problem
+        source = "counters" if exact else (None if problem else "events")
+        chosen, reason = exact or sampled, "" if exact else problem
         return {
             "throttle_power_share": (chosen.power, reason),
             "throttle_thermal_share": (chosen.thermal, reason),
@@ -206,7 +200,7 @@ class Gpu:
             "throttle_source": (source, reason),
         }
 
-    def _errors(self, counter: str) -> tuple[int | None, str | None]:
+    def _errors(self, counter: str) -> Known:
         """How many errors came between the readings that bracket the window."""
         span = self.spans[counter]
         if span is None:
@@ -216,7 +210,7 @@ class Gpu:
             return None, f"{counter} was not read both before and after the measured steps"
         if span.fell:
             return None, f"the counter {counter} ran backwards"
-        return int(around[1].value - around[0].value), None
+        return int(around[1].value - around[0].value), ""
 
     def _package_reason(self, gpus_per_package: int) -> str | None:
         sensor = self.recording.start.power_sensor(self.gpu, gpus_per_package)
@@ -227,11 +221,8 @@ class Gpu:
             f"with GPU {sensor}, which reports for all of it"
         )
 
-    def _xid_events(self) -> tuple[int | None, str | None]:
+    def _xid_events(self) -> Known:
         events = self.recording.xid_events
         if events is None:
             return None, self.recording.why_absent("event")
-        return events.get(self.gpu, 0), None
-
-
-_GAP = ("longest_gap_s", 1.0)
+        return events.get(self.gpu, 0), ""

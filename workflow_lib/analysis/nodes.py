@@ -17,49 +17,46 @@ from workflow_lib.analysis.gpus import (
     empty_row,
 )
 from workflow_lib.analysis.integrals import Floats
+from workflow_lib.analysis.known import Known, Values, known, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
-from workflow_lib.records import Hardware
+from workflow_lib.records import Hardware, measures
+from workflow_lib.records.measures import Reading
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
 #: a node's own power and RAPL come from slow buses, but change with nothing but the load
 _BRIDGED_HOST_S = 30.0
-
-#: what of a node's own quantities is wanted over the window
-_HOST_FIGURES: Mapping[str, str] = {"cpu_energy_j": "increase", "node_power_w": "integral"}
-
-#: a figure, or null and the reason why
-Known = tuple[float | None, str]
+_NONE_INSIDE = "no reading lies within the measured steps"
 
 
 @dataclass(frozen=True)
 class Node:
     """The GPUs of a node that ranks used, and the node around them."""
 
-    #: as :data:`~workflow_lib.records.GPUS` has them, less ``cell`` and ``run``
-    rows: tuple[dict[str, Any], ...]
+    #: rows of :data:`~workflow_lib.records.GPUS`, less ``cell`` and ``run``
+    gpus: tuple[dict[str, Any], ...]
+    #: of :data:`~workflow_lib.records.NODES`, less the same
+    row: dict[str, Any]
     #: each GPU → the one that reports the power of its package
     power_sensors: Mapping[int, int]
-    #: of its power-reporting GPUs together
-    idle_power_w: Known
-    cpu_energy_j: Known
-    node_energy_j: Known
-    #: CPU time of its sampler, as a share of one core
-    sampler_cpu_share: Known
     #: energy by counter and by trapezoid over one span, of each power-reporting GPU that has both
     compared_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     #: of the same GPUs, for each phase of the steps; where a row lacks energy_j it means nothing
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
 
 
+def _node_row(node: str, values: Values) -> dict[str, Any]:
+    plain = {name: value for name, (value, _) in values.items()}
+    return {"node": node, **plain, "missing_reasons": reasons_text(values)}
+
+
 def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: str) -> Node:
     """A node of which nothing is known, for one reason."""
-    nothing = (None, reason)
+    nothing: Values = {measure.name: (None, reason) for measure in measures.at_level("node")}
     rows = tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus)
     size = hardware.gpus_per_package
-    reporting = {gpu: gpu - gpu % size for gpu in gpus}
-    return Node(rows, reporting, nothing, nothing, nothing, nothing)
+    return Node(rows, _node_row(node, nothing), {gpu: gpu - gpu % size for gpu in gpus})
 
 
 def reduce_nodes(
@@ -113,14 +110,15 @@ def reduce_nodes(
         compared = {gpu: counted[numbers[gpu]].compared for gpu in sensors}
         itself = recordings.sensor(name, 0)
         of_host = {column: found.get(itself) for column, found in host.items()}
+        values = _of_host(recording, of_host, window)
+        values["node_energy_j"] = scaled(values["node_power_mean_w"], window.duration_s)
+        values["idle_power_w"] = idle[name]
+        values["sampler_cpu_share"] = _sampler_cpu_share(recording)
         nodes.append(
             Node(
                 rows,
+                _node_row(name, values),
                 reporting,
-                idle[name],
-                _over_host(recording, "cpu_energy_j", of_host, window),
-                _over_host(recording, "node_power_w", of_host, window),
-                _sampler_cpu_share(recording),
                 {gpu: energies for gpu, energies in compared.items() if energies is not None},
                 {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
             )
@@ -168,27 +166,47 @@ def _energies_j(
 def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
     """:func:`metrics.over_window` of each node's own quantities, as column → sensor → row."""
     host = recordings.host.rename({"sensor": "gpu"})
-    return {column: metrics.over_window(host, column, window) for column in _HOST_FIGURES}
+    columns = {each.reading.column for each in measures.read_from("host") if each.reading}
+    return {column: metrics.over_window(host, column, window) for column in sorted(columns)}
 
 
-def _over_host(
-    recording: Recording, column: str, looks: Mapping[str, Mapping[str, Any] | None], window: Window
-) -> Known:
-    """A figure of a node's own quantity over the window, or None and why."""
-    look, figure = looks[column], _HOST_FIGURES[column]
+def _of_host(
+    recording: Recording, looks: Mapping[str, Mapping[str, Any] | None], window: Window
+) -> Values:
+    """The measures of a node's own sensors and counters over the window."""
+    found: Values = {}
+    for measure in measures.read_from("host"):
+        reading = measure.reading
+        assert reading is not None  # read_from() says so
+        look = looks[reading.column]
+        if problem := _host_problem(recording, reading, look, window):
+            found[measure.name] = None, f"{recording.node}: {problem}"
+        elif look is not None:
+            name = "integral" if reading.statistic == "mean" else reading.statistic
+            per_s = window.duration_s if reading.statistic == "mean" else 1.0
+            value = known(look[name], f"{recording.node}: {reading.column}: {_NONE_INSIDE}")
+            found[measure.name] = scaled(value, reading.factor / per_s)
+    return found
+
+
+def _host_problem(
+    recording: Recording, reading: Reading, look: Mapping[str, Any] | None, window: Window
+) -> str:
+    """Why a node's own quantity has no statistic over the window; "" where it has."""
+    column = reading.column
     if look is None:
-        return None, f"{recording.node}: {recording.why_absent(column)}"
+        return recording.why_absent(column)
     first_unix_s, last_unix_s = look["first_unix_s"], look["last_unix_s"]
     if first_unix_s > window.start_unix_s or last_unix_s < window.end_unix_s:
-        return None, f"{recording.node}: {column} was not read throughout the measured steps"
+        return f"{column} was not read throughout the measured steps"
     if look["longest_gap_s"] > _BRIDGED_HOST_S:
-        return None, (
-            f"{recording.node}: {column} was not read for {look['longest_gap_s']:.3g} s, more than "
-            f"the {_BRIDGED_HOST_S:g} s that are interpolated"
+        return (
+            f"{column} was not read for {look['longest_gap_s']:.3g} s, more than the "
+            f"{_BRIDGED_HOST_S:g} s that are interpolated"
         )
-    if figure == "increase" and look["falls"]:
-        return None, f"{recording.node}: the counter {column} ran backwards"
-    return look[figure], ""
+    if reading.statistic == "increase" and look["falls"]:
+        return f"the counter {column} ran backwards"
+    return ""
 
 
 def _sampler_cpu_share(recording: Recording) -> Known:

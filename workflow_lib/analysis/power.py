@@ -1,16 +1,15 @@
-"""A run's measures of power, energy, temperature and clock, from its nodes and their GPUs."""
+"""A run's measures of power, energy, temperature, clock and all else that sensors tell."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.analysis import metrics
-from workflow_lib.analysis.nodes import Known, Node
-from workflow_lib.analysis.run_row import RunRow
+from workflow_lib.analysis.known import COMBINE, Known, Values, combined, known
+from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.steps import Steps
-from workflow_lib.records import Cell, CoolDown, RunPaths, read_if_there
+from workflow_lib.records import MEASURES, Cell, CoolDown, RunPaths, read_if_there
 
 #: Against external meters, sensors of this kind have been found with gain errors of 5 to 6 %
 #: (an A100 showed 0.954 of its power), each GPU its own: "Part-time Power Measurements:
@@ -19,63 +18,85 @@ from workflow_lib.records import Cell, CoolDown, RunPaths, read_if_there
 _SYSTEMATIC_SHARES: Mapping[str, float] = {"nvidia": 0.06}
 
 
-def add_power(
-    row: RunRow, paths: RunPaths, steps: Steps, nodes: Sequence[Node], sources: Sequence[str]
-) -> None:
-    """Set the measures of power and energy, summed over the GPUs that report power.
+def sensor_values(nodes: Sequence[Node]) -> Values:
+    """The measures that follow from those of each GPU, or of each node, by how they combine.
 
-    ``sources`` are where the readings of each node came from. ``RunRow.add_steps`` has been called.
+    Of power and energy only GPUs count that report their package's.
     """
-    count = row.cell.degrees.world_size
-    sensors = [
-        gpu for node in nodes for gpu in node.rows if node.power_sensors[gpu["gpu"]] == gpu["gpu"]
-    ]
+    gpus = [row for node in nodes for row in node.gpus]
+    sensors = _power_sensors(nodes)
     orphan = gpu_without_sensor(nodes)
-    energy_j, reason = _combine(sensors, "energy_j", sum, orphan)
-    counter_j, counter_reason = _combine(sensors, "energy_counter_j", sum, orphan)
-    peak_w, peak_reason = _combine(sensors, "power_peak_w", max, orphan)
-    row.set("energy_j", energy_j, reason)
-    row.set("energy_counter_j", counter_j, counter_reason)
-    row.set("power_peak_w", peak_w, peak_reason)
-    _set_idle_power(row, nodes, orphan)
-    derived: dict[str, Callable[[float], float]] = {
+    found: Values = {}
+    for measure in MEASURES.values():
+        if not measure.over:
+            continue
+        combine = COMBINE[measure.over]
+        if measure.level == "node":
+            rows: Sequence[Mapping[str, Any]] = [node.row for node in nodes]
+            found[measure.name] = combined(rows, measure.name, combine)
+        elif measure.sensor == "power":
+            found[measure.name] = combined(sensors, measure.name, combine, orphan)
+        else:
+            found[measure.name] = combined(gpus, measure.name, combine)
+    return found
+
+
+def power_values(
+    cell: Cell, steps: Steps, of_steps: Values, energy: Known, nodes: Sequence[Node]
+) -> Values:
+    """The measures of power and energy that are made of the energy of all GPUs, and others.
+
+    ``of_steps`` are :func:`~workflow_lib.analysis.run_row.step_values`, ``energy`` is ``energy_j``.
+    """
+    count = cell.degrees.world_size
+    counted, step_time_s, rate = (
+        of_steps[name][0] for name in ("counted_steps", "step_time_s", "tokens_per_s")
+    )
+    samples_per_s = rate / cell.model.sequence_length
+    formulas: dict[str, Callable[[float], float]] = {
         "power_mean_w": lambda j: j / steps.window.duration_s,
         "power_per_gpu_mean_w": lambda j: j / steps.window.duration_s / count,
         "tokens_per_j": lambda j: steps.tokens / j,
+        "energy_per_token_j": lambda j: j / steps.tokens,
+        "energy_per_step_j": lambda j: j / counted,
         "energy_delay_product_js": lambda j: metrics.energy_delay_product_js(
-            j, row.values["measured_steps"], row.values["step_time_s"]
+            j, counted, step_time_s
         ),
-        "samples_per_s_per_mj": lambda j: metrics.samples_per_s_per_mj(
-            row.values["tokens_per_s"] / row.cell.model.sequence_length,
-            j,
-            row.values["measured_steps"],
-        ),
+        "samples_per_s_per_mj": lambda j: metrics.samples_per_s_per_mj(samples_per_s, j, counted),
     }
+    energy_j, reason = energy
     if energy_j is not None and energy_j <= 0:
         energy_j, reason = None, f"energy_j is {energy_j}, by which nothing can be divided"
-    for name, formula in derived.items():
-        row.set(name, None if energy_j is None else formula(energy_j), reason)
-    difference, reason = _energy_difference(nodes, sensors, orphan)
-    row.set("energy_difference", difference, reason)
-    row.set("energy_systematic_share", *_systematic_share(sources))
-    row.set("cpu_energy_j", *_over_nodes([node.cpu_energy_j for node in nodes], sum))
-    row.set("node_energy_j", *_over_nodes([node.node_energy_j for node in nodes], sum))
-    row.set("sampler_cpu_share", *_over_nodes([node.sampler_cpu_share for node in nodes], max))
-    row.set("cool_down_s", *cool_down_s(paths, row.cell))
+    return {
+        **{
+            name: known(None if energy_j is None else formula(energy_j), reason)
+            for name, formula in formulas.items()
+        },
+        "energy_difference": _energy_difference(nodes),
+        "idle_power_w": _idle_power_w(cell, nodes),
+        "temperature_spread_c": _temperature_spread_c(nodes),
+    }
 
 
-def _energy_difference(
-    nodes: Sequence[Node], sensors: Sequence[dict[str, Any]], orphan: str | None
-) -> Known:
+def _power_sensors(nodes: Sequence[Node]) -> list[Mapping[str, Any]]:
+    """The rows of GPUs that report the power of their package."""
+    return [
+        row for node in nodes for row in node.gpus if node.power_sensors[row["gpu"]] == row["gpu"]
+    ]
+
+
+def _energy_difference(nodes: Sequence[Node]) -> Known:
     """Counters over trapezoids, less 1, each GPU over the span of its own counter."""
-    known, reason = _combine(sensors, "energy_difference", max, orphan)
-    if known is None:
+    rows, orphan = _power_sensors(nodes), gpu_without_sensor(nodes)
+    all_known, reason = combined(rows, "energy_difference", max, orphan)
+    if all_known is None:
         return None, reason
     pairs = [pair for node in nodes for pair in node.compared_j.values()]
     return sum(counted for counted, _ in pairs) / sum(trapezoid for _, trapezoid in pairs) - 1, ""
 
 
-def _systematic_share(sources: Sequence[str]) -> Known:
+def systematic_share(sources: Sequence[str]) -> Known:
+    """The systematic error of the sensors of these sources, those of each node's readings."""
     for source in sources:
         if source == "simulated":
             return None, "simulated power has no sensor that could be wrong"
@@ -96,52 +117,32 @@ def cool_down_s(paths: RunPaths, cell: Cell) -> Known:
     return None, f"{paths.cool_down.name} is missing"
 
 
-def _over_nodes(figures: Sequence[Known], combine: Callable[[list[float]], float]) -> Known:
-    """A figure over nodes, or None and the reason of the first node that lacks it."""
-    for value, reason in figures:
-        if value is None:
-            return None, reason
-    return combine([value for value, _ in figures if value is not None]), ""
+def _idle_power_w(cell: Cell, nodes: Sequence[Node]) -> Known:
+    if orphan := gpu_without_sensor(nodes):
+        return None, orphan
+    if cell.telemetry.idle_baseline_s <= 0:
+        return None, "the cell asks for no idle baseline (idle_baseline_s is 0)"
+    return combined([node.row for node in nodes], "idle_power_w", sum)
 
 
-def _set_idle_power(row: RunRow, nodes: Sequence[Node], orphan: str | None) -> None:
-    total_w, reason = _over_nodes([node.idle_power_w for node in nodes], sum)
-    reasons = [reason] if total_w is None else []
-    if row.cell.telemetry.idle_baseline_s <= 0:
-        reasons.insert(0, "the cell asks for no idle baseline (idle_baseline_s is 0)")
-    if orphan:
-        reasons.insert(0, orphan)
-    row.set("idle_power_w", None if reasons else total_w, "".join(reasons[:1]))
-
-
-def add_temperatures(row: RunRow, gpus: Sequence[dict[str, Any]]) -> None:
-    """Set the measures of temperature, clock and throttling."""
-    for name, combine in (
-        ("temperature_mean_c", _mean),
-        ("temperature_peak_c", max),
-        ("sm_clock_mean_mhz", _mean),
-        ("throttle_power_share", _mean),
-        ("throttle_thermal_share", _mean),
-        ("throttle_brake_share", _mean),
-    ):
-        row.set(name, *_combine(gpus, name, combine))
-    by_node: dict[str, list[dict[str, Any]]] = {}
-    for gpu in gpus:
-        by_node.setdefault(gpu["node"], []).append(gpu)
-    several = [of_node for of_node in by_node.values() if len(of_node) > 1]
-    spreads = [_combine(of_node, "temperature_mean_c", metrics.spread) for of_node in several]
+def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
+    """The largest difference between two GPUs of one node."""
+    spreads = [
+        combined(node.gpus, "temperature_mean_c", metrics.spread)
+        for node in nodes
+        if len(node.gpus) > 1
+    ]
     if not spreads:
-        row.set("temperature_spread_c", None, "no node has two GPUs to compare")
-    elif missing := [reason for value, reason in spreads if value is None]:
-        row.set("temperature_spread_c", None, missing[0])
-    else:
-        row.set("temperature_spread_c", max(value for value, _ in spreads if value is not None))
+        return None, "no node has two GPUs to compare"
+    if missing := [reason for value, reason in spreads if value is None]:
+        return None, missing[0]
+    return max(value for value, _ in spreads), ""
 
 
 def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
     """Names a GPU whose package's power is reported by a GPU that no rank used, if there is one."""
     for node in nodes:
-        for row in node.rows:
+        for row in node.gpus:
             sensor = node.power_sensors[row["gpu"]]
             if sensor not in node.power_sensors:
                 return (
@@ -149,23 +150,3 @@ def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
                     f"{sensor}, unused here"
                 )
     return None
-
-
-def _combine(
-    gpus: Sequence[dict[str, Any]],
-    column: str,
-    combine: Callable[[Sequence[float]], float],
-    problem: str | None = None,
-) -> Known:
-    """A figure over GPUs, or None and the reason of the first GPU that lacks it."""
-    if problem:
-        return None, problem
-    for gpu in gpus:
-        if gpu[column] is None:
-            reason = json.loads(gpu["missing_reasons"])[column]
-            return None, f"{gpu['node']} GPU {gpu['gpu']}: {reason}"
-    return combine([gpu[column] for gpu in gpus]), ""
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

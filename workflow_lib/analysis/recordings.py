@@ -32,19 +32,21 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryEnd,
     TelemetryStart,
+    measures,
     read_if_there,
     read_record,
 )
 
+
+def _columns(file: measures.File) -> tuple[str, ...]:
+    """The columns of a sampler's file that measures are read from."""
+    found = (each.reading.column for each in measures.read_from(file) if each.reading)
+    return tuple(dict.fromkeys(found))
+
+
+_FAST, _SLOW = _columns("gpu"), _columns("counters")
 #: what of the fast readings analysis looks at: hours of many nodes are kept at once
-_SAMPLES = (
-    "sensor",
-    "unix_time_s",
-    "power_w",
-    "temperature_c",
-    "sm_clock_mhz",
-    "event_reasons",
-)
+_SAMPLES = ("sensor", "unix_time_s", "power_w", "event_reasons", *_FAST)
 _TIMED = ("unix_time_s", "gpu")
 
 
@@ -112,7 +114,7 @@ class Recordings:
     @cached_property
     def over_time(self) -> Integrals:
         """The readings of every tick, and ``sample``, which is 1 wherever there is a row."""
-        plain = {name: pl.col(name) for name in ("temperature_c", "sm_clock_mhz")}
+        plain = {name: pl.col(name) for name in _FAST}
         return Integrals(self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS})
 
     @cached_property
@@ -123,11 +125,10 @@ class Recordings:
     @cached_property
     def slow_over_time(self) -> Integrals:
         """Readings on a period of their own."""
-        names = ("memory_temperature_c", "thermal_margin_c")
-        return Integrals(self.counters, {name: pl.col(name) for name in names})
+        return Integrals(self.counters, {name: pl.col(name) for name in _SLOW})
 
     def of(self, quantity: str) -> Integrals:
-        """Where ``power_w``, ``temperature_c`` or ``sm_clock_mhz`` is."""
+        """Where ``power_w``, or another reading of every tick, is."""
         return self.power_over_time if quantity == "power_w" else self.over_time
 
 

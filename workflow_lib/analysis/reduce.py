@@ -1,5 +1,5 @@
-"""Reduces a run's directory to ``summary.json``, its row of runs and its rows of GPUs and overhead,
-and to ``steps.parquet`` and ``series.parquet``: its steps, and its GPUs over time.
+"""Reduces a run's directory to ``summary.json``, its row of runs and its rows of other tables, and
+to ``steps.parquet`` and ``series.parquet``: its steps, and its GPUs over time.
 
 Only the measured window counts (:class:`~workflow_lib.analysis.steps.Steps`), from the onset of the
 steady state on. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
@@ -10,23 +10,30 @@ more efficient than it was.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from workflow_lib import results
-from workflow_lib.analysis.generation import add_generation
+from workflow_lib.analysis.generation import generation_values
+from workflow_lib.analysis.known import Known, Values, known, merged
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.nodes import reduce_nodes, unwatched_node
+from workflow_lib.analysis.nodes import Node, reduce_nodes, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
-from workflow_lib.analysis.power import add_power, add_temperatures, cool_down_s, gpu_without_sensor
-from workflow_lib.analysis.recordings import read_recordings
-from workflow_lib.analysis.run_row import RunRow
+from workflow_lib.analysis.power import (
+    cool_down_s,
+    gpu_without_sensor,
+    power_values,
+    sensor_values,
+    systematic_share,
+)
+from workflow_lib.analysis.recordings import Recordings, read_recordings
+from workflow_lib.analysis.run_row import run_row, step_values
 from workflow_lib.analysis.series import series_rows
-from workflow_lib.analysis.steady_state import add_steady_state
+from workflow_lib.analysis.steady_state import steady_state
 from workflow_lib.analysis.step_times import step_rows
 from workflow_lib.analysis.steps import Steps, read_steps
 from workflow_lib.analysis.tables import schema, table, write_table
@@ -72,12 +79,27 @@ def reduce_run(directory: Path) -> None:
 class Reduced:
     """What a run's raw files come to."""
 
-    #: ``{"run": …, "gpus": …, "overhead": …}``: a row of RUNS, rows of GPUS and of OVERHEAD
+    #: ``{"run": …, "gpus": …, "nodes": …, "overhead": …}``: a row of RUNS, and rows of the others
     summary: dict[str, Any]
     #: of STEP_TIMES; without rows where steps cannot be read
     steps: pl.DataFrame
     #: of SERIES; without rows where nothing was watched, or not throughout
     series: pl.DataFrame
+
+
+@dataclass
+class _Parts:
+    """What becomes of a run, part by part; what a run does not have stays empty."""
+
+    values: Values = field(default_factory=dict)
+    #: rows of these tables, less ``cell`` and ``run``
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    nodes: list[dict[str, Any]] = field(default_factory=list)
+    overhead: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    series: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=schema(SERIES)))
+    #: why a measure that is not among the values is null
+    otherwise: str = ""
 
 
 def reduced_run(paths: RunPaths, run: int) -> Reduced:
@@ -95,91 +117,115 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
             f"{paths.directory}: the run has neither {paths.outcome.name} nor "
             f"{paths.failure.name}: it has not ended, or nobody has classified its end yet"
         )
-    row = RunRow(cell, run, ended)
-    _describe(row, paths)
-    identity = {"cell": cell.id, "run": run}
-    gpus: list[dict[str, Any]] = []
-    overhead: list[dict[str, Any]] = []
-    trained: list[dict[str, Any]] = []
-    series = pl.DataFrame(schema=schema(SERIES))
-    otherwise = f"the run ended as {ended.outcome.value}"
+    described = _described(paths, ended.outcome)
+    parts = _Parts(otherwise=f"the run ended as {ended.outcome.value}")
     if ended.outcome is Outcome.COMPLETED:
         steps = read_steps(paths, cell)
         if cell.telemetry.interleaved_rates_hz:
-            otherwise = _TURNS
-            trained = _add_training(row, steps, otherwise)
-            row.set("cool_down_s", *cool_down_s(paths, cell))
-            nodes = sorted({rank.node for rank in steps.ranks})
-            overhead = overhead_rows(paths, cell, nodes, steps.measured, row.values["simulated"])
+            parts = _in_turns(paths, cell, steps, bool(described["simulated"][0]))
         else:
-            otherwise = "not computed"
-            gpus, trained, series = _add_everything(row, paths, steps)
+            parts = _whole(paths, cell, steps)
     elif ended.outcome is Outcome.TELEMETRY_INVALID:
-        otherwise = f"telemetry is invalid: {ended.cause}"
-        try:
-            trained = _add_training(row, read_steps(paths, cell), otherwise)
-        except (FileNotFoundError, RecordError) as error:
-            # Telemetry is invalid, too, where a rank's record is torn or not there.
-            otherwise = f"{otherwise}; and the steps cannot be read: {_within(paths, error)}"
+        parts = _unwatched(paths, cell, f"telemetry is invalid: {ended.cause}")
+    identity = {"cell": cell.id, "run": run}
+    values = merged(described, parts.values)
     summary = {
-        "run": row.whole(otherwise),
-        "gpus": [{**identity, **gpu} for gpu in gpus],
-        "overhead": [{**identity, **rate} for rate in overhead],
+        "run": run_row(cell, run, ended, values, parts.otherwise),
+        "gpus": [{**identity, **row} for row in parts.gpus],
+        "nodes": [{**identity, **row} for row in parts.nodes],
+        "overhead": [{**identity, **row} for row in parts.overhead],
     }
-    step_times = table([{**identity, **step} for step in trained], STEP_TIMES)
-    series = series.with_columns(cell=pl.lit(cell.id), run=pl.lit(run, pl.Int64))
+    step_times = table([{**identity, **step} for step in parts.steps], STEP_TIMES)
+    series = parts.series.with_columns(cell=pl.lit(cell.id), run=pl.lit(run, pl.Int64))
     return Reduced(summary, step_times, series.select(list(schema(SERIES))))
 
 
-def _add_training(row: RunRow, steps: Steps, no_power: str) -> list[dict[str, Any]]:
-    """Set what the steps tell by themselves, and return their rows of STEP_TIMES; ``no_power`` is
-    why there is no more."""
-    row.add_steps(steps)
-    row.add_flops(steps)
-    add_steady_state(row, steps, None, no_power)
-    row.set("energy_j", None, no_power)
-    if steps.phases:
-        add_generation(row, steps, [])
-    row.clear_inapplicable()
-    return step_rows(row.cell, steps, None, no_power, no_power)
+def _in_turns(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> _Parts:
+    """Of a run whose sampling rates took turns: what its steps tell, and what each rate cost."""
+    nodes = sorted({rank.node for rank in steps.ranks})
+    values, rows = _training(cell, steps, _TURNS)
+    return _Parts(
+        values=merged(values, {"cool_down_s": cool_down_s(paths, cell)}),
+        overhead=overhead_rows(paths, cell, nodes, steps.measured, simulated),
+        steps=rows,
+        otherwise=_TURNS,
+    )
 
 
-def _add_everything(
-    row: RunRow, paths: RunPaths, steps: Steps
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], pl.DataFrame]:
-    """Set all measures, over the steady part of the measured steps; returns the rows of GPUS, of
-    STEP_TIMES and of SERIES."""
+def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
+    """Of a run whose telemetry is invalid: what its steps tell, where they can be read."""
+    try:
+        values, rows = _training(cell, read_steps(paths, cell), otherwise)
+    except (FileNotFoundError, RecordError) as error:
+        # Telemetry is invalid, too, where a rank's record is torn or not there.
+        unread = f"{otherwise}; and the steps cannot be read: {_within(paths, error)}"
+        return _Parts(otherwise=unread)
+    return _Parts(values=values, steps=rows, otherwise=otherwise)
+
+
+def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dict[str, Any]]]:
+    """What the steps tell by themselves, and their rows of STEP_TIMES; ``no_power`` is why there is
+    no more."""
+    _, steadiness = steady_state(cell, steps, None, no_power)
+    values = merged(
+        step_values(cell, steps),
+        steadiness,
+        generation_values(cell, steps, (None, no_power), []),
+    )
+    return values, step_rows(cell, steps, None, no_power, no_power)
+
+
+def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
+    """All there is of a completed run, over the steady part of its measured steps."""
     used = _used_gpus(paths, steps)
     recordings = read_recordings(paths, used)
     unwatched = next(iter(recordings.unwatched.values()), "")
-    steps = add_steady_state(row, steps, recordings, unwatched)
-    hardware = row.cell.hardware
+    steps, steadiness = steady_state(cell, steps, recordings, unwatched)
+    nodes = _nodes(paths, cell, steps, recordings, used)
+    of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
+    energy = of_sensors["energy_j"]
+    sources = [each.start.source for each in recordings.nodes.values()]
+    return _Parts(
+        values=merged(
+            of_steps,
+            steadiness,
+            of_sensors,
+            power_values(cell, steps, of_steps, energy, nodes),
+            generation_values(cell, steps, energy, nodes),
+            {
+                "energy_systematic_share": systematic_share(sources),
+                "cool_down_s": cool_down_s(paths, cell),
+            },
+        ),
+        gpus=[row for node in nodes for row in node.gpus],
+        nodes=[node.row for node in nodes],
+        steps=step_rows(cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
+        series=series_rows(cell.hardware, steps, recordings),
+        otherwise="not computed",
+    )
+
+
+def _nodes(
+    paths: RunPaths,
+    cell: Cell,
+    steps: Steps,
+    recordings: Recordings,
+    used: Mapping[str, Sequence[int]],
+) -> list[Node]:
+    """The run's nodes, those without telemetry among them, in the order of their names."""
     nodes = reduce_nodes(
         recordings,
-        hardware,
+        cell.hardware,
         steps.window,
         _before_training(paths, steps),
-        row.cell.telemetry.idle_baseline_s,
+        cell.telemetry.idle_baseline_s,
         steps.phases,
     )
     nodes += [
-        unwatched_node(node, used[node], hardware, reason)
+        unwatched_node(node, used[node], cell.hardware, reason)
         for node, reason in recordings.unwatched.items()
     ]
-    nodes.sort(key=lambda node: str(node.rows[0]["node"]))
-    gpus = [gpu for node in nodes for gpu in node.rows]
-    row.add_steps(steps)
-    row.add_flops(steps)
-    add_power(row, paths, steps, nodes, [each.start.source for each in recordings.nodes.values()])
-    add_temperatures(row, gpus)
-    if steps.phases:
-        add_generation(row, steps, nodes)
-    row.clear_inapplicable()
-    return (
-        gpus,
-        step_rows(row.cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
-        series_rows(hardware, steps, recordings),
-    )
+    return sorted(nodes, key=lambda node: str(node.row["node"]))
 
 
 def _before_training(paths: RunPaths, steps: Steps) -> Window:
@@ -195,16 +241,23 @@ def _starts(paths: RunPaths) -> list[TelemetryStart]:
     ]
 
 
-def _describe(row: RunRow, paths: RunPaths) -> None:
+def _described(paths: RunPaths, outcome: Outcome) -> Values:
+    """What the samplers found: the GPUs' name, and whether they are simulated."""
     try:
         starts = _starts(paths)
-        row.describe(_gpu_name(starts), _simulated(starts))
     except RecordError as error:
         # What the sampler began with being torn is one way for telemetry to be invalid.
-        if row.values["outcome"] != Outcome.TELEMETRY_INVALID.value:
+        if outcome is not Outcome.TELEMETRY_INVALID:
             raise
-        row.set("gpu_name", None, _within(paths, error))
-        row.set("simulated", None, _within(paths, error))
+        torn: Known = (None, _within(paths, error))
+        return dict.fromkeys(("gpu_name", "sensors", "simulated"), torn)
+    return {
+        "sensors": known(
+            ", ".join(sorted({start.source for start in starts})) or None, "no sampler started"
+        ),
+        "gpu_name": known(_gpu_name(starts), "no sampler recorded the name of a GPU"),
+        "simulated": known(_simulated(starts), "no sampler started"),
+    }
 
 
 def _within(paths: RunPaths, error: Exception) -> str:

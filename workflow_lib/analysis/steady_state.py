@@ -29,11 +29,13 @@ import polars as pl
 
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.integrals import Floats
+from workflow_lib.analysis.known import Values, known
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
-from workflow_lib.analysis.run_row import RunRow
 from workflow_lib.analysis.steps import Steps
+from workflow_lib.records import Cell
+from workflow_lib.words import counted
 
 #: tolerances: of step time and power as shares of their level, of temperature in °C
 STEP_TIME_TOLERANCE = 0.02
@@ -123,36 +125,37 @@ def drift(series: Series) -> float | None:
     return change / level if level else None
 
 
-def add_steady_state(
-    row: RunRow, steps: Steps, recordings: Recordings | None, unknown: str
-) -> Steps:
-    """Set the measures of the steady state; returns the steps, counted from its onset on.
+def steady_state(
+    cell: Cell, steps: Steps, recordings: Recordings | None, unknown: str
+) -> tuple[Steps, Values]:
+    """The steps, counted from the onset of the steady state on, and the measures of it.
 
     ``unknown`` is why telemetry is not all there, or empty. Without power and temperature nothing
     is said to be steady, since step time alone cannot tell: then, and where there is no steady
     state, all measured steps count.
     """
-    blocks = blocks_of(steps.rows, row.cell.telemetry.sample_rate_hz)
-    power, power_reason = _series(row, blocks, recordings, unknown, "power_w")
-    temperature, temperature_reason = _series(row, blocks, recordings, unknown, "temperature_c")
+    blocks = blocks_of(steps.rows, cell.telemetry.sample_rate_hz)
+    power, power_reason = _series(cell, blocks, recordings, unknown, "power_w")
+    temperature, temperature_reason = _series(cell, blocks, recordings, unknown, "temperature_c")
     step_time = Series([block.step_time_s for block in blocks], STEP_TIME_TOLERANCE, True)
     reason = power_reason or temperature_reason
     if len(blocks) < FEWEST_BLOCKS:
         reason = (
-            f"the run's {steps.rows['step'].n_unique()} steps make {_counted(blocks)} of a "
-            f"second or more; {FEWEST_BLOCKS} are the fewest that tell a trend"
+            f"the run's {steps.rows['step'].n_unique()} steps make "
+            f"{counted(len(blocks), 'block')} of a second or more; {FEWEST_BLOCKS} are the fewest "
+            "that tell a trend"
         )
     found = None
-    if power is None or temperature is None or reason:
-        row.set("steady", None, reason)
-    else:
+    values: Values = {"steady": (None, reason)}
+    if power is not None and temperature is not None and not reason:
         found = onset([step_time, power, temperature])
-        row.set("steady", found is not None)
+        values["steady"] = known(found is not None)
         reason = "step time, power and temperature never became steady together"
-    row.set("steady_from_step", None if found is None else blocks[found].first_step, reason)
+    began = None if found is None else blocks[found].first_step
+    values["steady_from_step"] = known(began, reason)
     if found is not None:
         steps = steps.counted_from(blocks[found].first_step)
-    counted = [place for place, b in enumerate(blocks) if b.first_step >= steps.first]
+    counting = [place for place, b in enumerate(blocks) if b.first_step >= steps.first]
     for name, series, why in (
         ("step_time_drift", step_time, ""),
         ("power_drift", power, power_reason),
@@ -160,24 +163,21 @@ def add_steady_state(
     ):
         value = None
         if series is not None:
-            part = [series.values[place] for place in counted]
+            part = [series.values[place] for place in counting]
             value = drift(Series(part, series.tolerance, series.relative))
-        few = f"the measured steps make {_counted(counted)} of a second or more, too few"
-        row.set(name, value, why or few)
-    return steps
-
-
-def _counted(blocks: Sequence[object]) -> str:
-    return f"{len(blocks)} block{'' if len(blocks) == 1 else 's'}"
+        blocks_told = counted(len(counting), "block")
+        few = f"the measured steps make {blocks_told} of a second or more, too few"
+        values[name] = known(value, why or few)
+    return steps, values
 
 
 def _series(
-    row: RunRow, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
+    cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
 ) -> tuple[Series | None, str]:
     """The mean over all GPUs of power or temperature in each block, or None and why."""
     if unknown or recordings is None:
         return None, unknown
-    size = row.cell.hardware.gpus_per_package if quantity == "power_w" else None
+    size = cell.hardware.gpus_per_package if quantity == "power_w" else None
     windows = [block.window for block in blocks]
     sensors = recordings.sensors(size)
     if not sensors:

@@ -1,0 +1,65 @@
+"""Values that are known, or the reason why they are not; and how several make one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+#: a value and "", or None and the reason why it is not known
+Known = tuple[Any, str]
+#: columns of a table and their values
+Values = dict[str, Known]
+
+COMBINE: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "sum": sum,
+    "max": max,
+    "min": min,
+    "mean": lambda values: sum(values) / len(values),
+}
+
+
+def known(value: Any, reason: str = "") -> Known:
+    """A value; or, where it is None, the reason why."""
+    return (None, reason) if value is None else (value, "")
+
+
+def scaled(value: Known, factor: float) -> Known:
+    """A value times a factor."""
+    return (None, value[1]) if value[0] is None else (value[0] * factor, "")
+
+
+def merged(*parts: Values) -> Values:
+    """Values of different columns together. Raises ValueError where a column is in two parts."""
+    whole: Values = {}
+    for part in parts:
+        if twice := whole.keys() & part.keys():
+            raise ValueError(f"{sorted(twice)} have two values each")
+        whole |= part
+    return whole
+
+
+def combined(
+    rows: Iterable[Mapping[str, Any]],
+    column: str,
+    combine: Callable[[Sequence[float]], float],
+    problem: str | None = None,
+) -> Known:
+    """A column over rows of GPUS or NODES, or None and the reason of the first row that lacks it;
+    ``problem`` is why it is not known whatever the rows say.
+    """
+    if problem:
+        return None, problem
+    values = []
+    for row in rows:
+        if row[column] is None:
+            whose = f"{row['node']} GPU {row['gpu']}: " if "gpu" in row else ""
+            return None, f"{whose}{json.loads(row['missing_reasons'])[column]}"
+        values.append(row[column])
+    return (combine(values), "") if values else (None, "no node has telemetry")
+
+
+def reasons_text(values: Values) -> str:
+    """Why columns are null, as a table's missing_reasons."""
+    reasons = {name: reason for name, (value, reason) in values.items() if value is None}
+    return json.dumps(reasons, sort_keys=True, ensure_ascii=False)
