@@ -24,6 +24,7 @@ def measured(
     of_cell: dict[str, Any],
     simulated: bool = False,
     gpu: str | None = None,
+    sensors: str = "nvidia",
     **measures: Sequence[Any],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A cell that completed with as many runs as each measure has values, and these runs."""
@@ -35,7 +36,7 @@ def measured(
             gpu_name=gpu or f"NVIDIA {of_cell['platform'].upper()}",
             **{name: values[number] for name, values in measures.items()},
         )
-        | {"simulated": simulated}
+        | {"simulated": simulated, "sensors": sensors}
         for number in range(count)
     ]
     middle = {

@@ -77,12 +77,14 @@ def test_of_cells_that_are_alike_none_is_taken_at_random():
     alike = [known("h100") | {"cell": f"h100/llama3-70b/x_{end}"} for end in "ab"]
     pairs = layout_pairs(cells(known()), cells(*alike))
     assert [pair.match for pair in pairs] == ["unmatched"] * 3
-    assert all("alike" in pair.reason for pair in pairs)
+    assert all("differ in nothing but where they ran" in pair.reason for pair in pairs)
 
 
 def test_how_layers_are_divided_is_part_of_a_layout():
-    cut = known("h100") | {"parallelism": "tp2-pp16-dp1-l3.2x15"}
-    assert [pair.match for pair in layout_pairs(cells(known()), cells(cut))] == ["unmatched"] * 2
+    cut = known("h100") | {"stage_layers": "[3, 2, 2]", "parallelism": "tp2-pp16-dp1-l3.2x15"}
+    pairs = layout_pairs(cells(known()), cells(cut))
+    assert [pair.match for pair in pairs] == ["unmatched"] * 2
+    assert all("the nearest differs in stage_layers" in pair.reason for pair in pairs)
 
 
 def test_the_best_are_the_fastest_the_most_efficient_and_the_coolest():

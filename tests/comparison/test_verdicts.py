@@ -127,8 +127,9 @@ def test_an_unknown_error_of_the_same_gpus_is_unknown():
     assert found["power_mean_w"]["verdict"] == "no_verdict"
 
 
-def test_the_energy_of_a_token_is_the_inverse_and_as_wide():
-    found = compared("tokens_per_j", MORE, REFERENCE, share=0.02)
+def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():
+    energies = [[1 / value for value in side] for side in (MORE, REFERENCE)]
+    found = compared("tokens_per_j", MORE, REFERENCE, share=0.02, energy_per_token_j=energies)
     energy, efficiency = found["energy_per_token_j"], found["tokens_per_j"]
     assert energy["estimate"] == pytest.approx(1 / 1.12)
     assert energy["wide_low"] == pytest.approx(1 / efficiency["wide_high"])
@@ -150,13 +151,6 @@ def test_sensors_of_unknown_error_support_no_word():
     assert row["verdict"] == "no_verdict"
     assert row["wide_low"] is None
     assert "unknown" in json.loads(row["missing_reasons"])["wide_low"]
-
-
-def test_the_energy_of_a_step_is_over_its_steps():
-    steps = [[20, 20, 20], [10, 10, 10]]
-    row = compared("energy_j", [400.0] * 3, [100.0] * 3, share=0.0, measured_steps=steps)
-    row = row["energy_per_step_j"]
-    assert (row["value_a"], row["value_b"], row["estimate"]) == pytest.approx((20.0, 10.0, 2.0))
 
 
 def test_temperatures_differ_in_degrees_and_by_more_than_they_are_rounded():
@@ -205,7 +199,7 @@ def test_two_simulated_sides_have_no_sensor_that_is_off():
 
 def test_temperatures_of_different_places_are_refused():
     a = side("h200", measured(known(), temperature_mean_c=[60.0] * 3))
-    b = side("mi250", measured(known("mi250"), gpu="AMD MI250", temperature_mean_c=[90.0] * 3))
+    b = side("mi250", measured(known("mi250"), sensors="amd", temperature_mean_c=[90.0] * 3))
     [row] = [r for r in rows([Pair("named", a.cells[0], b.cells[0])], a, b) if r["value_a"]]
     assert (row["verdict"], row["estimate"]) == ("refused", None)
 

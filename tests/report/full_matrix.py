@@ -13,6 +13,8 @@ from typing import Any
 
 import polars as pl
 
+from tests.made_cells import made_cell
+from workflow_lib import records
 from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.records import (
     CELLS,
@@ -76,37 +78,31 @@ def identity(
     workload: Any = "pretrain",
 ) -> dict[str, Any]:
     """The IDENTITY columns of a cell."""
-    zero = 3 if degrees.tp == 8 and degrees.pp == 1 and degrees.ep == 1 else 1
-    training = Training(
-        zero, micro_batch, 128, "bf16", recomputation, overlap, 5, 20, 1e-4, 1, "torch", workload
-    )
     gpus = gpus or degrees.world_size
-    return {
-        "cell": f"{platform}/{model}/{degrees.name}_{training.name}_01234567",
-        "platform": platform,
-        "model": model,
-        "parallelism": degrees.name,
-        "options": training.name,
-        "tp": degrees.tp,
-        "pp": degrees.pp,
-        "dp": degrees.dp,
-        "ep": degrees.ep,
-        "zero_stage": zero,
-        "micro_batch_size": micro_batch,
-        "global_batch_size": 128,
-        "sequence_length": 2048,
-        "precision": "bf16",
-        "recomputation": recomputation,
-        "overlap": overlap,
-        "backend": "torch",
-        "workload": workload,
-        "virtual_stages": 1,
-        "sequence_parallel": degrees.tp > 1,
-        "compile": False,
-        "routing": None,
-        "nodes": max(1, gpus // 8),
-        "gpus": gpus,
-    }
+    training = Training(
+        zero_stage=3 if degrees.tp == 8 and degrees.pp == 1 and degrees.ep == 1 else 1,
+        micro_batch_size=micro_batch,
+        global_batch_size=128,
+        precision="bf16",
+        recomputation=recomputation,
+        overlap=overlap,
+        warmup_steps=5,
+        measured_steps=20,
+        learning_rate=1e-4,
+        seed=1,
+        sequence_parallel=degrees.tp > 1,
+        backend="torch",
+        workload=workload,
+    )
+    cell = made_cell(
+        platform=platform,
+        model=model,
+        id=f"{platform}/{model}/{degrees.name}_{training.name}_01234567",
+        degrees=degrees,
+        training=training,
+        nodes=max(1, gpus // 8),
+    )
+    return {**records.identity(cell), "gpus": gpus}
 
 
 def cell_row(known: dict[str, Any], outcome: str = "completed", **measures: Any) -> dict[str, Any]:
@@ -306,7 +302,7 @@ def _measures(known: dict[str, Any], chance: random.Random) -> dict[str, float]:
 
 def _medians(runs: Sequence[dict[str, Any]], workload: str) -> dict[str, Any]:
     found = {}
-    for measure in MEASURES:
+    for measure in MEASURES.values():
         values = sorted(run[measure.name] for run in runs if run[measure.name] is not None)
         if values and measure.type is float and measure.name not in inapplicable(workload):
             found[measure.name] = (values[len(values) // 2], values[0], values[-1])

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.made_cells import made_cell
 from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.records import (
     GPUS,
-    IDENTITY,
     MEASURES,
     PLAN,
     RUNS,
@@ -20,6 +22,7 @@ from workflow_lib.records import (
     Outcome,
     OutcomeRecord,
     RunPaths,
+    identity,
     inapplicable,
     write_json,
 )
@@ -29,6 +32,9 @@ from workflow_lib.results import run_directory
 _VALUES = {"tokens_per_s": 40_000.0, "tokens_per_j": 2.5, "temperature_mean_c": 61.0}
 #: values that are those of every run
 _SAME = {"energy_systematic_share": 0.06, "steady": True}
+
+
+_DEGREE = re.compile(r"(tp|pp|dp|ep)([0-9]+)")
 
 
 @dataclass
@@ -51,6 +57,8 @@ class Planned:
     of_run: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: of GPUS, what differs from the values made up here
     of_gpus: dict[str, Any] = field(default_factory=dict)
+    #: of the training, what differs from what is made up here
+    training: dict[str, Any] = field(default_factory=dict)
     #: what cell.json holds
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -76,24 +84,30 @@ def write_sweep(
 
 
 def _identity(cell: Planned) -> dict[str, Any]:
-    known = {
-        "cell": cell.id,
-        "platform": cell.platform,
-        "model": cell.model,
-        "parallelism": cell.parallelism,
-        "options": cell.options,
-        "precision": "bf16",
-        "recomputation": "none",
-        "overlap": False,
-        "backend": "deepspeed",
-        "workload": cell.workload,
-        "sequence_parallel": True,
-        "compile": False,
-        "routing": None,
-        "nodes": cell.nodes,
-        "gpus": 8 * cell.nodes,
-    }
-    return {column.name: known.get(column.name, 1) for column in IDENTITY}
+    """Degrees are those that ``parallelism`` names, and options those of ``options`` that are known
+    here; the names stand as they are.
+    """
+    degrees = {name: int(value) for name, value in _DEGREE.findall(cell.parallelism)}
+    words = cell.options.split("-")
+    sizes = [int(word[2:]) for word in words if re.fullmatch(r"mb[0-9]+", word)]
+    plain = made_cell()
+    training = dataclasses.replace(
+        plain.training,
+        micro_batch_size=sizes[0] if sizes else 1,
+        overlap="overlap" in words,
+        workload=cell.workload,
+        **cell.training,
+    )
+    made = made_cell(
+        cell.platform,
+        cell.model,
+        id=cell.id,
+        degrees=dataclasses.replace(plain.degrees, **{"dp": 1, **degrees}),
+        training=training,
+        nodes=cell.nodes,
+    )
+    names = {"parallelism": cell.parallelism, "options": cell.options, "gpus": 8 * cell.nodes}
+    return identity(made) | names
 
 
 def _plan(cell: Planned) -> dict[str, Any]:
@@ -138,11 +152,12 @@ def _write_run(
         **_identity(cell),
         "run": repeat,
         "gpu_name": "NVIDIA H200",
+        "sensors": "simulated" if cell.simulated else "nvidia",
         "simulated": cell.simulated,
         "outcome": outcome.value,
         "cause": cause,
         "missing_reasons": "{}",
-        **{m.name: m.type(_VALUES.get(m.name, 1.0) + repeat) for m in MEASURES},
+        **{m.name: m.type(_VALUES.get(m.name, 1.0) + repeat) for m in MEASURES.values()},
         **_SAME,
         **dict.fromkeys(inapplicable(cell.workload)),
         **cell.measures,
@@ -169,4 +184,5 @@ def _write_run(
     ]
     write_table(table([], STEP_TIMES), paths.step_times)
     write_table(table([], SERIES), paths.series)
-    write_json(paths.summary, {"run": run, "gpus": gpus, "overhead": overhead})
+    parts = {"run": run, "gpus": gpus, "nodes": [], "overhead": overhead}
+    write_json(paths.summary, parts)

@@ -184,17 +184,17 @@ def test_figures_have_intervals_and_missing_ones_their_reasons(tmp_path: Path) -
     pages = pages_of(tables_of([cell], runs), tmp_path)
 
     (figures,) = pages["figures"]
-    by_name = dict(zip([name for name, _ in pages["quantities"]], figures, strict=True))
+    names = [name for name, *_ in pages["measures"]]
+    by_name = dict(zip(names, figures, strict=True))
     assert by_name["Throughput"] == ["1,234", "1,200–1,300"]
     assert by_name["At power cap"] == ["50.0", "50.0–50.0"]
     assert pages["reasons"][by_name["Efficiency"]] == "run 2: no energy"
     assert by_name["Decoding per GPU"] is None, "means nothing in training"
     (of_runs,) = pages["runs"]
     assert [run[0] for run in of_runs] == [1, 2]
-    columns = [name for name, _ in pages["run_quantities"]]
-    second = dict(zip(columns, of_runs[1][6], strict=True))
+    second = dict(zip(names, of_runs[1][6], strict=True))
     assert second["Throughput"] == "1,200"
-    assert pages["reasons"][second["Energy of all GPUs"]] == "no power"
+    assert pages["reasons"][second["Energy of all GPUs, trapezoid"]] == "no power"
     assert second["Decoding efficiency"] is None
 
 

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_lib.records import CELLS
-from workflow_lib.report.cells import labels, natural
-from workflow_lib.report.quantities import (
-    NOTHING,
-    SHOWN,
-    WATCHED,
-    Quantity,
-    counted,
-    shown,
-    significant,
-)
+from workflow_lib.records import MEASURES
+from workflow_lib.report.cells import natural
+from workflow_lib.report.quantities import NOTHING, shown, significant
+from workflow_lib.words import counted
 
 
 @pytest.mark.parametrize(
@@ -47,17 +40,13 @@ def test_a_thing_alone_has_no_plural() -> None:
 
 
 def test_a_range_is_shown_where_there_are_several_runs() -> None:
-    quantity = Quantity("mfu_6n", "MFU", "%", 100.0)
+    measure = MEASURES["mfu_6n"]
     cell = {"mfu_6n": 0.5, "mfu_6n_low": 0.4, "mfu_6n_high": 0.6, "completed": 3}
-    assert shown(cell, quantity) == ("50.0", "40.0–60.0", 50.0)
-    assert shown({**cell, "completed": 1}, quantity) == ("50.0", "", 50.0)
-    assert shown({**cell, "mfu_6n": None}, quantity) == (NOTHING, "", None)
+    assert shown(cell, measure) == ("50.0", "40.0–60.0", 50.0)
+    assert shown({**cell, "completed": 1}, measure) == ("50.0", "", 50.0)
+    assert shown({**cell, "mfu_6n": None}, measure) == (NOTHING, "", None)
     below = {"mfu_6n": -0.1, "mfu_6n_low": -0.2, "mfu_6n_high": 1e-9, "completed": 2}
-    assert shown(below, quantity) == ("−10.0", "−20.0 to 0.00", -10.0)
-
-
-def test_every_quantity_shown_is_a_column() -> None:
-    assert {quantity.measure for quantity in SHOWN + WATCHED} <= {column.name for column in CELLS}
+    assert shown(below, measure) == ("−10.0", "−20.0 to 0.00", -10.0)
 
 
 def test_numbers_in_names_are_ordered_as_numbers() -> None:
@@ -65,23 +54,4 @@ def test_numbers_in_names_are_ordered_as_numbers() -> None:
         "tp2-pp2",
         "tp2-pp16",
         "tp16-pp2",
-    ]
-
-
-def test_cells_alike_in_all_but_their_digest_are_told_apart_by_it() -> None:
-    cell = {"platform": "p", "model": "m", "parallelism": "tp1", "options": "mb1"}
-    cells = [{**cell, "cell": f"p/m/tp1_mb1_{digest}"} for digest in ("aaaaaaaa", "bbbbbbbb")]
-    assert labels(cells) == ["tp1 aaaaaa", "tp1 bbbbbb"]
-
-
-def test_cells_alike_but_for_a_column_are_told_apart_by_it() -> None:
-    cell = {"platform": "p", "model": "m", "parallelism": "tp1", "options": "mb1", "nodes": 1}
-    cells = [
-        {**cell, "cell": f"p/m/tp1_mb1_{digest}", "sequence_length": length}
-        for digest, length in (("aaaaaaaa", 2048), ("bbbbbbbb", 4096), ("cccccccc", 4096))
-    ]
-    assert labels(cells[:2]) == ["tp1 sequence length 2048", "tp1 sequence length 4096"]
-    assert labels(cells)[1:] == [
-        "tp1 sequence length 4096 bbbbbb",
-        "tp1 sequence length 4096 cccccc",
     ]

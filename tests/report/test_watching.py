@@ -51,7 +51,7 @@ def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:
     for heading in (
         "Energy of all GPUs, trapezoid kJ",
         "Energy of all GPUs, counter kJ",
-        "Peak of one package, at least W",
+        "Peak power of a package, at least W",
         "Idle power of all GPUs, before W",
     ):
         assert heading in page.text
@@ -116,13 +116,16 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     ]
     text = build(tmp_path / "all", cells).text
     where = "(gpt3-175b on h200)"
-    assert f"Became steady from step 12: tp1 {where}; tp2 {where} Never" in text
+    assert f"Became steady from step 12: tp1-pp1-dp1 {where}; tp2-pp1-dp1 {where} Never" in text
     drifts = "step time +3.1 %, power −1.2 %, temperature +4.2 °C"
-    assert f"Never became steady , with their drift tp4 {where}: {drifts} Could" in text
-    assert f"Could not be told 2 blocks are too few: tp8 {where}; tp16 {where} " in text
+    assert f"Never became steady , with their drift tp4-pp1-dp1 {where}: {drifts} Could" in text
+    assert (
+        f"Could not be told 2 blocks are too few: tp8-pp1-dp1 {where}; tp16-pp1-dp1 {where} "
+        in text
+    )
     # In the table: a null is not steady.
     for label, state in (("tp1", "from step 12"), ("tp4", "never"), ("tp8", "unknown")):
-        assert f"{label} gpt3-175b · h200 {state} " in text
+        assert f"{label}-pp1-dp1 gpt3-175b · h200 {state} " in text
 
     always = build(tmp_path / "always", [Planned(measures=steady)]).text
     assert "Became steady" in always
@@ -138,9 +141,9 @@ def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) ->
         of_run={1: {"steady_from_step": 14}, 2: {"steady_from_step": 9}, 3: _WARMING, 4: _SHORT},
     )
     text = build(tmp_path, [cell]).text
-    assert "from steps 9–14: tp1 (gpt3-175b on h200, 2 of 4 runs)" in text
-    assert "tp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
-    assert "2 blocks are too few: tp1 (gpt3-175b on h200, 1 of 4 runs)" in text
+    assert "from steps 9–14: tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs)" in text
+    assert "tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
+    assert "2 blocks are too few: tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs)" in text
     assert "from steps 9–14 (2 runs), never (1 run), unknown (1 run)" in text
 
 
@@ -202,7 +205,7 @@ def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path: Path) -> N
     assert "What sampling costs" in page.text
     assert "An interval that contains 0 means that no slow-down was found" in page.text
     # Rate, slow-down, interval, pairs, steps, step time, CPU, memory, achieved rate, late share.
-    label = "tp8 SIMULATED GPU readings 1"
+    label = "tp8-pp1-dp1 SIMULATED GPU readings 1"
     assert f"{label} off reference – 110 1.07 0.010 21.3 – –" in page.text
     assert f"{label} 1 25 2 pairs are too few 2 110 1.07 – 21.3 1.000 0.010" in page.text
     assert f"{label} 50 0.031 −0.010 to 0.082 12 110 1.07 0.43 21.3 49.98 0.010" in page.text

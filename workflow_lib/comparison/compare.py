@@ -64,7 +64,7 @@ def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureE
             continue
         if row["match"] == BEST:
             group: tuple[str, str] = (BEST, "Best cells")
-            key: object = (row["model"], row["workload"], *labels.work_of(row))
+            key: object = labels.work_of(row)
             label = labels.work_label(row)
         else:
             group, key = (row["match"], row["model"]), (row["cell_a"], row["cell_b"])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.comparison.matching import NAMED, work
+from workflow_lib.comparison.matching import MEANS, NAMED, work
 from workflow_lib.comparison.sides import Side
-from workflow_lib.report.cells import Row, labels
+from workflow_lib.records import cell_axes
+from workflow_lib.report.cells import Row
 from workflow_lib.report.entry import by_model
-from workflow_lib.report.short_names import fate, short_layout
+from workflow_lib.report.labels import fate, labels, layouts_of_two
 
 
 class Labels:
@@ -24,9 +25,8 @@ class Labels:
                 for cell, label in zip(cells, labels(cells), strict=True):
                     self._cells[number][cell["cell"]] = cell
                     self._labels[number][cell["cell"]] = label
-        # What tells works apart, where a sweep has several of one model and workload.
-        works = {work(cell) for cells in self._cells for cell in cells.values()}
-        self._telling = [place for place in range(2, 5) if len({w[place] for w in works}) > 1]
+        every = [cell for of_side in self._cells for cell in of_side.values()]
+        self._works = _names_of_works(every)
 
     def cell(self, row: Mapping[str, Any], end: str) -> str:
         """The label of a row's cell of side ``end``, a or b; "" where it has none."""
@@ -41,22 +41,17 @@ class Labels:
         """A pair's layout and options; "tp2-pp16|32 mb4" where A has 16 stages and B 32."""
         if row["match"] == NAMED:
             return f"{self.cell(row, 'a')} | {self.cell(row, 'b')}"
-        layout, *words = self.cell(row, "a").split(" ")
-        return " ".join([_joined(layout, self.record(row, "b")["parallelism"]), *words])
+        a, b = self.record(row, "a"), self.record(row, "b")
+        words = self.cell(row, "a").partition(" ")[2]
+        return f"{layouts_of_two(a, b)} {words}".strip()
 
-    def work_of(self, row: Mapping[str, Any]) -> tuple[object, ...]:
-        """What tells this work from others of its model."""
-        known = work(self.record(row, "a"))
-        return tuple(known[place] for place in self._telling)
+    def work_of(self, row: Mapping[str, Any]) -> Hashable:
+        """What tells this work from others."""
+        return work(self.record(row, "a"))
 
     def work_label(self, row: Mapping[str, Any]) -> str:
-        """A model, its workload where that is not pretraining, and what else tells it."""
-        marks = ("sequences of {}", "batch {}", "{}")
-        told = zip(self._telling, self.work_of(row), strict=True)
-        words = [marks[place - 2].format(value) for place, value in told]
-        if row["workload"] != "pretrain":
-            words.insert(0, row["workload"])
-        return " ".join([row["model"], *([f"({', '.join(words)})"] if words else [])])
+        """A model, and what tells this work from others of the model."""
+        return self._works[self.work_of(row)]
 
     def fate(self, row: Mapping[str, Any]) -> str:
         """What kept a pair from being compared, in as few words as fit into a figure."""
@@ -68,10 +63,16 @@ class Labels:
         )
 
 
-def _joined(a: str, b: str) -> str:
-    """Two layouts as one, without the degrees that are 1 in both."""
-    of_a, of_b = a.split("-"), b.split("-")
-    if a == b or len(of_a) != len(of_b):
-        return " | ".join(dict.fromkeys([short_layout(a), short_layout(b)]))
-    parts = [x if x == y else f"{x}|{y[2:]}" for x, y in zip(of_a, of_b, strict=True)]
-    return short_layout("-".join(parts))
+def _names_of_works(cells: Sequence[Row]) -> dict[Hashable, str]:
+    """Each work's model, its workload where that is not pretraining, and what else tells it from
+    others of its model.
+    """
+    named: dict[Hashable, str] = {}
+    for model in dict.fromkeys(cell["model"] for cell in cells):
+        works = {work(cell): cell for cell in cells if cell["model"] == model}
+        told = cell_axes.differences(list(works.values()), MEANS)
+        for (key, cell), words in zip(works.items(), told, strict=True):
+            if cell["workload"] != "pretrain" and cell["workload"] not in words:
+                words.insert(0, cell["workload"])
+            named[key] = f"{model} ({', '.join(words)})" if words else model
+    return named

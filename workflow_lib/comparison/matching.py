@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from workflow_lib.comparison.measures import MEASURES, Measure
-from workflow_lib.records import IDENTITY, RecordError
+from workflow_lib.comparison.measures import COMPARED
+from workflow_lib.records import Measure, RecordError, cell_axes
 from workflow_lib.report.cells import Row, completed, in_order, natural
 
 SAME_LAYOUT, OTHER_REPLICAS, OTHER_STAGES = "same_layout", "other_replicas", "other_stages"
 NAMED, BEST, UNMATCHED = "named", "best", "unmatched"
 
-#: what follows from the others, or says where a cell ran
-_NOT_COMPARED = frozenset(("cell", "platform", "parallelism", "nodes"))
-_ALIKE = "several cells of either side are alike but for what the tables do not tell"
-_NONE = "no cell of the other side has its layout and options, be it with more replicas or stages"
+#: where a cell ran: two sides may differ in it and still show the same cell
+_PLACE = (*cell_axes.of_roles("place"), "nodes")
+#: how a cell does its work, and where
+MEANS = cell_axes.of_roles("layout", "option", "place")
+_ALIKE = "several cells of either side differ in nothing but where they ran"
+_NONE = "no cell of the other side is the same but for where it ran, its replicas or its stages"
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,20 @@ class Pair:
 def layout_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
     """Each cell of CELLS with the one that differs from it in the least; then those without.
 
-    A cell is in one pair alone. First come cells of one id, then those that are the same but for
-    the platform; then those that differ in the data-parallel degree, and so in GPUs; then those
-    that differ in the pipeline's instead, as where a model is cut over more nodes.
+    A cell is in one pair alone. First come cells of one id, then those that differ in where they
+    ran alone, of one platform before others; then those that differ in the data-parallel degree,
+    and so in GPUs; then those that differ in the pipeline's instead, as where a model is cut over
+    more nodes.
     """
     left, right = in_order(a), in_order(b)
     pairs: list[Pair] = []
     alike: set[str] = set()
     passes: tuple[tuple[str, Callable[[Row], Hashable]], ...] = (
         (SAME_LAYOUT, lambda cell: cell["cell"]),
-        (SAME_LAYOUT, lambda cell: (cell["platform"], _but(cell))),
-        (SAME_LAYOUT, _but),
-        (OTHER_REPLICAS, lambda cell: _but(cell, "dp", "gpus")),
-        (OTHER_STAGES, lambda cell: _but(cell, "pp", "gpus")),
+        (SAME_LAYOUT, lambda cell: (cell["platform"], cell_axes.key(cell, _PLACE))),
+        (SAME_LAYOUT, lambda cell: cell_axes.key(cell, _PLACE)),
+        (OTHER_REPLICAS, lambda cell: cell_axes.key(cell, (*_PLACE, "dp"))),
+        (OTHER_STAGES, lambda cell: cell_axes.key(cell, (*_PLACE, "pp"))),
     )
     for match, key in passes:
         found, doubtful = _pass(match, key, left, right)
@@ -68,10 +70,26 @@ def layout_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
     order = (SAME_LAYOUT, OTHER_REPLICAS, OTHER_STAGES)
     pairs.sort(key=lambda pair: (order.index(pair.match), _place(pair.one)))
     for cell in left:
-        pairs.append(Pair(UNMATCHED, cell, None, None, _ALIKE if cell["cell"] in alike else _NONE))
+        pairs.append(Pair(UNMATCHED, cell, None, None, _alone(cell, right, cell["cell"] in alike)))
     for cell in right:
-        pairs.append(Pair(UNMATCHED, None, cell, None, _ALIKE if cell["cell"] in alike else _NONE))
+        pairs.append(Pair(UNMATCHED, None, cell, None, _alone(cell, left, cell["cell"] in alike)))
     return pairs
+
+
+def _alone(cell: Row, others: Sequence[Row], alike: bool) -> str:
+    """Why a cell has no partner: what the nearest of the other side's differs in, where one is."""
+    if alike:
+        return _ALIKE
+    near = [
+        (len(names), names)
+        for other in others
+        if (names := cell_axes.differing([cell, other], (*_PLACE, "dp", "pp")))
+        and cell["model"] == other["model"]
+    ]
+    if not near:
+        return _NONE
+    _, names = min(near)
+    return f"{_NONE}; the nearest differs in {', '.join(names)}"
 
 
 def _pass(
@@ -89,18 +107,6 @@ def _pass(
         elif of_a and of_b:
             doubtful |= {cell["cell"] for cell in (*of_a, *of_b)}
     return pairs, doubtful
-
-
-def _but(cell: Row, *free: str) -> Hashable:
-    """A cell's identity without where it ran and ``free``.
-
-    Of the layout's name what the degrees do not say counts, too: how layers are divided over stages
-    and in which order GPUs are used.
-    """
-    fixed = tuple(
-        cell[column.name] for column in IDENTITY if column.name not in {*_NOT_COMPARED, *free}
-    )
-    return fixed, re.sub(r"\b(tp|pp|dp|ep)\d+(x\d+)?", "", cell["parallelism"])
 
 
 def _place(cell: Row) -> list[list[tuple[int, int, str]]]:
@@ -131,32 +137,38 @@ def _named(cells: Sequence[Row], part: str, end: str) -> Row:
 def best_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
     """The best completed cell of each side by each measure that has a best, whatever its layout.
 
-    Within one model, workload, sequence length, batch and precision, as they set what is done.
-    Where cells are equal the first in order is taken.
+    Cells compete that do the same work and are measured alike. Where they are equal the first in
+    order is taken.
     """
-    groups: dict[tuple[object, ...], tuple[list[Row], list[Row]]] = {}
+    groups: dict[Hashable, tuple[list[Row], list[Row]]] = {}
     for side, cells in enumerate((in_order(a), in_order(b))):
         for cell in filter(completed, cells):
             groups.setdefault(work(cell), ([], []))[side].append(cell)
     pairs = []
-    for key in sorted(groups, key=lambda key: [natural(str(part)) for part in key]):
-        for measure in MEASURES:
-            if measure.best and measure.applies(str(key[1])):
-                best = [_best(cells, measure) for cells in groups[key]]
+    # The first of a group stands for its work.
+    whole = [sides for sides in groups.values() if all(sides)]
+    for sides in sorted(whole, key=lambda sides: _work_place(sides[0][0])):
+        for measure in COMPARED:
+            if measure.better and measure.applies(sides[0][0]["workload"]):
+                best = [_best(cells, measure) for cells in sides]
                 if all(best):
                     pairs.append(Pair(BEST, best[0], best[1], measure))
     return pairs
 
 
-def work(cell: Row) -> tuple[object, ...]:
-    """What a cell is asked to do, however it does it."""
-    of_work = ("model", "workload", "sequence_length", "global_batch_size", "precision")
-    return tuple(cell[name] for name in of_work)
+def work(cell: Row) -> Hashable:
+    """What a cell is asked to do, and how that is measured, however it does it."""
+    return cell_axes.key(cell, MEANS)
+
+
+def _work_place(cell: Row) -> list[list[tuple[int, int, str]]]:
+    names = ("model", "workload", "sequence_length", "global_batch_size", "precision", "cell")
+    return [natural(str(cell[name])) for name in names]
 
 
 def _best(cells: Sequence[Row], measure: Measure) -> Row | None:
     known = [cell for cell in cells if cell[measure.name] is not None]
-    choose = max if measure.best == "most" else min
+    choose = max if measure.better == "most" else min
     return choose(known, key=lambda cell: cell[measure.name]) if known else None
 
 
@@ -165,17 +177,18 @@ def check_matched(pairs: Sequence[Pair], a: Sequence[Row], b: Sequence[Row]) -> 
     if any(pair.match != UNMATCHED for pair in pairs):
         return
     differing = []
-    for column in IDENTITY:
-        of_a, of_b = ({str(cell[column.name]) for cell in cells} for cells in (a, b))
-        if column.name not in {*_NOT_COMPARED, "options"} and not of_a & of_b:
-            differing.append(f"{column.name} is {_listed(of_a)} in A and {_listed(of_b)} in B")
+    for name in cell_axes.AXES:
+        of_a, of_b = ({str(cell[name]) for cell in cells} for cells in (a, b))
+        if name not in _PLACE and not of_a & of_b:
+            differing.append(f"{name} is {_listed(of_a)} in A and {_listed(of_b)} in B")
     raise RecordError(
         "no cell of A corresponds to one of B: "
         + (
             "; ".join(differing)
-            or "no column differs in all cells, but no cell of B has all of one of A's"
+            or "no axis differs in all cells, but no cell of B has all of one of A's"
         )
-        + ". Name two sweeps with cells of the same model, options and layout"
+        + ". Name two sweeps with cells of the same model, options, layout and protocol, or name "
+        "pairs of cells with --pair"
     )
 
 

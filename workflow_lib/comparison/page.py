@@ -16,10 +16,10 @@ from workflow_lib.comparison.matching import (
     BEST,
     UNMATCHED,
 )
-from workflow_lib.comparison.measures import BY_NAME, MEASURES, Measure
+from workflow_lib.comparison.measures import COMPARED
 from workflow_lib.comparison.sides import Side, changed_environment
 from workflow_lib.comparison.verdicts import TOLD_APART
-from workflow_lib.records import whole_file
+from workflow_lib.records import MEASURES, Measure, whole_file
 from workflow_lib.report.cells import in_words
 from workflow_lib.report.drawn import shown
 from workflow_lib.report.entry import FigureEntry
@@ -68,7 +68,7 @@ def _kind(match: str, layouts: summary.Rows, labels: Labels) -> dict[str, Any]:
     """The table of one kind of pairs: a line each, a column for each measure that any has."""
     own = summary.of(layouts, match)
     known = {row["measure"] for row in own if row["estimate"] is not None}
-    measures = [measure for measure in MEASURES if measure.name in known]
+    measures = [measure for measure in COMPARED if measure.name in known]
     pairs: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
     for row in own:
         if row["measure"] is not None:
@@ -100,7 +100,7 @@ def _shown(measure: Measure, row: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _said(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
     """A contrast in words, with both values."""
-    measure = BY_NAME[row["measure"]]
+    measure = MEASURES[row["measure"]]
     return {
         "pair": labels.work_label(row) if row["match"] == BEST else labels.pair(row),
         "model": row["model"],
@@ -135,7 +135,7 @@ def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
     for row in rows:
         if row["verdict"] in ("missing", "refused") and row["match"] in summary.KINDS:
             reason = json.loads(row["missing_reasons"])["estimate"]
-            key = BY_NAME[row["measure"]].heading, reason
+            key = MEASURES[row["measure"]].heading, reason
             found[key] = found.get(key, 0) + 1
     return [(heading, reason, count) for (heading, reason), count in found.items()]
 

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from workflow_lib.comparison.matching import BEST
-from workflow_lib.comparison.measures import BY_NAME, RATIO
+from workflow_lib.comparison.measures import RATIO, contrast, is_ratio
 from workflow_lib.comparison.verdicts import told
+from workflow_lib.records import MEASURES
 from workflow_lib.report import style
 from workflow_lib.report.entry import FigureEntry, parts, slug
 
@@ -88,7 +89,7 @@ def entries(
 
 
 def _caption(measures: Sequence[str], names: tuple[str, str], match: str) -> str:
-    kinds = {BY_NAME[name].contrast for name in measures}
+    kinds = {contrast(MEASURES[name]).kind for name in measures}
     what = [f"ratios of {names[0]} to {names[1]} on logarithmic axes"] * (RATIO in kinds)
     what += [f"differences, {names[0]} less {names[1]}, in °C"] * ("difference" in kinds)
     said = " and ".join(what)
@@ -152,9 +153,8 @@ def _gap(panels: Sequence[Axes]) -> float:
 
 def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str]) -> None:
     """One measure of all pairs."""
-    measure = BY_NAME[name]
-    is_ratio = measure.contrast == RATIO
-    neutral = 1.0 if is_ratio else 0.0
+    as_ratio = is_ratio(MEASURES[name])
+    neutral = 1.0 if as_ratio else 0.0
     axes.set_title(_TITLES[name], fontsize=7, loc="center")
     axes.axvline(neutral, color=style.GREY, linewidth=0.8, zorder=1)
     reach = 0.0
@@ -168,10 +168,10 @@ def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str])
         else:
             ends = [row[end] for end in ("low", "high", "wide_low", "wide_high")]
             known = [end for end in ends if end is not None]
-            reach = max(reach, *(abs(math.log(e) if is_ratio else e) for e in known))
+            reach = max(reach, *(abs(math.log(e) if as_ratio else e) for e in known))
             dots[number] = row
     _dots(axes, dots)
-    if is_ratio:
+    if as_ratio:
         axes.set_xscale("log")
         limit = math.exp(max(1.12 * reach, 0.03))
         axes.set_xlim(1 / limit, limit)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from workflow_lib.comparison.measures import RATIO, Measure
+from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio, is_temperature
 from workflow_lib.comparison.shift import Shift
+from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.quantities import MINUS, significant
 
@@ -23,7 +24,8 @@ class Wide(NamedTuple):
 
 def told(measure: Measure, name: str, more: bool, found: Shift, wide: Wide) -> str:
     """That A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
-    phrase = (measure.more if more else measure.less).format(amount(measure, found.estimate))
+    words = contrast(measure)
+    phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
     about = f"interval {interval(measure, wide.low, wide.high)}"
     if wide.error_a is not None:
         about += (
@@ -35,7 +37,7 @@ def told(measure: Measure, name: str, more: bool, found: Shift, wide: Wide) -> s
 
 def not_told(measure: Measure, found: Shift, wide: Wide) -> str:
     """That there may be no difference: by the runs, or by the runs and their sensors together."""
-    neutral = 1.0 if measure.contrast == RATIO else 0.0
+    neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
     if wide.error_a is not None and not found.low <= neutral <= found.high:
         return (
@@ -92,11 +94,11 @@ def interval(measure: Measure, low: float, high: float) -> str:
 
 
 def _unit(measure: Measure) -> str:
-    return "%" if measure.contrast == RATIO else measure.difference_unit
+    return "%" if is_ratio(measure) else difference_unit(measure)
 
 
 def _size(measure: Measure, value: float) -> str:
-    scaled = 100 * (value - 1) if measure.contrast == RATIO else measure.factor * value
+    scaled = 100 * (value - 1) if is_ratio(measure) else measure.factor * value
     return significant(abs(scaled), 2, decimals=2)
 
 
@@ -104,7 +106,7 @@ def _sign(measure: Measure, value: float) -> str:
     size = _size(measure, value)
     if not size.strip("0."):
         return "0"
-    return f"{MINUS if value < (1.0 if measure.contrast == RATIO else 0.0) else '+'}{size}"
+    return f"{MINUS if value < (1.0 if is_ratio(measure) else 0.0) else '+'}{size}"
 
 
 def covered(coverage: float) -> str:
@@ -113,6 +115,6 @@ def covered(coverage: float) -> str:
 
 
 def _errors(measure: Measure, wide: Wide) -> str:
-    factor, unit = (1.0, "°C") if measure.is_temperature else (100.0, "%")
+    factor, unit = (1.0, "°C") if is_temperature(measure) else (100.0, "%")
     a, b = (f"±{factor * (error or 0):g} {unit}" for error in (wide.error_a, wide.error_b))
     return a if a == b else f"{a} and {b}"

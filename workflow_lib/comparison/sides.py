@@ -10,7 +10,7 @@ from typing import Any
 
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.measures import completed_runs
-from workflow_lib.records import CELLS, GPUS, RUNS, RecordError
+from workflow_lib.records import CELLS, GPUS, RUNS, RecordError, SweepPaths
 from workflow_lib.report.cells import Row, runs_by_cell
 from workflow_lib.report.environments import environments
 
@@ -70,14 +70,15 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
         raise RecordError(f"A and B are both {a}: name two sweeps")
     tables = []
     for letter, directory in (("A", a), ("B", b)):
-        if not (directory / "cells.parquet").is_file():
+        paths = SweepPaths(directory)
+        if not paths.table("cells").is_file():
             raise FileNotFoundError(
                 f"{letter} is {directory}, which has no cells.parquet: expected the directory of a "
                 "sweep that was run, as results/sweeps/<sweep>"
             )
-        cells = read_table(directory / "cells.parquet", CELLS).to_dicts()
-        runs = read_table(directory / "runs.parquet", RUNS).to_dicts()
-        tables.append((cells, runs, _gpus(directory / "gpus.parquet")))
+        cells = read_table(paths.table("cells"), CELLS).to_dicts()
+        runs = read_table(paths.table("runs"), RUNS).to_dicts()
+        tables.append((cells, runs, _gpus(paths.table("gpus"))))
     chosen = list(names) if names else _names(a, b, [cells for cells, _, _ in tables])
     if len(set(chosen)) != 2 or "" in chosen:
         raise RecordError(f"the names {chosen} do not tell two sides apart: give two")

@@ -15,9 +15,9 @@ from workflow_lib.comparison.matching import (
     SAME_LAYOUT,
     UNMATCHED,
 )
-from workflow_lib.comparison.measures import BY_NAME, Measure
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import TOLD_APART
+from workflow_lib.records import MEASURES, Measure
 from workflow_lib.report.cells import natural
 from workflow_lib.report.quantities import NOTHING, significant
 
@@ -26,7 +26,11 @@ Rows = Sequence[Mapping[str, Any]]
 #: kinds of pairs: heading, and what it says of them
 KINDS = {
     NAMED: ("Named pairs", "Two cells that somebody asked to compare, whatever differs in them."),
-    SAME_LAYOUT: ("The same layout", "The same cell on both sides, but for the platform or date."),
+    SAME_LAYOUT: (
+        "The same layout",
+        "The same work, layout, options and protocol on both sides. They differ in where they ran, "
+        "as each pair says, or in when.",
+    ),
     OTHER_REPLICAS: (
         "More replicas",
         "The same model-parallel degrees and options; the data-parallel degree, and with it the "
@@ -89,7 +93,7 @@ def best(rows: Rows, labels: Labels) -> list[dict[str, Any]]:
     """For each work, what its best cells on both sides show, measure by measure."""
     works: dict[str, list[dict[str, Any]]] = {}
     for row in of(rows, BEST):
-        measure = BY_NAME[row["measure"]]
+        measure = MEASURES[row["measure"]]
         works.setdefault(labels.work_label(row), []).append(
             {
                 "heading": measure.heading,
@@ -107,7 +111,7 @@ def _winner(row: Mapping[str, Any], measure: Measure, names: tuple[str, str]) ->
     """Which side is better, or "" where that cannot be said."""
     if row["verdict"] not in TOLD_APART:
         return ""
-    return names[(row["verdict"] == "a_more") != (measure.best == "most")]
+    return names[(row["verdict"] == "a_more") != (measure.better == "most")]
 
 
 def side(row: Mapping[str, Any], end: str, measure: Measure, labels: Labels) -> dict[str, Any]:
@@ -118,7 +122,7 @@ def side(row: Mapping[str, Any], end: str, measure: Measure, labels: Labels) -> 
         "gpus": row[f"gpus_{end}"],
         "value": NOTHING if value is None else significant(value * measure.factor),
         "number": "" if value is None else value * measure.factor,
-        "unit": measure.unit,
+        "unit": measure.people_unit,
     }
 
 

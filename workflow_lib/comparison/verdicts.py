@@ -21,19 +21,20 @@ from typing import Any
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
-    MEASURES,
-    RATIO,
+    COMPARED,
     READING_ERROR_C,
-    Measure,
     completed_runs,
+    contrast,
+    is_ratio,
+    is_temperature,
+    values,
 )
 from workflow_lib.comparison.sentences import Wide
 from workflow_lib.comparison.shift import COVERAGE_FOR_A_WORD, Shift, ratio, shift
 from workflow_lib.comparison.sides import Side
-from workflow_lib.records import COMPARISON, RUNS
+from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed
 
-_UNITS = {column.name: column.unit for column in RUNS}
 _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
 #: by which verdict a difference is a finding
 TOLD_APART = frozenset(("a_more", "b_more"))
@@ -50,7 +51,7 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
             words = sentences.fate(pair.a, pair.b, a.name, b.name)
             found.append(_row(pair, a, b, verdict, words))
         else:
-            measures = [pair.measure] if pair.measure else MEASURES
+            measures = [pair.measure] if pair.measure else COMPARED
             gpus = a.gpus_of(pair.a)
             same_gpus = pair.match == SAME_LAYOUT and bool(gpus) and gpus == b.gpus_of(pair.b)
             found += [
@@ -87,6 +88,8 @@ def _row(
         "verdict": verdict,
         "in_words": in_words,
     }
+    if pair.a is not None and pair.b is not None:
+        row["differs"] = ", ".join(cell_axes.differing([pair.a, pair.b]))
     for end, cell, side in (("a", pair.a, a), ("b", pair.b, b)):
         if cell is not None:
             row |= {f"{name}_{end}": cell[name] for name in ("cell", "platform", "gpus", "outcome")}
@@ -104,19 +107,19 @@ def _compared(
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
     known: dict[str, Any] = {
         "measure": measure.name,
-        "unit": _UNITS.get(measure.name, "J"),
-        "contrast": measure.contrast,
+        "unit": measure.unit,
+        "contrast": contrast(measure).kind,
     }
-    of_a, why_a = measure.values(runs_a)
-    of_b, why_b = measure.values(runs_b)
-    for end, values in (("a", of_a), ("b", of_b)):
-        known[f"value_{end}"] = statistics.median(values) if values else None
+    of_a, why_a = values(measure, runs_a)
+    of_b, why_b = values(measure, runs_b)
+    for end, of_side in (("a", of_a), ("b", of_b)):
+        known[f"value_{end}"] = statistics.median(of_side) if of_side else None
     if refusal := _refusal(measure, runs_a, runs_b):
         return {**known, "verdict": "refused", "in_words": f"refused: {refusal}"}
     missing = _missing(measure, (a.name, of_a, why_a), (b.name, of_b, why_b))
     if missing:
         return {**known, "verdict": "missing", "in_words": f"no value: {missing}"}
-    found = ratio(of_a, of_b) if measure.contrast == RATIO else shift(of_a, of_b)
+    found = ratio(of_a, of_b) if is_ratio(measure) else shift(of_a, of_b)
     known |= found._asdict()
     wide, known["reasons"] = _widened(measure, found, runs_a, runs_b, same_gpus)
     if wide is not None:
@@ -135,7 +138,7 @@ def _verdict(
         return "no_verdict", sentences.no_verdict(measure, found, *counts)
     if wide is None:
         return "no_verdict", sentences.unknown_error(measure, found)
-    neutral = 1.0 if measure.contrast == RATIO else 0.0
+    neutral = 1.0 if is_ratio(measure) else 0.0
     if wide.low <= neutral <= wide.high:
         return "not_told_apart", sentences.not_told(measure, found, wide)
     more = wide.low > neutral
@@ -145,26 +148,24 @@ def _verdict(
 def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
     """Why the measure must not be compared at all; "" where it may."""
     simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
-    if measure.read and simulated[0] | simulated[1] == {True, False}:
+    if measure.sensor and simulated[0] | simulated[1] == {True, False}:
         return "simulated readings say nothing beside real ones"
-    if measure.is_temperature:
-        makers = [
-            {(run["gpu_name"] or "").partition(" ")[0] for run in r} for r in (runs_a, runs_b)
-        ]
-        if makers[0] != makers[1] and "" not in makers[0] | makers[1]:
+    if is_temperature(measure):
+        makers = [{run["sensors"] for run in runs} for runs in (runs_a, runs_b)]
+        if makers[0] != makers[1]:
             names = " and ".join(", ".join(sorted(of_side)) for of_side in makers)
-            return f"GPUs of {names} give the temperature of another place each"
+            return f"sensors of {names} give the temperature of another place each"
     return ""
 
 
 def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
     """Why two sides cannot be contrasted; "" where they can."""
     reasons = []
-    for name, values, why in sides:
-        if not values:
+    for name, of_side, why in sides:
+        if not of_side:
             reasons.append(f"{name}, {why}")
-        elif measure.contrast == RATIO and min(values) <= 0:
-            reasons.append(f"{name} has {min(values):g}, of which there is no ratio")
+        elif is_ratio(measure) and min(of_side) <= 0:
+            reasons.append(f"{name} has {min(of_side):g}, of which there is no ratio")
     return "; ".join(reasons)
 
 
@@ -179,7 +180,7 @@ def _widened(
     plain = Wide(found.low, found.high)
     if all(run["simulated"] for run in (*runs_a, *runs_b)):
         return plain, _no_error("simulated readings have no sensor that could be wrong")
-    if measure.is_temperature:
+    if is_temperature(measure):
         error = READING_ERROR_C
         return Wide(found.low - 2 * error, found.high + 2 * error, error, error), {}
     if not measure.gain:

@@ -4,41 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from workflow_lib.records import inapplicable
+from workflow_lib.records import ESTIMATES, MEASURES, Measure
+from workflow_lib.records.measures import PROFILED
 from workflow_lib.report.cell_text import Clean
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.quantities import NOTHING, SHOWN, WATCHED, Quantity, shown, significant
+from workflow_lib.report.quantities import NOTHING, shown, significant
 
-#: what is told of a cell
-OF_CELLS = tuple(
-    # In the table of cells it stands beside that of all GPUs.
-    replace(each, heading="Throughput per GPU") if each.heading == "per GPU" else each
-    for each in (*SHOWN, *WATCHED)
-)
-#: what is told of each run
-OF_RUNS = (
-    Quantity("step_time_s", "Step time", "s"),
-    Quantity("tokens_per_s", "Throughput", "tokens/s"),
-    Quantity("decode_tokens_per_s_per_gpu", "Decoding per GPU", "tokens/s"),
-    Quantity("tokens_per_j", "Efficiency", "tokens/J"),
-    Quantity("decode_tokens_per_j", "Decoding efficiency", "tokens/J"),
-    Quantity("energy_j", "Energy of all GPUs", "kJ", 1e-3),
-    Quantity("temperature_mean_c", "Mean temperature", "°C"),
-    Quantity("temperature_peak_c", "Peak temperature", "°C"),
-    Quantity("throttle_power_share", "At power cap", "% of time", 100.0),
-    Quantity("throttle_thermal_share", "Thermal slowdown", "% of time", 100.0),
-    Quantity("throttle_brake_share", "Power brake", "% of time", 100.0),
-)
-#: what the plan says of a cell
-_PLANNED = (
-    Quantity("memory_per_gpu_bytes", "Memory of the fullest GPU", "GB", 1e-9),
-    Quantity("step_time_s", "Step time", "s"),
-    Quantity("gpu_hours", "All repeats", "GPU-hours"),
-    Quantity("time_limit_min", "Time limit of a run", "min"),
-)
 _NO_REASON = "no reason was recorded"
 
 
@@ -59,23 +32,22 @@ class Reasons:
 
 
 def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[Any]:
-    """A cell's :data:`OF_CELLS`: text, or text and range; where one is missing, the number of the
-    reasons of the runs that lack it; null where it means nothing for the workload.
+    """A cell's MEASURES: text, or text and range; where one is missing, the number of the reasons
+    of the runs that lack it; null where it means nothing for the workload.
     """
-    meaningless = inapplicable(cell["workload"])
     why = [(run["run"], _reasons(run)) for run in runs if completed(run)]
     found: list[Any] = []
-    for quantity in OF_CELLS:
-        text, interval, value = shown(cell, quantity)
-        if quantity.measure in meaningless:
+    for measure in MEASURES.values():
+        text, interval, value = shown(cell, measure)
+        if not measure.applies(cell["workload"]):
             found.append(None)
         elif value is not None:
             found.append([text, interval] if interval else text)
         else:
             lacking: dict[str, list[str]] = {}
             for number, of_run in why:
-                if quantity.measure in of_run:
-                    lacking.setdefault(of_run[quantity.measure], []).append(str(number))
+                if measure.name in of_run:
+                    lacking.setdefault(of_run[measure.name], []).append(str(number))
             told = "; ".join(
                 reason if len(numbers) == len(why) else f"run {', '.join(numbers)}: {reason}"
                 for reason, numbers in lacking.items()
@@ -85,18 +57,19 @@ def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[An
 
 
 def figures_of_run(run: Row, reasons: Reasons) -> list[Any]:
-    """A run's :data:`OF_RUNS`, as :func:`figures_of_cell` gives them."""
-    meaningless = inapplicable(run["workload"])
+    """A run's MEASURES, as :func:`figures_of_cell` gives them."""
     why = _reasons(run)
     found: list[Any] = []
-    for quantity in OF_RUNS:
-        value = run[quantity.measure]
-        if quantity.measure in meaningless:
+    for measure in MEASURES.values():
+        value = run[measure.name]
+        if not measure.applies(run["workload"]):
             found.append(None)
         elif value is None:
-            found.append(reasons.number(why.get(quantity.measure, _NO_REASON)))
+            found.append(reasons.number(why.get(measure.name, _NO_REASON)))
+        elif isinstance(value, bool):
+            found.append("yes" if value else "no")
         else:
-            found.append(significant(value * quantity.factor, decimals=quantity.decimals))
+            found.append(significant(value * measure.factor, decimals=measure.decimals))
     return found
 
 
@@ -104,18 +77,28 @@ def estimates(planned: Row) -> list[tuple[str, str, str]]:
     """What the plan says of a cell: heading, unit and figure."""
     return [
         (
-            quantity.heading,
-            quantity.unit,
-            NOTHING if value is None else _estimate(value, quantity),
+            measure.heading,
+            measure.people_unit,
+            NOTHING if value is None else _estimate(value, measure),
         )
-        for quantity in _PLANNED
-        for value in (planned[quantity.measure],)
+        for measure in ESTIMATES.values()
+        for value in (planned[measure.name],)
     ]
 
 
-def _estimate(value: float, quantity: Quantity) -> str:
+def profiled_shares(cell: Row) -> list[tuple[str, str, str]]:
+    """What the traces of a cell's profiled run tell: heading, unit and share, of those known."""
+    return [
+        (each.heading, each.people_unit, significant(value * each.factor, decimals=each.decimals))
+        for each in PROFILED.values()
+        for value in (cell[each.name],)
+        if value is not None
+    ]
+
+
+def _estimate(value: float, measure: Measure) -> str:
     # What is counted has no decimals.
-    return significant(value * quantity.factor, decimals=0 if isinstance(value, int) else None)
+    return significant(value * measure.factor, decimals=0 if isinstance(value, int) else None)
 
 
 def _reasons(run: Row) -> dict[str, str]:

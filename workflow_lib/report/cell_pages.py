@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import IDENTITY, Outcome, RunPaths, read_outcome
+from workflow_lib.records import IDENTITY, MEASURES, Outcome, RunPaths, read_outcome
+from workflow_lib.records.cell_axes import AXES
 from workflow_lib.report.cell_figures import (
-    OF_CELLS,
-    OF_RUNS,
     Reasons,
     estimates,
     figures_of_cell,
     figures_of_run,
+    profiled_shares,
 )
 from workflow_lib.report.cell_files import (
     configuration,
@@ -30,8 +30,19 @@ from workflow_lib.report.cells import Row, completed, in_order, runs_by_cell
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.tables import Tables, by_cell
 from workflow_lib.results import PROFILED_RUN, run_directory
+from workflow_lib.words import counted
 
 _NOT_RUN = "not_run"
+#: where the head of a page tells of an axis: by its role, else by the part of the cell it is of
+_HEADINGS = {
+    "model": "Model",
+    "data": "Data",
+    "training": "Training",
+    "layout": "Layout",
+    "option": "Options",
+    "protocol": "Protocol",
+    "place": "Place",
+}
 
 
 def cell_pages(
@@ -51,9 +62,9 @@ def cell_pages(
     series, steps = series_of(tables.series), by_cell(tables.steps)
     reasons = Reasons(clean)
     pages: dict[str, Any] = {
-        "identity": [column.name for column in IDENTITY if column.name != "cell"],
-        "quantities": [(each.heading, each.unit) for each in OF_CELLS],
-        "run_quantities": [(each.heading, each.unit) for each in OF_RUNS],
+        "measures": [
+            (each.heading, each.people_unit, bool(each.places)) for each in MEASURES.values()
+        ],
         "panels": [
             {
                 "title": panel.title,
@@ -124,12 +135,8 @@ def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str,
     return {
         "id": cell["cell"],
         "label": clean(label),
-        "identity": [
-            clean(value) if isinstance(value := cell[column.name], str) else value
-            for column in IDENTITY
-            if column.name != "cell"
-        ],
-        "gpu_name": clean(cell["gpu_name"] or ""),
+        "facts": [(heading, clean(told)) for heading, told in _facts(cell)],
+        "model": clean(cell["model"]),
         "simulated": bool(cell["simulated"]),
         "outcome": cell["outcome"],
         "cause": clean(cell["cause"] or ""),
@@ -137,8 +144,24 @@ def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str,
         "repeats": cell["repeats"],
         "interval": interval_in_words([cell]) if cell["interval"] else "",
         "planned": planned and estimates(planned),
-        "profiled": profiled and (profiled, clean(cell["profiled_cause"] or "")),
+        "profiled": profiled
+        and (profiled, clean(cell["profiled_cause"] or ""), profiled_shares(cell)),
     }
+
+
+def _facts(cell: Row) -> list[tuple[str, str]]:
+    """What the cell is, in words, a line for each part of it and role of its axes."""
+    lines: dict[str, list[str]] = {}
+    for axis in AXES.values():
+        heading = _HEADINGS.get(axis.role) or _HEADINGS[axis.part]
+        if cell[axis.name] is not None and (told := axis.in_words(cell)):
+            lines.setdefault(heading, []).append(told)
+    lines[_HEADINGS["layout"]].append(counted(cell["gpus"], "GPU"))
+    if cell["gpu_name"]:
+        lines[_HEADINGS["place"]].append(cell["gpu_name"])
+    return [
+        (heading, ", ".join(lines[heading])) for heading in _HEADINGS.values() if heading in lines
+    ]
 
 
 def _run(

@@ -11,16 +11,20 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workflow_lib.records import cell_axes
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.entry import FigureEntry, by_model, slug
 from workflow_lib.report.intervals import interval_in_words
+from workflow_lib.report.labels import fate, short_labels
 from workflow_lib.report.marks import tell
-from workflow_lib.report.quantities import counted, significant
-from workflow_lib.report.short_names import fate, short_labels
+from workflow_lib.report.quantities import significant
 from workflow_lib.report.tables import Tables
+from workflow_lib.words import counted
 
 SUBJECT = "Energy against throughput"
+#: in what the cells of a figure may differ: how, and where, the same work is done
+_FREE = cell_axes.of_roles("layout", "option", "place")
 #: a colour and marker for each platform
 _LOOKS = (
     (style.BLUE, "o"),
@@ -50,19 +54,21 @@ class Point:
 
 
 def entries(tables: Tables) -> list[FigureEntry]:
-    """One figure a model and workload of which a cell has both measures."""
+    """One figure a model and work of which a cell has both measures."""
     found = []
     for model, cells in by_model(tables.cells):
-        for workload in sorted({cell["workload"] for cell in cells}):
-            alike = [cell for cell in cells if cell["workload"] == workload]
+        groups = sorted(
+            cell_axes.alike(cells, _FREE), key=lambda group: natural(group[0]["workload"])
+        )
+        told = cell_axes.differences([group[0] for group in groups], _FREE)
+        for alike, words in zip(groups, told, strict=True):
             if not points(alike):
                 continue
-            several = len({cell["workload"] for cell in cells}) > 1
-            heading = f"{model}, {workload}" if several else model
-            what = "decoded " if workload == "inference" else ""
+            heading = ", ".join([model, *words])
+            what = "decoded " if alike[0]["workload"] == "inference" else ""
             found.append(
                 FigureEntry(
-                    stem=f"energy-{slug(model)}" + (f"-{slug(workload)}" if several else ""),
+                    stem=f"energy-{slug(model, *words)}",
                     title=f"{heading}: energy against throughput",
                     caption=(
                         f"Energy of all GPUs per {what}token against {what}tokens per second of "
@@ -129,7 +135,7 @@ def front(some: Sequence[Point]) -> list[Point]:
 
 
 def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
-    """Draw cells of one model and workload within :func:`style.styled`."""
+    """Draw cells of one work within :func:`style.styled`."""
     some = points(cells)
     best = front(some)
     names = {cell["cell"]: label for cell, label in zip(cells, short_labels(cells), strict=True)}

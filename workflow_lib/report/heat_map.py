@@ -12,9 +12,9 @@ from matplotlib.patches import Rectangle
 
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.labels import fate, short_labels
 from workflow_lib.report.marks import tell
 from workflow_lib.report.quantities import significant
-from workflow_lib.report.short_names import fate, short_labels
 
 #: cells in one heat map, so that it fits on a page
 ROWS = 14

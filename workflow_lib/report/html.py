@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jinja2
 
-from workflow_lib.report.quantities import counted
+from workflow_lib.words import counted
 
 
 def page_templates(*packages: str) -> jinja2.Environment:

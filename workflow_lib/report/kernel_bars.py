@@ -21,9 +21,9 @@ from workflow_lib.report.kernel_times import (
     mean_times,
     stretches,
 )
+from workflow_lib.report.labels import fate
 from workflow_lib.report.marks import tell
 from workflow_lib.report.quantities import significant
-from workflow_lib.report.short_names import fate
 from workflow_lib.report.tables import Tables
 
 #: bars in one figure, so that it fits on a page

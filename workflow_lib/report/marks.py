@@ -12,19 +12,12 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 
+from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import Row
-from workflow_lib.report.quantities import SHOWN, WATCHED, Quantity, shown
+from workflow_lib.report.quantities import shown
 
 #: nothing is smaller than this, in points, so that one can point at it
 _SMALLEST_PT = 3.0
-#: columns of CELLS that figures show, and what the page's tables call by another name or not at all
-_OTHERS = (
-    Quantity("tokens_per_s_per_gpu", "Throughput per GPU", "tokens/s"),
-    Quantity("power_peak_w", "Peak reading of power", "W"),
-    Quantity("sm_clock_mean_mhz", "Mean SM clock", "MHz"),
-    Quantity("throttle_brake_share", "Power brake", "% of time", 100.0),
-)
-QUANTITIES = {each.measure: each for each in (*SHOWN, *WATCHED, *_OTHERS)}
 
 
 class _Marks(Artist):
@@ -86,6 +79,6 @@ def told(axes: Axes) -> list[str]:
 
 def in_words(cell: Row, measure: str) -> str:
     """A measure of a completed cell: "Throughput 40,002 tokens/s (40,001–40,003)"."""
-    quantity = QUANTITIES[measure]
-    text, interval, _ = shown(cell, quantity)
-    return f"{quantity.heading} {text} {quantity.unit}" + (f" ({interval})" if interval else "")
+    known = MEASURES[measure]
+    text, interval, _ = shown(cell, known)
+    return f"{known.heading} {text} {known.people_unit}" + (f" ({interval})" if interval else "")

@@ -11,16 +11,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from workflow_lib.records import Measure, cell_axes
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.labels import fate, group_labels
 from workflow_lib.report.marks import in_words, tell
-from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
-from workflow_lib.report.short_names import alike, fate, group_labels
+from workflow_lib.report.measure_panels import has_measure, panels_with_values
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Measures by micro-batch size"
+_FREE = cell_axes.varied_by("microbatch")
 #: a colour, marker and line for each layout; as many lines as one can follow
 _LINES: tuple[tuple[str, str, tuple[float, Sequence[float]]], ...] = (
     (style.BLUE, "o", (0, ())),
@@ -37,11 +39,11 @@ def entries(tables: Tables) -> list[FigureEntry]:
     """Figures of a platform and model, of cells that differ in the micro-batch size alone."""
     found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
-        groups = [group for group in alike(cells, "micro_batch_size") if len(group) > 1]
+        groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
         shown = [cell for group in groups for cell in group]
         if not panels_with_values(shown, _WITHOUT):
             continue
-        labels = group_labels(groups, *{f"mb{cell['micro_batch_size']}" for cell in shown})
+        labels = group_labels(groups, _FREE)
         for part in parts(list(zip(groups, labels, strict=True)), len(_LINES)):
             heading = f"{model} on {platform}{part.counted}"
             found.append(
@@ -78,7 +80,7 @@ def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]
     rows = figure.subplots(len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios)
     axes = list(rows[:, 0])
     for panel, of_panel in zip(panels, axes, strict=False):
-        of_panel.set_ylabel(panel.label)
+        of_panel.set_ylabel(panel.panel)
         of_panel.grid(axis="y", linewidth=0.4, color="#dddddd")
         for number, (group, label) in enumerate(zip(groups, labels, strict=True)):
             _draw(of_panel, panel, group, label, number, len(groups))
@@ -103,27 +105,27 @@ def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]
 
 
 def _draw(
-    axes: Axes, panel: MeasurePanel, group: Sequence[Row], label: str, number: int, count: int
+    axes: Axes, panel: Measure, group: Sequence[Row], label: str, number: int, count: int
 ) -> None:
     """A layout's line, broken where a size has no value; beside the others, so all bars show."""
     colour, marker, line = _LINES[number]
     ordered = sorted(group, key=lambda cell: cell["micro_batch_size"])
-    have = [cell for cell in ordered if has_measure(cell, panel.measure)]
+    have = [cell for cell in ordered if has_measure(cell, panel.name)]
     if not have:
         return
     shift = 0.04 * (number - (count - 1) / 2)
     nan = float("nan")
     axes.plot(
         [math.log2(cell["micro_batch_size"]) + shift for cell in ordered],
-        [cell[panel.measure] * panel.factor if cell in have else nan for cell in ordered],
+        [cell[panel.name] * panel.factor if cell in have else nan for cell in ordered],
         color=colour,
         linestyle=line,
         linewidth=0.9,
     )
     axes.errorbar(
         [math.log2(cell["micro_batch_size"]) + shift for cell in have],
-        [cell[panel.measure] * panel.factor for cell in have],
-        yerr=whiskers(have, panel.measure, panel.factor),
+        [cell[panel.name] * panel.factor for cell in have],
+        yerr=whiskers(have, panel.name, panel.factor),
         fmt=marker,
         color=colour,
         markersize=3.4,
@@ -135,8 +137,8 @@ def _draw(
     )
     for cell in have:
         size = cell["micro_batch_size"]
-        text = f"{label}, micro-batch {size}: {in_words(cell, panel.measure)}"
-        tell(axes, text, math.log2(size) + shift, cell[panel.measure] * panel.factor)
+        text = f"{label}, micro-batch {size}: {in_words(cell, panel.name)}"
+        tell(axes, text, math.log2(size) + shift, cell[panel.name] * panel.factor)
 
 
 def _draw_failed(axes: Axes, groups: Sequence[Sequence[Row]], sizes: Sequence[int]) -> None:

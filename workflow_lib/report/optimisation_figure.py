@@ -10,16 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from workflow_lib.records import Measure, cell_axes
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
+from workflow_lib.report.labels import fate, group_labels
 from workflow_lib.report.marks import in_words, tell
-from workflow_lib.report.measure_panels import MeasurePanel, has_measure, panels_with_values
-from workflow_lib.report.short_names import alike, fate, group_labels
+from workflow_lib.report.measure_panels import has_measure, panels_with_values
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Overlap and recomputation side by side"
+_FREE = cell_axes.varied_by("optimisation")
 #: layouts beside each other in a column of a paper
 _MOST_GROUPS = 5
 #: these would repeat what the others say
@@ -50,11 +52,11 @@ def entries(tables: Tables) -> list[FigureEntry]:
     """Figures of a platform and model, of cells that differ in these options alone."""
     found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
-        groups = [group for group in alike(cells, "overlap", "recomputation") if len(group) > 1]
+        groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
         shown = [cell for group in groups for cell in group]
         if not panels_with_values(shown, _WITHOUT):
             continue
-        labels = group_labels(groups, "overlap", "recompute", "selective")
+        labels = group_labels(groups, _FREE)
         for part in parts(list(zip(groups, labels, strict=True)), _MOST_GROUPS):
             heading = f"{model} on {platform}{part.counted}"
             found.append(
@@ -91,7 +93,7 @@ def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], st
     axes = list(figure.subplots(max(len(panels), 1), 1, sharex=True, squeeze=False)[:, 0])
     width = 0.84 / len(variants)
     for panel, of_panel in zip(panels, axes, strict=False):
-        of_panel.set_ylabel(panel.label)
+        of_panel.set_ylabel(panel.panel)
         of_panel.grid(axis="y", linewidth=0.4, color="#dddddd")
         for number, variant in enumerate(variants):
             shift = (number - (len(variants) - 1) / 2) * width
@@ -129,7 +131,7 @@ def _of(group: Sequence[Row], variant: _Variant) -> Row | None:
 
 def _draw(
     axes: Axes,
-    panel: MeasurePanel,
+    panel: Measure,
     groups: Sequence[Sequence[Row]],
     labels: Sequence[str],
     variant: _Variant,
@@ -140,13 +142,13 @@ def _draw(
     have = [
         (place + shift, cell, label)
         for place, (group, label) in enumerate(zip(groups, labels, strict=True))
-        if (cell := _of(group, variant)) is not None and has_measure(cell, panel.measure)
+        if (cell := _of(group, variant)) is not None and has_measure(cell, panel.name)
     ]
     if not have:
         return
     places = [place for place, *_ in have]
     cells = [cell for _, cell, _ in have]
-    values = [cell[panel.measure] * panel.factor for cell in cells]
+    values = [cell[panel.name] * panel.factor for cell in cells]
     if panel.from_zero:
         axes.bar(
             places,
@@ -161,7 +163,7 @@ def _draw(
     axes.errorbar(
         places,
         values,
-        yerr=whiskers(cells, panel.measure, panel.factor),
+        yerr=whiskers(cells, panel.name, panel.factor),
         fmt="none" if panel.from_zero else variant.marker,
         color="black",
         markerfacecolor=variant.colour,
@@ -172,7 +174,7 @@ def _draw(
         label="_" if panel.from_zero else variant.legend,
     )
     for (place, cell, label), value in zip(have, values, strict=True):
-        text = f"{label}, {variant.legend}: {in_words(cell, panel.measure)}"
+        text = f"{label}, {variant.legend}: {in_words(cell, panel.name)}"
         if panel.from_zero:
             tell(axes, text, place - width * 0.46, 0.0, width * 0.92, value)
         else:
@@ -181,7 +183,7 @@ def _draw(
 
 def _say_why(
     axes: Sequence[Axes],
-    panels: Sequence[MeasurePanel],
+    panels: Sequence[Measure],
     place: int,
     group: Sequence[Row],
     variants: Sequence[_Variant],
@@ -197,5 +199,5 @@ def _say_why(
         for line, of_panel in enumerate(axes):
             if not completed(cell):
                 style.blank(of_panel, *ends, "" if line else fate(cell))
-            elif line < len(panels) and cell[panels[line].measure] is None:
+            elif line < len(panels) and cell[panels[line].name] is None:
                 style.blank(of_panel, *ends, "no data")

@@ -8,25 +8,27 @@ from typing import Any
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import CELLS, OVERHEAD, PLAN, inapplicable, whole_file
+from workflow_lib.records import (
+    CELLS,
+    OVERHEAD,
+    PLAN,
+    TABLES,
+    Measure,
+    SweepPaths,
+    measures,
+    whole_file,
+)
 from workflow_lib.report import failures, summary
 from workflow_lib.report.cell_pages import cell_pages
-from workflow_lib.report.cells import Row, completed, in_order, in_words, labels, runs_by_cell
-from workflow_lib.report.differences import differences
+from workflow_lib.report.cells import Row, completed, in_order, in_words, runs_by_cell
 from workflow_lib.report.drawn import drawn
 from workflow_lib.report.embedding import address, embedded
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.quantities import (
-    NOTHING,
-    SHOWN,
-    WATCHED,
-    Quantity,
-    shown,
-    significant,
-)
+from workflow_lib.report.labels import labels
+from workflow_lib.report.quantities import NOTHING, shown, significant
 from workflow_lib.report.rebuilding import rebuilding_commands
 from workflow_lib.report.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.watching import (
@@ -40,7 +42,8 @@ from workflow_lib.report.watching import (
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
 #: columns that are named where no cell has a value; of the error of sensors the text says enough
-_LISTED_IF_EMPTY = tuple(each for each in WATCHED if each.measure != "energy_systematic_share")
+_WATCHED = measures.shown_in("watched")
+_LISTED_IF_EMPTY = tuple(each for each in _WATCHED if each.name != "energy_systematic_share")
 
 
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
@@ -50,21 +53,23 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     ``figures/``; ``results`` holds the runs themselves, whose environments are read. Raises
     FileNotFoundError where a table or figure is missing, and RecordError where a file is damaged.
     """
-    plan = in_order(read_table(directory / "plan.parquet", PLAN).to_dicts())
+    paths = SweepPaths(directory)
+    plan = in_order(read_table(paths.plan, PLAN).to_dicts())
     tables = read_tables(directory)
     cells = in_order(tables.cells)
-    overhead = read_table(directory / "overhead.parquet", OVERHEAD).to_dicts()
+    overhead = read_table(paths.table("overhead"), OVERHEAD).to_dicts()
     done = [cell for cell in cells if completed(cell)]
-    applying = [each for each in SHOWN if _applies(each.measure, cells)]
+    applying = [each for each in measures.shown_in("cells") if _applies(each, cells)]
     # Where nothing completed, empty columns show what would have been measured.
-    quantities = [each for each in applying if not done or has_values(each.measure, done)]
-    watched = [each for each in WATCHED if has_values(each.measure, done)]
+    columns = [each for each in applying if not done or has_values(each.name, done)]
+    watched = [each for each in _WATCHED if has_values(each.name, done)]
     names = labels(cells)
     of_cell = {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
     present = {column.name for column in CELLS if has_values(column.name, done)}
     entries, undrawn = figures_and_gaps(tables)
     text = _TEMPLATES.get_template("report.html.j2").render(
         sweep=sweep,
+        tables=[paths.plan.name, *(paths.table(name).name for name in TABLES)],
         description=description,
         version=__version__,
         simulated=any(cell["simulated"] for cell in cells),
@@ -75,10 +80,9 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         choices=_choices(cells),
         interval=interval_in_words(cells),
         of_three=any(cell["completed"] == 3 for cell in cells),
-        quantities=quantities,
-        cells=[_cell(cell, label, quantities) for cell, label in zip(cells, names, strict=True)],
+        columns=columns,
+        cells=[_cell(cell, label, columns) for cell, label in zip(cells, names, strict=True)],
         left_out=left_out(applying, done, tables.runs) if done else "",
-        differences=differences(cells, names, results),
         present=present,
         systematic_error=systematic_error(tables.runs) if "energy_j" in present else "",
         watched=watched,
@@ -92,7 +96,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         overhead=overhead_lines(overhead, of_cell),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
-        figures=drawn(entries, directory / "figures"),
+        figures=drawn(entries, paths.figures),
         undrawn=undrawn,
         embedded_cells=embedded("cells", cell_pages(tables, plan, of_cell, results)),
         unfinished=_unfinished(cells, of_cell, tables.runs),
@@ -102,10 +106,9 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         rebuilding=rebuilding_commands(sweep, description, tables.runs),
         gpu_names=sorted({cell["gpu_name"] for cell in cells if cell["gpu_name"]}),
     )
-    path = directory / "report.html"
-    with whole_file(path) as draft:
+    with whole_file(paths.report) as draft:
         draft.write_text(text, encoding="utf-8")
-    return path
+    return paths.report
 
 
 def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
@@ -119,18 +122,18 @@ def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
     return found
 
 
-def _applies(measure: str, cells: Sequence[Row]) -> bool:
+def _applies(measure: Measure, cells: Sequence[Row]) -> bool:
     """Whether a measure means anything for the workload of any cell."""
-    return any(measure not in inapplicable(cell["workload"]) for cell in cells)
+    return any(measure.applies(cell["workload"]) for cell in cells)
 
 
-def _cell(cell: Row, label: str, quantities: Sequence[Quantity]) -> dict[str, Any]:
+def _cell(cell: Row, label: str, columns: Sequence[Measure]) -> dict[str, Any]:
     return {
         "row": cell,
         "label": label,
         "outcome": in_words(cell["outcome"]),
         "completed": completed(cell),
-        "values": [shown(cell, quantity) for quantity in quantities],
+        "values": [shown(cell, measure) for measure in columns],
     }
 
 

@@ -9,13 +9,14 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workflow_lib.records import MEASURES
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_model, by_platform_and_model, parts, slug
 from workflow_lib.report.intervals import interval_in_words, whiskers
-from workflow_lib.report.marks import QUANTITIES, in_words, tell
+from workflow_lib.report.labels import fate, short_labels
+from workflow_lib.report.marks import in_words, tell
 from workflow_lib.report.quantities import significant
-from workflow_lib.report.short_names import fate, short_labels
 from workflow_lib.report.tables import Tables
 from workflow_lib.report.watching import systematic_error
 
@@ -241,13 +242,13 @@ def _draw_runs(
 ) -> None:
     """A small dot for each run, where a cell has several."""
     places = {cell["cell"]: place for place, cell in have if cell["completed"] > 1}
-    quantity = QUANTITIES[series.measure]
+    measure = MEASURES[series.measure]
     points = []
     for run in runs:
         if run["cell"] in places and run[series.measure] is not None:
             place, value = places[run["cell"]], run[series.measure]
             points.append((place + shift + 0.2, value))
-            number = f"{significant(value * quantity.factor)} {quantity.unit}"
+            number = f"{significant(value * measure.factor)} {measure.people_unit}"
             tell(axes, f"{names[place]}, run {run['run']}: {number}", *points[-1])
     if points:
         axes.plot(*zip(*points, strict=True), ".", color=style.GREY, markersize=1.8)

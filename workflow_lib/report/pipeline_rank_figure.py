@@ -8,6 +8,7 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workflow_lib.records import cell_axes
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
@@ -22,11 +23,12 @@ from workflow_lib.report.kernel_times import (
     mean_times,
     stretches,
 )
+from workflow_lib.report.labels import group_labels
 from workflow_lib.report.marks import tell
-from workflow_lib.report.short_names import alike, group_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Kernel time of every pipeline rank"
+_FREE = cell_axes.varied_by("pipeline-ranks")
 #: layouts in one figure, so that it fits on a page
 _MOST_ROWS = 5
 #: the study's micro-batch sizes
@@ -43,14 +45,13 @@ def entries(tables: Tables) -> list[FigureEntry]:
         pipelined = [cell for cell in cells if cell["pp"] > 1]
         groups = [
             group
-            for group in map(_chosen, alike(pipelined, "micro_batch_size"))
+            for group in map(_chosen, cell_axes.alike(pipelined, _FREE))
             if any(cell["cell"] in times for cell in group)
         ]
         # Where some were profiled at two sizes, only these: all have two panels then, or one.
         several = [group for group in groups if len(group) > 1]
         groups = several or groups
-        sizes = {f"mb{cell['micro_batch_size']}" for group in groups for cell in group}
-        labels = group_labels(groups, *sizes)
+        labels = group_labels(groups, _FREE)
         for part in parts(list(zip(groups, labels, strict=True)), _MOST_ROWS):
             heading = f"{model} on {platform}{part.counted}"
             found.append(

@@ -14,7 +14,7 @@ from workflow_lib.report.kernel_bars import (
     why_no_kernels,
 )
 from workflow_lib.report.kernel_times import kernel_times
-from workflow_lib.report.short_names import short_labels
+from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Kernel time by class across platforms"

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.short_names import short_labels
+from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables, by_cell
 from workflow_lib.report.time_panels import (
     blank_time_panel,

@@ -25,11 +25,8 @@ def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> st
         for run in runs
         if run["outcome"] in _ENDINGS
     ]
-    directory = results.sweep_directory(Path(), sweep)
-    tables, figures, plan = (
-        _below_results(path)
-        for path in (directory, directory / "figures", directory / "plan.parquet")
-    )
+    paths = results.sweep_paths(Path(), sweep)
+    tables, figures, plan = map(_below_results, (paths.directory, paths.figures, paths.plan))
     lines = ["results=results  # or where they lie"]
     if reduced:
         listed = " \\\n    ".join(reduced)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from workflow_lib.records import cell_axes
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
 from workflow_lib.report.kernel_bars import (
     CAPTION,
@@ -13,10 +14,11 @@ from workflow_lib.report.kernel_bars import (
     why_no_kernels,
 )
 from workflow_lib.report.kernel_times import kernel_times
-from workflow_lib.report.short_names import alike, group_labels
+from workflow_lib.report.labels import group_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Kernel time by class, recomputation off and on"
+_FREE = cell_axes.varied_by("recomputation")
 _ORDER = ("none", "selective", "full")
 _WORDS = {"none": "off", "selective": "selective", "full": "on"}
 
@@ -28,11 +30,11 @@ def entries(tables: Tables) -> list[FigureEntry]:
         times = kernel_times(tables, [cell["cell"] for cell in cells])
         groups = [
             sorted(group, key=lambda cell: _ORDER.index(cell["recomputation"]))
-            for group in alike(cells, "recomputation")
+            for group in cell_axes.alike(cells, _FREE)
             if len(group) > 1 and any(cell["cell"] in times for cell in group)
         ]
         bars = []
-        labels = group_labels(groups, "recompute", "selective")
+        labels = group_labels(groups, _FREE)
         for group, label in zip(groups, labels, strict=True):
             for number, cell in enumerate(group):
                 name = f"{label} {_WORDS[cell['recomputation']]}"

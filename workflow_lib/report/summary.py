@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from workflow_lib.records import inapplicable
+from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.quantities import Quantity, counted, shown
+from workflow_lib.report.quantities import shown
+from workflow_lib.words import counted
 
-#: what is asked, the measure, and whether the highest or the lowest is best
-_QUESTIONS: tuple[tuple[str, Quantity, Callable[..., Row]], ...] = (
-    ("Fastest", Quantity("tokens_per_s", "throughput", "tokens/s"), max),
-    (
-        "Fastest prefill",
-        Quantity("prefill_tokens_per_s_per_gpu", "prefill", "tokens/s per GPU"),
-        max,
-    ),
-    (
-        "Fastest decoding",
-        Quantity("decode_tokens_per_s_per_gpu", "decoding", "tokens/s per GPU"),
-        max,
-    ),
-    ("Most tokens per joule", Quantity("tokens_per_j", "efficiency", "tokens/J"), max),
-    (
-        "Most decoded tokens per joule",
-        Quantity("decode_tokens_per_j", "efficiency of decoding", "tokens/J"),
-        max,
-    ),
-    ("Coolest (mean)", Quantity("temperature_mean_c", "mean temperature", "°C"), min),
-)
-_CAUSES = (
-    Quantity("throttle_power_share", "at the power cap", "% of time", 100.0),
-    Quantity("throttle_thermal_share", "in thermal slowdown", "% of time", 100.0),
-    Quantity("throttle_brake_share", "in power-brake slowdown", "% of time", 100.0),
-)
+#: measures whose best cell is asked for
+_ASKED = tuple(measure for measure in MEASURES.values() if measure.question)
+#: measures of the time that is spent in a state, as at the power cap
+_STATES = tuple(measure for measure in MEASURES.values() if measure.state)
 #: so many cells that a best one is not told apart from are named
 _MOST_NAMES = 3
 
@@ -53,7 +32,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that can be compared: of one model, platform and workload, all simulated or none."""
+    """Cells that compete: they do the same work in one place, measured alike, and
+    are all simulated or none are.
+    """
 
     name: str
     answers: tuple[Answer, ...]
@@ -64,15 +45,14 @@ class Group:
 
 def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
     """What there is to say of each group of cells, in order; ``labels`` are by cell."""
-    divided: dict[tuple[str, ...], list[Row]] = {}
-    for cell in cells:
-        divided.setdefault((cell["model"], cell["platform"], cell["workload"]), []).append(cell)
+    divided = sorted(cell_axes.alike(cells, cell_axes.of_roles("layout", "option")), key=_place)
     found = []
-    for key in sorted(divided, key=_place):
-        model, platform, workload = key
-        several = len({other for *place, other in divided if place == [model, platform]}) > 1
-        name = f"{model} on {platform}" + (f", {workload}" if several else "")
-        done = [cell for cell in divided[key] if completed(cell)]
+    for group in divided:
+        model, platform = group[0]["model"], group[0]["platform"]
+        beside = [g[0] for g in divided if (g[0]["model"], g[0]["platform"]) == (model, platform)]
+        told = cell_axes.differences(beside, cell_axes.of_roles("layout", "option"))
+        name = ", ".join([f"{model} on {platform}", *told[beside.index(group[0])]])
+        done = [cell for cell in group if completed(cell)]
         if not done:
             found.append(Group(name, (), "no cell has completed.", ""))
             continue
@@ -86,9 +66,9 @@ def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
     return found
 
 
-def _place(key: tuple[str, ...]) -> tuple[object, ...]:
+def _place(group: Sequence[Row]) -> tuple[object, ...]:
     """By model and platform; pre-training comes first."""
-    model, platform, workload = key
+    model, platform, workload = (group[0][name] for name in ("model", "platform", "workload"))
     return natural(model), natural(platform), workload != "pretrain", natural(workload)
 
 
@@ -99,59 +79,55 @@ def _group(name: str, done: Sequence[Row], labels: Mapping[str, str]) -> Group:
         instead = f"One cell alone has completed, {alone}: there is none to compare it with."
         return Group(name, (), instead, throttled)
     answers = [
-        _answer(question, quantity, choose, done, labels)
-        for question, quantity, choose in _QUESTIONS
-        if quantity.measure not in inapplicable(done[0]["workload"])
+        _answer(measure, done, labels) for measure in _ASKED if measure.applies(done[0]["workload"])
     ]
     return Group(name, tuple(answers), "", throttled)
 
 
-def _answer(
-    question: str,
-    quantity: Quantity,
-    choose: Callable[..., Row],
-    done: Sequence[Row],
-    labels: Mapping[str, str],
-) -> Answer:
-    measure = quantity.measure
-    known = [cell for cell in done if cell[measure] is not None]
+def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str]) -> Answer:
+    name, question = measure.name, measure.question
+    known = [cell for cell in done if cell[name] is not None]
     if len(known) < 2:
         some = "only one completed cell has" if known else "no completed cell has"
         return Answer(question, None, "", "", f"{some} this measure.")
-    best = choose(known, key=lambda cell: cell[measure])
+    best = _best(known, measure)
     others = [cell for cell in known if cell is not best]
-    rest = _certainty(best, others, choose, quantity, labels)
+    rest = _certainty(best, others, measure, labels)
     if missing := len(done) - len(known):
         rest += f" {counted(missing, 'completed cell')} {'lacks' if missing == 1 else 'lack'} it."
-    return Answer(question, best, labels[best["cell"]], _value(best, quantity), rest)
+    return Answer(question, best, labels[best["cell"]], _value(best, measure), rest)
 
 
-def _value(cell: Row, quantity: Quantity) -> str:
-    text, interval, _ = shown(cell, quantity)
-    return f"{text} {quantity.unit}" + (f" ({interval})" if interval else "")
+def _best(cells: Sequence[Row], measure: Measure) -> Row:
+    choose = max if measure.better == "most" else min
+    return choose(cells, key=lambda cell: cell[measure.name])
+
+
+def _value(cell: Row, measure: Measure) -> str:
+    text, interval, _ = shown(cell, measure)
+    return f"{text} {measure.people_unit}" + (f" ({interval})" if interval else "")
 
 
 def _certainty(
     best: Row,
     others: Sequence[Row],
-    choose: Callable[..., Row],
-    quantity: Quantity,
+    measure: Measure,
     labels: Mapping[str, str],
 ) -> str:
     """How sure it is that a cell is the best: whether an interval of another reaches into its own.
 
     One run has no interval, so that nothing can be said; it then is said whom it concerns.
     """
-    measure = quantity.measure
-    low, high = f"{measure}_low", f"{measure}_high"
-    runner = choose(others, key=lambda cell: cell[measure])
+    name = measure.name
+    low, high = f"{name}_low", f"{name}_high"
+    runner = _best(others, measure)
     if best["completed"] < 2:
         return (
-            f"Next is {labels[runner['cell']]}, {_value(runner, quantity)}; with one run of the "
+            f"Next is {labels[runner['cell']]}, {_value(runner, measure)}; with one run of the "
             "best, how sure that order is cannot be told."
         )
     overlapping = [cell for cell in others if cell[low] <= best[high] and cell[high] >= best[low]]
-    overlapping.sort(key=lambda cell: abs(cell[measure] - best[measure]))
+    overlapping.sort(key=lambda cell: abs(cell[name] - best[name]))
     if overlapping:
         names = [labels[cell["cell"]] for cell in overlapping[:_MOST_NAMES]]
         more = len(overlapping) - len(names)
@@ -159,12 +135,12 @@ def _certainty(
         return f"Not told apart from {told}: their intervals overlap."
     if single := [cell for cell in others if cell["completed"] < 2]:
         return (
-            f"Next is {labels[runner['cell']]}, {_value(runner, quantity)}; no interval overlaps, "
+            f"Next is {labels[runner['cell']]}, {_value(runner, measure)}; no interval overlaps, "
             f"but {counted(len(single), 'other cell')} {'has' if len(single) == 1 else 'have'} one "
             "run and no interval."
         )
     return (
-        f"Next is {labels[runner['cell']]}, {_value(runner, quantity)}; no other cell's interval "
+        f"Next is {labels[runner['cell']]}, {_value(runner, measure)}; no other cell's interval "
         "overlaps."
     )
 
@@ -172,18 +148,19 @@ def _certainty(
 def _throttled(done: Sequence[Row], labels: Mapping[str, str]) -> str:
     """Which cells were throttled by what, and which of them the most; "" where nothing is known."""
     parts = []
-    for cause in _CAUSES:
-        known = [cell for cell in done if cell[cause.measure] is not None]
-        some = [cell for cell in known if cell[cause.measure] > 0]
+    for measure in _STATES:
+        name = measure.name
+        known = [cell for cell in done if cell[name] is not None]
+        some = [cell for cell in known if cell[name] > 0]
         if not known:
             continue
         if not some:
-            parts.append(f"none {cause.heading}")
+            parts.append(f"none {measure.state}")
             continue
-        most = max(some, key=lambda cell: cell[cause.measure])
-        alone = sum(cell[cause.measure] == most[cause.measure] for cell in some) == 1
-        worst = f"most of all {labels[most['cell']]}, {_value(most, cause)}"
-        tied = f"up to {shown(most, cause)[0]} {cause.unit}"
+        most = max(some, key=lambda cell: cell[name])
+        alone = sum(cell[name] == most[name] for cell in some) == 1
+        worst = f"most of all {labels[most['cell']]}, {_value(most, measure)}"
+        tied = f"up to {shown(most, measure)[0]} {measure.people_unit}"
         number = f"{len(some)} of {counted(len(known), 'cell')}"
-        parts.append(f"{number} {cause.heading}, {worst if alone else tied}")
+        parts.append(f"{number} {measure.state}, {worst if alone else tied}")
     return "; ".join(parts)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import CELLS, GPUS, KERNELS, RUNS, SERIES, STEP_TIMES, TRACES, Column
+from workflow_lib.records import TABLES, SweepPaths
 from workflow_lib.report.cells import Row
 
 
@@ -33,15 +32,20 @@ def read_tables(directory: Path) -> Tables:
     Raises FileNotFoundError without ``cells``, ``runs`` or ``gpus.parquet``; the others may be
     absent. Raises RecordError where one is damaged or was written by another version.
     """
+    paths = SweepPaths(directory)
     return Tables(
-        tuple(read_table(directory / "cells.parquet", CELLS).to_dicts()),
-        tuple(read_table(directory / "runs.parquet", RUNS).to_dicts()),
-        tuple(read_table(directory / "gpus.parquet", GPUS).to_dicts()),
-        _read_if_there(directory / "steps.parquet", STEP_TIMES),
-        _read_if_there(directory / "series.parquet", SERIES),
-        _read_if_there(directory / "kernels.parquet", KERNELS),
-        _read_if_there(directory / "traces.parquet", TRACES),
+        tuple(_read(paths, "cells").to_dicts()),
+        tuple(_read(paths, "runs").to_dicts()),
+        tuple(_read(paths, "gpus").to_dicts()),
+        *(
+            _read(paths, name) if paths.table(name).exists() else None
+            for name in ("steps", "series", "kernels", "traces")
+        ),
     )
+
+
+def _read(paths: SweepPaths, name: str) -> pl.DataFrame:
+    return read_table(paths.table(name), TABLES[name].columns)
 
 
 def by_cell(frame: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
@@ -60,7 +64,3 @@ def by_cell(frame: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
         cell: frame.slice(begin, length)
         for cell, begin, length in zip(runs["value"], begins, runs["len"], strict=True)
     }
-
-
-def _read_if_there(path: Path, columns: Sequence[Column]) -> pl.DataFrame | None:
-    return read_table(path, columns) if path.exists() else None

@@ -13,8 +13,8 @@ from matplotlib.patches import Patch
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.labels import fate, short_labels
 from workflow_lib.report.marks import in_words, tell
-from workflow_lib.report.short_names import fate, short_labels
 from workflow_lib.report.tables import Tables
 
 SUBJECT = "Causes of throttling"

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.short_names import fate
+from workflow_lib.report.labels import fate
 from workflow_lib.report.tables import Tables, by_cell
 
 #: with more steps than this, only their beginnings are marked, at the bottom

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workflow_lib.records import inapplicable
+from workflow_lib.records import Measure, inapplicable
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.quantities import Quantity, counted
+from workflow_lib.words import counted
 
 
 def has_values(measure: str, cells: Iterable[Row]) -> bool:
@@ -17,7 +17,7 @@ def has_values(measure: str, cells: Iterable[Row]) -> bool:
     return any(cell[measure] is not None for cell in cells)
 
 
-def left_out(quantities: Sequence[Quantity], cells: Sequence[Row], runs: Iterable[Row]) -> str:
+def left_out(shown: Sequence[Measure], cells: Sequence[Row], runs: Iterable[Row]) -> str:
     """Which of a table's columns no cell has a value for: "A, B (why); C", or "".
 
     The reason is there where it is one and the same in all runs that lack the measure.
@@ -27,11 +27,11 @@ def left_out(quantities: Sequence[Quantity], cells: Sequence[Row], runs: Iterabl
         for column, reason in _reasons(run).items():
             why.setdefault(column, set()).add(reason)
     headings: dict[str, list[str]] = {}
-    for quantity in quantities:
-        if not has_values(quantity.measure, cells):
-            reasons = why.get(quantity.measure, set())
+    for measure in shown:
+        if not has_values(measure.name, cells):
+            reasons = why.get(measure.name, set())
             text = f" ({next(iter(reasons))})" if len(reasons) == 1 else ""
-            headings.setdefault(text, []).append(f"“{quantity.heading}”")
+            headings.setdefault(text, []).append(f"“{measure.heading}”")
     return "; ".join(", ".join(of_reason) + text for text, of_reason in headings.items())
 
 
@@ -63,5 +63,5 @@ def unmeasured(runs: Iterable[Row]) -> list[dict[str, Any]]:
 def _reasons(run: Row) -> dict[str, str]:
     """Why a run lacks what its workload has."""
     reasons: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
-    meant = reasons.keys() - inapplicable(run["workload"])
+    meant = reasons.keys() - set(inapplicable(run["workload"]))
     return {column: reasons[column] for column in meant}
