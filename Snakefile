@@ -28,7 +28,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        [f"{RESULTS}/sweeps/{sweep}/report.html" for sweep in CHOSEN_SWEEPS],
+        [str(sweep_paths(sweep).report) for sweep in CHOSEN_SWEEPS],
         # Named here too: a report that is younger than a missing outcome does not make up for it.
         [run_file(run, "outcome.json") for sweep in CHOSEN_SWEEPS for run in runs_of(sweep)],
 

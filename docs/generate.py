@@ -82,37 +82,7 @@ _TABLES = (
     ("telemetry/&lt;node&gt;-host.csv", "One row a second.", records.HOST_SAMPLES),
     ("steps/rank&lt;n&gt;.csv", "One row a step and rank.", records.STEPS),
     ("plan.parquet", "One row a cell that the sweep asks for.", records.PLAN),
-    ("runs.parquet", "One row a run of every feasible cell.", records.RUNS),
-    ("gpus.parquet", "One row a GPU and run, over the measured steps.", records.GPUS),
-    (
-        "overhead.parquet",
-        "One row a sampling rate and run, of the runs in which rates take turns.",
-        records.OVERHEAD,
-    ),
-    ("cells.parquet", "One row a cell of the plan.", records.CELLS),
-    (
-        "steps.parquet",
-        "One row a run and step, of the runs that completed, or whose telemetry alone is invalid. "
-        "Beside each run, too.",
-        records.STEP_TIMES,
-    ),
-    (
-        "series.parquet",
-        "One row a GPU and interval, over the steps of a cell's first completed run. Beside each "
-        "run, too.",
-        records.SERIES,
-    ),
-    (
-        "kernels.parquet",
-        "One row a rank, kernel class, process group and fabric of a profiled run; in the run's "
-        "`traces/`, too.",
-        records.KERNELS,
-    ),
-    (
-        "traces.parquet",
-        "One row a rank of a profiled run; in the run's `traces/`, too.",
-        records.TRACES,
-    ),
+    *((f"{name}.parquet", kind.rows, kind.columns) for name, kind in records.TABLES.items()),
     (
         "comparison.parquet",
         "One row a pair of cells and measure, of "
@@ -245,7 +215,7 @@ def _columns() -> str:
         if columns is records.CELLS:
             shown = _without_measures(shown)
             sentence += (
-                " Ends with every measure of [runs.parquet](#runsparquet), from `measured_steps` "
+                " Ends with every measure of [runs.parquet](#runsparquet), from `counted_steps` "
                 "on, three times, as numbers: `<measure>` is the median over the cell's completed "
                 "runs, `<measure>_low` and `<measure>_high` the lowest and highest. Null unless "
                 "every completed run has it."
@@ -257,7 +227,7 @@ def _columns() -> str:
 def _without_measures(columns: Sequence[Column]) -> Sequence[Column]:
     """The columns of a cell that are no measure. Raises ValueError where the rest is not thrice."""
     names = [column.name for column in columns]
-    thrice = [m.name + end for m in records.MEASURES for end in ("", "_low", "_high")]
+    thrice = [name + end for name in records.MEASURES for end in ("", "_low", "_high")]
     own = names[: len(names) - len(thrice)]
     if names != own + thrice:
         raise ValueError("CELLS does not end with each measure thrice: describe it in _columns()")

@@ -45,29 +45,25 @@ rule collect:
     input:
         summaries,
         traces=trace_tables,
-        plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
+        plan=str(sweep_paths().plan),
         sources=analysis_sources(),
     output:
+        **{name: sweep_table(name) for name in TABLES if name not in ("runs", "cells")},
+        # Two are in `snakemake --report`, too.
         runs=report(
-            f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
+            sweep_table("runs"),
             caption="../workflow_lib/report/captions/runs.rst",
             category="{sweep}",
             subcategory="Tables",
             labels={"table": "runs: one row a run"},
         ),
         cells=report(
-            f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
+            sweep_table("cells"),
             caption="../workflow_lib/report/captions/cells.rst",
             category="{sweep}",
             subcategory="Tables",
             labels={"table": "cells: one row a cell"},
         ),
-        gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
-        overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
-        steps=f"{RESULTS}/sweeps/{{sweep}}/steps.parquet",
-        series=f"{RESULTS}/sweeps/{{sweep}}/series.parquet",
-        kernels=f"{RESULTS}/sweeps/{{sweep}}/kernels.parquet",
-        traces=f"{RESULTS}/sweeps/{{sweep}}/traces.parquet",
     log:
         f"{RESULTS}/logs/collect/{{sweep}}.log",
     group:

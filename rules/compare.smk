@@ -1,15 +1,12 @@
 # Two sweeps side by side. The tables of both are made if they are not there: to compare what lies
 # elsewhere, `make compare`.
 
+COMPARED = ("cells", "runs", "gpus")
+
 
 rule compare:
     input:
-        a=f"{RESULTS}/sweeps/{{a}}/cells.parquet",
-        b=f"{RESULTS}/sweeps/{{b}}/cells.parquet",
-        runs_a=f"{RESULTS}/sweeps/{{a}}/runs.parquet",
-        runs_b=f"{RESULTS}/sweeps/{{b}}/runs.parquet",
-        gpus_a=f"{RESULTS}/sweeps/{{a}}/gpus.parquet",
-        gpus_b=f"{RESULTS}/sweeps/{{b}}/gpus.parquet",
+        **{f"{name}_{side}": sweep_table(name, f"{{{side}}}") for side in "ab" for name in COMPARED},
         sources=source_files("comparison", "report", "records"),
     output:
         page=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.html",
@@ -23,8 +20,8 @@ rule compare:
     conda:
         "../envs/workflow.yaml"
     params:
-        a=subpath(input.a, parent=True),
-        b=subpath(input.b, parent=True),
+        a=subpath(input.cells_a, parent=True),
+        b=subpath(input.cells_b, parent=True),
         directory=subpath(output.page, parent=True),
     shell:
         "python -m workflow_lib.comparison {params.a:q} {params.b:q}"

@@ -7,7 +7,7 @@ rule plan:
         source_files("cells.py", "config", "feasibility.py", "formulas.py", "memory"),
         source_files("plan.py", "study.py", "training/capabilities.py"),
     output:
-        f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
+        str(sweep_paths().plan),
     log:
         f"{RESULTS}/logs/plan/{{sweep}}.log",
     conda:

@@ -6,17 +6,11 @@ report: "../workflow_lib/report/captions/workflow.rst"
 
 rule figures:
     input:
-        runs=f"{RESULTS}/sweeps/{{sweep}}/runs.parquet",
-        cells=f"{RESULTS}/sweeps/{{sweep}}/cells.parquet",
-        gpus=f"{RESULTS}/sweeps/{{sweep}}/gpus.parquet",
-        others=[
-            f"{RESULTS}/sweeps/{{sweep}}/{table}.parquet"
-            for table in ("steps", "series", "kernels", "traces")
-        ],
+        **{name: sweep_table(name) for name in TABLES},
         sources=source_files("report", "records"),
     output:
         report(
-            directory(f"{RESULTS}/sweeps/{{sweep}}/figures"),
+            directory(str(sweep_paths().figures)),
             patterns=["{figure}.svg"],
             caption="../workflow_lib/report/captions/figure.rst",
             category="{sweep}",
@@ -39,13 +33,13 @@ rule figures:
 
 rule page:
     input:
-        figures=f"{RESULTS}/sweeps/{{sweep}}/figures",
-        plan=f"{RESULTS}/sweeps/{{sweep}}/plan.parquet",
-        overhead=f"{RESULTS}/sweeps/{{sweep}}/overhead.parquet",
+        **{name: sweep_table(name) for name in TABLES},
+        figures=str(sweep_paths().figures),
+        plan=str(sweep_paths().plan),
         sources=source_files("report", "records"),
     output:
         report(
-            f"{RESULTS}/sweeps/{{sweep}}/report.html",
+            str(sweep_paths().report),
             caption="../workflow_lib/report/captions/page.rst",
             category="{sweep}",
             subcategory="Page",

@@ -11,6 +11,7 @@ sys.path.insert(0, workflow.basedir)
 
 from workflow_lib import cells, results
 from workflow_lib.config import Invocation
+from workflow_lib.records import TABLES
 from workflow_lib.study import ConfigError, checked, load_study, lookup
 
 try:
@@ -150,6 +151,16 @@ def summaries(wildcards):
     return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep) if not profiled(run)]
 
 
+def sweep_paths(sweep="{sweep}"):
+    """Where the files of a sweep lie; as a pattern unless it is told."""
+    return results.sweep_paths(Path(RESULTS), sweep)
+
+
+def sweep_table(name, sweep="{sweep}"):
+    """A table of a sweep."""
+    return str(sweep_paths(sweep).table(name))
+
+
 def trace_tables(wildcards):
     """The tables of every profiled run that a sweep asks for."""
     return [
@@ -190,22 +201,20 @@ def report_what_there_is():
     takes a table that is younger than those of its inputs that exist for finished.
     """
     for name, sweep in SWEEPS.items():
-        directory = results.sweep_directory(Path(RESULTS), name)
-        planned = sweep.platform == INVOCATION.platform and (directory / "plan.parquet").exists()
+        paths = sweep_paths(name)
+        planned = sweep.platform == INVOCATION.platform and paths.plan.exists()
         if not planned or all(
             Path(run_file(run, "outcome.json")).exists() for run in runs_of(name)
         ):
             continue
+        tables = [sweep_table(table, name) for table in TABLES]
         shell(
-            "python -m workflow_lib.analysis collect --plan {directory:q}/plan.parquet"
-            " --results {RESULTS:q} --output {directory:q}"
-            " && touch -d 2000-01-01 {directory:q}/runs.parquet {directory:q}/cells.parquet"
-            " {directory:q}/gpus.parquet {directory:q}/overhead.parquet"
-            " {directory:q}/steps.parquet {directory:q}/series.parquet"
-            " {directory:q}/kernels.parquet {directory:q}/traces.parquet"
-            " && python -m workflow_lib.report figures --tables {directory:q}"
-            " --output {directory:q}/figures"
+            "python -m workflow_lib.analysis collect --plan {paths.plan:q}"
+            " --results {RESULTS:q} --output {paths.directory:q}"
+            " && touch -d 2000-01-01 {tables:q}"
+            " && python -m workflow_lib.report figures --tables {paths.directory:q}"
+            " --output {paths.figures:q}"
             " && python -m workflow_lib.report page --sweep {name:q} --results {RESULTS:q}"
-            " --description={sweep.description:q} --directory {directory:q}"
-            " && echo 'Some runs have no result. What there is, and why: '{directory:q}/report.html"
+            " --description={sweep.description:q} --directory {paths.directory:q}"
+            " && echo 'Some runs have no result. What there is, and why: '{paths.report:q}"
         )

@@ -64,7 +64,7 @@ def find(root: Path) -> Iterator[RunStatus]:
     """
     planned = {
         (row["cell"], run)
-        for path in sorted((root / "sweeps").glob("*/plan.parquet"))
+        for path in sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
         for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])

@@ -66,7 +66,7 @@ class Site:
     @property
     def view(self) -> Path:
         """Where the sweep's tables are."""
-        return results.sweep_directory(self.results, f"{SWEEP}-{self.platform}")
+        return results.sweep_paths(self.results, f"{SWEEP}-{self.platform}").directory
 
     @property
     def submissions(self) -> Path:

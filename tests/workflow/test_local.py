@@ -237,7 +237,7 @@ def test_a_sampler_that_dies_leaves_training_alone_and_its_figures_are_kept(chec
     (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
     assert row["outcome"] == "telemetry_invalid"
     assert "SIGKILL" in row["cause"]
-    assert row["measured_steps"] == 12
+    assert row["counted_steps"] == 12
     assert row["tokens_per_s"] > 0
     assert row["energy_j"] is None
     assert "Trained to the end, but not watched" in (view / "report.html").read_text()

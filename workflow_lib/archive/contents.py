@@ -59,7 +59,7 @@ def files_of(
             files[path.relative_to(checkout).as_posix()] = path
     for path in configuration.rglob("*.yaml"):
         files[f"{CONFIGURATION}/{path.relative_to(configuration).as_posix()}"] = path
-    directories = [results.sweep_directory(results_directory, sweep.name)]
+    directories = [results.sweep_paths(results_directory, sweep.name).directory]
     for cell, run, paths in runs_of(sweep, results_directory):
         _refuse_under_way(cell, run, paths)
         directories.append(paths.directory)

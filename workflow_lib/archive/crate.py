@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from workflow_lib.archive import versions
 from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product
+from workflow_lib.records import TABLES
 
 METADATA_NAME = "ro-crate-metadata.json"
 
@@ -37,16 +38,9 @@ _MEDIA_TYPES = {
     ".yaml": "application/yaml",
 }
 _WHAT = {
-    "cells.parquet": "One row a cell: medians over its runs, with intervals",
-    "gpus.parquet": "One row a GPU and run",
-    "kernels.parquet": "Kernels of profiled runs, by class",
-    "overhead.parquet": "What sampling cost, one row a run and rate",
+    **{f"{name}.parquet": kind.rows.partition(".")[0] for name, kind in TABLES.items()},
     "plan.parquet": "The sweep's cells, with estimates; infeasible ones with the reason",
     "report.html": "Everything on one page; opens in a browser, without a network",
-    "runs.parquet": "One row a run",
-    "series.parquet": "GPUs over time",
-    "steps.parquet": "One row a run and step",
-    "traces.parquet": "How the time of each rank of profiled runs divides",
     "tokens.json": "A tokenised corpus: its sources and checksum",
     "columns.md": "What every column of the tables means, with its unit",
     "files.md": "What every file means",

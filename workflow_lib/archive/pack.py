@@ -78,7 +78,7 @@ def pack(
 
 
 def _refuse_old_plan(sweep: Sweep, configuration: Path, results_directory: Path) -> None:
-    path = results.sweep_directory(results_directory, sweep.name) / "plan.parquet"
+    path = results.sweep_paths(results_directory, sweep.name).plan
     if not read_table(path, PLAN).equals(plan.table([sweep])):
         raise ArchiveError(
             f"{path} is not what {configuration} plans now: it was edited since, or is another "

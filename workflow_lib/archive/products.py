@@ -29,17 +29,17 @@ def make_products(sweep: Sweep, results_directory: Path) -> None:
 
     Raises RecordError and OSError where raw files are damaged or missing.
     """
-    directory = results.sweep_directory(results_directory, sweep.name)
-    write_table(plan.table([sweep]), directory / "plan.parquet")
+    paths = results.sweep_paths(results_directory, sweep.name)
+    write_table(plan.table([sweep]), paths.plan)
     cores = os.cpu_count() or 1
     measured = []
-    for _, run, paths in runs_of(sweep, results_directory):
-        if paths.outcome.is_file() and run == results.PROFILED_RUN:
-            analyse_run(paths.directory)
-        elif paths.outcome.is_file():
-            measured.append(paths.directory)
+    for _, run, of_run in runs_of(sweep, results_directory):
+        if of_run.outcome.is_file() and run == results.PROFILED_RUN:
+            analyse_run(of_run.directory)
+        elif of_run.outcome.is_file():
+            measured.append(of_run.directory)
     if problems := reduce_runs(measured, min(cores, _MOST_PROCESSES)):
         raise RecordError("\n".join(problems))
-    collect(directory / "plan.parquet", results_directory, directory)
-    write_figures_of(directory, directory / "figures", cores)
-    write_page(sweep.name, sweep.description, results_directory, directory)
+    collect(paths.plan, results_directory, paths.directory)
+    write_figures_of(paths.directory, paths.figures, cores)
+    write_page(sweep.name, sweep.description, results_directory, paths.directory)
