@@ -24,6 +24,7 @@ from workflow_lib.config import (
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records import Cell, Degrees, Model, Training
 from workflow_lib.records.axes import fields
+from workflow_lib.records.formats import CELL_FORMAT
 from workflow_lib.study import Study, lookup
 from workflow_lib.training import capabilities
 
@@ -208,6 +209,7 @@ def _cell(
         telemetry=_telemetry(platform, spec.protocol),
         nodes=-(-gpus // platform.gpus_per_node),
         software=_software(platform),
+        format=CELL_FORMAT,
     )
     digest = _digest(draft, defined)
     name = f"{degrees.name}_{training.name}_{digest}"
@@ -267,6 +269,7 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
     correct one must not train anything again.
     """
     plain = dataclasses.asdict(cell)
+    del plain["format"]
     hardware = plain.pop("hardware")
     for field in fields(records.Hardware):
         if field.axis.role != "analysis":

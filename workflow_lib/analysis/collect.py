@@ -191,7 +191,7 @@ def _check_identity(
     paths: RunPaths, run: Mapping[str, Any], cell: Mapping[str, Any], repeat: int
 ) -> None:
     for name in _NAMES:
-        if run.get(name) != cell[name]:
+        if run.get(name) != cell[name] and not (name == "data_definition" and run[name] is None):
             raise RecordError(
                 f"{paths.summary}: {name} is {run.get(name)!r}, but the plan has {cell[name]!r}; "
                 "the run is of another cell: move it away, or reduce it anew"

@@ -21,6 +21,8 @@ DECLARATION_NAME = "bagit.txt"
 INFORMATION_NAME = "bag-info.txt"
 MANIFEST_NAME = "manifest-sha256.txt"
 TAG_MANIFEST_NAME = "tagmanifest-sha256.txt"
+#: what bag-info.txt calls the number of the archive's format
+FORMAT_LABEL = "Triptych-Format"
 PAYLOAD = "data/"
 DECLARATION = "BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
 CHUNK_BYTES = 1 << 20

@@ -11,11 +11,12 @@ from pathlib import Path
 from workflow_lib import plan, results
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.archive import versions
-from workflow_lib.archive.bag import ArchiveError, write_bag
+from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
 from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
 from workflow_lib.records import PLAN, read_outcome
+from workflow_lib.records.formats import ARCHIVE_FORMAT
 from workflow_lib.study import load_study, lookup
 
 
@@ -70,6 +71,7 @@ def pack(
         "Bagging-Date": published.isoformat(),
         "External-Description": f"Sweep {sweep.name}: {sweep.description}",
         "External-Identifier": sweep.name,
+        FORMAT_LABEL: str(ARCHIVE_FORMAT),
     }
     midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
     write_bag(archive, files, sizes, texts, information, midnight)

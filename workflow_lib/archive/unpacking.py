@@ -18,12 +18,14 @@ from workflow_lib.archive.bag import (
     CHUNK_BYTES,
     DECLARATION,
     DECLARATION_NAME,
+    FORMAT_LABEL,
     INFORMATION_NAME,
     MANIFEST_NAME,
     PAYLOAD,
     TAG_MANIFEST_NAME,
     ArchiveError,
 )
+from workflow_lib.records.formats import ARCHIVE_FORMAT, newer
 
 #: bytes of a file about the payload: a manifest of a million files has an eighth of a gigabyte
 _LONGEST_TAG_FILE = 1 << 28
@@ -61,6 +63,7 @@ def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_byt
         with zipfile.ZipFile(archive) as source:
             opened = _Opened(archive, source, _files(archive, source, maximum_bytes))
             information = opened.information()
+            _refuse_newer(archive, information.get(FORMAT_LABEL, "1"))
             expected = opened.manifest(MANIFEST_NAME)
             payload = {name for name in opened.files if name.startswith(PAYLOAD)}
             problems = _unlike(payload, expected)
@@ -80,6 +83,12 @@ def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_byt
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Bag({name.removeprefix(PAYLOAD): expected[name] for name in expected}, information)
+
+
+def _refuse_newer(archive: Path, found: str) -> None:
+    number = int(found) if found.isdecimal() else found
+    if problem := newer(number, ARCHIVE_FORMAT):
+        raise ArchiveError(f"{archive}: {problem}")
 
 
 def _files(

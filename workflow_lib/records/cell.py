@@ -268,15 +268,15 @@ class Data:
     kind: Annotated[
         Literal["text", "synthetic"], Axis("text or synthetic", "work", column="data_kind")
     ]
-    #: "" in records of before it was kept
     definition: Annotated[
-        str,
+        str | None,
         Axis(
-            "eight digits of a SHA-256 over what that file says, its description apart",
+            "eight digits of a SHA-256 over what that file says, its description apart; null in "
+            "runs of version 0.1, which did not keep it",
             "work",
             column="data_definition",
         ),
-    ] = ""
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -391,6 +391,8 @@ class Cell:
             "place",
         ),
     ]
+    #: of the record itself: see :mod:`workflow_lib.records.formats`
+    format: int = 1
 
     @property
     def parallelism(self) -> str:

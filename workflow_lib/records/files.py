@@ -12,11 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from workflow_lib.records.cell import Cell
+from workflow_lib.records.formats import CELL_FORMAT, newer
 from workflow_lib.records.outcomes import OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.whole_files import whole_file
 
 Record = TypeVar("Record")
+
+#: the newest format that is read of each record that has a number
+_FORMATS: Mapping[type, int] = {Cell: CELL_FORMAT}
 
 
 class RecordError(ValueError):
@@ -69,6 +74,9 @@ def read_record(path: Path, kind: type[Record]) -> Record:
     ``kind``.
     """
     plain = read_json(path)
+    known = _FORMATS.get(kind)
+    if known and isinstance(plain, dict) and (problem := newer(plain.get("format", 1), known)):
+        raise RecordError(f"{path}: {problem}")
     try:
         value = _decode(plain, kind, kind.__name__)
     except RecordError as error:
