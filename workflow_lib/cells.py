@@ -24,6 +24,7 @@ from workflow_lib.config import (
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records import Cell, Degrees, Model, Training
 from workflow_lib.records.axes import fields
+from workflow_lib.records.cell_axes import AXES
 from workflow_lib.records.formats import CELL_FORMAT
 from workflow_lib.study import Study, lookup
 from workflow_lib.training import capabilities
@@ -113,14 +114,15 @@ def _points(block: Block, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
 
 def _excluded(cell: Cell, exclusion: Exclusion) -> bool:
     """Whether an exclusion names the cell, with all of its options settled."""
-    actual = {
-        **dataclasses.asdict(cell.training),
-        **dataclasses.asdict(cell.degrees),
-        "platform": cell.hardware.platform,
-        "model": cell.model.name,
-    }
-    wanted = {key: axis for key, axis in exclusion if axis is not None}
-    return all(actual[key] in values(axis) for key, axis in wanted.items())
+    for name, wanted in exclusion:
+        if wanted is None:
+            continue
+        axis = AXES[name]
+        # A list is any of its values, unless the axis is a list itself.
+        any_of = [axis.stored(wanted)] if axis.field.is_nested else values(wanted)
+        if axis.of(cell) not in any_of:
+            return False
+    return True
 
 
 def _plan(

@@ -8,7 +8,7 @@ from typing import Any
 
 from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import CountedEnergy, rate_within
-from workflow_lib.analysis.known import Known, Values, known, merged, reasons_text, scaled
+from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording
 from workflow_lib.records import GPUS, Hardware, measures
@@ -103,7 +103,7 @@ class Gpu:
         difference = compared[0] / compared[1] - 1 if compared else None
         return {
             "energy_j": energy,
-            "power_mean_w": scaled(energy, 1 / self.window.duration_s),
+            "power_mean_w": over(energy, self.window.duration_s),
             "power_peak_w": self._of_look("power_w", "peak", problem),
             "power_source": (None, problem) if problem else known(self.power_source, _NONE_INSIDE),
             "energy_counter_j": (None, package)
@@ -126,7 +126,8 @@ class Gpu:
                 problem = self._package_reason(hardware.gpus_per_package) or problem
             if reading.statistic == "mean":
                 whole = self._of_look(column, "integral", problem)
-                found[measure.name] = scaled(whole, reading.factor / self.window.duration_s)
+                mean = over(whole, self.window.duration_s)
+                found[measure.name] = scaled(mean, reading.factor)
             else:
                 value = self._of_look(column, reading.statistic, problem)
                 found[measure.name] = scaled(value, reading.factor)

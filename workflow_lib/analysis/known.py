@@ -29,6 +29,11 @@ def scaled(value: Known, factor: float) -> Known:
     return (None, value[1]) if value[0] is None else (value[0] * factor, "")
 
 
+def over(value: Known, divisor: float) -> Known:
+    """A value divided."""
+    return (None, value[1]) if value[0] is None else (value[0] / divisor, "")
+
+
 def merged(*parts: Values) -> Values:
     """Values of different columns together. Raises ValueError where a column is in two parts."""
     whole: Values = {}

@@ -17,7 +17,7 @@ from workflow_lib.analysis.gpus import (
     empty_row,
 )
 from workflow_lib.analysis.integrals import Floats
-from workflow_lib.analysis.known import Known, Values, known, reasons_text, scaled
+from workflow_lib.analysis.known import Known, Values, known, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.records import Hardware, measures
@@ -182,10 +182,11 @@ def _of_host(
         if problem := _host_problem(recording, reading, look, window):
             found[measure.name] = None, f"{recording.node}: {problem}"
         elif look is not None:
-            name = "integral" if reading.statistic == "mean" else reading.statistic
-            per_s = window.duration_s if reading.statistic == "mean" else 1.0
-            value = known(look[name], f"{recording.node}: {reading.column}: {_NONE_INSIDE}")
-            found[measure.name] = scaled(value, reading.factor / per_s)
+            is_mean = reading.statistic == "mean"
+            value = look["integral" if is_mean else reading.statistic]
+            reason = f"{recording.node}: {reading.column}: {_NONE_INSIDE}"
+            whole = over(known(value, reason), window.duration_s if is_mean else 1.0)
+            found[measure.name] = scaled(whole, reading.factor)
     return found
 
 

@@ -128,6 +128,12 @@ class Exclusion(TrainingAxes):
     """Data-parallel degree, rest resolved."""
     ep: Axis[StrictPositive] | None = None
     """Expert-parallel degree."""
+    virtual_stages: Axis[StrictPositive] | None = None
+    """Chunks of the model on each pipeline rank."""
+    stage_layers: Annotated[tuple[StrictPositive, ...], Field(strict=False)] | None = None
+    """Layers of each stage: exactly these."""
+    gpu_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] | None = None
+    """The node's GPU of each local rank: exactly these."""
 
 
 class SweepSpec(Strict):

@@ -48,7 +48,12 @@ class CellAxis:
 
     def of(self, cell: Cell) -> Any:
         """A cell's value, as tables hold it."""
-        value = getattr(getattr(cell, self.part) if self.part else cell, self.field.name)
+        return self.stored(
+            getattr(getattr(cell, self.part) if self.part else cell, self.field.name)
+        )
+
+    def stored(self, value: Any) -> Any:
+        """A value of the field as tables hold it."""
         if not self.field.is_nested:
             return value
         plain = dict(value) if isinstance(value, Mapping) else list(value)

@@ -1,0 +1,77 @@
+"""What older versions wrote is read, and gives the values that they gave."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from datetime import date
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tests.archive.sweeps import NAME, Study
+from tests.conftest import ROOT
+from workflow_lib.archive import pack as packing
+from workflow_lib.archive.bag import ArchiveError
+from workflow_lib.archive.rebuild import Rebuilt, rebuild
+from workflow_lib.records import Cell, RecordError, SweepPaths, read_record, write_json
+from workflow_lib.records.formats import ARCHIVE_FORMAT, CELL_FORMAT
+
+#: the demo as version 0.1 ran and packed it, on a CPU with simulated GPUs
+ARCHIVE = Path(__file__).parent / "data" / "demo-0.1.zip"
+#: columns that mean something else now, and those that name other columns
+CHANGED = {"measured_steps", "missing_reasons"}
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rebuilt, SweepPaths]:
+    into = tmp_path_factory.mktemp("older") / "rebuilt"
+    done = rebuild(ARCHIVE, into, ROOT, 1e9)
+    return done, SweepPaths(into / "results" / "sweeps" / "demo")
+
+
+def then(table: str) -> pl.DataFrame:
+    with zipfile.ZipFile(ARCHIVE) as archive:
+        name = f"demo-0.1/data/results/sweeps/demo/{table}.parquet"
+        return pl.read_parquet(io.BytesIO(archive.read(name)))
+
+
+@pytest.mark.parametrize("table", ["runs", "cells", "gpus", "steps", "series"])
+def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(
+    rebuilt: tuple[Rebuilt, SweepPaths], table: str
+) -> None:
+    before, now = then(table), pl.read_parquet(rebuilt[1].table(table))
+    names = [name for name in before.columns if name in now.columns and name not in CHANGED]
+    assert len(names) >= 0.9 * (len(before.columns) - len(CHANGED))
+    assert len(before) == len(now) > 0
+    keys = [name for name in ("cell", "run", "node", "rank", "gpu") if name in names]
+    for name in names:
+        assert before.sort(keys)[name].equals(now.sort(keys)[name]), name
+
+
+def test_nothing_of_the_archive_is_left_out(rebuilt: tuple[Rebuilt, SweepPaths]) -> None:
+    done, paths = rebuilt
+    assert done.missing == ()
+    assert paths.report.is_file()
+
+
+def test_a_record_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "cell.json"
+    write_json(path, {"format": CELL_FORMAT + 1, "new": "unknown"})
+    with pytest.raises(RecordError, match=r"cell.json: it was written in format 3 by a newer"):
+        read_record(path, Cell)
+    write_json(path, {"format": "two"})
+    with pytest.raises(RecordError, match=r"its format is 'two', expected a whole number"):
+        read_record(path, Cell)
+
+
+def test_an_archive_of_a_newer_version_is_refused(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "ARCHIVE_FORMAT", ARCHIVE_FORMAT + 1)
+    newer = tmp_path / "newer.zip"
+    day = date(2026, 1, 31)
+    packing.pack(NAME, newer, study.config, study.results, ROOT, published=day)
+    with pytest.raises(ArchiveError, match="written in format 3 by a newer version"):
+        rebuild(newer, tmp_path / "into", ROOT, 1e9)

@@ -1,0 +1,162 @@
+"""Each field of a cell is followed through everything that sets cells side by side.
+
+Two cells that differ in one field alone are never in one group, none of them is dropped, and what
+is said to differ is what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import pytest
+
+from tests.made_cells import made_cell
+from tests.report.full_matrix import cell_row
+from workflow_lib import records
+from workflow_lib.comparison.matching import best_pairs, layout_pairs
+from workflow_lib.config import Exclusion
+from workflow_lib.records import CELLS, PLAN, RUNS, Cell, cell_axes
+from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis
+from workflow_lib.report import summary
+from workflow_lib.report.labels import labels
+
+#: the figures whose cells differ in some axes alone
+VARIED = ("optimisation", "microbatch", "recomputation", "pipeline-ranks")
+PIPELINED = records.Degrees(tp=2, pp=2, dp=2)
+
+
+def other(axis: CellAxis, value: Any) -> Any:
+    """Another value of the same field."""
+    holder = Cell if not axis.part else typing.get_type_hints(Cell)[axis.part]
+    kind = typing.get_args(typing.get_type_hints(holder, include_extras=True)[axis.field.name])[0]
+    kinds = (kind, *typing.get_args(kind))
+    choices = [each for each in kinds if typing.get_origin(each) is Literal]
+    if choices:
+        return next(each for each in typing.get_args(choices[0]) if each != value)
+    if isinstance(value, Mapping):
+        return {**value, "environment.NCCL_ALGO": "Ring"}
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return 2 * value + 1
+    if isinstance(value, tuple):
+        return (*value, 3, 1)
+    return f"{value or ''}another"
+
+
+def changed(axis: CellAxis, cell: Cell) -> Cell:
+    """The same cell but for one field, and so its id."""
+    holder = getattr(cell, axis.part) if axis.part else cell
+    different = {axis.field.name: other(axis, getattr(holder, axis.field.name))}
+    if axis.part:
+        different = {axis.part: dataclasses.replace(holder, **different)}
+    return dataclasses.replace(cell, id=f"{cell.id}-{axis.name}", **different)
+
+
+def row(cell: Cell, tokens_per_s: float = 1.0) -> dict[str, Any]:
+    measured = {"tokens_per_s": tokens_per_s, "tokens_per_s_per_gpu": tokens_per_s}
+    return cell_row(records.identity(cell), **measured)
+
+
+def pair(axis: CellAxis, **options: Any) -> list[dict[str, Any]]:
+    """Two cells that differ in the axis alone, and in options that both of them have."""
+    base = made_cell(degrees=PIPELINED)
+    if axis.field.axis.only_with:
+        options = {"workload": axis.field.axis.only_with[1], **options}
+    if axis.name in options:
+        del options[axis.name]
+    training = dataclasses.replace(base.training, **options)
+    told = "-".join(f"{name}{value}" for name, value in options.items())
+    base = dataclasses.replace(base, training=training, id=f"{base.id}-{told}")
+    return [row(base), row(changed(axis, base), 2.0)]
+
+
+def each_axis() -> Iterator[Any]:
+    return (pytest.param(axis, id=name) for name, axis in AXES.items())
+
+
+def test_every_field_of_a_cell_is_an_axis() -> None:
+    fields = set()
+    for part in dataclasses.fields(Cell):
+        kind = typing.get_type_hints(Cell)[part.name]
+        inner = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else [part]
+        of = part.name if dataclasses.is_dataclass(kind) else ""
+        fields |= {(of, each.name) for each in inner}
+    declared = {(axis.part, axis.field.name) for axis in ALL_AXES.values()}
+    assert fields - declared == {("", "id"), ("", "format")}
+
+
+@pytest.mark.parametrize("axis", each_axis())
+def test_an_axis_is_a_column_of_every_table_of_cells(axis: CellAxis) -> None:
+    for table in (PLAN, RUNS, CELLS):
+        assert axis.column in table
+
+
+@pytest.mark.parametrize("axis", each_axis())
+def test_cells_that_differ_in_an_axis_are_called_by_it(axis: CellAxis) -> None:
+    cells = pair(axis)
+    assert cell_axes.differing(cells) == [axis.name]
+    for short in (False, True):
+        told = labels(cells, short=short)
+        whole = {(t, c["platform"], c["model"]) for t, c in zip(told, cells, strict=True)}
+        assert len(whole) == 2
+
+
+@pytest.mark.parametrize("figure", VARIED)
+@pytest.mark.parametrize("axis", each_axis())
+def test_a_group_of_a_figure_differs_in_its_axes_alone(axis: CellAxis, figure: str) -> None:
+    free = cell_axes.varied_by(figure)
+    variants = {"recomputation": ("none", "full"), "overlap": (False, True)}
+    variants["micro_batch_size"] = (1, 4)
+    cells = [
+        cell for name in free for value in variants[name] for cell in pair(axis, **{name: value})
+    ]
+    unique = list({cell["cell"]: cell for cell in cells}.values())
+    groups = cell_axes.alike(unique, free)
+    assert sorted(cell["cell"] for group in groups for cell in group) == sorted(
+        cell["cell"] for cell in unique
+    ), "none is dropped"
+    for group in groups:
+        assert set(cell_axes.differing(group)) <= {*free}
+    if axis.name not in free:
+        values = [{str(cell[axis.name]) for cell in group} for group in groups]
+        assert all(len(of_group) == 1 for of_group in values), "never one group"
+
+
+@pytest.mark.parametrize("axis", each_axis())
+def test_only_how_a_cell_does_its_work_competes_for_the_best(axis: CellAxis) -> None:
+    cells = pair(axis)
+    found = summary.groups(cells, {cell["cell"]: cell["cell"] for cell in cells})
+    competes = axis.role in ("layout", "option")
+    assert len(found) == (1 if competes else 2)
+    assert len({group.name for group in found}) == len(found)
+
+
+@pytest.mark.parametrize("axis", each_axis())
+def test_what_two_sweeps_may_differ_in_to_show_the_same_cell(axis: CellAxis) -> None:
+    a, b = pair(axis)
+    matches = {pair.match for pair in layout_pairs([a], [b])}
+    expected = {"dp": "other_replicas", "pp": "other_stages", "nodes": "same_layout"}
+    if axis.role == "place":
+        assert matches == {"same_layout"}
+    else:
+        assert matches == {expected.get(axis.name, "unmatched")}
+    for each in layout_pairs([a], [b]):
+        if each.match == "unmatched" and axis.name != "model":
+            assert f"the nearest differs in {axis.name}" in each.reason
+    compete = axis.role in ("layout", "option", "place")
+    assert bool(best_pairs([a], [b])) == compete
+
+
+def test_a_sweep_can_exclude_by_every_option_and_degree() -> None:
+    settable = {
+        name
+        for name, axis in AXES.items()
+        if axis.part in ("degrees", "training") and axis.role != "protocol"
+    }
+    assert settable <= Exclusion.model_fields.keys()
