@@ -9,6 +9,7 @@ tests/test_docs.py fails when one is stale.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,27 @@ from typing import Any
 from docs import backends
 from workflow_lib import config, records
 from workflow_lib.records import Column
+from workflow_lib.report.figures import KINDS
 from workflow_lib.training import capabilities
 
 DIRECTORY = Path(__file__).parent / "reference"
+
+CAPTION = Path(__file__).parents[1] / "workflow_lib" / "report" / "captions" / "figure.rst"
+
+_FIGURES = """\
+{# Made by `python -m docs.generate` from workflow_lib/report/figures. What a figure is about is the
+   first word of its file's name. #}
+{% set shown = SHOWN %}
+{% set about, limits = shown.get(snakemake.wildcards.figure.split("-")[0], ("", "")) %}
+A figure of the sweep **{{ snakemake.wildcards.sweep }}**. {{ about }}
+
+{% if limits %}
+**Limits.** {{ limits }} Energy and power come from the GPUs' own sensors, with a systematic error
+that the sweep's page states.
+{% endif %}
+
+The same figure is a PDF beside it, ``{{ snakemake.wildcards.figure }}.pdf``, for a paper's column.
+"""
 
 _NOTICE = "<!-- Made by `python -m docs.generate`; edit {source} instead. -->"
 
@@ -99,6 +118,7 @@ def pages() -> dict[Path, str]:
         DIRECTORY / "configuration.md": _configuration(),
         DIRECTORY / "columns.md": _columns(),
         DIRECTORY / "backends.md": _backends(),
+        CAPTION: _caption(),
     }
 
 
@@ -252,6 +272,15 @@ def _backends() -> str:
     for platform, rows in backends.sweep_rows(study):
         parts += [f"### {platform}", _table(("model", "layout", "ZeRO", "runs on"), rows)]
     return "\n\n".join(parts) + "\n"
+
+
+# --------------------------------------------------------------------------- captions of figures
+
+
+def _caption() -> str:
+    """The caption of every figure in Snakemake's own report, which chooses by the file's name."""
+    shown = {kind.stem: (kind.about, kind.limits) for kind in KINDS}
+    return _FIGURES.replace("SHOWN", json.dumps(shown, ensure_ascii=False, indent=2))
 
 
 def _table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

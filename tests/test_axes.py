@@ -20,8 +20,11 @@ from workflow_lib.comparison.matching import best_pairs, layout_pairs
 from workflow_lib.config import Exclusion
 from workflow_lib.records import CELLS, PLAN, RUNS, Cell, cell_axes
 from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis
-from workflow_lib.report import summary
+from workflow_lib.report.figures import KINDS
+from workflow_lib.report.figures.kernel_bars import Bar
 from workflow_lib.report.labels import labels
+from workflow_lib.report.page import summary
+from workflow_lib.report.tables import Tables
 
 #: the figures whose cells differ in some axes alone
 VARIED = ("optimisation", "microbatch", "recomputation", "pipeline-ranks")
@@ -59,7 +62,8 @@ def changed(axis: CellAxis, cell: Cell) -> Cell:
 
 
 def row(cell: Cell, tokens_per_s: float = 1.0) -> dict[str, Any]:
-    measured = {"tokens_per_s": tokens_per_s, "tokens_per_s_per_gpu": tokens_per_s}
+    names = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "decode_tokens_per_j")
+    measured = dict.fromkeys((*names, "decode_tokens_per_s_per_gpu"), tokens_per_s)
     return cell_row(records.identity(cell), **measured)
 
 
@@ -126,6 +130,40 @@ def test_a_group_of_a_figure_differs_in_its_axes_alone(axis: CellAxis, figure: s
     if axis.name not in free:
         values = [{str(cell[axis.name]) for cell in group} for group in groups]
         assert all(len(of_group) == 1 for of_group in values), "never one group"
+
+
+def cells_of(item: Any) -> list[Mapping[str, Any]]:
+    """The cells of an item of a figure: a cell, a bar, or a labelled group of cells."""
+    if isinstance(item, Bar):
+        return [item.cell]
+    if isinstance(item, tuple) and isinstance(item[1], str):
+        return list(item[0])
+    return [item] if isinstance(item, dict) else list(item)
+
+
+@pytest.mark.parametrize("axis", each_axis())
+def test_every_figure_has_both_cells_and_says_which_is_which(axis: CellAxis) -> None:
+    options = [{"recomputation": "none"}, {"recomputation": "full"}, {"micro_batch_size": 4}]
+    cells = {cell["cell"]: cell for each in options for cell in pair(axis, **each)}
+    # Where the axis itself is varied, each option has both of its values.
+    tables = Tables(tuple(cells.values()), (), ())
+    drawn = {kind.stem: list(kind.divide(tables)) for kind in KINDS}
+    assert {"parallelism", "energy", "optimisation", "microbatch"} <= {
+        stem for stem, divisions in drawn.items() if any(division.items for division in divisions)
+    }
+    for stem in ("parallelism", "energy"):
+        found = [c["cell"] for d in drawn[stem] for item in d.items for c in cells_of(item)]
+        assert sorted(found) == sorted(cells), "none is dropped, none is drawn twice"
+    for stem in ("optimisation", "microbatch"):
+        for division in drawn[stem]:
+            names = [label for _, label in division.items]
+            assert len(set(names)) == len(names), "a label is one group's"
+            for group, _ in division.items:
+                assert set(cell_axes.differing(group)) <= {*cell_axes.varied_by(stem)}
+    for division in drawn["energy"]:
+        (competing,) = division.items
+        roles = {AXES[name].role for name in cell_axes.differing(competing)}
+        assert roles <= {"layout", "option", "place"}
 
 
 @pytest.mark.parametrize("axis", each_axis())

@@ -11,10 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from workflow_lib.report import energy_figure, microbatch_figure, style, throttling_figure
-from workflow_lib.report.figures import FigureEntry, Tables, figures, undrawn, write_figures_of
-from workflow_lib.report.kernel_times import CLASSES
-from workflow_lib.report.optimisation_figure import _VARIANTS
+from workflow_lib.report.figures import (
+    FigureEntry,
+    Tables,
+    figures,
+    style,
+    undrawn,
+    write_figures_of,
+)
+from workflow_lib.report.figures import energy as energy_figure
+from workflow_lib.report.figures import microbatch as microbatch_figure
+from workflow_lib.report.figures import throttling as throttling_figure
+from workflow_lib.report.figures.kernel_times import CLASSES
+from workflow_lib.report.figures.optimisation import _VARIANTS
 
 from .full_matrix import full_matrix, write
 

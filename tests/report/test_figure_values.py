@@ -15,10 +15,9 @@ from matplotlib.patches import PathPatch, Rectangle
 
 from workflow_lib.analysis.tables import table
 from workflow_lib.records import KERNELS, SERIES, STEP_TIMES, TRACES, Degrees
-from workflow_lib.report import style
-from workflow_lib.report.energy_figure import front, points
-from workflow_lib.report.figures import Tables, figures, undrawn
-from workflow_lib.report.kernel_times import folded, kernel_times
+from workflow_lib.report.figures import Tables, figures, style, undrawn
+from workflow_lib.report.figures.energy import front, points
+from workflow_lib.report.figures.kernel_times import folded, kernel_times
 
 from .full_matrix import cell_row, gpu_rows, identity, kernel_rows, run_row, trace_row
 

@@ -9,11 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Outcome
-from workflow_lib.report import style
 from workflow_lib.report.__main__ import main
-from workflow_lib.report.figures import figures, read_tables
-from workflow_lib.report.parallelism_figure import _widen
-from workflow_lib.report.style import SIMULATED_MARK
+from workflow_lib.report.figures import figures, read_tables, style
+from workflow_lib.report.figures.parallelism import _widen
+from workflow_lib.report.figures.style import SIMULATED_MARK
 
 from .sweep import Planned, write_sweep
 

@@ -6,7 +6,7 @@ import pytest
 
 from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import natural
-from workflow_lib.report.quantities import NOTHING, shown, significant
+from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.words import counted
 
 

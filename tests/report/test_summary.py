@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from workflow_lib.records import Degrees
-from workflow_lib.report.failures import failures
-from workflow_lib.report.summary import Group, groups
+from workflow_lib.report.page.failures import failures
+from workflow_lib.report.page.summary import Group, groups
 
 from .full_matrix import cell_row, identity
 

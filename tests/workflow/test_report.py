@@ -104,7 +104,7 @@ def test_every_caption_names_the_sweep_and_says_how_far_to_trust_what_is_shown(r
 
 def test_every_kind_of_figure_has_a_caption_of_its_own():
     caption = (CAPTIONS / "figure.rst").read_text(encoding="utf-8")
-    explained = set(re.findall(r'^  "(\w+)": \(', caption, flags=re.MULTILINE))
+    explained = set(re.findall(r'^  "(\w+)": \[', caption, flags=re.MULTILINE))
     drawn = {entry.stem.split("-")[0] for entry in figures(full_matrix(count=60, points=2))}
     assert len(drawn) > 8
     assert drawn <= explained, f"{CAPTIONS / 'figure.rst'} does not say what these show"

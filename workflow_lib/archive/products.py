@@ -18,7 +18,7 @@ from workflow_lib.archive.contents import runs_of
 from workflow_lib.cells import Sweep
 from workflow_lib.records import RecordError
 from workflow_lib.report.figures import write_figures_of
-from workflow_lib.report.page import write_page
+from workflow_lib.report.page.page import write_page
 
 #: that reduce runs: each takes 0.2 GB
 _MOST_PROCESSES = 4

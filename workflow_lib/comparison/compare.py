@@ -22,8 +22,8 @@ from workflow_lib.comparison.ratio_figure import Line
 from workflow_lib.comparison.sides import read_sides
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import COMPARISON
-from workflow_lib.report import style
-from workflow_lib.report.entry import FigureEntry
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import FigureEntry
 
 
 def compare(

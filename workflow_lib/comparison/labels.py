@@ -9,7 +9,7 @@ from workflow_lib.comparison.matching import MEANS, NAMED, work
 from workflow_lib.comparison.sides import Side
 from workflow_lib.records import cell_axes
 from workflow_lib.report.cells import Row
-from workflow_lib.report.entry import by_model
+from workflow_lib.report.figures.kind import by_model
 from workflow_lib.report.labels import fate, labels, layouts_of_two
 
 

@@ -16,8 +16,8 @@ from workflow_lib.comparison.matching import BEST
 from workflow_lib.comparison.measures import RATIO, contrast, is_ratio
 from workflow_lib.comparison.verdicts import told
 from workflow_lib.records import MEASURES
-from workflow_lib.report import style
-from workflow_lib.report.entry import FigureEntry, parts, slug
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import FigureEntry, parts, slug
 
 #: each figure's file name, subject and measures
 _SETS = (

@@ -9,7 +9,7 @@ from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio
 from workflow_lib.comparison.shift import Shift
 from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
-from workflow_lib.report.quantities import MINUS, significant
+from workflow_lib.report.numbers import MINUS, significant
 
 
 class Wide(NamedTuple):

@@ -19,7 +19,7 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import TOLD_APART
 from workflow_lib.records import MEASURES, Measure
 from workflow_lib.report.cells import natural
-from workflow_lib.report.quantities import NOTHING, significant
+from workflow_lib.report.numbers import NOTHING, significant
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workflow_lib.records import RecordError
 from workflow_lib.report.figures import write_figures_of
-from workflow_lib.report.page import write_page
+from workflow_lib.report.page.page import write_page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from workflow_lib.records import RecordError, RunPaths, read_json
 from workflow_lib.report.cells import Row, natural
-from workflow_lib.report.quantities import NOTHING
+from workflow_lib.report.numbers import NOTHING
 from workflow_lib.results import run_directory
 
 #: distinct values of one key that are listed

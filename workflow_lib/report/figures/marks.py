@@ -14,7 +14,7 @@ from matplotlib.backend_bases import RendererBase
 
 from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import Row
-from workflow_lib.report.quantities import shown
+from workflow_lib.report.numbers import shown
 
 #: nothing is smaller than this, in points, so that one can point at it
 _SMALLEST_PT = 3.0

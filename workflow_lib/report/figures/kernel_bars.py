@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import Outcome
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.kernel_times import (
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kernel_times import (
     LEGEND,
     Times,
     communication_share,
@@ -21,9 +21,9 @@ from workflow_lib.report.kernel_times import (
     mean_times,
     stretches,
 )
+from workflow_lib.report.figures.marks import tell
 from workflow_lib.report.labels import fate
-from workflow_lib.report.marks import tell
-from workflow_lib.report.quantities import significant
+from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 
 #: bars in one figure, so that it fits on a page

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from workflow_lib.records import RecordError
 from workflow_lib.report.embedding import embedded
-from workflow_lib.report.entry import FigureEntry
+from workflow_lib.report.figures.kind import FigureEntry
 
 #: figures that together have more are packed, and unpacked by the page's script when shown
 _MOST_PLAIN_BYTES = 1_500_000

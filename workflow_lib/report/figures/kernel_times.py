@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
-from workflow_lib.report import style
-from workflow_lib.report.quantities import significant
+from workflow_lib.report.figures import style
+from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.quantities import shown
+from workflow_lib.report.numbers import shown
 from workflow_lib.words import counted
 
 #: measures whose best cell is asked for

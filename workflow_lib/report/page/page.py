@@ -18,20 +18,20 @@ from workflow_lib.records import (
     measures,
     whole_file,
 )
-from workflow_lib.report import failures, summary
-from workflow_lib.report.cell_pages import cell_pages
+from workflow_lib.report.cell_page.pages import cell_pages
 from workflow_lib.report.cells import Row, completed, in_order, in_words, runs_by_cell
-from workflow_lib.report.drawn import drawn
 from workflow_lib.report.embedding import address, embedded
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.labels import labels
-from workflow_lib.report.quantities import NOTHING, shown, significant
-from workflow_lib.report.rebuilding import rebuilding_commands
-from workflow_lib.report.unmeasured import has_values, left_out, unmeasured
-from workflow_lib.report.watching import (
+from workflow_lib.report.numbers import NOTHING, shown, significant
+from workflow_lib.report.page import failures, summary
+from workflow_lib.report.page.drawn import drawn
+from workflow_lib.report.page.rebuilding import rebuilding_commands
+from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
+from workflow_lib.report.page.watching import (
     overhead_lines,
     steadiness,
     steady_state,

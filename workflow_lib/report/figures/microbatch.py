@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from workflow_lib.records import Measure, cell_axes
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.marks import in_words, tell
+from workflow_lib.report.figures.panels import has_measure, panels_with_values
 from workflow_lib.report.intervals import interval_in_words, whiskers
 from workflow_lib.report.labels import fate, group_labels
-from workflow_lib.report.marks import in_words, tell
-from workflow_lib.report.measure_panels import has_measure, panels_with_values
 from workflow_lib.report.tables import Tables
 
-SUBJECT = "Measures by micro-batch size"
 _FREE = cell_axes.varied_by("microbatch")
 #: a colour, marker and line for each layout; as many lines as one can follow
 _LINES: tuple[tuple[str, str, tuple[float, Sequence[float]]], ...] = (
@@ -35,33 +33,27 @@ _LINES: tuple[tuple[str, str, tuple[float, Sequence[float]]], ...] = (
 _WITHOUT = ("throttle_power_share",)
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """Figures of a platform and model, of cells that differ in the micro-batch size alone."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
+    """Groups of cells of a platform and model that differ in the micro-batch size alone, with
+    labels.
+    """
     for platform, model, cells in by_platform_and_model(tables.cells):
         groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
         shown = [cell for group in groups for cell in group]
         if not panels_with_values(shown, _WITHOUT):
             continue
-        labels = group_labels(groups, _FREE)
-        for part in parts(list(zip(groups, labels, strict=True)), len(_LINES)):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"microbatch-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: by micro-batch size",
-                    caption=(
-                        "Like figure 13 of the study: a line a layout. Medians over completed "
-                        f"runs, bars {interval_in_words(shown)}. What did not complete is at the "
-                        "bottom, and a line is broken there."
-                    ),
-                    draw=partial(microbatch_figure, heading, part.items),
-                )
-            )
-    return found
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            list(zip(groups, group_labels(groups, _FREE), strict=True)),
+            "Like figure 13 of the study: a line a layout. Medians over completed runs, bars "
+            f"{interval_in_words(shown)}. What did not complete is at the bottom, and a line is "
+            "broken there.",
+            microbatch_figure,
+        )
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return "no two cells differ in the micro-batch size alone and have a value"
 
@@ -189,3 +181,15 @@ def _band(axes: Axes, line: int, first: float, last: float, said: str) -> None:
         fontsize=style.SMALLEST_PT,
         linespacing=0.9,
     )
+
+
+KIND = FigureKind(
+    stem="microbatch",
+    subject="Measures by micro-batch size",
+    title="by micro-batch size",
+    about="Measures against the micro-batch size in samples, a line a layout.",
+    limits=MEDIANS + "A line is broken where a cell did not complete.",
+    most=len(_LINES),
+    divide=_divide,
+    why_not=_why_not,
+)

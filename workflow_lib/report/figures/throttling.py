@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,16 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.labels import fate, short_labels
-from workflow_lib.report.marks import in_words, tell
 from workflow_lib.report.tables import Tables
 
-SUBJECT = "Causes of throttling"
-#: cells in one figure, so that it fits on a page
-_MOST_CELLS = 40
 #: column of CELLS and RUNS, legend, colour, hatch
 _CAUSES = (
     ("throttle_power_share", "power cap", style.SKY, ""),
@@ -28,31 +25,22 @@ _CAUSES = (
 )
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """Figures of a platform and model that has a share of any cause."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The cells of a platform and model, where one has a share of any cause."""
     for platform, model, cells in by_platform_and_model(tables.cells):
-        if not any(_known(cell) for cell in cells if completed(cell)):
-            continue
-        for part in parts(cells, _MOST_CELLS):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"throttling-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: causes of throttling",
-                    caption=(
-                        "Share of time with each cause, mean over GPUs, median over completed "
-                        "runs; lines at the ends are the range of the runs' sums. Causes that hold "
-                        "at the same time each count, so that a bar may exceed 100 %. A power cap "
-                        "under load is ordinary."
-                    ),
-                    draw=partial(throttling_figure, heading, part.items, tables.runs),
-                )
+        if any(_known(cell) for cell in cells if completed(cell)):
+            yield Division(
+                f"{model} on {platform}",
+                (platform, model),
+                cells,
+                "Share of time with each cause, mean over GPUs, median over completed runs; lines "
+                "at the ends are the range of the runs' sums. Causes that hold at the same time "
+                "each count, so that a bar may exceed 100 %. A power cap under load is ordinary.",
+                partial(throttling_figure, runs=tables.runs),
             )
-    return found
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return "no completed run has a share of time in any throttling"
 
@@ -132,3 +120,15 @@ def _finish(axes: Axes, place: int, cell: Row, end: float, runs: Sequence[Row]) 
             fontsize=style.SMALLEST_PT,
         )
     return max([end, *sums])
+
+
+KIND = FigureKind(
+    stem="throttling",
+    subject="Causes of throttling",
+    about="Share of time (%) with each cause of throttling, mean over GPUs.",
+    limits=MEDIANS
+    + "Causes that hold at the same time each count. A power cap under load is ordinary.",
+    most=40,
+    divide=_divide,
+    why_not=_why_not,
+)

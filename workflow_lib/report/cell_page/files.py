@@ -20,7 +20,7 @@ from workflow_lib.records import (
     read_json,
     read_record,
 )
-from workflow_lib.report.cell_text import Clean, clean_value, shortened, tail
+from workflow_lib.report.cell_page.text import Clean, clean_value, shortened, tail
 from workflow_lib.report.cells import natural
 from workflow_lib.report.environments import flat
 

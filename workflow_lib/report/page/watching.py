@@ -11,7 +11,7 @@ from typing import Any
 
 from workflow_lib.records import Outcome
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.quantities import NOTHING, significant
+from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.words import counted
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import polars as pl
@@ -11,12 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.labels import short_labels
-from workflow_lib.report.tables import Tables, by_cell
-from workflow_lib.report.time_panels import (
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.time_panels import (
     blank_time_panel,
     mark_steps,
     series_of_cells,
@@ -24,38 +22,28 @@ from workflow_lib.report.time_panels import (
     why_no_series,
     worth_a_panel,
 )
-
-SUBJECT = "Power over time"
-#: panels in one figure, so that it fits on a page
-_MOST_PANELS = 16
+from workflow_lib.report.labels import short_labels
+from workflow_lib.report.tables import Tables, by_cell
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """Figures of a platform and model, a panel a cell."""
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The cells of a platform and model that have a series, and those that failed."""
     having = series_of_cells(tables, "power_w")
     steps = by_cell(tables.steps)
-    found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
-        for part in parts(worth_a_panel(cells, having), _MOST_PANELS):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"power-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: power over time",
-                    caption=(
-                        "A panel a cell: its first completed run, whose first measured step begins "
-                        "at 0. The line is the mean over GPUs, the band reaches from the lowest to "
-                        "the highest of them; vertical lines are where steps begin, the shaded "
-                        "ones are the warm-up. The line is broken where a GPU gave no reading."
-                    ),
-                    draw=partial(power_figure, heading, part.items, having, steps),
-                    over_time=True,
-                )
-            )
-    return found
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            worth_a_panel(cells, having),
+            "A panel a cell: its first completed run, whose first measured step begins at 0. The "
+            "line is the mean over GPUs, the band reaches from the lowest to the highest of them; "
+            "vertical lines are where steps begin, the shaded ones are the warm-up. The line is "
+            "broken where a GPU gave no reading.",
+            partial(power_figure, series=having, steps=steps),
+        )
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return why_no_series(tables, "power_w")
 
@@ -137,3 +125,18 @@ def _draw(axes: Axes, series: pl.DataFrame, steps: pl.DataFrame | None) -> None:
     axes.plot(times, mean, color=style.BLUE, linewidth=0.9)
     mark_steps(axes, steps, series["run"][0])
     time_axis(axes)
+
+
+KIND = FigureKind(
+    stem="power",
+    subject="Power over time",
+    about=(
+        "Power (W) of GPUs over time (s) of each cell's first completed run: their mean, and "
+        "a band from the lowest to the highest."
+    ),
+    limits="One run says nothing of others. The line is broken where a GPU gave no reading.",
+    most=16,
+    divide=_divide,
+    why_not=_why_not,
+    over_time=True,
+)

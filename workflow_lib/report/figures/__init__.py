@@ -1,6 +1,6 @@
 """Every figure of a sweep: which there are, which are not and why, and how they are written.
 
-A new figure is a module with ``SUBJECT``, ``entries`` and ``why_not``, and a line here.
+A new kind of figure is a module with a ``KIND``, and a line here.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.report import (
-    energy_figure,
-    microbatch_figure,
-    optimisation_figure,
-    parallelism_figure,
-    pipeline_rank_figure,
-    platform_kernels_figure,
-    power_figure,
-    recomputation_figure,
-    slots_figure,
+from workflow_lib.report.figures import (
+    energy,
+    kernels,
+    microbatch,
+    optimisation,
+    parallelism,
+    pipeline_ranks,
+    power,
+    recomputation,
+    slots,
     style,
-    temperature_figure,
-    throttling_figure,
-    traffic_figure,
+    temperature,
+    throttling,
+    traffic,
 )
-from workflow_lib.report.entry import FigureEntry
+from workflow_lib.report.figures.kind import FigureEntry, FigureKind
 from workflow_lib.report.tables import Tables, read_tables
 
 __all__ = [
+    "KINDS",
     "FigureEntry",
+    "FigureKind",
     "Tables",
     "figures",
     "figures_and_gaps",
@@ -42,19 +44,20 @@ __all__ = [
 #: what a process draws in the time that another takes to start
 _FIGURES_A_PROCESS = 10
 
-_KINDS = (
-    parallelism_figure,
-    energy_figure,
-    optimisation_figure,
-    microbatch_figure,
-    platform_kernels_figure,
-    recomputation_figure,
-    pipeline_rank_figure,
-    traffic_figure,
-    temperature_figure,
-    throttling_figure,
-    power_figure,
-    slots_figure,
+#: in the order of the page
+KINDS: tuple[FigureKind, ...] = (
+    parallelism.KIND,
+    energy.KIND,
+    optimisation.KIND,
+    microbatch.KIND,
+    kernels.KIND,
+    recomputation.KIND,
+    pipeline_ranks.KIND,
+    traffic.KIND,
+    temperature.KIND,
+    throttling.KIND,
+    power.KIND,
+    slots.KIND,
 )
 
 
@@ -72,11 +75,11 @@ def figures_and_gaps(tables: Tables) -> tuple[list[FigureEntry], list[tuple[str,
     """Both of the above at once, as finding either takes seconds of a whole study."""
     found: list[FigureEntry] = []
     missing = []
-    for kind in _KINDS:
+    for kind in KINDS:
         if entries := kind.entries(tables):
             found += entries
         else:
-            missing.append((kind.SUBJECT, kind.why_not(tables)))
+            missing.append((kind.subject, kind.why_not(tables)))
     return found, missing
 
 

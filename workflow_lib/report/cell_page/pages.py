@@ -9,14 +9,7 @@ from typing import Any
 
 from workflow_lib.records import IDENTITY, MEASURES, Outcome, RunPaths, read_outcome
 from workflow_lib.records.cell_axes import AXES
-from workflow_lib.report.cell_figures import (
-    Reasons,
-    estimates,
-    figures_of_cell,
-    figures_of_run,
-    profiled_shares,
-)
-from workflow_lib.report.cell_files import (
+from workflow_lib.report.cell_page.files import (
     configuration,
     environment,
     failure,
@@ -24,8 +17,15 @@ from workflow_lib.report.cell_files import (
     script,
     sections,
 )
-from workflow_lib.report.cell_series import PANELS, series_of, steps_of
-from workflow_lib.report.cell_text import Clean, cleaning
+from workflow_lib.report.cell_page.series import PANELS, series_of, steps_of
+from workflow_lib.report.cell_page.text import Clean, cleaning
+from workflow_lib.report.cell_page.values import (
+    Reasons,
+    estimates,
+    figures_of_cell,
+    figures_of_run,
+    profiled_shares,
+)
 from workflow_lib.report.cells import Row, completed, in_order, runs_by_cell
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.tables import Tables, by_cell

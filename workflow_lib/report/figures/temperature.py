@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from workflow_lib.report.cells import Row
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.heat_map import ROWS, Panel, heat_map, means
+from workflow_lib.report.figures.gaps import reasons_of_gpus
+from workflow_lib.report.figures.heat_map import ROWS, Panel, heat_map, means
+from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
 from workflow_lib.report.tables import Tables
-from workflow_lib.report.undrawn import reasons_of_gpus
-
-SUBJECT = "Temperature and throttling of every GPU"
 
 #: column of GPUS, title, unit, factor to the unit, colour map
 _PANELS = (
@@ -22,33 +20,26 @@ _PANELS = (
 )
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """One figure a platform and model, or several where it has many cells."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The feasible cells of a platform and model."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         feasible = [cell for cell in cells if cell["outcome"] != "infeasible"]
         chosen = {cell["cell"] for cell in feasible}
         gpus = [gpu for gpu in tables.gpus if gpu["cell"] in chosen]
-        panels = _panels(gpus)
-        for part in parts(feasible, ROWS) if panels else ():
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"gpus-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: temperature and throttling of every GPU",
-                    caption=(
-                        "One column a GPU, node by node, as in figure 17 of the study; the front "
-                        "and the rear of the air stream are marked where the platform says so. "
-                        "Means over completed runs; hatched fields have no values. A power cap "
-                        "under load is ordinary."
-                    ),
-                    draw=partial(heat_map, heading, part.items, gpus, panels),
-                )
+        if panels := _panels(gpus):
+            yield Division(
+                f"{model} on {platform}",
+                (platform, model),
+                feasible,
+                "One column a GPU, node by node, as in figure 17 of the study; the front and the "
+                "rear of the air stream are marked where the platform says so. Means over "
+                "completed runs; hatched fields have no values. A power cap under load is "
+                "ordinary.",
+                partial(heat_map, gpus=gpus, panels=panels),
             )
-    return found
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return reasons_of_gpus(tables.gpus, [name for name, *_ in _PANELS])
 
@@ -65,3 +56,19 @@ def _panels(gpus: Sequence[Row]) -> list[Panel]:
 
 def _scaled(name: str, factor: float, gpu: Row) -> float | None:
     return None if gpu[name] is None else gpu[name] * factor
+
+
+KIND = FigureKind(
+    stem="gpus",
+    subject="Temperature and throttling of every GPU",
+    about=(
+        "Mean temperature (°C) of every GPU, and the share of time (%) for which it was throttled."
+    ),
+    limits=(
+        "Means over completed runs. Hatched fields have no values. A power cap under load is "
+        "ordinary."
+    ),
+    most=ROWS,
+    divide=_divide,
+    why_not=_why_not,
+)

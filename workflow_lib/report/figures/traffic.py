@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from workflow_lib.report.cells import Row
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.heat_map import ROWS, Panel, heat_map, means
+from workflow_lib.report.figures.gaps import reasons_of_gpus
+from workflow_lib.report.figures.heat_map import ROWS, Panel, heat_map, means
+from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
 from workflow_lib.report.tables import Tables
-from workflow_lib.report.undrawn import reasons_of_gpus
-
-SUBJECT = "Traffic of every GPU over NVLink or xGMI and over PCIe"
 
 #: the columns of GPUS of both directions, and the title
 _LINKS = (
@@ -20,34 +18,26 @@ _LINKS = (
 )
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """One figure a platform and model, or several where it has many cells."""
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The feasible cells of a platform and model."""
     durations = {(run["cell"], run["run"]): run["measured_duration_s"] for run in tables.runs}
-    found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
         feasible = [cell for cell in cells if cell["outcome"] != "infeasible"]
         chosen = {cell["cell"] for cell in feasible}
         gpus = [gpu for gpu in tables.gpus if gpu["cell"] in chosen]
-        panels = _panels(gpus, durations)
-        for part in parts(feasible, ROWS) if panels else ():
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"traffic-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: traffic of every GPU",
-                    caption=(
-                        "One column a GPU, node by node, as in figure 5 of the study: bytes sent "
-                        "and received in the measured steps, over their duration, mean over "
-                        "completed runs. What PCIe's counter tells is a lower bound. Hatched "
-                        "fields have no values."
-                    ),
-                    draw=partial(heat_map, heading, part.items, gpus, panels),
-                )
+        if panels := _panels(gpus, durations):
+            yield Division(
+                f"{model} on {platform}",
+                (platform, model),
+                feasible,
+                "One column a GPU, node by node, as in figure 5 of the study: bytes sent and "
+                "received in the measured steps, over their duration, mean over completed runs. "
+                "What PCIe's counter tells is a lower bound. Hatched fields have no values.",
+                partial(heat_map, gpus=gpus, panels=panels),
             )
-    return found
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return reasons_of_gpus(tables.gpus, [name for *names, _ in _LINKS for name in names])
 
@@ -67,3 +57,15 @@ def _gb_per_s(
     duration_s = durations.get((gpu["cell"], gpu["run"]))
     counts = [gpu[name] for name in names]
     return None if None in counts or not duration_s else sum(counts) / duration_s / 1e9
+
+
+KIND = FigureKind(
+    stem="traffic",
+    subject="Traffic of every GPU over NVLink or xGMI and over PCIe",
+    title="traffic of every GPU",
+    about="What each GPU sent and received (GB/s), over NVLink or xGMI and over PCIe.",
+    limits="What PCIe's counter tells is a lower bound. Hatched fields have no values.",
+    most=ROWS,
+    divide=_divide,
+    why_not=_why_not,
+)

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.marks import tell
 from workflow_lib.report.labels import fate, short_labels
-from workflow_lib.report.marks import tell
-from workflow_lib.report.quantities import significant
+from workflow_lib.report.numbers import significant
 
 #: cells in one heat map, so that it fits on a page
 ROWS = 14

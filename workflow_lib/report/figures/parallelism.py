@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,17 +10,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import MEASURES
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.entry import FigureEntry, by_model, by_platform_and_model, parts, slug
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import (
+    MEDIANS,
+    Division,
+    FigureKind,
+    by_model,
+    by_platform_and_model,
+)
+from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.intervals import interval_in_words, whiskers
 from workflow_lib.report.labels import fate, short_labels
-from workflow_lib.report.marks import in_words, tell
-from workflow_lib.report.quantities import significant
+from workflow_lib.report.numbers import significant
+from workflow_lib.report.page.watching import systematic_error
 from workflow_lib.report.tables import Tables
-from workflow_lib.report.watching import systematic_error
-
-SUBJECT = "Temperature, power, clock, efficiency and throughput by cell"
 
 
 @dataclass(frozen=True)
@@ -66,58 +70,52 @@ _PANELS = (
 
 #: with fewer cells than this, each keeps the width that it would have among so many
 _FEWEST_COLUMNS = 6
-#: cells that fit beside each other in a column of a paper
-_COLUMNS = 15
 _OF_POWER = (
     "Mean power is of one GPU; peak power is the highest reading of any one power sensor, a lower "
     "bound. "
 )
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """One figure a model, where its cells fit in it; else one or more a platform and model.
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The cells of a model, where they fit into one figure; else those of each platform.
 
     There is none of which every panel would be empty, unless that is because no cell completed.
     """
-    found = []
     for model, cells in by_model(tables.cells):
-        if len(cells) <= _COLUMNS:
-            found += _entry(model, slug(model), cells, tables)
+        if len(cells) <= KIND.most:
+            yield from _division(model, (model,), cells, tables)
             continue
         for platform, _, of_platform in by_platform_and_model(cells):
-            for part in parts(of_platform, _COLUMNS):
-                heading = f"{model} on {platform}{part.counted}"
-                found += _entry(heading, slug(model, platform) + part.suffix, part.items, tables)
-    return found
+            yield from _division(f"{model} on {platform}", (model, platform), of_platform, tables)
 
 
-def why_not(tables: Tables) -> str:
-    """Why there is no such figure."""
-    return "no completed cell has a value of any of these" if tables.cells else "there is no cell"
-
-
-def _entry(heading: str, stem: str, cells: Sequence[Row], tables: Tables) -> list[FigureEntry]:
+def _division(
+    heading: str, names: tuple[str, ...], cells: Sequence[Row], tables: Tables
+) -> Iterator[Division[Row]]:
     panels = [panel.name for panel in _panels(cells)]
     if not panels:
-        return []
+        return
     chosen = {cell["cell"] for cell in cells}
     runs = [run for run in tables.runs if run["cell"] in chosen]
     *first, last = panels
     error = systematic_error(runs) if {"power", "efficiency"} & set(panels) else ""
-    return [
-        FigureEntry(
-            stem=f"parallelism-{stem}",
-            title=f"{heading}: {', '.join(first)}{' and ' if first else ''}{last}",
-            caption=(
-                "One column a cell, laid out like figure 4 of the study. Markers are medians over "
-                f"completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
-                + (_OF_POWER if "power" in panels else "")
-                + (f"Power and efficiency have a systematic error of {error}. " if error else "")
-                + "Hatched columns have no values, and say why."
-            ),
-            draw=partial(parallelism_figure, heading, cells, runs),
-        )
-    ]
+    yield Division(
+        heading,
+        names,
+        cells,
+        "One column a cell, laid out like figure 4 of the study. Markers are medians over "
+        f"completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
+        + (_OF_POWER if "power" in panels else "")
+        + (f"Power and efficiency have a systematic error of {error}. " if error else "")
+        + "Hatched columns have no values, and say why.",
+        partial(parallelism_figure, runs=runs),
+        title=f"{', '.join(first)}{' and ' if first else ''}{last}",
+    )
+
+
+def _why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return "no completed cell has a value of any of these" if tables.cells else "there is no cell"
 
 
 def _panels(cells: Sequence[Row]) -> list[_Panel]:
@@ -278,3 +276,18 @@ def _divide_platforms(axes: Sequence[Axes], cells: Sequence[Row]) -> None:
             for of_panel in axes:
                 of_panel.axvline(place - 0.5, color="black", linewidth=0.6)
         begin = place
+
+
+KIND = FigureKind(
+    stem="parallelism",
+    subject="Temperature, power, clock, efficiency and throughput by cell",
+    title="temperature, power, clock, efficiency and throughput",
+    about=(
+        "Temperature (°C), power (W), clock (MHz), efficiency (tokens/J) and throughput "
+        "(tokens/s) of each cell."
+    ),
+    limits=MEDIANS + "Peaks are lower bounds. Hatched columns have no values, and say why.",
+    most=15,
+    divide=_divide,
+    why_not=_why_not,
+)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import cell_axes
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.entry import FigureEntry, by_model, slug
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_model
+from workflow_lib.report.figures.marks import tell
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.labels import fate, short_labels
-from workflow_lib.report.marks import tell
-from workflow_lib.report.quantities import significant
+from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 from workflow_lib.words import counted
 
-SUBJECT = "Energy against throughput"
 #: in what the cells of a figure may differ: how, and where, the same work is done
 _FREE = cell_axes.of_roles("layout", "option", "place")
 #: a colour and marker for each platform
@@ -53,37 +51,27 @@ class Point:
     j_per_token: tuple[float, float, float]
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """One figure a model and work of which a cell has both measures."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
+    """The cells of one work, all in one figure, where one has both measures."""
     for model, cells in by_model(tables.cells):
-        groups = sorted(
-            cell_axes.alike(cells, _FREE), key=lambda group: natural(group[0]["workload"])
-        )
+        works = cell_axes.alike(cells, _FREE)
+        groups = sorted(works, key=lambda group: natural(group[0]["workload"]))
         told = cell_axes.differences([group[0] for group in groups], _FREE)
         for alike, words in zip(groups, told, strict=True):
-            if not points(alike):
-                continue
-            heading = ", ".join([model, *words])
             what = "decoded " if alike[0]["workload"] == "inference" else ""
-            found.append(
-                FigureEntry(
-                    stem=f"energy-{slug(model, *words)}",
-                    title=f"{heading}: energy against throughput",
-                    caption=(
-                        f"Energy of all GPUs per {what}token against {what}tokens per second of "
-                        f"all GPUs, a marker a cell; bars are {interval_in_words(alike)}. Lower "
-                        "and further right is better: the line joins the cells that no other "
-                        "beats in both (the Pareto front of the medians), which are numbered and "
-                        "named."
-                    ),
-                    draw=partial(energy_figure, heading, alike),
-                )
+            yield Division(
+                ", ".join([model, *words]),
+                (model, *words),
+                [alike] if points(alike) else [],
+                f"Energy of all GPUs per {what}token against {what}tokens per second of all GPUs, "
+                f"a marker a cell; bars are {interval_in_words(alike)}. Lower and further right is "
+                "better: the line joins the cells that no other beats in both (the Pareto front "
+                "of the medians), which are numbered and named.",
+                lambda heading, whole: energy_figure(heading, whole[0]),
             )
-    return found
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return "no completed cell has both throughput and energy"
 
@@ -235,3 +223,17 @@ def _without(cells: Sequence[Row], some: Sequence[Point]) -> str:
     )
     told = ", ".join(f"{number} {why}" for why, number in sorted(missing.items()))
     return f"Not drawn: {counted(sum(missing.values()), 'cell')}, {told}" if missing else ""
+
+
+KIND = FigureKind(
+    stem="energy",
+    subject="Energy against throughput",
+    about=(
+        "Energy per token (J) of all GPUs against tokens/s, a marker a cell. Lower and "
+        "further right is better."
+    ),
+    limits=MEDIANS + "The energy is that of GPUs alone.",
+    most=1,
+    divide=_divide,
+    why_not=_why_not,
+)

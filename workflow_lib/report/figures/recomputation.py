@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 
 from workflow_lib.records import cell_axes
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.kernel_bars import (
+from workflow_lib.report.figures.kernel_bars import (
     CAPTION,
     MOST_BARS,
     Bar,
     kernel_bars_figure,
     why_no_kernels,
 )
-from workflow_lib.report.kernel_times import kernel_times
+from workflow_lib.report.figures.kernel_times import kernel_times
+from workflow_lib.report.figures.kind import KERNELS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.labels import group_labels
 from workflow_lib.report.tables import Tables
 
-SUBJECT = "Kernel time by class, recomputation off and on"
 _FREE = cell_axes.varied_by("recomputation")
 _ORDER = ("none", "selective", "full")
 _WORDS = {"none": "off", "selective": "selective", "full": "on"}
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """One figure a platform and model, of cells that differ in recomputation alone."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[Bar]]:
+    """Bars of the cells of a platform and model that differ in recomputation alone."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
         groups = [
@@ -39,19 +37,29 @@ def entries(tables: Tables) -> list[FigureEntry]:
             for number, cell in enumerate(group):
                 name = f"{label} {_WORDS[cell['recomputation']]}"
                 bars.append(Bar(name, cell, times.get(cell["cell"], {}), apart=not number))
-        for part in parts(bars, MOST_BARS):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"recomputation-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: kernel time by class, recomputation off and on",
-                    caption=f"Like figure 10 of the study. {CAPTION}",
-                    draw=partial(kernel_bars_figure, heading, part.items),
-                )
-            )
-    return found
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            bars,
+            f"Like figure 10 of the study. {CAPTION}",
+            kernel_bars_figure,
+        )
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return why_no_kernels(tables) or "no two cells differ in recomputation alone and were profiled"
+
+
+KIND = FigureKind(
+    stem="recomputation",
+    subject="Kernel time by class, recomputation off and on",
+    about=(
+        "Time of kernels by class in seconds a step, with recomputation off and on, mean over"
+        " ranks."
+    ),
+    limits=KERNELS + "Whiskers span ranks.",
+    most=MOST_BARS,
+    divide=_divide,
+    why_not=_why_not,
+)

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from workflow_lib.records import whole_file
-from workflow_lib.report.svg import shortened
+from workflow_lib.report.figures.svg import shortened
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"
 SKY, ORANGE, GREEN, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,22 +11,19 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.labels import short_labels
-from workflow_lib.report.tables import Tables
-from workflow_lib.report.time_panels import (
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.time_panels import (
     blank_time_panel,
     series_of_cells,
     time_axis,
     why_no_series,
     worth_a_panel,
 )
+from workflow_lib.report.labels import short_labels
+from workflow_lib.report.tables import Tables
 
-SUBJECT = "Temperature and clock by slot over time"
-#: cells in one figure, so that it fits on a page
-_MOST_CELLS = 12
 #: inches that the axis of time and the colour bars take
 _BELOW_IN = 0.95
 #: column of SERIES, label, colour map
@@ -53,35 +50,25 @@ class _Slots:
     values: dict[str, list[list[float]]]
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """Figures of a platform and model, a row a cell."""
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The cells of a platform and model that have a series, and those that failed."""
     having = series_of_cells(tables, *(name for name, *_ in _PANELS))
-    found = []
     for platform, model, cells in by_platform_and_model(tables.cells):
         shown = worth_a_panel(cells, having)
         of_all = [having[cell["cell"]] for cell in shown if cell["cell"] in having]
-        scales = _scales(of_all)
-        for part in parts(shown, _MOST_CELLS):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"slots-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: temperature and clock by slot over time",
-                    caption=(
-                        "A row a cell: its first completed run, whose first measured step begins "
-                        "at 0; each slot's mean over nodes. Where the platform says how air flows, "
-                        "slots at the front come first and those at the rear are below the line. "
-                        "Colours are the same in all figures of this model and platform; fields "
-                        "without a value are hatched."
-                    ),
-                    draw=partial(slots_figure, heading, part.items, having, scales),
-                    over_time=True,
-                )
-            )
-    return found
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            shown,
+            "A row a cell: its first completed run, whose first measured step begins at 0; each "
+            "slot's mean over nodes. Where the platform says how air flows, slots at the front "
+            "come first and those at the rear are below the line. Colours are the same in all "
+            "figures of this model and platform; fields without a value are hatched.",
+            partial(slots_figure, series=having, scales=_scales(of_all)),
+        )
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return why_no_series(tables, "temperature_c")
 
@@ -182,3 +169,18 @@ def _draw(axes: Axes, slots: _Slots, name: str, scale: tuple[float, float], colo
     axes.tick_params(axis="y", length=0)
     time_axis(axes)
     return image
+
+
+KIND = FigureKind(
+    stem="slots",
+    subject="Temperature and clock by slot over time",
+    about=(
+        "Temperature (°C) and clock (MHz) by slot over time (s), of each cell's first "
+        "completed run."
+    ),
+    limits="One run says nothing of others. Fields without a value are hatched.",
+    most=12,
+    divide=_divide,
+    why_not=_why_not,
+    over_time=True,
+)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from workflow_lib.report.cells import Row, completed, in_words
-from workflow_lib.report.quantities import significant
+from workflow_lib.report.numbers import significant
 from workflow_lib.words import counted
 
 #: of a cause, so many letters; the page's table has all of it

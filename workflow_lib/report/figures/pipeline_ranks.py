@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import cell_axes
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
-from workflow_lib.report.kernel_bars import why_no_kernels, why_no_times
-from workflow_lib.report.kernel_times import (
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kernel_bars import why_no_kernels, why_no_times
+from workflow_lib.report.figures.kernel_times import (
     LEGEND,
     Times,
     draw_bars,
@@ -23,23 +22,22 @@ from workflow_lib.report.kernel_times import (
     mean_times,
     stretches,
 )
+from workflow_lib.report.figures.kind import KERNELS, Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.marks import tell
 from workflow_lib.report.labels import group_labels
-from workflow_lib.report.marks import tell
 from workflow_lib.report.tables import Tables
 
-SUBJECT = "Kernel time of every pipeline rank"
 _FREE = cell_axes.varied_by("pipeline-ranks")
-#: layouts in one figure, so that it fits on a page
-_MOST_ROWS = 5
 #: the study's micro-batch sizes
 _SIZES = (1, 4)
 
 Ranks = Mapping[int, Times]
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """Figures of a platform and model: a panel or two for each pipelined layout."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
+    """The pipelined layouts of a platform and model: groups that differ in the micro-batch size
+    alone, with labels.
+    """
     for platform, model, cells in by_platform_and_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
         pipelined = [cell for cell in cells if cell["pp"] > 1]
@@ -51,27 +49,19 @@ def entries(tables: Tables) -> list[FigureEntry]:
         # Where some were profiled at two sizes, only these: all have two panels then, or one.
         several = [group for group in groups if len(group) > 1]
         groups = several or groups
-        labels = group_labels(groups, _FREE)
-        for part in parts(list(zip(groups, labels, strict=True)), _MOST_ROWS):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"pipeline-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: kernel time of every pipeline rank",
-                    caption=(
-                        "Like figure 15 of the study. Durations of a step's kernels by class, mean "
-                        "over the ranks of a stage, whose range the whiskers span; what runs at "
-                        "the same time counts each time, and waiting for another stage counts as "
-                        "send/receive. Hatched classes are communication. Measured in profiled "
-                        "runs."
-                    ),
-                    draw=partial(pipeline_rank_figure, heading, part.items, times),
-                )
-            )
-    return found
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            list(zip(groups, group_labels(groups, _FREE), strict=True)),
+            "Like figure 15 of the study. Durations of a step's kernels by class, mean over the "
+            "ranks of a stage, whose range the whiskers span; what runs at the same time counts "
+            "each time, and waiting for another stage counts as send/receive. Hatched classes are "
+            "communication. Measured in profiled runs.",
+            partial(pipeline_rank_figure, times=times),
+        )
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return why_no_kernels(tables) or "no cell with a pipeline was profiled"
 
@@ -172,3 +162,14 @@ def _draw(
     axes.set_xticks(range(0, cell["pp"], every))
     axes.set_xlim(-0.6, cell["pp"] - 0.4)
     axes.grid(axis="y", linewidth=0.4, color="#dddddd")
+
+
+KIND = FigureKind(
+    stem="pipeline",
+    subject="Kernel time of every pipeline rank",
+    about="Time of kernels by class in seconds a step, for each pipeline rank.",
+    limits=KERNELS + "Waiting for another stage counts as send/receive.",
+    most=5,
+    divide=_divide,
+    why_not=_why_not,
+)

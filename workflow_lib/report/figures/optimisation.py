@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from workflow_lib.records import Measure, cell_axes
-from workflow_lib.report import style
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.entry import FigureEntry, by_platform_and_model, parts, slug
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.marks import in_words, tell
+from workflow_lib.report.figures.panels import has_measure, panels_with_values
 from workflow_lib.report.intervals import interval_in_words, whiskers
 from workflow_lib.report.labels import fate, group_labels
-from workflow_lib.report.marks import in_words, tell
-from workflow_lib.report.measure_panels import has_measure, panels_with_values
 from workflow_lib.report.tables import Tables
 
-SUBJECT = "Overlap and recomputation side by side"
 _FREE = cell_axes.varied_by("optimisation")
-#: layouts beside each other in a column of a paper
-_MOST_GROUPS = 5
 #: these would repeat what the others say
 _WITHOUT = ("power_peak_w", "prefill_tokens_per_s_per_gpu")
 
@@ -48,33 +44,25 @@ _VARIANTS = (
 )
 
 
-def entries(tables: Tables) -> list[FigureEntry]:
-    """Figures of a platform and model, of cells that differ in these options alone."""
-    found = []
+def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
+    """Groups of cells of a platform and model that differ in these options alone, with labels."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
         shown = [cell for group in groups for cell in group]
         if not panels_with_values(shown, _WITHOUT):
             continue
-        labels = group_labels(groups, _FREE)
-        for part in parts(list(zip(groups, labels, strict=True)), _MOST_GROUPS):
-            heading = f"{model} on {platform}{part.counted}"
-            found.append(
-                FigureEntry(
-                    stem=f"optimisation-{slug(platform, model)}{part.suffix}",
-                    title=f"{heading}: overlap and recomputation side by side",
-                    caption=(
-                        "Like figure 8 of the study: cells that differ in overlap and "
-                        "recomputation alone. Medians over completed runs, bars "
-                        f"{interval_in_words(shown)}. Hatched places have no values, and say why."
-                    ),
-                    draw=partial(optimisation_figure, heading, part.items),
-                )
-            )
-    return found
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            list(zip(groups, group_labels(groups, _FREE), strict=True)),
+            "Like figure 8 of the study: cells that differ in overlap and recomputation alone. "
+            f"Medians over completed runs, bars {interval_in_words(shown)}. Hatched places have "
+            "no values, and say why.",
+            optimisation_figure,
+        )
 
 
-def why_not(tables: Tables) -> str:
+def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
     return "no two cells differ in overlap or recomputation alone and have a value"
 
@@ -201,3 +189,17 @@ def _say_why(
                 style.blank(of_panel, *ends, "" if line else fate(cell))
             elif line < len(panels) and cell[panels[line].name] is None:
                 style.blank(of_panel, *ends, "no data")
+
+
+KIND = FigureKind(
+    stem="optimisation",
+    subject="Overlap and recomputation side by side",
+    about=(
+        "Cells that differ in overlap and recomputation alone, measure by measure, with their"
+        " units."
+    ),
+    limits=MEDIANS + "Hatched places have no values, and say why.",
+    most=5,
+    divide=_divide,
+    why_not=_why_not,
+)

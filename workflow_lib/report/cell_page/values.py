@@ -8,9 +8,9 @@ from typing import Any
 
 from workflow_lib.records import ESTIMATES, MEASURES, Measure
 from workflow_lib.records.measures import PROFILED
-from workflow_lib.report.cell_text import Clean
+from workflow_lib.report.cell_page.text import Clean
 from workflow_lib.report.cells import Row, completed
-from workflow_lib.report.quantities import NOTHING, shown, significant
+from workflow_lib.report.numbers import NOTHING, shown, significant
 
 _NO_REASON = "no reason was recorded"
 

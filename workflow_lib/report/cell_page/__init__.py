@@ -1,0 +1,1 @@
+"""The page of a single cell, as data that the report holds and its script shows."""

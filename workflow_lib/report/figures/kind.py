@@ -1,0 +1,155 @@
+"""Kinds of figures: what each shows, of which cells, and how many of them fit into one figure.
+
+A kind is a module with a :class:`FigureKind` in it; :mod:`workflow_lib.report.figures` lists them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from matplotlib.figure import Figure
+
+from workflow_lib.report.cells import Row, natural
+from workflow_lib.report.tables import Tables
+
+Item = TypeVar("Item")
+
+#: limits that many kinds have
+MEDIANS = "Medians over completed runs; intervals are their range where there are fewer than five. "
+KERNELS = (
+    "What runs at the same time counts each time, so that kernels may take longer than their step. "
+    "Profiled runs are not among the measured ones. "
+)
+
+
+@dataclass(frozen=True)
+class FigureEntry:
+    """A figure: the stem of its files, what the page says of it, and how it is drawn.
+
+    ``draw`` is called within :func:`workflow_lib.report.figures.style.styled`.
+    """
+
+    stem: str
+    title: str
+    caption: str
+    draw: Callable[[], Figure]
+    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    over_time: bool = False
+
+
+@dataclass(frozen=True)
+class Division(Generic[Item]):
+    """What figures of one kind show together, such as the cells of a model on a platform."""
+
+    heading: str
+    #: parts of the names of files
+    names: tuple[str, ...]
+    #: cells, or whatever a figure has a bar, a row or a panel for; in the order of the figures
+    items: Sequence[Item]
+    caption: str
+    #: draws some of the items under a heading, within :func:`style.styled`
+    draw: Callable[[str, Sequence[Item]], Figure]
+    #: what stands behind the heading, where it is not the kind's title
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class FigureKind:
+    """One kind of figures."""
+
+    #: what the names of its files begin with: one word
+    stem: str
+    #: what the page says that it would show, where there is none
+    subject: str
+    #: what it shows, with units, and what limits it has: for `snakemake --report`
+    about: str
+    limits: str
+    #: items in one figure, so that it fits on a page
+    most: int
+    divide: Callable[[Tables], Iterable[Division[Any]]]
+    #: why tables give no such figure
+    why_not: Callable[[Tables], str]
+    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    over_time: bool = False
+    #: what stands behind a figure's heading, on the page; the subject where empty
+    title: str = ""
+
+    def entries(self, tables: Tables) -> list[FigureEntry]:
+        """The figures that a sweep's tables give."""
+        return [
+            self._entry(division, part)
+            for division in self.divide(tables)
+            for part in parts(division.items, self.most)
+        ]
+
+    def _entry(self, division: Division[Any], part: Part[Any]) -> FigureEntry:
+        heading = f"{division.heading}{part.counted}"
+        return FigureEntry(
+            stem=f"{self.stem}-{slug(*division.names)}{part.suffix}",
+            title=f"{heading}: {division.title or self.title or _small(self.subject)}",
+            caption=division.caption,
+            draw=partial(division.draw, heading, part.items),
+            over_time=self.over_time,
+        )
+
+
+@dataclass(frozen=True)
+class Part(Generic[Item]):
+    """What one figure of several shows."""
+
+    #: to be set behind the stem, and behind the heading; both "" where there is one part
+    suffix: str
+    counted: str
+    items: list[Item]
+
+
+def _small(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def slug(*names: str) -> str:
+    """Names as a part of a file's name."""
+    return "-".join(re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.") or "unnamed" for name in names)
+
+
+def by_model(cells: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Cells of each model, in the order in which figures show them."""
+    ordered = sorted(cells, key=_place)
+    for model in sorted({cell["model"] for cell in ordered}, key=natural):
+        yield model, [cell for cell in ordered if cell["model"] == model]
+
+
+def _place(cell: Row) -> tuple[object, ...]:
+    """Platform, layout, micro-batch size; then base, overlap, recomputation, both."""
+    return (
+        natural(cell["platform"]),
+        natural(cell["parallelism"]),
+        cell["micro_batch_size"],
+        ("none", "selective", "full").index(cell["recomputation"]),
+        cell["overlap"],
+        natural(cell["options"]),
+        cell["cell"],
+    )
+
+
+def by_platform_and_model(cells: Iterable[Row]) -> Iterator[tuple[str, str, list[Row]]]:
+    """Cells of each model on each platform, in order."""
+    for model, of_model in by_model(cells):
+        for platform in sorted({cell["platform"] for cell in of_model}, key=natural):
+            yield platform, model, [cell for cell in of_model if cell["platform"] == platform]
+
+
+def parts(items: Sequence[Item], most: int) -> list[Part[Item]]:
+    """Items divided, in their order, into the fewest parts of at most ``most``, about equal."""
+    count = -(-len(items) // most)
+    edges = [round(number * len(items) / count) for number in range(count + 1)] if count else []
+    divided = [list(items[first:last]) for first, last in itertools.pairwise(edges)]
+    return [
+        Part("", "", part) if count == 1 else Part(f"-{number}", f" ({number} of {count})", part)
+        for number, part in enumerate(divided, start=1)
+    ]
