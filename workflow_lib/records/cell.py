@@ -26,9 +26,17 @@ TelemetrySource = Literal["auto", "nvidia", "amd", "simulated"]
 class Model:
     """A decoder's dimensions. Counts are exact, lengths are in tokens."""
 
-    name: Annotated[str, Axis("name of config/models/<model>.yaml", "work", column="model")]
+    name: Annotated[
+        str, Axis("name of config/models/<model>.yaml", "work", column="model", says_itself=True)
+    ]
     family: Annotated[
-        Family, Axis("what kind of layers: gpt, llama or mixtral", "work", column="model_family")
+        Family,
+        Axis(
+            "what kind of layers: gpt, llama or mixtral",
+            "work",
+            column="model_family",
+            says_itself=True,
+        ),
     ]
     layers: Annotated[int, Axis("transformer layers", "work")]
     hidden_size: Annotated[int, Axis("width of the model", "work")]
@@ -264,9 +272,12 @@ class Training:
 class Data:
     """The tokens that a cell trains on."""
 
-    name: Annotated[str, Axis("name of config/data/<data>.yaml", "work", column="data")]
+    name: Annotated[
+        str, Axis("name of config/data/<data>.yaml", "work", column="data", says_itself=True)
+    ]
     kind: Annotated[
-        Literal["text", "synthetic"], Axis("text or synthetic", "work", column="data_kind")
+        Literal["text", "synthetic"],
+        Axis("text or synthetic", "work", column="data_kind", says_itself=True),
     ]
     definition: Annotated[
         str | None,
@@ -283,7 +294,9 @@ class Data:
 class Hardware:
     """What a platform's GPUs and nodes are; unknown figures are null, never a guess."""
 
-    platform: Annotated[str, Axis("name of config/platforms/<platform>.yaml", "place")]
+    platform: Annotated[
+        str, Axis("name of config/platforms/<platform>.yaml", "place", says_itself=True)
+    ]
     gpu: Annotated[
         str | None,
         Axis(
@@ -335,10 +348,17 @@ class Telemetry:
         TelemetrySource,
         Axis("auto, nvidia, amd or simulated", "place", column="telemetry_source"),
     ]
-    sample_rate_hz: Annotated[float, Axis("rate of GPU samples", "protocol", "Hz")]
+    sample_rate_hz: Annotated[
+        float, Axis("rate of GPU samples", "protocol", "Hz", label="sample rate")
+    ]
     idle_baseline_s: Annotated[
         float,
-        Axis("idle time before training, watched but not trained in", "protocol", "s"),
+        Axis(
+            "idle time before training, watched but not trained in",
+            "protocol",
+            "s",
+            label="idle baseline",
+        ),
     ]
     #: only without them has a run an energy
     interleaved_rates_hz: Annotated[
@@ -348,10 +368,12 @@ class Telemetry:
             "sample_rate_hz throughout",
             "protocol",
             "Hz",
+            label="rates in turn",
         ),
     ] = ()
     block_s: Annotated[
-        float, Axis("how long each turn of these rates lasts; 0 without", "protocol", "s")
+        float,
+        Axis("how long each turn of these rates lasts; 0 without", "protocol", "s", label="a turn"),
     ] = 0.0
     cool_down_to_c: Annotated[
         float | None,
@@ -360,10 +382,12 @@ class Telemetry:
             "wait",
             "place",
             "°C",
+            label="cool down to",
         ),
     ] = None
     cool_down_limit_s: Annotated[
-        float, Axis("but at most this long; 0 without", "protocol", "s")
+        float,
+        Axis("but at most this long; 0 without", "protocol", "s", label="cool down for at most"),
     ] = 0.0
 
 

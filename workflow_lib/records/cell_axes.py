@@ -79,7 +79,8 @@ class CellAxis:
             return label if value else f"no {label}"
         if axis.says_itself:
             return str(value)
-        return f"{label} {value:g}" if isinstance(value, float) else f"{label} {value}"
+        number = f"{value:g}" if isinstance(value, float) else f"{value}"
+        return f"{label} {number} {axis.unit}".rstrip()
 
 
 def _axes() -> Iterator[CellAxis]:

@@ -154,7 +154,8 @@ def _facts(cell: Row) -> list[tuple[str, str]]:
     lines: dict[str, list[str]] = {}
     for axis in AXES.values():
         heading = _HEADINGS.get(axis.role) or _HEADINGS[axis.part]
-        if cell[axis.name] is not None and (told := axis.in_words(cell)):
+        # What is off, or not there, needs no words.
+        if cell[axis.name] not in (None, False, 0) and (told := axis.in_words(cell)):
             lines.setdefault(heading, []).append(told)
     lines[_HEADINGS["layout"]].append(counted(cell["gpus"], "GPU"))
     if cell["gpu_name"]:
