@@ -526,7 +526,7 @@ def test_a_torn_last_line_is_no_corruption(paths: records.RunPaths) -> None:
         (lambda t: t.replace("100.0,1,500.0", "100.0,1,nan", 1), "line 43: power_w is 'nan'"),
         (lambda t: t.replace("100.0,1,500.0", "100.0,1", 1), "line 43: 9 fields, expected 10"),
         (lambda t: t.replace("100.0,1,", "100.0,9,", 1), "line 43: there is no GPU 9"),
-        (lambda t: t.replace("100.0,1,", ",1,", 1), "line 43: the row has no time"),
+        (lambda t: t.replace("100.0,1,", ",1,", 1), "line 43: the row has no unix_time_s"),
         (lambda t: t.replace("power_w", "watts", 1), "line 1: not the expected column names"),
         (lambda t: "", "node01.csv is empty"),
     ],
@@ -548,7 +548,7 @@ def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
     [
         (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1', expected a number."),
         (["99000000,0,1", "100000000,0,"], "line 3: the row has no power_mw."),
-        (["99000000,0,1", "99000000,1,1", "98000000,0,1"], "line 4: the clock went backwards."),
+        (["99000000,0,1", "99000000,1,1", "98000000,0,1"], "line 4: GPU 0: the clock went backwards."),
         (["99000000,0"], "line 2: 2 fields, expected 3."),
     ],
 )

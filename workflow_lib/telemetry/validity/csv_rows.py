@@ -46,43 +46,30 @@ def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[
         raise InvalidTelemetryError(f"{path} is empty.")
 
 
-def read_gpu_rows(
-    path: Path, columns: Sequence[Column], count: int
-) -> Iterator[tuple[str, float, int, dict[str, Field]]]:
-    """Where a row is, its time, its GPU and its fields; a GPU's rows come in the order of time.
+def timed_rows(
+    path: Path, columns: Sequence[Column], required: Sequence[str], gpus: int | None = None
+) -> Iterator[tuple[str, dict[str, Field]]]:
+    """Where a row is, and its fields; a GPU's rows, or all without GPUs, in the order of time.
 
-    Raises what :func:`read_csv` does, and InvalidTelemetryError for a GPU from ``count`` on.
-    """
-    latest = [-math.inf] * count
-    for line, row in read_csv(path, columns):
-        time_s, gpu = row["unix_time_s"], row["gpu"]
-        if not isinstance(time_s, float) or not isinstance(gpu, int):
-            raise InvalidTelemetryError(f"{path}, line {line}: the row has no time or no GPU.")
-        if not 0 <= gpu < count:
-            raise InvalidTelemetryError(f"{path}, line {line}: there is no GPU {gpu} on this node.")
-        where = f"{path}, line {line}: GPU {gpu}"
-        if time_s < latest[gpu]:
-            raise InvalidTelemetryError(f"{where}: the clock went backwards.")
-        latest[gpu] = time_s
-        yield where, time_s, gpu, row
-
-
-def check_rows(path: Path, columns: Sequence[Column], time: str, required: Sequence[str]) -> None:
-    """Read a file to its end, for nothing but its form: what is ``required`` is in every row, and
-    ``time`` never runs backwards, of a GPU where there are any.
-
-    Raises what :func:`read_csv` does.
+    ``required`` is in every row, the time first; ``gpus`` is how many there are, if that is known.
+    Raises what :func:`read_csv` does, and InvalidTelemetryError for a row that is otherwise.
     """
     latest: dict[Field, float] = {}
     for line, row in read_csv(path, columns):
+        where = f"{path}, line {line}"
         for name in required:
             if row[name] is None:
-                raise InvalidTelemetryError(f"{path}, line {line}: the row has no {name}.")
-        gpu, now = row.get("gpu"), row[time]
+                raise InvalidTelemetryError(f"{where}: the row has no {name}.")
+        now, gpu = row[required[0]], row.get("gpu")
         assert isinstance(now, float | int)
+        if isinstance(gpu, int):
+            if gpu < 0 or (gpus is not None and gpu >= gpus):
+                raise InvalidTelemetryError(f"{where}: there is no GPU {gpu} on this node.")
+            where += f": GPU {gpu}"
         if now < latest.get(gpu, -math.inf):
-            raise InvalidTelemetryError(f"{path}, line {line}: the clock went backwards.")
+            raise InvalidTelemetryError(f"{where}: the clock went backwards.")
         latest[gpu] = now
+        yield where, row
 
 
 def _parse(text: str, column: Column) -> Field:

@@ -23,11 +23,12 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 from workflow_lib.telemetry.validity.csv_rows import (
     Field,
     InvalidTelemetryError,
-    check_rows,
     read_csv,
-    read_gpu_rows,
+    timed_rows,
 )
 
+#: what every row of a GPU has
+_TIMED = ("unix_time_s", "gpu")
 #: no two power samples may lie further apart than this, or than so many periods
 _LONGEST_GAP_S = 1.0
 _LONGEST_GAP_PERIODS = 5
@@ -97,20 +98,21 @@ def check_sensors(
     _check_lost(paths, start, window)
     seen = {gpu: _Sensor(CounterSpan(*window)) for gpu in sensors}
     _check_counters(paths, start, count, seen)
-    _check_form_of_the_rest(paths, start.node)
+    _check_host(paths.host_samples(start.node))
     longest_s = max(_LONGEST_GAP_S, _LONGEST_GAP_PERIODS / start.sample_rate_hz)
     path = paths.gpu_samples(start.node)
     gaps: list[_Gap] = []
-    for where, time_s, gpu, row in read_gpu_rows(path, GPU_SAMPLES, count):
-        power_w = row["power_w"]
+    for where, row in timed_rows(path, GPU_SAMPLES, _TIMED, count):
+        time_s, gpu, power_w = row["unix_time_s"], row["gpu"], row["power_w"]
         if gpu in seen and isinstance(power_w, float):
+            assert isinstance(gpu, int)
+            assert isinstance(time_s, float)
             sensor = seen[gpu]
             if _has_gap(sensor.time_s, time_s, window, longest_s, where):
                 gaps.append(_Gap(where, gpu, time_s, sensor.time_s or time_s))
             _integrate(sensor, time_s, power_w)
             _note(sensor, time_s, row, window)
-    if gaps:
-        _check_bridged(paths.power_samples(start.node), gaps, longest_s)
+    _check_bridged(paths.power_samples(start.node), gaps, longest_s)
     for gpu, sensor in seen.items():
         _check_end(f"{path}: ", gpu, sensor, window)
         if not start.simulated:
@@ -136,10 +138,12 @@ def _check_counters(
 ) -> None:
     path = paths.gpu_counters(start.node)
     latest: dict[int, float] = {}
-    for where, time_s, gpu, row in read_gpu_rows(path, GPU_COUNTERS, count):
-        energy_j = row["energy_j"]
+    for where, row in timed_rows(path, GPU_COUNTERS, _TIMED, count):
+        time_s, gpu, energy_j = row["unix_time_s"], row["gpu"], row["energy_j"]
         if gpu not in seen or not isinstance(energy_j, float):
             continue
+        assert isinstance(gpu, int)
+        assert isinstance(time_s, float)
         if energy_j < latest.get(gpu, energy_j):
             raise InvalidTelemetryError(f"{where}: the energy counter ran backwards.")
         latest[gpu] = energy_j
@@ -164,15 +168,12 @@ def _check_counters(
             )
 
 
-def _check_form_of_the_rest(paths: RunPaths, node: str) -> None:
-    """The analysis reads these as well: damage that only it found would fail a completed run at
-    each of its attempts, and nothing would say to run it again."""
-    for path, columns, required in (
-        (paths.power_samples(node), POWER_SAMPLES, [column.name for column in POWER_SAMPLES]),
-        (paths.host_samples(node), HOST_SAMPLES, ["unix_time_s"]),
-    ):
-        if path.is_file():
-            check_rows(path, columns, required[0], required)
+def _check_host(path: Path) -> None:
+    """Its form alone. The analysis reads it as well: damage that only it found would fail a
+    completed run at each of its attempts, and nothing would say to run it again."""
+    if path.is_file():
+        for _ in timed_rows(path, HOST_SAMPLES, _TIMED[:1]):
+            pass
 
 
 def _has_gap(
@@ -194,16 +195,19 @@ def _has_gap(
 
 
 def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
-    """Where the sampler was held up, by a file system say, the driver went on: it keeps 2.4 s."""
+    """Where the sampler was held up, by a file system say, the driver went on: it keeps 2.4 s.
+
+    The file's form is checked, too, for the reason that :func:`_check_host` gives.
+    """
+    # A GPU's gaps and its samples both come in the order of time.
+    waiting: dict[Field, list[_Gap]] = {}
+    for gap in reversed(gaps):
+        waiting.setdefault(gap.gpu, []).append(gap)
     if path.is_file():
-        # A GPU's gaps and its samples both come in the order of time.
-        waiting: dict[Field, list[_Gap]] = {}
-        for gap in reversed(gaps):
-            waiting.setdefault(gap.gpu, []).append(gap)
-        for _, row in read_csv(path, POWER_SAMPLES):
+        required = [column.name for column in POWER_SAMPLES]
+        for _, row in timed_rows(path, POWER_SAMPLES, required):
             time_us, of_gpu = row["driver_time_us"], waiting.get(row["gpu"], [])
-            if not isinstance(time_us, int):
-                continue
+            assert isinstance(time_us, int)
             while of_gpu and time_us / 1e6 > of_gpu[-1].end_s:
                 of_gpu.pop()
             if of_gpu:
