@@ -86,6 +86,7 @@ from workflow_lib.records.paths import (
     node_name,
     rank_number,
 )
+from workflow_lib.records.ranks import Coordinates, coordinates, group_members
 from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
@@ -126,6 +127,7 @@ __all__ = [
     "Cell",
     "Column",
     "CoolDown",
+    "Coordinates",
     "Data",
     "Degrees",
     "EndedRecord",
@@ -151,6 +153,8 @@ __all__ = [
     "TelemetryStart",
     "Training",
     "Workload",
+    "coordinates",
+    "group_members",
     "identity",
     "inapplicable",
     "node_name",
