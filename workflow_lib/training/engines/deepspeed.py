@@ -68,15 +68,15 @@ class DeepSpeedEngine:
         lora = cell.training.workload == "lora"
         weights = Weights(mesh, cell.training.seed, dtype, adapters=dtype if lora else None)
         sequence = parts(cell.model, weights, cell.training)
+        settings = _settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
         with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
             if mesh.degrees.pp > 1:
                 module = _pipeline(sequence, mesh, cell.model.layers, tie=not lora)
                 mpu = module.mpu()
             else:
                 mpu = _ModelParallelUnit(mesh)
-                module = _whole(sequence, mesh, cell.training, mpu, dtype)
+                module = _whole(sequence, mesh, settings, mpu)
             self.parameters = held_parameters(module)
-            settings = _settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
             settings["zero_optimization"].update(_buckets(module))
             self._spread_experts(module)
             optimizer = torch.optim.AdamW(
@@ -210,15 +210,17 @@ class _ModelParallelUnit:
         return 1
 
 
-def _whole(
-    sequence: list[Part], mesh: Mesh, training: Training, mpu: object, dtype: torch.dtype
-) -> nn.Module:
+def _whole(sequence: list[Part], mesh: Mesh, settings: dict[str, Any], mpu: object) -> nn.Module:
     """Build the whole model; with ZeRO-3, each weight is cut as soon as it has been drawn."""
-    if training.zero_stage < 3:
+    if settings["zero_optimization"]["stage"] < 3:
         return Decoder(sequence, mesh.tp_group)
     import deepspeed
 
-    with deepspeed.zero.Init(data_parallel_group=mesh.dp_group, mpu=mpu, dtype=dtype):
+    # The settings give the precision. As Init's own ``dtype`` it would count only where the
+    # accelerator supports fp16: elsewhere weights would be bf16, whatever it says.
+    with deepspeed.zero.Init(
+        data_parallel_group=mesh.dp_group, mpu=mpu, config_dict_or_path=settings
+    ):
         return Decoder(sequence, mesh.tp_group)
 
 
