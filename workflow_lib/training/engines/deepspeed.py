@@ -281,6 +281,8 @@ def _settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
         "steps_per_print": None,
         "bf16": {"enabled": bf16},
         "data_types": {"grad_accum_dtype": "fp32"},
+        # Of gradients over replicas. Unless told it takes bf16 in every stage, even of fp32 sums.
+        "communication_data_type": "fp32",
         # Else a stage sends each tensor-parallel rank's part of what it takes to be equal on all.
         "pipeline": dict.fromkeys(
             ("pipe_partitioned", "grad_partitioned"), not training.sequence_parallel
