@@ -45,85 +45,73 @@ class Work:
     prefill_ended_unix_s: float | None = None
 
 
-def train(
-    cell: Cell,
-    mesh: Mesh,
-    device: Device,
-    engine: Engine,
-    source: Source,
-    paths: RunPaths,
-    record: RankRecord,
-    enter: Callable[[str], None],
-    profiled_steps: int = 0,
-) -> None:
+@dataclass(frozen=True)
+class Run:
+    """What this rank's steps are of: the same for training and for generation."""
+
+    cell: Cell
+    mesh: Mesh
+    device: Device
+    source: Source
+    paths: RunPaths
+    #: of this rank, written before the first step
+    record: RankRecord
+    #: told the phase that begins, for the record of an error
+    enter: Callable[[str], None]
+    #: where not 0, only so many steps follow the warm-up, and leave a trace
+    profiled_steps: int = 0
+
+
+def train(run: Run, engine: Engine) -> None:
     """Run the cell's warm-up and measured steps of training.
 
-    With ``profiled_steps``, only so many after the warm-up, and leave a trace of them. ``enter`` is
-    told the phase that begins, for the record of an error. Raises NonfiniteLoss, and whatever the
-    engine or the data raise.
+    Raises NonfiniteLoss, and whatever the engine or the data raise.
     """
 
     def step(number: int) -> Work:
-        enter("data")
-        batches = step_batches(source, cell, mesh, number)
-        enter("forward_backward")
+        run.enter("data")
+        batches = step_batches(run.source, run.cell, run.mesh, number)
+        run.enter("forward_backward")
         loss = engine.train_step(batches)
-        device.synchronise()
+        run.device.synchronise()
         return Work(loss=loss)
 
-    _run_steps(cell, mesh, device, paths, record, enter, profiled_steps, step)
+    _run_steps(run, step)
 
 
-def generate(
-    cell: Cell,
-    mesh: Mesh,
-    device: Device,
-    engine: GenerationEngine,
-    source: Source,
-    paths: RunPaths,
-    record: RankRecord,
-    enter: Callable[[str], None],
-    profiled_steps: int = 0,
-) -> None:
+def generate(run: Run, engine: GenerationEngine) -> None:
     """Run the cell's warm-up and measured steps of inference, as ``train`` does those of training.
 
     A step's prompts are the beginnings of what a step of training would train on.
     """
-    length = cell.model.sequence_length - cell.training.generated_tokens
+    length = run.cell.model.sequence_length - run.cell.training.generated_tokens
 
     def step(number: int) -> Work:
-        enter("data")
-        prompts = [ids[:, :length] for ids, _ in step_batches(source, cell, mesh, number)]
-        enter("prefill")
+        run.enter("data")
+        batches = step_batches(run.source, run.cell, run.mesh, number)
+        prompts = [ids[:, :length] for ids, _ in batches]
+        run.enter("prefill")
         engine.prefill(prompts)
-        device.synchronise()
+        run.device.synchronise()
         prefill_ended = time.time()
-        enter("decode")
+        run.enter("decode")
         engine.decode()
-        device.synchronise()
+        run.device.synchronise()
         return Work(prefill_ended_unix_s=prefill_ended)
 
-    _run_steps(cell, mesh, device, paths, record, enter, profiled_steps, step)
+    _run_steps(run, step)
 
 
-def _run_steps(
-    cell: Cell,
-    mesh: Mesh,
-    device: Device,
-    paths: RunPaths,
-    record: RankRecord,
-    enter: Callable[[str], None],
-    profiled_steps: int,
-    do: Callable[[int], Work],
-) -> None:
-    write_json(paths.rank(mesh.rank), record)
+def _run_steps(run: Run, do: Callable[[int], Work]) -> None:
+    cell, mesh, paths = run.cell, run.mesh, run.paths
+    write_json(paths.rank(mesh.rank), run.record)
     training = cell.training
-    steps = training.warmup_steps + (profiled_steps or training.measured_steps)
+    steps = training.warmup_steps + (run.profiled_steps or training.measured_steps)
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
     tokens = sequences * cell.model.sequence_length
     profiler = None
-    if profiled_steps:
-        profiler = profiling.recorder(device.torch, training.warmup_steps, profiled_steps)
+    if run.profiled_steps:
+        profiler = profiling.recorder(run.device.torch, training.warmup_steps, run.profiled_steps)
     with (
         paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream,
         profiler or contextlib.nullcontext(),
@@ -135,7 +123,7 @@ def _run_steps(
             work = do(step)
             ended = time.time()
             finite = work.loss is None or math.isfinite(work.loss)
-            allocated, peak = device.memory_bytes()
+            allocated, peak = run.device.memory_bytes()
             prefill_ended = work.prefill_ended_unix_s
             writer.write(
                 step=step,
@@ -163,5 +151,5 @@ def _run_steps(
             if profiler is not None:
                 profiler.step()
     if profiler is not None:
-        enter("trace")
+        run.enter("trace")
         profiling.write(profiler, paths.trace(mesh.rank))

@@ -26,6 +26,7 @@ from workflow_lib.training.clipping import (
     NonfiniteGradient,
     clip_gradients,
 )
+from workflow_lib.training.device import on_gpu
 from workflow_lib.training.mesh import Mesh
 from workflow_lib.training.model import Decoder, Loss, Part, held_parameters, parts
 from workflow_lib.training.weights import Weights, expert_group_name
@@ -35,14 +36,14 @@ Batch = tuple[Tensor, Tensor]
 
 def import_deepspeed(device: torch.device) -> Any:
     """Import DeepSpeed so that it neither guesses the device nor compiles anything on a CPU."""
-    if device.type == "cpu":
+    if not on_gpu(device):
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # DeepSpeed still calls collectives by names that torch has renamed.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    if device.type == "cpu":
+    if not on_gpu(device):
         # On a CPU it would build a shared-memory collective with g++ (a minute, and a crash where
         # there is no compiler); gloo does the same work. The name deepspeed.comm.torch is shadowed
         # by torch itself, hence sys.modules.
@@ -82,7 +83,7 @@ class DeepSpeedEngine:
             optimizer = torch.optim.AdamW(
                 _parameter_groups(module),
                 lr=cell.training.learning_rate,
-                fused=mesh.device.type == "cuda",
+                fused=on_gpu(mesh.device),
             )
             self._engine = deepspeed.initialize(
                 model=module,

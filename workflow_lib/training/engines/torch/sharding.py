@@ -27,6 +27,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
 from workflow_lib.records import Training
+from workflow_lib.training.device import on_gpu
 from workflow_lib.training.engines.torch.waiting import (
     AfterAllReduce,
     AloneAllGather,
@@ -108,7 +109,7 @@ class Sharding:
             shard_placement_fn=functools.partial(_placement, mesh.size(-1)),
             mp_policy=self._precision,
         )
-        if self._device.type == "cpu":
+        if not on_gpu(self._device):
             unit.set_force_sum_reduction_for_comms(True)  # gloo has no averages
         if not self._overlap:
             unit.set_custom_all_gather(AloneAllGather(self._device))  # type: ignore[arg-type]
