@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflow_lib import formulas
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records import SUMS, Degrees, Model, Precision, Training
 
 #: DeepSpeed's defaults, in parameters: gathered at once in ZeRO-3, and in a bucket of gradients
 LIVE_PARAMETERS, BUCKET_PARAMETERS = 1_000_000_000, 500_000_000
-#: of a gradient on its way between replicas: fp32, whatever the cell's precision
-REDUCED_BYTES = 4
+_BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
+#: of a gradient on its way between replicas, whatever the cell's precision
+REDUCED_BYTES = _BYTES[SUMS]
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Held:
 
 def element_bytes(training: Training) -> int:
     """Bytes of an activation, and of a weight that computes."""
-    return 2 if training.precision == "bf16" else 4
+    return _BYTES[training.precision]
 
 
 def held_parameters(model: Model, degrees: Degrees, training: Training, rank: int) -> Held:

@@ -7,7 +7,7 @@ import csv
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, write_json
@@ -17,6 +17,7 @@ from workflow_lib.training.device import Device
 from workflow_lib.training.engines import Engine
 from workflow_lib.training.failures import NonfiniteLoss
 from workflow_lib.training.mesh import Mesh
+from workflow_lib.training.precisions import checked
 
 if TYPE_CHECKING:
     from workflow_lib.training.engines.generation import GenerationEngine
@@ -54,7 +55,7 @@ class Run:
     device: Device
     source: Source
     paths: RunPaths
-    #: of this rank, written before the first step
+    #: of this rank, written before the first step, and after it once more
     record: RankRecord
     #: told the phase that begins, for the record of an error
     enter: Callable[[str], None]
@@ -65,7 +66,7 @@ class Run:
 def train(run: Run, engine: Engine) -> None:
     """Run the cell's warm-up and measured steps of training.
 
-    Raises NonfiniteLoss, and whatever the engine or the data raise.
+    Raises WrongPrecision, NonfiniteLoss, and whatever the engine or the data raise.
     """
 
     def step(number: int) -> Work:
@@ -76,7 +77,7 @@ def train(run: Run, engine: Engine) -> None:
         run.device.synchronise()
         return Work(loss=loss)
 
-    _run_steps(run, step)
+    _run_steps(run, engine, step)
 
 
 def generate(run: Run, engine: GenerationEngine) -> None:
@@ -99,12 +100,17 @@ def generate(run: Run, engine: GenerationEngine) -> None:
         run.device.synchronise()
         return Work(prefill_ended_unix_s=prefill_ended)
 
-    _run_steps(run, step)
+    _run_steps(run, engine, step)
 
 
-def _run_steps(run: Run, do: Callable[[int], Work]) -> None:
+def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], Work]) -> None:
     cell, mesh, paths = run.cell, run.mesh, run.paths
-    write_json(paths.rank(mesh.rank), run.record)
+
+    def record(stepped: bool) -> None:
+        precisions = checked(cell, engine.precisions(), stepped)
+        write_json(paths.rank(mesh.rank), replace(run.record, precisions=precisions))
+
+    record(stepped=False)
     training = cell.training
     steps = training.warmup_steps + (run.profiled_steps or training.measured_steps)
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
@@ -138,6 +144,8 @@ def _run_steps(run: Run, do: Callable[[int], Work]) -> None:
             )
             if not finite:
                 raise NonfiniteLoss(f"the loss of step {step} is {work.loss}")
+            if step == 0:
+                record(stepped=True)
             if mesh.rank == 0:
                 rate = tokens * mesh.degrees.dp / (ended - started)
                 said = "" if work.loss is None else f"loss {work.loss:.3f} "

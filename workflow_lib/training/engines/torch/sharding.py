@@ -17,6 +17,7 @@ summed and reduced in fp32.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -26,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from workflow_lib.records import Training
+from workflow_lib.records import SUMS, Precisions, Training
 from workflow_lib.training.device import on_gpu
 from workflow_lib.training.engines.torch.waiting import (
     AfterAllReduce,
@@ -34,6 +35,7 @@ from workflow_lib.training.engines.torch.waiting import (
     AloneReduceScatter,
 )
 from workflow_lib.training.mesh import Mesh, lone_group
+from workflow_lib.training.precisions import DTYPES, named
 
 
 class Sharding:
@@ -49,9 +51,9 @@ class Sharding:
             self._over(mesh.expert_dp_group) if mesh.expert_dp_group is not None else None
         )
         self._precision = (
-            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            if training.precision == "bf16"
-            else MixedPrecisionPolicy()
+            MixedPrecisionPolicy()
+            if training.precision == SUMS
+            else MixedPrecisionPolicy(DTYPES[training.precision], DTYPES[SUMS])
         )
         #: units in the order in which the forward pass meets them
         self._units: list[FSDPModule] = []
@@ -87,6 +89,31 @@ class Sharding:
         """Say what the next backward pass does; ``last``: it is the step's last micro-batch."""
         root.set_requires_gradient_sync(last or self._stage >= 2)
         root.set_reshard_after_backward(last or self._stage == 3)
+
+    @staticmethod
+    def precisions(roots: Iterable[nn.Module]) -> Precisions:
+        """What the units of some stages hold and have been told, by FSDP2's rules; no moments."""
+        weights: set[torch.dtype] = set()
+        reduced: set[torch.dtype] = set()
+        held: set[torch.dtype] = set()
+        units = (each for root in roots for each in root.modules() if isinstance(each, FSDPModule))
+        for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
+            if group is None:  # without weights of its own
+                continue
+            for parameter in (each.sharded_param for each in group.fsdp_params):
+                computing = group.mp_policy.param_dtype or parameter.dtype
+                weights.add(computing)
+                if parameter.requires_grad:
+                    reduced.add(group.mp_policy.reduce_dtype or computing)
+                    held.add(parameter.dtype)
+        return Precisions(
+            weights=named(weights),
+            # Sums of whole gradients have the one, those of gradients that are cut the other.
+            gradients=named(reduced | held),
+            reduction=named(reduced),
+            gathering=named(weights),
+            master_weights=named(held),
+        )
 
     def _over(self, group: dist.ProcessGroup) -> DeviceMesh:
         if self._stage > 0:
