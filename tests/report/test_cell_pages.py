@@ -23,6 +23,8 @@ from workflow_lib.records import (
     ExitRecord,
     Outcome,
     OutcomeRecord,
+    Precisions,
+    RankRecord,
     RecordError,
     RunPaths,
     write_json,
@@ -269,6 +271,26 @@ def test_logs_are_of_the_first_run_that_failed_and_the_script_of_one_that_did_no
     assert pages["configurations"][0]["sections"] == [
         ["cell", [["id", CELL], ["nodes", "1"]]],
         ["training", [["overlap", "yes"], ["seed", "7"]]],
+    ]
+
+
+def test_precisions_that_ranks_found_stand_beside_those_that_were_asked_for(tmp_path: Path) -> None:
+    paths = ended(Outcome.COMPLETED, tmp_path)
+    write_json(paths.cell, {"training": {"precision": "bf16"}})
+    found = Precisions("bf16", "fp32", "fp32", None, "fp32", "fp32")
+    write_json(
+        paths.rank(0), RankRecord(0, "n1", 0, "H200", 0, 0, 0, 0, 1, 1, 0.0, precisions=found)
+    )
+    pages = pages_of(tables_of([cell_row(KNOWN)], [run_row(KNOWN, 1)]), tmp_path)
+    assert pages["configurations"][0]["sections"] == [
+        ["training", [["precision", "bf16"]]],
+        [
+            "precisions, as ranks found them",
+            [
+                *(["weights", "bf16"], ["gradients", "fp32"], ["reduction", "fp32"]),
+                *(["gathering", "–"], ["master_weights", "fp32"], ["moments", "fp32"]),
+            ],
+        ],
     ]
 
 

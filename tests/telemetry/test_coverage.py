@@ -548,7 +548,10 @@ def test_a_record_that_is_not_json_is_named(paths: records.RunPaths) -> None:
     [
         (["99000000,0,1", "100000000,0,x1"], "line 3: power_mw is 'x1', expected a number."),
         (["99000000,0,1", "100000000,0,"], "line 3: the row has no power_mw."),
-        (["99000000,0,1", "99000000,1,1", "98000000,0,1"], "line 4: GPU 0: the clock went backwards."),
+        (
+            ["99000000,0,1", "99000000,1,1", "98000000,0,1"],
+            "line 4: GPU 0: the clock went backwards.",
+        ),
         (["99000000,0"], "line 2: 2 fields, expected 3."),
     ],
 )

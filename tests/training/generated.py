@@ -13,11 +13,13 @@ from workflow_lib.training import mesh as meshes
 from workflow_lib.training.data import SyntheticTokens, step_batches
 from workflow_lib.training.engines.generation import GenerationEngine
 from workflow_lib.training.mesh import Mesh
+from workflow_lib.training.precisions import checked
 
 
 def generated(cell: Cell, mesh: Mesh) -> list[list[list[int]]] | None:
     """The tokens of each step, sequence by sequence of the replica; None without the last stage."""
     engine = GenerationEngine(cell, mesh)
+    checked(cell, engine.precisions(), stepped=True)
     source = SyntheticTokens(cell.model.vocabulary_size)
     length = cell.model.sequence_length - cell.training.generated_tokens
     steps = []

@@ -6,6 +6,7 @@ The third argument is the tokens.json to train on; see ``ranks`` for the others.
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from workflow_lib.training import device as devices
 from workflow_lib.training import engines
 from workflow_lib.training import mesh as meshes
 from workflow_lib.training.data import TokenFile, step_batches
+from workflow_lib.training.precisions import checked
 
 
 def losses(cell: Cell, device: devices.Device, tokens: Path) -> dict[str, Any]:
@@ -29,6 +31,7 @@ def losses(cell: Cell, device: devices.Device, tokens: Path) -> dict[str, Any]:
     source = TokenFile(tokens, cell.model.vocabulary_size, cell.model.sequence_length + 1)
     steps = cell.training.warmup_steps + cell.training.measured_steps
     values, norms = [], []
+    before = checked(cell, engine.precisions(), stepped=False)
     for step in range(steps):
         values.append(engine.train_step(step_batches(source, cell, mesh, step)))
         norms.append(engine.gradient_norm())
@@ -36,6 +39,8 @@ def losses(cell: Cell, device: devices.Device, tokens: Path) -> dict[str, Any]:
     return {
         "losses": values,
         "norms": norms,
+        "precisions_before": asdict(before),
+        "precisions": asdict(checked(cell, engine.precisions(), stepped=True)),
         "parameters": engine.parameters,
         "compiled_graphs": graphs,
     }

@@ -23,9 +23,14 @@ from workflow_lib.training.launch import detect
 
 
 def launch(
-    program: str, cells: Mapping[str, Cell], directory: Path, *arguments: object
+    program: str,
+    cells: Mapping[str, Cell],
+    directory: Path,
+    *arguments: object,
+    environment: Mapping[str, str] | None = None,
 ) -> dict[str, list[Any]] | str:
-    """Start ``tests.training.<program>`` on as many ranks as the cells have.
+    """Start ``tests.training.<program>`` on as many ranks as the cells have, with the variables of
+    ``environment`` besides.
 
     Returns what each rank returned, cell by cell; or what was printed, where a process failed: an
     exception would not be cached, and each test would start the processes again.
@@ -41,7 +46,9 @@ def launch(
         ],
         cwd=Path(__file__).parents[2],
         # Compiled anew: torch's own cache does not see when one of our operators has changed.
-        env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(directory / "compiled")},
+        env=os.environ
+        | {"TORCHINDUCTOR_CACHE_DIR": str(directory / "compiled")}
+        | dict(environment or {}),
         capture_output=True,
         text=True,
         timeout=290,

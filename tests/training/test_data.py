@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.training.cells import LLAMA, cell
-from workflow_lib.records import Data, Degrees
+from workflow_lib.records import Data, Degrees, coordinates
 from workflow_lib.training.data import (
     DataError,
     SyntheticTokens,
@@ -14,7 +14,7 @@ from workflow_lib.training.data import (
     open_source,
     step_batches,
 )
-from workflow_lib.training.mesh import Mesh, coordinates
+from workflow_lib.training.mesh import Mesh
 
 CPU = torch.device("cpu")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from tests.training.cells import cell
+from workflow_lib.training import device as device_module
 from workflow_lib.training.device import choose
 from workflow_lib.training.launch import Launch
 
@@ -34,3 +37,10 @@ def test_a_rank_takes_the_gpu_that_the_order_gives_it(two_gpus, order, local_ran
     assert (device.gpu, device.name) == (gpu, f"GPU {gpu}")
     assert device.torch == torch.device("cuda", gpu)
     assert two_gpus == [torch.device("cuda", gpu)]
+
+
+def test_one_module_alone_spells_torchs_name_of_a_gpu():
+    package = Path(device_module.__file__).parent
+    spelling = [path for path in package.rglob("*.py") if '"cuda"' in path.read_text("utf-8")]
+
+    assert spelling == [package / "device.py"]

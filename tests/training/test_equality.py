@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ import torch
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
-from workflow_lib.records import Degrees
+from workflow_lib.records import Degrees, precisions_of
 from workflow_lib.training.capabilities import refusal
 from workflow_lib.training.tokenize import byte_tokenizer, tokenize
 
@@ -239,6 +239,9 @@ def test_a_layout_trains_as_one_process_does(name, trained, tokens):
         assert "error" not in rank, rank["error"]
         assert rank["losses"] == pytest.approx(losses, rel=2e-3 if bf16 else 5e-6)
         assert (rank["compiled_graphs"] > 0) == options.compile
+        assert rank["precisions"] == asdict(precisions_of(options, one.degrees))
+        # AdamW makes its moments within the first step, of the precision of what it changes.
+        assert rank["precisions_before"] == rank["precisions"] | {"moments": None}
     # The norm catches a gradient that is scaled wrongly, which AdamW would hide. In bf16 later
     # steps start from weights that differ already.
     steps = 1 if bf16 else len(norms)

@@ -33,6 +33,7 @@ from workflow_lib.records import (
     RankRecord,
     RunPaths,
     node_name,
+    precisions_of,
     read_record,
     write_json,
 )
@@ -84,6 +85,7 @@ def test_a_run_on_real_text_learns_and_writes_all_that_analysis_reads(tmp_path):
     for rank in (0, 1):
         record = read_record(paths.rank(rank), RankRecord)
         assert (record.rank, record.pp_rank, record.gpu) == (rank, rank, None)
+        assert record.precisions == precisions_of(one.training, one.degrees)
         steps = rows(paths, rank)
         assert list(steps[0]) == [column.name for column in STEPS]
         assert [row["phase"] for row in steps] == ["warmup"] * 2 + ["measured"] * 10

@@ -105,8 +105,8 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
             layer.whole
             - layer.kept
             + layer.gradients
-            + states.reduction_bytes(held.layer, training),
-            states.reduction_bytes(held.end, training),
+            + states.reduction_bytes(held.layer, held, training),
+            states.reduction_bytes(held.end, held, training),
         ),
         logits=activations.logits_bytes(model, degrees, training) if last else 0.0,
         step=step,

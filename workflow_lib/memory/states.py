@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflow_lib import formulas
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records import SUMS, Degrees, Model, Precision, Training
 
 #: DeepSpeed's defaults, in parameters: gathered at once in ZeRO-3, and in a bucket of gradients
 LIVE_PARAMETERS, BUCKET_PARAMETERS = 1_000_000_000, 500_000_000
+_BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
+#: of a gradient on its way between replicas, whatever the cell's precision
+REDUCED_BYTES = _BYTES[SUMS]
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,15 @@ class Held:
     def all(self) -> float:
         return self.dense + self.experts
 
+    @property
+    def bucket(self) -> float:
+        """Parameters whose gradients DeepSpeed reduces at once."""
+        return min(BUCKET_PARAMETERS, self.adapters or self.all)
+
 
 def element_bytes(training: Training) -> int:
     """Bytes of an activation, and of a weight that computes."""
-    return 2 if training.precision == "bf16" else 4
+    return _BYTES[training.precision]
 
 
 def held_parameters(model: Model, degrees: Degrees, training: Training, rank: int) -> Held:
@@ -111,10 +119,10 @@ def states_bytes(
     optimizer = cut(12 if element == 2 or stage > 0 else 8, stage > 0, dense, experts)
     communication = 0.0
     if stage == 3:
-        communication = element * min(LIVE_PARAMETERS, held.all)
-    if stage >= 2 or (stage == 1 and element == 4):
-        buckets = 2 if training.overlap else 1
-        communication += buckets * element * min(BUCKET_PARAMETERS, dense + experts)
+        # The one bucket has the precision in which gradients are reduced, others that of gradients.
+        communication = element * min(LIVE_PARAMETERS, held.all) + REDUCED_BYTES * held.bucket
+    elif _has_buckets(training):
+        communication = (2 if training.overlap else 1) * element * held.bucket
     return weights, gradients, optimizer, communication
 
 
@@ -139,8 +147,23 @@ def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
     return max(copy - gone, 0.0)
 
 
-def reduction_bytes(parameters: float, training: Training) -> float:
-    """The gradient of one unit, and the fp32 copy of it that torch reduces."""
-    if training.backend == "deepspeed" or training.workload == "lora":
-        return 0.0
-    return parameters * (element_bytes(training) + 4)
+def reduction_bytes(unit: float, held: Held, training: Training) -> float:
+    """What it takes for a moment to reduce gradients over replicas.
+
+    With torch the gradient of one ``unit``, in parameters, and the copy of it that is reduced. With
+    DeepSpeed a copy of a bucket, and one more where that is in bf16.
+    """
+    element = element_bytes(training)
+    if training.backend == "torch":
+        return 0.0 if training.workload == "lora" else unit * (element + REDUCED_BYTES)
+    if training.zero_stage == 3 or element == REDUCED_BYTES:
+        copies = REDUCED_BYTES
+    else:
+        copies = element + REDUCED_BYTES
+    return copies * held.bucket if _has_buckets(training) else 0.0
+
+
+def _has_buckets(training: Training) -> bool:
+    """Whether DeepSpeed collects gradients in buckets. In bf16, ZeRO-0 and 1 sum them elsewhere."""
+    stage = training.zero_stage
+    return stage >= 2 or (stage == 1 and training.precision == "fp32")

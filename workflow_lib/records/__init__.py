@@ -20,7 +20,7 @@ A run's directory, in the order in which its files appear::
     telemetry/<node>-host.csv   one row a second: CPU, memory, network
     telemetry/<node>-end.json   counts, when the sampler ended in order
     cool-down.json          how long the job waited for cool GPUs, where it was asked to
-    steps/rank<n>.json      where rank n ran and which part of the model it held
+    steps/rank<n>.json      where rank n ran, and which part of the model it held, how precisely
     steps/rank<n>.csv       one row a step
     errors/rank<n>.json     what rank n died of, as it said itself
     exits/rank<n>.json      how rank n's process ended, where not well
@@ -89,6 +89,8 @@ from workflow_lib.records.paths import (
     node_name,
     rank_number,
 )
+from workflow_lib.records.precisions import SUMS, Precisions, precisions_of
+from workflow_lib.records.ranks import Coordinates, coordinates, group_members
 from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
@@ -125,12 +127,14 @@ __all__ = [
     "SERIES_POINTS",
     "STEPS",
     "STEP_TIMES",
+    "SUMS",
     "TABLES",
     "TRACES",
     "Backend",
     "Cell",
     "Column",
     "CoolDown",
+    "Coordinates",
     "Data",
     "Degrees",
     "EndedRecord",
@@ -145,6 +149,7 @@ __all__ = [
     "Outcome",
     "OutcomeRecord",
     "Precision",
+    "Precisions",
     "RankRecord",
     "Recomputation",
     "RecordError",
@@ -159,9 +164,12 @@ __all__ = [
     "TelemetryStart",
     "Training",
     "Workload",
+    "coordinates",
+    "group_members",
     "identity",
     "inapplicable",
     "node_name",
+    "precisions_of",
     "rank_number",
     "read_if_there",
     "read_json",

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from workflow_lib.records.precisions import Precisions
+
 
 class Outcome(enum.StrEnum):
     """How a run ended, or why it never began."""
@@ -125,6 +127,9 @@ class RankRecord:
     parameters: int
     pid: int
     started_unix_s: float
+    #: as found before the first step, and with all that there is after it; null in records of
+    #: earlier versions
+    precisions: Precisions | None = None
 
 
 @dataclass(frozen=True)

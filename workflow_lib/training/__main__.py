@@ -141,7 +141,7 @@ def _run(
     from workflow_lib.training import mesh as meshes
     from workflow_lib.training.data import open_source
     from workflow_lib.training.engines.generation import GenerationEngine
-    from workflow_lib.training.loop import generate, train
+    from workflow_lib.training.loop import Run, generate, train
 
     device = devices.choose(launch, cell.hardware, cell.telemetry, cell.degrees.gpu_order)
     source = open_source(cell, tokens)
@@ -155,7 +155,7 @@ def _run(
         world_size=launch.world_size,
         timeout=timeout,
         # NCCL would guess the GPU from the rank, which goes wrong where nodes differ.
-        device_id=device.torch if device.torch.type == "cuda" else None,
+        device_id=device.torch if device.gpu is not None else None,
     )
     mesh = meshes.create(cell.degrees, device.torch)
     progress.enter("build")
@@ -175,11 +175,11 @@ def _run(
         pid=os.getpid(),
         started_unix_s=started,
     )
-    steps = (source, paths, record, progress.enter, profiled_steps)
+    run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)
     if isinstance(engine, GenerationEngine):
-        generate(cell, mesh, device, engine, *steps)
+        generate(run, engine)
     else:
-        train(cell, mesh, device, engine, *steps)
+        train(run, engine)
     progress.enter("end")
     dist.barrier()
     dist.destroy_process_group()

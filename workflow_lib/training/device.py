@@ -13,6 +13,11 @@ from workflow_lib.records import Hardware, Telemetry
 from workflow_lib.training.launch import Launch
 
 
+def on_gpu(device: torch.device) -> bool:
+    """Whether a device is a GPU, of NVIDIA's or of AMD's: torch has one name for both."""
+    return device.type == "cuda"
+
+
 @dataclass(frozen=True)
 class Device:
     """Where a rank computes, and how it talks to the others."""
@@ -25,12 +30,12 @@ class Device:
 
     def synchronise(self) -> None:
         """Wait until the device has done all that it was given."""
-        if self.torch.type == "cuda":
+        if on_gpu(self.torch):
             torch.cuda.synchronize(self.torch)
 
     def memory_bytes(self) -> tuple[int, int]:
         """Allocated memory now and at its highest; the process's resident memory on a CPU."""
-        if self.torch.type == "cuda":
+        if on_gpu(self.torch):
             return (
                 torch.cuda.memory_allocated(self.torch),
                 torch.cuda.max_memory_allocated(self.torch),

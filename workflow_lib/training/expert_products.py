@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workflow_lib.training.device import on_gpu
+
 #: its public name from torch 2.10 on, else the one before
 _grouped_mm: Callable[..., Tensor] = getattr(
     torch.nn.functional, "grouped_mm", getattr(torch, "_grouped_mm", None)
@@ -40,7 +42,7 @@ def has_grouped_product(device: torch.device, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _tried(device: torch.device, dtype: torch.dtype) -> bool:
-    if device.type != "cuda" or dtype != torch.bfloat16 or _grouped_mm is None:
+    if not on_gpu(device) or dtype != torch.bfloat16 or _grouped_mm is None:
         return False
     # Small integers, of which bf16 knows the products and sums exactly; all of them different, and
     # one expert without rows.

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workflow_lib.training.device import on_gpu
 from workflow_lib.training.key_value_cache import KeyValueCache
 from workflow_lib.training.rotary import rotary_table, rotate
 from workflow_lib.training.tensor_parallel import TensorParallel
@@ -106,7 +107,7 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
     On Hopper cuDNN's is about twice as fast as flash attention. Whether torch tries it first
     depends on torch's version, and a cell is to run the same kernel under all of them.
     """
-    if device.type != "cuda" or torch.version.hip is not None:
+    if not on_gpu(device) or torch.version.hip is not None:
         return []
     if torch.cuda.get_device_capability(device) < (9, 0):
         return []

@@ -7,7 +7,7 @@ import csv
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
 from workflow_lib.records import STEPS, Cell, RankRecord, RunPaths, write_json
@@ -17,6 +17,7 @@ from workflow_lib.training.device import Device
 from workflow_lib.training.engines import Engine
 from workflow_lib.training.failures import NonfiniteLoss
 from workflow_lib.training.mesh import Mesh
+from workflow_lib.training.precisions import checked
 
 if TYPE_CHECKING:
     from workflow_lib.training.engines.generation import GenerationEngine
@@ -45,85 +46,78 @@ class Work:
     prefill_ended_unix_s: float | None = None
 
 
-def train(
-    cell: Cell,
-    mesh: Mesh,
-    device: Device,
-    engine: Engine,
-    source: Source,
-    paths: RunPaths,
-    record: RankRecord,
-    enter: Callable[[str], None],
-    profiled_steps: int = 0,
-) -> None:
+@dataclass(frozen=True)
+class Run:
+    """What this rank's steps are of: the same for training and for generation."""
+
+    cell: Cell
+    mesh: Mesh
+    device: Device
+    source: Source
+    paths: RunPaths
+    #: of this rank, written before the first step, and after it once more
+    record: RankRecord
+    #: told the phase that begins, for the record of an error
+    enter: Callable[[str], None]
+    #: where not 0, only so many steps follow the warm-up, and leave a trace
+    profiled_steps: int = 0
+
+
+def train(run: Run, engine: Engine) -> None:
     """Run the cell's warm-up and measured steps of training.
 
-    With ``profiled_steps``, only so many after the warm-up, and leave a trace of them. ``enter`` is
-    told the phase that begins, for the record of an error. Raises NonfiniteLoss, and whatever the
-    engine or the data raise.
+    Raises WrongPrecision, NonfiniteLoss, and whatever the engine or the data raise.
     """
 
     def step(number: int) -> Work:
-        enter("data")
-        batches = step_batches(source, cell, mesh, number)
-        enter("forward_backward")
+        run.enter("data")
+        batches = step_batches(run.source, run.cell, run.mesh, number)
+        run.enter("forward_backward")
         loss = engine.train_step(batches)
-        device.synchronise()
+        run.device.synchronise()
         return Work(loss=loss)
 
-    _run_steps(cell, mesh, device, paths, record, enter, profiled_steps, step)
+    _run_steps(run, engine, step)
 
 
-def generate(
-    cell: Cell,
-    mesh: Mesh,
-    device: Device,
-    engine: GenerationEngine,
-    source: Source,
-    paths: RunPaths,
-    record: RankRecord,
-    enter: Callable[[str], None],
-    profiled_steps: int = 0,
-) -> None:
+def generate(run: Run, engine: GenerationEngine) -> None:
     """Run the cell's warm-up and measured steps of inference, as ``train`` does those of training.
 
     A step's prompts are the beginnings of what a step of training would train on.
     """
-    length = cell.model.sequence_length - cell.training.generated_tokens
+    length = run.cell.model.sequence_length - run.cell.training.generated_tokens
 
     def step(number: int) -> Work:
-        enter("data")
-        prompts = [ids[:, :length] for ids, _ in step_batches(source, cell, mesh, number)]
-        enter("prefill")
+        run.enter("data")
+        batches = step_batches(run.source, run.cell, run.mesh, number)
+        prompts = [ids[:, :length] for ids, _ in batches]
+        run.enter("prefill")
         engine.prefill(prompts)
-        device.synchronise()
+        run.device.synchronise()
         prefill_ended = time.time()
-        enter("decode")
+        run.enter("decode")
         engine.decode()
-        device.synchronise()
+        run.device.synchronise()
         return Work(prefill_ended_unix_s=prefill_ended)
 
-    _run_steps(cell, mesh, device, paths, record, enter, profiled_steps, step)
+    _run_steps(run, engine, step)
 
 
-def _run_steps(
-    cell: Cell,
-    mesh: Mesh,
-    device: Device,
-    paths: RunPaths,
-    record: RankRecord,
-    enter: Callable[[str], None],
-    profiled_steps: int,
-    do: Callable[[int], Work],
-) -> None:
-    write_json(paths.rank(mesh.rank), record)
+def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], Work]) -> None:
+    cell, mesh, paths = run.cell, run.mesh, run.paths
+
+    def record(stepped: bool) -> None:
+        precisions = checked(cell, engine.precisions(), stepped)
+        write_json(paths.rank(mesh.rank), replace(run.record, precisions=precisions))
+
+    record(stepped=False)
     training = cell.training
-    steps = training.warmup_steps + (profiled_steps or training.measured_steps)
+    steps = training.warmup_steps + (run.profiled_steps or training.measured_steps)
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
     tokens = sequences * cell.model.sequence_length
     profiler = None
-    if profiled_steps:
-        profiler = profiling.recorder(device.torch, training.warmup_steps, profiled_steps)
+    if run.profiled_steps:
+        profiler = profiling.recorder(run.device.torch, training.warmup_steps, run.profiled_steps)
     with (
         paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream,
         profiler or contextlib.nullcontext(),
@@ -135,7 +129,7 @@ def _run_steps(
             work = do(step)
             ended = time.time()
             finite = work.loss is None or math.isfinite(work.loss)
-            allocated, peak = device.memory_bytes()
+            allocated, peak = run.device.memory_bytes()
             prefill_ended = work.prefill_ended_unix_s
             writer.write(
                 step=step,
@@ -150,6 +144,8 @@ def _run_steps(
             )
             if not finite:
                 raise NonfiniteLoss(f"the loss of step {step} is {work.loss}")
+            if step == 0:
+                record(stepped=True)
             if mesh.rank == 0:
                 rate = tokens * mesh.degrees.dp / (ended - started)
                 said = "" if work.loss is None else f"loss {work.loss:.3f} "
@@ -163,5 +159,5 @@ def _run_steps(
             if profiler is not None:
                 profiler.step()
     if profiler is not None:
-        enter("trace")
+        run.enter("trace")
         profiling.write(profiler, paths.trace(mesh.rank))

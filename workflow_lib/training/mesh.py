@@ -1,12 +1,4 @@
-"""Which rank holds which part of the model, and the process groups that follow from it.
-
-Tensor parallelism varies fastest and pipeline parallelism slowest, as in Megatron, so that the
-ranks of one tensor-parallel group are neighbours (on one node) and the stages are far apart::
-
-    rank = (pp_rank · dp + dp_rank) · tp + tp_rank
-
-Experts are spread over ``ep`` neighbouring data-parallel replicas: ``ep_rank = dp_rank mod ep``.
-"""
+"""A rank's place in the layout, on its device, with the process groups that follow from it."""
 
 from __future__ import annotations
 
@@ -17,55 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from workflow_lib.records import Degrees
-
-
-@dataclass(frozen=True)
-class Coordinates:
-    """A rank's place along each axis."""
-
-    tp: int
-    pp: int
-    dp: int
-    ep: int
-
-
-def coordinates(rank: int, degrees: Degrees) -> Coordinates:
-    """Say where a rank sits. Raises ValueError for a rank outside of the layout."""
-    if not 0 <= rank < degrees.world_size:
-        raise ValueError(f"rank {rank} is outside of a layout of {degrees.world_size} ranks")
-    dp_rank = rank // degrees.tp % degrees.dp
-    return Coordinates(
-        tp=rank % degrees.tp,
-        pp=rank // (degrees.tp * degrees.dp),
-        dp=dp_rank,
-        ep=dp_rank % degrees.ep,
-    )
-
-
-def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
-    """List the groups of ranks that differ in the ``varying`` coordinates only, ranks ascending.
-
-    The axes are ``tp``, ``pp``, ``dp``, and within ``dp`` also ``ep`` (the replicas that share one
-    set of experts) and ``expert_dp`` (the replicas that hold copies of the same experts).
-    """
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(degrees.world_size):
-        place = coordinates(rank, degrees)
-        fixed = {
-            "tp": (place.tp,),
-            "pp": (place.pp,),
-            "dp": (place.dp,),
-            "ep": (place.ep,),
-            "expert_dp": (place.dp // degrees.ep,),
-        }
-        if "ep" in varying or "expert_dp" in varying:
-            del fixed["dp"]
-        else:
-            del fixed["ep"], fixed["expert_dp"]
-        key = tuple(value for axis, at in fixed.items() if axis not in varying for value in at)
-        groups.setdefault(key, []).append(rank)
-    return list(groups.values())
+from workflow_lib.records import Coordinates, Degrees, coordinates, group_members
 
 
 def limit_waiting(timeout: datetime.timedelta) -> None:

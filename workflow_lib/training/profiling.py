@@ -11,6 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from workflow_lib.records import whole_file
+from workflow_lib.training.device import on_gpu
 
 #: at 9, which is gzip's own choice, text takes ten times as long to become a fifth smaller
 _COMPRESSION_LEVEL = 3
@@ -23,7 +24,7 @@ def recorder(device: torch.device, warmup_steps: int, steps: int) -> profile:
     keeps nothing. Its marks, ``ProfilerStep#<n>``, count as the steps do.
     """
     activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":  # HIP is called so, too
+    if on_gpu(device):
         activities.append(ProfilerActivity.CUDA)
     return profile(
         activities=activities,

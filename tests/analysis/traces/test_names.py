@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workflow_lib.analysis.traces.groups import axis_of, fabric_of, groups_of, listed_ranks
+from workflow_lib.analysis.traces.groups import axis_of, fabric_of, listed_ranks
 from workflow_lib.analysis.traces.names import class_of_kernel, class_of_operator
-from workflow_lib.records import Degrees
+from workflow_lib.records import Degrees, group_members
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,13 @@ def test_a_group_on_one_node_stays_inside_of_it() -> None:
     assert fabric_of((0, 1), None) is None
 
 
-def test_groups_are_those_that_training_makes() -> None:
-    pytest.importorskip("torch")
-    from workflow_lib.training.mesh import group_members
+@pytest.mark.parametrize("axes", ["TP", "PP", "DP", "EP", "TP+PP", "TP+DP", "DP+PP", "TP+DP+PP"])
+def test_every_rank_knows_the_groups_that_training_makes(axes: str) -> None:
+    for members in group_members(LAYOUT, *axes.lower().split("+")):
+        for rank in members:
+            assert axis_of(members, None, "all_reduce", rank, LAYOUT) == axes
 
-    for rank in range(LAYOUT.world_size):
-        mine = groups_of(rank, LAYOUT)
-        for name, axes in (("TP", ["tp"]), ("DP", ["dp"]), ("PP", ["pp"]), ("EP", ["ep"])):
-            (members,) = [m for m in group_members(LAYOUT, *axes) if rank in m]
-            assert mine[name] == frozenset(members)
+
+def test_ranks_that_the_layout_does_not_have_are_told_by_the_groups_description() -> None:
+    assert axis_of((0, 16), "mesh_pp", "send_receive", 0, LAYOUT) == "PP"
+    assert axis_of((0, 16), None, "send_receive", 0, LAYOUT) is None

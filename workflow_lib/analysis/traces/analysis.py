@@ -13,11 +13,10 @@ import polars as pl
 from workflow_lib.analysis.tables import table
 from workflow_lib.analysis.traces import collectives
 from workflow_lib.analysis.traces.breakdown import class_rows, rank_times, step_work, with_groups
-from workflow_lib.analysis.traces.groups import groups_of
 from workflow_lib.analysis.traces.names import CLASSES, COMMUNICATION
 from workflow_lib.analysis.traces.notes import Notes
 from workflow_lib.analysis.traces.reading import read_trace
-from workflow_lib.records import KERNELS, TRACES, Degrees
+from workflow_lib.records import KERNELS, TRACES, Degrees, group_members
 
 _ALIGNED = ("waiting_s", "transfer_s")
 
@@ -172,7 +171,7 @@ def _bubble(
         return None, "the layout is not known"
     if degrees.pp == 1:
         return None, "the layout has no pipeline"
-    pipeline = sorted(groups_of(rank, degrees)["PP"])
+    pipeline = next(ranks for ranks in group_members(degrees, "pp") if rank in ranks)
     if missing := [other for other in pipeline if other not in work]:
         return None, f"rank {missing[0]} of its pipeline has no trace"
     frames = []

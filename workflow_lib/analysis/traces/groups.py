@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from workflow_lib.analysis.traces.names import ALL_TO_ALL
-from workflow_lib.records import Degrees
+from workflow_lib.records import Degrees, coordinates
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 
@@ -42,31 +42,6 @@ def listed_ranks(text: str | None, size: int | None) -> tuple[int, ...] | None:
     return whole if fits else None
 
 
-def groups_of(rank: int, degrees: Degrees) -> dict[str, frozenset[int]]:
-    """The groups that a rank is in, by name; TP is innermost and PP outermost, as in a cell.
-
-    ``EP`` are the neighbouring replicas that share one set of experts.
-    """
-    tp, dp, pp, ep = degrees.tp, degrees.dp, degrees.pp, degrees.ep
-    tp_rank, dp_rank, pp_rank = rank % tp, rank // tp % dp, rank // (tp * dp)
-
-    def members(tps: Sequence[int], dps: Sequence[int], pps: Sequence[int]) -> frozenset[int]:
-        return frozenset((p * dp + d) * tp + t for t in tps for d in dps for p in pps)
-
-    mine = ([tp_rank], [dp_rank], [pp_rank])
-    sharing = range(dp_rank // ep * ep, dp_rank // ep * ep + ep)
-    return {
-        "TP": members(range(tp), *mine[1:]),
-        "PP": members(*mine[:2], range(pp)),
-        "EP": members(mine[0], sharing, mine[2]),
-        "DP": members(mine[0], range(dp), mine[2]),
-        "TP+PP": members(range(tp), mine[1], range(pp)),
-        "TP+DP": members(range(tp), range(dp), mine[2]),
-        "DP+PP": members(mine[0], range(dp), range(pp)),
-        "TP+DP+PP": members(range(tp), range(dp), range(pp)),
-    }
-
-
 def axis_of(
     ranks: Sequence[int] | None,
     description: str | None,
@@ -74,25 +49,28 @@ def axis_of(
     rank: int,
     degrees: Degrees | None,
 ) -> str | None:
-    """The name of the smallest group of the layout that holds all of ``ranks``.
+    """The axes of the layout along which ``ranks`` and this rank differ, as in "TP" or "TP+PP".
 
-    Where experts are spread over all replicas, EP and DP are the same ranks: then all-to-all is EP
-    and the rest DP, unless the group's description says. Without degrees or ranks the description
-    decides; None where it says nothing. A group of one rank has no axis.
+    Replicas that share one set of experts are "EP". Where experts are spread over all replicas, EP
+    and DP are the same ranks: then all-to-all is EP and the rest DP, unless the group's description
+    says. Without degrees or ranks the description decides; None where it says nothing. A group of
+    one rank has no axis.
     """
     described = next((axis for words, axis in _DESCRIBED if words.search(description or "")), None)
     if ranks is None or degrees is None or len(ranks) < 2:
         return described if ranks is None or len(ranks) > 1 else None
-    mine = {name: group for name, group in groups_of(rank, degrees).items() if len(group) > 1}
-    holding = {name: len(group) for name, group in mine.items() if group.issuperset(ranks)}
-    if not holding:
+    involved = {rank, *ranks}
+    if not involved <= set(range(degrees.world_size)):
         return described
-    smallest = [name for name, size in holding.items() if size == min(holding.values())]
-    if {"EP", "DP"} <= set(smallest):
+    places = [coordinates(each, degrees) for each in involved]
+    axes = [axis for axis in ("tp", "dp", "pp") if len({getattr(at, axis) for at in places}) > 1]
+    if axes == ["dp"] and len({at.dp // degrees.ep for at in places}) == 1:
+        if degrees.ep < degrees.dp:
+            return "EP"
         if described in ("EP", "DP"):
             return described
         return "EP" if kind == ALL_TO_ALL else "DP"
-    return smallest[0]
+    return "+".join(axes).upper()
 
 
 def fabric_of(ranks: Sequence[int] | None, ranks_per_node: int | None) -> str | None:

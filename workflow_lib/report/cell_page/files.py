@@ -8,6 +8,7 @@ that is made elsewhere is the same.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +16,10 @@ from typing import Any, TypeVar
 from workflow_lib.records import (
     ErrorRecord,
     ExitRecord,
+    RankRecord,
     RecordError,
     RunPaths,
+    read_if_there,
     read_json,
     read_record,
 )
@@ -38,6 +41,14 @@ def configuration(paths: RunPaths, clean: Clean) -> list[Section] | None:
     """``cell.json`` by section, null where it is not there."""
     record = _object(paths.cell)
     return None if record is None else sections(record, "cell", clean)
+
+
+def precisions(paths: RunPaths, clean: Clean) -> list[Section]:
+    """What the first rank found, which is what all have; no section where it recorded none."""
+    record = read_if_there(paths.rank(0), RankRecord)
+    if record is None or record.precisions is None:
+        return []
+    return sections({"precisions, as ranks found them": asdict(record.precisions)}, "", clean)
 
 
 def environment(paths: RunPaths, clean: Clean) -> list[Section] | None:

@@ -14,6 +14,7 @@ from workflow_lib.report.cell_page.files import (
     environment,
     failure,
     logs,
+    precisions,
     script,
     sections,
 )
@@ -196,7 +197,7 @@ def _add_files(
     resolved = configuration(paths, clean)
     known = {column.name: cell[column.name] for column in IDENTITY}
     pages["configurations"].append(
-        {"run": told, "sections": resolved}
+        {"run": told, "sections": resolved + precisions(paths, clean)}
         if resolved is not None
         else {"run": None, "sections": sections(known, "cell", clean)}
     )

@@ -8,7 +8,7 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workflow_lib.records import cell_axes
+from workflow_lib.records import Degrees, cell_axes, coordinates
 from workflow_lib.report.cells import Row
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kernel_bars import why_no_kernels, why_no_times
@@ -128,10 +128,11 @@ def _chosen(group: Sequence[Row]) -> list[Row]:
 
 
 def _stages(cell: Row, ranks: Ranks) -> dict[int, list[Times]]:
-    """Times of the ranks of each pipeline rank; pipeline parallelism is outermost (see Degrees)."""
+    """Times of the ranks of each pipeline rank."""
+    degrees = Degrees(tp=cell["tp"], pp=cell["pp"], dp=cell["dp"], ep=cell["ep"])
     found: dict[int, list[Times]] = {}
     for rank, times in sorted(ranks.items()):
-        found.setdefault(rank // (cell["tp"] * cell["dp"]), []).append(times)
+        found.setdefault(coordinates(rank, degrees).pp, []).append(times)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from workflow_lib.records import Cell
+    from workflow_lib.records import Cell, Precisions
     from workflow_lib.training.mesh import Mesh
 
 
@@ -29,6 +29,10 @@ class Engine(Protocol):
 
     def gradient_norm(self) -> float:
         """The norm of the whole model's gradient in the last step, before it was clipped."""
+        ...
+
+    def precisions(self) -> Precisions:
+        """What the backend has in which precision; null what it will only have after a step."""
         ...
 
 

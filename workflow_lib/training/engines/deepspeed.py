@@ -19,15 +19,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.records import Cell, Training
+from workflow_lib.records import Cell, Precisions
 from workflow_lib.training import stages
-from workflow_lib.training.clipping import (
-    MAXIMUM_GRADIENT_NORM,
-    NonfiniteGradient,
-    clip_gradients,
-)
+from workflow_lib.training.clipping import NonfiniteGradient, clip_gradients
+from workflow_lib.training.device import on_gpu
+from workflow_lib.training.engines.deepspeed_precisions import deepspeed_precisions
+from workflow_lib.training.engines.deepspeed_settings import buckets, settings
 from workflow_lib.training.mesh import Mesh
 from workflow_lib.training.model import Decoder, Loss, Part, held_parameters, parts
+from workflow_lib.training.precisions import DTYPES
 from workflow_lib.training.weights import Weights, expert_group_name
 
 Batch = tuple[Tensor, Tensor]
@@ -35,14 +35,14 @@ Batch = tuple[Tensor, Tensor]
 
 def import_deepspeed(device: torch.device) -> Any:
     """Import DeepSpeed so that it neither guesses the device nor compiles anything on a CPU."""
-    if device.type == "cpu":
+    if not on_gpu(device):
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     # DeepSpeed still calls collectives by names that torch has renamed.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    if device.type == "cpu":
+    if not on_gpu(device):
         # On a CPU it would build a shared-memory collective with g++ (a minute, and a crash where
         # there is no compiler); gloo does the same work. The name deepspeed.comm.torch is shadowed
         # by torch itself, hence sys.modules.
@@ -64,30 +64,30 @@ class DeepSpeedEngine:
         )
         self._mesh = mesh
         self._micro_batches = cell.training.micro_batches(mesh.degrees.dp)
-        dtype = torch.bfloat16 if cell.training.precision == "bf16" else torch.float32
+        dtype = DTYPES[cell.training.precision]
         lora = cell.training.workload == "lora"
         weights = Weights(mesh, cell.training.seed, dtype, adapters=dtype if lora else None)
         sequence = parts(cell.model, weights, cell.training)
+        configuration = settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
         with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
             if mesh.degrees.pp > 1:
                 module = _pipeline(sequence, mesh, cell.model.layers, tie=not lora)
                 mpu = module.mpu()
             else:
                 mpu = _ModelParallelUnit(mesh)
-                module = _whole(sequence, mesh, cell.training, mpu, dtype)
+                module = _whole(sequence, mesh, configuration, mpu)
             self.parameters = held_parameters(module)
-            settings = _settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
-            settings["zero_optimization"].update(_buckets(module))
+            configuration["zero_optimization"].update(buckets(module))
             self._spread_experts(module)
-            optimizer = torch.optim.AdamW(
+            self._adamw = torch.optim.AdamW(
                 _parameter_groups(module),
                 lr=cell.training.learning_rate,
-                fused=mesh.device.type == "cuda",
+                fused=on_gpu(mesh.device),
             )
             self._engine = deepspeed.initialize(
                 model=module,
-                optimizer=optimizer,
-                config=settings,
+                optimizer=self._adamw,
+                config=configuration,
                 mpu=None if mesh.degrees.pp > 1 else mpu,
                 dist_init_required=False,
             )[0]
@@ -135,6 +135,10 @@ class DeepSpeedEngine:
         if self._plain_norm is not None:
             return float(self._plain_norm)
         return float(self._engine.get_global_grad_norm())
+
+    def precisions(self) -> Precisions:
+        """What DeepSpeed holds and exchanges; no moments before the first step."""
+        return deepspeed_precisions(self._engine, self._adamw)
 
     def _spread_experts(self, module: nn.Module) -> None:
         """Tell DeepSpeed which ranks share experts, and that the model has some."""
@@ -211,14 +215,18 @@ class _ModelParallelUnit:
 
 
 def _whole(
-    sequence: list[Part], mesh: Mesh, training: Training, mpu: object, dtype: torch.dtype
+    sequence: list[Part], mesh: Mesh, configuration: dict[str, Any], mpu: object
 ) -> nn.Module:
     """Build the whole model; with ZeRO-3, each weight is cut as soon as it has been drawn."""
-    if training.zero_stage < 3:
+    if configuration["zero_optimization"]["stage"] < 3:
         return Decoder(sequence, mesh.tp_group)
     import deepspeed
 
-    with deepspeed.zero.Init(data_parallel_group=mesh.dp_group, mpu=mpu, dtype=dtype):
+    # The configuration gives the precision. As Init's own ``dtype`` it would count only where the
+    # accelerator supports fp16: elsewhere weights would be bf16, whatever it says.
+    with deepspeed.zero.Init(
+        data_parallel_group=mesh.dp_group, mpu=mpu, config_dict_or_path=configuration
+    ):
         return Decoder(sequence, mesh.tp_group)
 
 
@@ -263,37 +271,3 @@ def _parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     if experts:
         groups.append({"params": experts, "name": experts[0].group_name, "moe": True})
     return groups
-
-
-def _settings(training: Training, dp: int, hidden_size: int) -> dict[str, Any]:
-    """DeepSpeed's configuration of a cell."""
-    bf16 = training.precision == "bf16"
-    # In bf16, ZeRO-0 is another optimiser path, which sums micro-batches in bf16. ZeRO-1 over one
-    # replica cuts nothing and is what the cell means; over several it would not be ZeRO-0, so
-    # capabilities.py refuses that.
-    stage = 1 if bf16 and training.zero_stage == 0 else training.zero_stage
-    return {
-        "train_micro_batch_size_per_gpu": training.micro_batch_size,
-        "gradient_accumulation_steps": training.micro_batches(dp),
-        "gradient_clipping": MAXIMUM_GRADIENT_NORM,
-        "steps_per_print": None,
-        "bf16": {"enabled": bf16},
-        "data_types": {"grad_accum_dtype": "fp32"},
-        # Else a stage sends each tensor-parallel rank's part of what it takes to be equal on all.
-        "pipeline": dict.fromkeys(
-            ("pipe_partitioned", "grad_partitioned"), not training.sequence_parallel
-        ),
-        "zero_optimization": {
-            "stage": stage,
-            "overlap_comm": training.overlap,
-            # Norms stay whole, matrices are cut: ten vectors, as Hugging Face's integration has it.
-            "stage3_param_persistence_threshold": 10 * hidden_size,
-        },
-    }
-
-
-def _buckets(module: nn.Module) -> dict[str, int]:
-    """Bucket sizes in elements: DeepSpeed's own, but never more than the rank has that trains."""
-    trained = (p for p in module.parameters() if p.requires_grad)
-    size = min(500_000_000, sum(int(getattr(p, "ds_numel", p.numel())) for p in trained))
-    return {"reduce_bucket_size": size, "allgather_bucket_size": size}

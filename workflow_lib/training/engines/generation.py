@@ -16,13 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from workflow_lib.records import Cell
+from workflow_lib.records import Cell, Precisions
 from workflow_lib.training import stages
 from workflow_lib.training.collectives import Group, group_rank, group_size
 from workflow_lib.training.key_value_cache import KeyValueCache
 from workflow_lib.training.layers import Attention, PositionEmbedding
 from workflow_lib.training.mesh import Mesh, end_stages_group
 from workflow_lib.training.model import held_parameters, parts
+from workflow_lib.training.precisions import DTYPES, named
 from workflow_lib.training.weights import Weights
 
 #: hidden states on their way to the next stage, beyond which a stage waits for the oldest
@@ -36,7 +37,7 @@ class GenerationEngine:
         """Build the model. Where there are several ranks, the process groups must exist already."""
         model, training, degrees = cell.model, cell.training, mesh.degrees
         self._model, self._training, self._mesh = model, training, mesh
-        self._dtype = torch.bfloat16 if training.precision == "bf16" else torch.float32
+        self._dtype = DTYPES[training.precision]
         sequence = parts(model, Weights(mesh, training.seed, self._dtype), training)
         mine = stages.split(sequence, degrees.layers_of_stages(model.layers))[mesh.place.pp]
         built: dict[str | None, nn.Module] = {}
@@ -64,6 +65,10 @@ class GenerationEngine:
         self._sent_states: deque[tuple[dist.Work, Tensor]] = deque()
         self._sent_tokens: deque[tuple[dist.Work, Tensor]] = deque()
         self._chosen: list[Tensor | None] = []
+
+    def precisions(self) -> Precisions:
+        """That of the weights; there is nothing else."""
+        return Precisions(named(weight.dtype for weight in self.parts.parameters()))
 
     def _cache(self, attention: Attention) -> KeyValueCache:
         return KeyValueCache(

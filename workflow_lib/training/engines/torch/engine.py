@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from workflow_lib.records import Cell, Training
+from workflow_lib.records import SUMS, Cell, Precisions, Training
 from workflow_lib.training import stages
 from workflow_lib.training.clipping import NonfiniteGradient, clip_gradients, local_gradient
+from workflow_lib.training.device import on_gpu
 from workflow_lib.training.engines.torch.sharding import Sharding
 from workflow_lib.training.mesh import Mesh, end_stages_group
 from workflow_lib.training.model import Loss, Part, TransformerLayer, held_parameters, parts
+from workflow_lib.training.precisions import DTYPES, MOMENTS, named
 from workflow_lib.training.weights import Weights
 
 Batch = tuple[Tensor, Tensor]
@@ -73,7 +76,7 @@ class TorchEngine:
         self._sharding = Sharding(mesh, training)
         held = _held_precision(training)
         lora = training.workload == "lora"
-        weights = Weights(mesh, training.seed, held, adapters=torch.float32 if lora else None)
+        weights = Weights(mesh, training.seed, held, adapters=DTYPES[SUMS] if lora else None)
         sequence = parts(cell.model, weights, training)
         of_stages = stages.split(sequence, degrees.layers_of_stages(cell.model.layers))
         #: this rank's stages, first to last
@@ -85,13 +88,15 @@ class TorchEngine:
         self._weights = [p for chunk in chunks for p in chunk.parameters() if p.requires_grad]
         self._tied, self._tied_group = _tied_over_stages(of_stages, chunks, mesh)
         self._optimizer = torch.optim.AdamW(
-            self._weights, lr=training.learning_rate, fused=mesh.device.type == "cuda"
+            self._weights, lr=training.learning_rate, fused=on_gpu(mesh.device)
         )
         if degrees.pp > 1:
             from workflow_lib.training.engines.torch.pipeline import Pipeline
 
             self._pipeline = Pipeline(cell, mesh, chunks, self._sharding, self._share_of_loss)
         self._norm = math.nan
+        #: the precision in which they reached the first step
+        self._gradients: str | None = None
 
     def train_step(self, batches: Sequence[Batch]) -> float:
         """Do one optimiser step over this replica's micro-batches.
@@ -113,6 +118,9 @@ class TorchEngine:
         if mesh.degrees.dp > 1:
             dist.all_reduce(total, group=mesh.dp_group)
         self._correct_gradients()
+        if self._gradients is None:
+            gradients = map(local_gradient, self._weights)
+            self._gradients = named(each.dtype for each in gradients if each is not None)
         norm = clip_gradients(self._weights, mesh, self._sharding.cut)
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -126,6 +134,15 @@ class TorchEngine:
     def gradient_norm(self) -> float:
         """The norm of the whole model's gradient in the last step, before it was clipped."""
         return self._norm
+
+    def precisions(self) -> Precisions:
+        """What FSDP2 has been given; of gradients and moments, what there was in the last step."""
+        moments = (state[name] for state in self._optimizer.state.values() for name in MOMENTS)
+        return replace(
+            self._sharding.precisions(self.chunks),
+            **({"gradients": self._gradients} if self._gradients else {}),
+            moments=named(each.dtype for each in moments),
+        )
 
     def _forward_backward(self, tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
         (chunk,) = self.chunks
@@ -156,7 +173,7 @@ class TorchEngine:
 def _held_precision(training: Training) -> torch.dtype:
     """What weights are held in: fp32 where the optimiser changes them, as they run where not."""
     frozen = training.workload == "lora"
-    return torch.bfloat16 if frozen and training.precision == "bf16" else torch.float32
+    return DTYPES[training.precision if frozen else SUMS]
 
 
 def _tied_over_stages(

@@ -24,6 +24,7 @@ from torch.distributed.pipelining.schedules import (
 from workflow_lib.records import Cell
 from workflow_lib.training.engines.torch.sharding import Sharding
 from workflow_lib.training.mesh import Mesh
+from workflow_lib.training.precisions import DTYPES
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 Slot = tuple[str, int] | None
@@ -159,7 +160,7 @@ def _shapes(cell: Cell, mesh: Mesh, stage: int) -> dict[str, Tensor]:
     """What a stage takes and gives for one micro-batch, so that no rank has to ask another."""
     model, training, tp = cell.model, cell.training, mesh.degrees.tp
     batch, length = training.micro_batch_size, model.sequence_length
-    activations = torch.bfloat16 if training.precision == "bf16" else torch.float32
+    activations = DTYPES[training.precision]
 
     def meta(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -17,6 +17,7 @@ summed and reduced in fp32.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
@@ -26,13 +27,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from workflow_lib.records import Training
+from workflow_lib.records import SUMS, Precisions, Training
+from workflow_lib.training.device import on_gpu
 from workflow_lib.training.engines.torch.waiting import (
     AfterAllReduce,
     AloneAllGather,
     AloneReduceScatter,
 )
 from workflow_lib.training.mesh import Mesh, lone_group
+from workflow_lib.training.precisions import DTYPES, named
 
 
 class Sharding:
@@ -48,9 +51,9 @@ class Sharding:
             self._over(mesh.expert_dp_group) if mesh.expert_dp_group is not None else None
         )
         self._precision = (
-            MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-            if training.precision == "bf16"
-            else MixedPrecisionPolicy()
+            MixedPrecisionPolicy()
+            if training.precision == SUMS
+            else MixedPrecisionPolicy(DTYPES[training.precision], DTYPES[SUMS])
         )
         #: units in the order in which the forward pass meets them
         self._units: list[FSDPModule] = []
@@ -87,6 +90,31 @@ class Sharding:
         root.set_requires_gradient_sync(last or self._stage >= 2)
         root.set_reshard_after_backward(last or self._stage == 3)
 
+    @staticmethod
+    def precisions(roots: Iterable[nn.Module]) -> Precisions:
+        """What the units of some stages hold and have been told, by FSDP2's rules; no moments."""
+        weights: set[torch.dtype] = set()
+        reduced: set[torch.dtype] = set()
+        held: set[torch.dtype] = set()
+        units = (each for root in roots for each in root.modules() if isinstance(each, FSDPModule))
+        for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
+            if group is None:  # without weights of its own
+                continue
+            for parameter in (each.sharded_param for each in group.fsdp_params):
+                computing = group.mp_policy.param_dtype or parameter.dtype
+                weights.add(computing)
+                if parameter.requires_grad:
+                    reduced.add(group.mp_policy.reduce_dtype or computing)
+                    held.add(parameter.dtype)
+        return Precisions(
+            weights=named(weights),
+            # Sums of whole gradients have the one, those of gradients that are cut the other.
+            gradients=named(reduced | held),
+            reduction=named(reduced),
+            gathering=named(weights),
+            master_weights=named(held),
+        )
+
     def _over(self, group: dist.ProcessGroup) -> DeviceMesh:
         if self._stage > 0:
             return DeviceMesh.from_group(group, self._device.type)
@@ -108,7 +136,7 @@ class Sharding:
             shard_placement_fn=functools.partial(_placement, mesh.size(-1)),
             mp_policy=self._precision,
         )
-        if self._device.type == "cpu":
+        if not on_gpu(self._device):
             unit.set_force_sum_reduction_for_comms(True)  # gloo has no averages
         if not self._overlap:
             unit.set_custom_all_gather(AloneAllGather(self._device))  # type: ignore[arg-type]

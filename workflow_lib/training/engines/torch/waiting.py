@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workflow_lib.training.device import on_gpu
+
 # The names of the collectives below are the only ones that every supported torch knows.
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
@@ -30,14 +32,14 @@ class _Alone:
 
     def wait_for_compute(self) -> None:
         """Let the collective's stream, which is current, wait for the compute issued so far."""
-        if self._device.type == "cuda":
+        if on_gpu(self._device):
             torch.cuda.current_stream(self._device).wait_stream(
                 torch.cuda.default_stream(self._device)
             )
 
     def hold_compute(self) -> None:
         """Let compute that is issued from now on wait for the current stream."""
-        if self._device.type == "cuda":
+        if on_gpu(self._device):
             torch.cuda.default_stream(self._device).wait_stream(
                 torch.cuda.current_stream(self._device)
             )

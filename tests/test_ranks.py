@@ -1,7 +1,6 @@
 import pytest
 
-from workflow_lib.records import Degrees
-from workflow_lib.training.mesh import Coordinates, coordinates, group_members
+from workflow_lib.records import Coordinates, Degrees, coordinates, group_members
 
 EIGHT = Degrees(tp=2, pp=2, dp=2)
 

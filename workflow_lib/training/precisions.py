@@ -1,0 +1,51 @@
+"""Whether a rank's numbers have the precisions that the cell and the documentation say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+
+import torch
+
+from workflow_lib.records import Cell, Precision, Precisions, precisions_of
+
+DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
+#: names of AdamW's states that have one number for each of the weights'
+MOMENTS = ("exp_avg", "exp_avg_sq")
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class WrongPrecision(RuntimeError):
+    """A rank holds or exchanges something in another precision than its cell's."""
+
+
+def named(dtypes: Iterable[torch.dtype | None]) -> str | None:
+    """The name of a precision; of several, where they differ, as in "bf16 and fp32"; else None."""
+    found = {dtype for dtype in dtypes if dtype is not None}
+    names = sorted(_NAMES.get(each, str(each).removeprefix("torch.")) for each in found)
+    return " and ".join(names) or None
+
+
+def checked(cell: Cell, found: Precisions, stepped: bool) -> Precisions:
+    """What was found, without what the cell has not, for the rank's record.
+
+    Until the rank has ``stepped``, null means not there yet. Raises WrongPrecision.
+    """
+    expected = asdict(precisions_of(cell.training, cell.degrees))
+    wrong = {
+        what: precision
+        for what, precision in asdict(found).items()
+        if expected[what] not in (None, precision) and (precision is not None or stepped)
+    }
+    if wrong:
+        said = ", ".join(
+            (f"{what} in {precision}" if precision else f"no {what}").replace("_", " ")
+            + f" instead of {expected[what]}"
+            for what, precision in wrong.items()
+        )
+        training = cell.training
+        raise WrongPrecision(
+            f"{training.backend} with ZeRO-{training.zero_stage} and precision "
+            f"{training.precision} has {said}"
+        )
+    return replace(found, **{what: None for what, wanted in expected.items() if wanted is None})
