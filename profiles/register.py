@@ -1,36 +1,72 @@
 """Links this repository's profiles into the user's Snakemake configuration directory, so that
 ``snakemake --profile slurm_h200`` finds them by name.
+
+A platform of ``config/platforms`` that runs on Slurm and has no profile gets one first, made from
+``slurm.yaml``.
 """
 
 import os
+import re
 import sys
 from pathlib import Path
+
+PROFILES = Path(__file__).parent
+PLATFORMS = PROFILES.parent / "config" / "platforms"
+TEMPLATE = PROFILES / "slurm.yaml"
+
+
+def files_of(platform: str) -> dict[str, str]:
+    """The files of a Slurm platform's profile, by name."""
+    config = TEMPLATE.read_text(encoding="utf-8").replace("PLATFORM", platform)
+    return {
+        "config.yaml": config,
+        "platform.yaml": f"# The platform that this profile measures.\nplatform: {platform}\n",
+    }
+
+
+def make_missing() -> None:
+    """Write a profile for each platform on Slurm that has none; one that is there is left alone."""
+    for path in sorted(PLATFORMS.glob("*.yaml")):
+        directory = PROFILES / f"slurm_{path.stem}"
+        on_slurm = re.search(
+            r"^scheduler: *slurm\b", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
+        if on_slurm and not directory.exists():
+            directory.mkdir()
+            for name, text in files_of(path.stem).items():
+                (directory / name).write_text(text, encoding="utf-8")
+            print(f"{directory} made")
+
+
+def link(profile: Path, directory: Path) -> str:
+    """Link a profile into a directory; returns what is wrong, "" where it is there."""
+    target = directory / profile.name
+    if target.is_symlink() and not target.exists():
+        target.unlink()  # it pointed to a checkout that is gone
+    if target.is_symlink() or target.exists():
+        if target.resolve() != profile.resolve():
+            return (
+                f"{target} exists and is not this repository's: move it away, or name the profile "
+                f"by its path, as in --profile {profile}"
+            )
+        print(f"{target} is registered")
+        return ""
+    target.symlink_to(profile.resolve())
+    print(f"{target} registered")
+    return ""
 
 
 def main() -> int:
     """Returns the exit code. A profile of the same name that is not ours is left alone."""
+    make_missing()
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     directory = home / "snakemake"
     directory.mkdir(parents=True, exist_ok=True)
-    problems = 0
-    for profile in sorted(path.parent for path in Path(__file__).parent.glob("*/config.yaml")):
-        link = directory / profile.name
-        if link.is_symlink() and not link.exists():
-            link.unlink()  # it pointed to a checkout that is gone
-        if link.is_symlink() or link.exists():
-            if link.resolve() == profile.resolve():
-                print(f"{link} is registered")
-                continue
-            print(
-                f"{link} exists and is not this repository's: move it away, or name the profile by "
-                f"its path, as in --profile {profile}",
-                file=sys.stderr,
-            )
-            problems = 1
-            continue
-        link.symlink_to(profile.resolve())
-        print(f"{link} registered")
-    return problems
+    profiles = sorted(path.parent for path in PROFILES.glob("*/config.yaml"))
+    problems = [problem for profile in profiles if (problem := link(profile, directory))]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

@@ -185,6 +185,25 @@ def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("source", "begins"),
+    [
+        ("nvidia", "apptainer exec --nv\n"),
+        ("amd", "apptainer exec --rocm\n"),
+        ("simulated", "apptainer exec\n"),
+        ("auto", 'apptainer exec "${gpus_inside[@]}"\n'),
+    ],
+)
+def test_a_container_gets_the_gpus_that_its_telemetry_reads(source, begins, tmp_path):
+    container = {"runtime": "apptainer", "image": "/i.sif", "mounts": []}
+    site = scripts.platform(tmp_path, "local", container=container)
+    cell = scripts.with_telemetry(scripts.planned("demo").cell, source=source)
+    places = render.Places(Path("/repository"), Path("/results/run1"), None)
+    script = render.job_script(cell, site, places, 15)
+    assert begins in script
+    assert ("gpus_inside=()" in script) == (source == "auto")
+
+
+@pytest.mark.parametrize(
     "name", ["root", "stage", "PYTHONUNBUFFERED", "UID", "BASH_ENV", "CUDA_DEVICE_ORDER"]
 )
 def test_a_variable_that_the_script_sets_itself_is_refused(name, tmp_path):
