@@ -75,7 +75,7 @@ class Site:
 
     @property
     def temporary(self) -> Path:
-        """What would be /tmp, with what a user's waiting processes share."""
+        """What would be /tmp."""
         return self.directory.parent / "tmp"
 
     @property

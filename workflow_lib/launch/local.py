@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.launch.board import Found
+from workflow_lib.launch.job_states import Found
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.refusals import SubmissionError
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
@@ -70,7 +70,7 @@ class Local:
             raise SubmissionError(f"submitit started no job: {done.stderr.strip()}")
         return done.stdout
 
-    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
+    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
         """Among the processes of this machine."""
         name = f"TRIPTYCH_JOB={submission.job_name}".encode()
         for directory in Path("/proc").iterdir():

@@ -218,10 +218,10 @@ def _look_for(scheduler: Scheduler, submission: SubmissionRecord) -> str | None:
     none.
     """
     say(f"looking for job {submission.job_name}, which may have been submitted before")
-    trusted_after_unix_s = time.time() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
+    trusted_after_s = time.monotonic() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
     patience = time.monotonic() + TRUST_ABSENCE_AFTER_S + 4 * ASK_EVERY_S
     while True:
-        found = scheduler.find(submission, trusted_after_unix_s)
+        found = scheduler.find(submission, trusted_after_s)
         if found.job_id is not None or found.is_absent:
             scheduler.forget(submission.job_name)
             said = f"is job {found.job_id}" if found.job_id else "was never submitted"
