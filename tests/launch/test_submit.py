@@ -236,6 +236,12 @@ def test_no_answer_is_no_end(paths, use):
     assert scheduler.states == ["TIMEOUT"]
 
 
+def test_what_slurm_says_is_looked_at_more_often_than_slurm_is_asked(paths, use, monkeypatch):
+    monkeypatch.setattr(vigil, "ASK_EVERY_S", 3600.0)
+    use(Fake(lambda job_id: None, states=("RUNNING", "RUNNING", "FAILED")))
+    assert submit.run(paths.directory, "slurm").outcome is Outcome.ERROR
+
+
 def test_a_last_word_that_comes_after_slurm_says_completed_is_waited_for(paths, use, monkeypatch):
     monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 5.0)
     use(Fake(lambda job_id: threading.Timer(0.3, runs.complete, [paths, job_id]).start()))
