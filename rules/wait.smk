@@ -2,8 +2,10 @@
 import signal
 import threading
 
-from workflow_lib.launch import interruption
+from workflow_lib.launch import interruption, open_files
 from workflow_lib.launch.seeing_to import see_to_logged
+
+open_files.raise_limit()
 
 
 def wait_for(directory, scheduler, log):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.launch import interruption, questions
+from workflow_lib.launch import interruption, open_files, questions
 from workflow_lib.launch.job_states import LONGEST_PERIOD_S, Found, JobStates
 from workflow_lib.launch.refusals import NotNowError, SubmissionError, refused
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
@@ -37,21 +38,20 @@ def sbatch(
             "its name; choose another results directory"
         )
     output = str(logs).replace("%", "%%") + f"/{log}"
-    try:
-        process = subprocess.Popen(
-            ["sbatch", "--parsable", f"--output={output}", *options, str(script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=locks,
-            process_group=0,  # Ctrl-C must not tear it
-        )
-    except FileNotFoundError:
+    if shutil.which("sbatch") is None:
         raise SubmissionError(
             "sbatch is not on the path: run this on a login node of the cluster, or load its "
             "Slurm module first; `--profile local` runs on this machine"
-        ) from None
-    with process:
+        )
+    command = ["sbatch", "--parsable", f"--output={output}", *options, str(script)]
+    with subprocess.Popen(
+        open_files.as_found(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=locks,
+        process_group=0,  # Ctrl-C must not tear it
+    ) as process:
         said, errors = _communicate(process)
     if process.returncode != 0:
         raise refused(errors, process.returncode, platform)
