@@ -9,7 +9,7 @@ configfile: "config/config.yaml"
 
 
 include: "rules/study.smk"
-include: "rules/interrupt.smk"
+include: "rules/wait.smk"
 include: "rules/plan.smk"
 include: "rules/run.smk"
 include: "rules/analyse.smk"

@@ -39,21 +39,20 @@ rule render:
         " --cell {wildcards.cell:q} --run {wildcards.run} 2>&1 | tee {log:q}"
 
 
+# Snakemake itself waits for it, in a thread: see wait.smk.
 rule run:
+    # Snakemake itself waits, in a thread.
     input:
         run_inputs,
     output:
         f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
     log:
         f"{RESULTS}/logs/run/{{cell}}/run{{run}}.log",
-    conda:
-        "../envs/workflow.yaml"
     threads: run_threads
     resources:
         runs_in_flight=1,
     params:
         scheduler=scheduler,
         directory=subpath(output[0], parent=True),
-    shell:
-        "python -m workflow_lib.launch run {params.directory:q} --scheduler {params.scheduler}"
-        " --shared 2>&1 | tee -i {log:q}"
+    run:
+        wait_for(params.directory, params.scheduler, log[0])

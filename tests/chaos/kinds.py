@@ -110,9 +110,6 @@ KINDS = {
             jobs=3,
         ),
         Kind("snakemake_killed", "workflow", workflow_faults.snakemake_killed, _COMPLETED),
-        Kind(
-            "waiting_server_killed", "workflow", workflow_faults.waiting_server_killed, _COMPLETED
-        ),
         Kind("session_killed", "workflow", workflow_faults.session_killed, _COMPLETED),
         Kind("hangup", "workflow", workflow_faults.hangup, _COMPLETED),
         Kind("two_snakemakes", "workflow", workflow_faults.two_snakemakes, _COMPLETED),

@@ -75,7 +75,7 @@ class Site:
 
     @property
     def temporary(self) -> Path:
-        """What would be /tmp, with what a user's waiting processes share."""
+        """What would be /tmp."""
         return self.directory.parent / "tmp"
 
     @property
@@ -120,6 +120,7 @@ class Site:
             *(sys.executable, "-m", "snakemake", str(self.view / "runs.parquet")),
             *("--cores", "6", "--resources", "runs_in_flight=16", "--keep-going"),
             *("--rerun-triggers", "mtime", "params", "input", "--rerun-incomplete", *options),
+            "--force-use-threads",
             *("--config", f"platform={self.platform}", f"sweeps=[{SWEEP}]"),
             f"config_directory={self.directory}/config",
             f"results_directory={self.results}",

@@ -63,12 +63,11 @@ class Victim:
         return self.site.directory / f"waiting-{self.name}.log"
 
     def start(self, **variables: str) -> subprocess.Popen[bytes]:
-        """Start a process that sees the run to its end: as the rule does, or by itself."""
+        """Start a process that sees the run to its end by itself."""
         command = [sys.executable, "-m", "workflow_lib.launch", "run", str(self.paths.directory)]
-        shared = self.random.choice(([], ["--shared"]))
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--scheduler", "slurm", *shared],
+                [*command, "--scheduler", "slurm"],
                 cwd=self.site.directory,
                 env=self.site.environment | variables,
                 stdout=log,

@@ -15,7 +15,7 @@ from tests.chaos.victim import PATIENCE_S, Victim
 
 
 def snakemake_killed(victims: list[Victim]) -> None:
-    """Snakemake alone; the processes that wait for runs are left behind."""
+    """Snakemake alone, with which every wait ends; jobs go on."""
     process = _all_train(victims)
     process.kill()
     process.wait()
@@ -23,25 +23,8 @@ def snakemake_killed(victims: list[Victim]) -> None:
     _again(victims[0].site)
 
 
-def waiting_server_killed(victims: list[Victim]) -> None:
-    """What waits for all runs of a workflow in one process; Snakemake goes on."""
-    site = victims[0].site
-    process = _all_train(victims)
-    servers = [
-        each
-        for each in processes.all_processes()
-        if each.runs_module("workflow_lib.launch.wait_server") and each.directory == site.directory
-    ]
-    if not servers:
-        raise AssertionError("no process waits for the runs")
-    for each in servers:
-        each.kill()
-    _release(victims)
-    process.wait(PATIENCE_S)
-
-
 def session_killed(victims: list[Victim]) -> None:
-    """Snakemake and every process that waits for a run at once, as when a login node goes down."""
+    """Snakemake and all that it started at once, as when a login node goes down."""
     process = _all_train(victims)
     _signal(process, signal.SIGKILL)
     _release(victims)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch.board import Found
+from workflow_lib.launch.job_states import Found
 from workflow_lib.launch.local import Local
 from workflow_lib.records import Cell, JobState, SubmissionRecord
 

@@ -20,7 +20,7 @@ import pytest
 from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch import refusals, schedulers, slurm, submit, vigil
-from workflow_lib.launch.board import Found
+from workflow_lib.launch.job_states import Found
 from workflow_lib.launch.schedulers import NotNowError, SubmissionError
 from workflow_lib.records import (
     Cell,
@@ -62,6 +62,7 @@ class Fake(schedulers.Slurm):
     def __init__(
         self, *courses: Callable[[str], None], states: tuple[str | None, ...] = ()
     ) -> None:
+        super().__init__()
         self.courses = list(courses)
         self.states = list(states or ("COMPLETED",))
         self.submitted: list[str] = []
@@ -92,8 +93,8 @@ class Fake(schedulers.Slurm):
         self.courses.pop(0)(self.submitted[-1])
         return self.submitted[-1]
 
-    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
-        if time.time() < trusted_after_unix_s or not self.found:
+    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
+        if time.monotonic() < trusted_after_s or not self.found:
             return Found(None, is_absent=False)
         job_id = self.found.pop(0)
         return Found(job_id, is_absent=job_id is None)
@@ -233,6 +234,12 @@ def test_no_answer_is_no_end(paths, use):
     scheduler.states = [None] * 5 + ["PENDING", "TIMEOUT"]
     assert submit.run(paths.directory, "slurm").outcome is Outcome.TIMEOUT
     assert scheduler.states == ["TIMEOUT"]
+
+
+def test_what_slurm_says_is_looked_at_more_often_than_slurm_is_asked(paths, use, monkeypatch):
+    monkeypatch.setattr(vigil, "ASK_EVERY_S", 3600.0)
+    use(Fake(lambda job_id: None, states=("RUNNING", "RUNNING", "FAILED")))
+    assert submit.run(paths.directory, "slurm").outcome is Outcome.ERROR
 
 
 def test_a_last_word_that_comes_after_slurm_says_completed_is_waited_for(paths, use, monkeypatch):

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.workflow.conftest import SWEEP
+from tests.workflow.conftest import SNAKEMAKE, SWEEP
 from workflow_lib.records import RunPaths
 
 pytestmark = pytest.mark.slow
@@ -168,6 +168,40 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
     # The same job, submitted once.
     assert run.job.read_text() == job
     assert not run.attempts.exists()
+
+
+def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 400})
+    snakemake = checkout.start()
+    rank = started(checkout, "results/cells/*/*/*/run1/steps/rank0.json")
+    process = json.loads(rank.read_text())["pid"]
+    snakemake.send_signal(signal.SIGINT)
+    assert snakemake.wait(timeout=120) != 0
+    assert not Path(f"/proc/{process}").exists()
+    (run,) = checkout.runs().values()
+    assert json.loads(run.failure.read_text())["outcome"] == "cancelled"
+    (log,) = checkout.directory.glob("results/logs/run/*/*/*/run1.log")
+    assert "asked that job" in log.read_text()
+
+
+def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
+    checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
+    done = subprocess.run(
+        [
+            *(str(SNAKEMAKE), "--cores", "1", "--until", "run", "results/sweeps/tiny/report.html"),
+            *("--config", "platform=local", "sweeps=[tiny]"),
+        ],
+        cwd=checkout.directory,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "add --force-use-threads, or use a profile" in done.stdout + done.stderr
+    (run,) = checkout.runs().values()
+    assert not run.submission.exists()
 
 
 def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):

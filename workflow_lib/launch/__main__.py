@@ -1,5 +1,5 @@
-"""The commands that rules call, ``render`` a run and ``run`` it, and ``array``, for sites that want
-many runs as one job.
+"""The commands ``render``, which a rule calls, ``run``, which does what rule run does, and
+``array``, for sites that want many runs as one job.
 """
 
 from __future__ import annotations
@@ -29,15 +29,6 @@ def main() -> int:
     run = commands.add_parser("run", help="submit one run, wait for it, say how it ended")
     run.add_argument("directory", type=Path)
     run.add_argument("--scheduler", choices=("slurm", "local"), required=True)
-    run.add_argument(
-        "--shared",
-        type=int,
-        nargs="?",
-        const=3,
-        default=0,
-        metavar="TIMES",
-        help="wait in one process with other runs; how often another is found should it die",
-    )
     array = commands.add_parser("array", help="submit rendered runs of sweeps as job arrays")
     array.add_argument("--config", type=Path, default=Path("config"))
     array.add_argument("--results", type=Path, default=Path("results"))
@@ -57,7 +48,6 @@ def _positive(text: str) -> int:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    # Imported here, because the process that waits for a run must stay small.
     from workflow_lib import cells, results
     from workflow_lib.launch import render
     from workflow_lib.study import ConfigError, load_study, lookup
@@ -91,32 +81,11 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    if arguments.shared:
-        from workflow_lib.launch import wait_client
-
-        try:
-            wait_client.hand_over(arguments.directory, arguments.scheduler, arguments.shared)
-        except PermissionError as error:
-            return _fail(error)
-    return see_to_its_end(arguments.directory, arguments.scheduler)
-
-
-def see_to_its_end(directory: Path, scheduler: str) -> int:
-    """Submit the run, or attach to its job, and wait for it. Returns the exit code."""
-    from workflow_lib import records
-    from workflow_lib.launch import interruption, schedulers, submit
+    from workflow_lib.launch import interruption, seeing_to
 
     with interruption.heeded():
-        try:
-            ended = submit.run(directory, scheduler)
-        except interruption.InterruptedRunError as error:
-            _fail(error)
-            return INTERRUPTED
-        except (schedulers.SubmissionError, records.RecordError, OSError) as error:
-            return _fail(error)
-        if ended.outcome.is_result:
+        if seeing_to.see_to(arguments.directory, arguments.scheduler) is None:
             return 0
-        _fail(f"{ended.outcome}: {ended.cause}; the evidence is in {directory}")
         return INTERRUPTED if interruption.is_asked() else 1
 
 

@@ -184,7 +184,7 @@ def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str
     """Give the array to sbatch; returns its id. What is not submitted is not announced any more."""
     platform = records.read_record(runs[0].cell, Cell).hardware.platform
     try:
-        with schedulers.Slurm().turn():
+        with schedulers.choose("slurm").turn():
             log = "%a/logs/slurm-%A_%a.log"
             return schedulers.sbatch(script, script.parent, log, platform, locks=locks)
     except SubmissionError as error:

@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.launch.board import Found
+from workflow_lib.launch import open_files
+from workflow_lib.launch.job_states import Found
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.refusals import SubmissionError
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
@@ -55,11 +56,9 @@ class Local:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
         name = f"TRIPTYCH_JOB={submission.job_name}"
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
+        start = [sys.executable, "-m", "workflow_lib.launch.local_start"]
         done = subprocess.run(
-            [
-                *(sys.executable, "-m", "workflow_lib.launch.local_start"),
-                *(str(paths.logs), shlex.join(command), str(LIMIT_MIN)),
-            ],
+            open_files.as_found([*start, str(paths.logs), shlex.join(command), str(LIMIT_MIN)]),
             capture_output=True,
             text=True,
             check=False,
@@ -70,7 +69,7 @@ class Local:
             raise SubmissionError(f"submitit started no job: {done.stderr.strip()}")
         return done.stdout
 
-    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
+    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
         """Among the processes of this machine."""
         name = f"TRIPTYCH_JOB={submission.job_name}".encode()
         for directory in Path("/proc").iterdir():

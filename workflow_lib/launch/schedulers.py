@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from workflow_lib.launch.board import Found
+from workflow_lib.launch.job_states import Found
 from workflow_lib.launch.local import Local
 from workflow_lib.launch.refusals import NotNowError, SubmissionError
 from workflow_lib.launch.slurm import ASK_EVERY_S, Slurm, sbatch
@@ -25,13 +26,13 @@ __all__ = [
 
 
 class Scheduler(Protocol):
-    """What the waiting process asks of Slurm or of this machine."""
+    """What whoever waits asks of Slurm or of this machine; threads share it."""
 
     #: whether jobs run on other machines, whose files may be seen here only later
     runs_elsewhere: bool
 
     def turn(self) -> AbstractContextManager[None]:
-        """Wait for this process's turn to submit."""
+        """Wait for this thread's turn to submit. Raises InterruptedRunError."""
 
     def submit(
         self,
@@ -48,9 +49,9 @@ class Scheduler(Protocol):
         same may go well later.
         """
 
-    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
+    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
         """Look for the job of a submission. That there is none is believed to who was asked after
-        ``trusted_after_unix_s``.
+        ``trusted_after_s``, by the monotonic clock.
         """
 
     def state(self, job_id: str, name: str | None = None) -> JobState | None:
@@ -78,6 +79,9 @@ class Scheduler(Protocol):
         """Whether no node could launch the job, and it does not start again by itself."""
 
 
+@functools.cache
 def choose(name: str) -> Scheduler:
-    """The scheduler that a platform's file names: ``slurm`` or ``local``."""
+    """The scheduler that a platform's file names, ``slurm`` or ``local``; the same for all runs of
+    this process.
+    """
     return Slurm() if name == "slurm" else Local()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.launch import interruption, questions
-from workflow_lib.launch.board import LONGEST_PERIOD_S, Board, Found
+from workflow_lib.launch import interruption, open_files, questions
+from workflow_lib.launch.job_states import LONGEST_PERIOD_S, Found, JobStates
 from workflow_lib.launch.refusals import NotNowError, SubmissionError, refused
-from workflow_lib.launch.turnstile import Turnstile
-from workflow_lib.launch.user_directory import user_directory
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
 
-#: how often Slurm is asked for the states of jobs, by all processes of a user together
+#: how often Slurm is asked for the states of jobs, for all runs that this process waits for
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
 #: how long scancel, or sbatch once nobody wants the job any more, may take
 _PATIENCE_S = 20.0
+_LOOK_EVERY_S = 0.5
 
 
 def sbatch(
@@ -36,21 +38,20 @@ def sbatch(
             "its name; choose another results directory"
         )
     output = str(logs).replace("%", "%%") + f"/{log}"
-    try:
-        process = subprocess.Popen(
-            ["sbatch", "--parsable", f"--output={output}", *options, str(script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=locks,
-            process_group=0,  # Ctrl-C must not tear it
-        )
-    except FileNotFoundError:
+    if shutil.which("sbatch") is None:
         raise SubmissionError(
             "sbatch is not on the path: run this on a login node of the cluster, or load its "
             "Slurm module first; `--profile local` runs on this machine"
-        ) from None
-    with process:
+        )
+    command = ["sbatch", "--parsable", f"--output={output}", *options, str(script)]
+    with subprocess.Popen(
+        open_files.as_found(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        pass_fds=locks,
+        process_group=0,  # Ctrl-C must not tear it
+    ) as process:
         said, errors = _communicate(process)
     if process.returncode != 0:
         raise refused(errors, process.returncode, platform)
@@ -71,24 +72,33 @@ def _communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 class Slurm:
-    """Slurm, asked for the states of jobs once for all of a user's processes."""
+    """Slurm; one object for all threads that wait, which share what they ask it."""
 
     runs_elsewhere = True
-    #: made when it is first asked
-    _board: Board | None = None
-    _refused = 0
+
+    def __init__(self) -> None:
+        self._states = JobStates(ASK_EVERY_S)
+        self._submitting = threading.Lock()
+        #: how often in a row Slurm refused, and until when nobody asks it again (monotonic, s)
+        self._refused = 0
+        self._again_at_s = 0.0
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """This user's processes submit one after the other, and rarely while Slurm refuses."""
-        with Turnstile(user_directory()) as turnstile:
-            try:
-                yield
-            except NotNowError:
-                self._refused += 1
-                longest_s = max(LONGEST_PERIOD_S, ASK_EVERY_S)
-                turnstile.close_for(min(ASK_EVERY_S * 2 ** (self._refused - 1), longest_s))
-                raise
+        """Threads submit one after the other, and ever more rarely while Slurm refuses."""
+        while not self._submitting.acquire(timeout=_LOOK_EVERY_S):
+            interruption.check()
+        try:
+            interruption.pause(max(0.0, self._again_at_s - time.monotonic()))
+            yield
+            self._refused = 0
+        except NotNowError:
+            longest_s = max(LONGEST_PERIOD_S, ASK_EVERY_S)
+            self._again_at_s = time.monotonic() + min(ASK_EVERY_S * 2**self._refused, longest_s)
+            self._refused += 1
+            raise
+        finally:
+            self._submitting.release()
 
     def submit(
         self,
@@ -106,18 +116,18 @@ class Slurm:
         locks = () if lock is None else (lock,)
         return sbatch(paths.script, paths.logs, "slurm-%j.log", platform, *options, locks=locks)
 
-    def find(self, submission: SubmissionRecord, trusted_after_unix_s: float) -> Found:
+    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
         """Among this user's jobs of that name."""
         name = submission.job_name
-        found = self._asked().find(name, submission.unix_time_s, trusted_after_unix_s)
+        found = self._states.find(name, submission.unix_time_s, trusted_after_s)
         if found.job_id is None or submission.array_task is None:
             return found
         array = found.job_id.partition("_")[0]
         return Found(f"{array}_{submission.array_task}", is_absent=False)
 
     def state(self, job_id: str, name: str | None = None) -> JobState | None:
-        """What the board says, which this user's waiting processes share."""
-        return self._asked().state(job_id, name)
+        """At most a few periods old."""
+        return self._states.state(job_id, name)
 
     def cancel(self, job_id: str, name: str | None = None) -> str | None:
         """Through scancel."""
@@ -130,9 +140,8 @@ class Slurm:
         return _scancel("--me", f"--name={submission.job_name}")
 
     def forget(self, job_id: str, name: str | None = None) -> None:
-        """Take the job, or the name that was looked for, off the board."""
-        if self._board is not None:
-            self._board.forget(questions.job_key(job_id, name))
+        """Ask no more for the job, or for the name that was looked for."""
+        self._states.forget(questions.job_key(job_id, name))
 
     def is_over(self, state: JobState | None) -> bool:
         """A requeued job is not over: it waits for its next start."""
@@ -145,11 +154,6 @@ class Slurm:
     def is_held_unlaunched(self, state: JobState | None) -> bool:
         """Slurm puts such a job back into the queue, and holds it there."""
         return questions.is_held_unlaunched(state)
-
-    def _asked(self) -> Board:
-        if self._board is None:
-            self._board = Board(ASK_EVERY_S)
-        return self._board
 
 
 def _excluded(script: Path) -> list[str]:

@@ -3,8 +3,7 @@ where there is none, waits, and writes how it ended.
 
 Nothing is run twice. One process at a time sees to a run: it holds the run's lock, and so does
 ``sbatch``, which may outlive it. That a job is about to be submitted, and by which name, is written
-before it is; so a job whose number nobody lived to write down is found again. This process waits
-for as long as the job queues and runs, so it imports little.
+before it is; so a job whose number nobody lived to write down is found again.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from workflow_lib import records
-from workflow_lib.launch import attempts, interruption, schedulers, seal
+from workflow_lib.launch import attempts, interruption, outcome, schedulers, seal
 from workflow_lib.launch.claim import claim
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
@@ -141,11 +140,12 @@ def _ended(
     paths: RunPaths, scheduler: Scheduler, job: JobRecord | None, vigil: Vigil | None
 ) -> OutcomeRecord:
     """Wait for the job's end, and write down how it ended."""
-    state = vigil.wait() if vigil is not None else None
-    if job is not None:
-        scheduler.forget(job.job_id, job.job_name)
-    from workflow_lib.launch import outcome  # what tells ends apart is not held through the wait
-
+    state = None
+    if job is not None and vigil is not None:
+        try:
+            state = vigil.wait()
+        finally:
+            scheduler.forget(job.job_id, job.job_name)
     ended = outcome.classify(paths, state)
     records.write_json(paths.outcome if ended.outcome.is_result else paths.failure, ended)
     return ended
@@ -218,10 +218,10 @@ def _look_for(scheduler: Scheduler, submission: SubmissionRecord) -> str | None:
     none.
     """
     say(f"looking for job {submission.job_name}, which may have been submitted before")
-    trusted_after_unix_s = time.time() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
+    trusted_after_s = time.monotonic() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
     patience = time.monotonic() + TRUST_ABSENCE_AFTER_S + 4 * ASK_EVERY_S
     while True:
-        found = scheduler.find(submission, trusted_after_unix_s)
+        found = scheduler.find(submission, trusted_after_s)
         if found.job_id is not None or found.is_absent:
             scheduler.forget(submission.job_name)
             said = f"is job {found.job_id}" if found.job_id else "was never submitted"

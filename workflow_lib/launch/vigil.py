@@ -12,8 +12,9 @@ from workflow_lib.launch.messages import say
 from workflow_lib.launch.schedulers import Scheduler
 from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
 
-#: how often the run directory is looked at, and how often what the scheduler says of the job
+#: how often the run directory is looked at, and what is known of the job
 LOOK_EVERY_S = 1.0
+#: how often the scheduler is asked
 ASK_EVERY_S = schedulers.ASK_EVERY_S
 #: how long after a job's end its last word may take to be seen over a shared file system
 FILE_SYSTEM_LAG_S = 20.0
@@ -82,10 +83,12 @@ class Vigil:
         """Wait for a last word, or for the job's end. Returns the state if it was asked for."""
         state: JobState | None = None
         waited = False
-        next_question = time.monotonic() + min(ASK_EVERY_S, 2.0)
+        # What Slurm says is looked at as often as the directory: how often Slurm itself is asked is
+        # not for one run to decide.
+        first_question = time.monotonic() + min(ASK_EVERY_S, 2.0)
         next_look = 0.0
         while not self._paths.ended.exists():
-            if (now := time.monotonic()) >= next_question:
+            if (now := time.monotonic()) >= first_question:
                 state = self._state()
                 if self._scheduler.is_over(state):
                     self.was_over = not waited
@@ -94,7 +97,6 @@ class Vigil:
                 if self._is_held(state) and self._is_let_go():
                     return state
                 waited = waited or state is not None
-                next_question = time.monotonic() + ASK_EVERY_S
             if now >= next_look:
                 self._progress.tell(state)
                 next_look = now + min(ASK_EVERY_S, 10.0)

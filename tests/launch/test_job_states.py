@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
-import shutil
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch import answers, board, messages
-from workflow_lib.launch.board import Board, Found
+from workflow_lib.launch import answers, job_states
+from workflow_lib.launch.job_states import Found, JobStates
 from workflow_lib.records import JobState
 
-ROOT = Path(__file__).parents[2]
 PERIOD_S = 0.05
 
 
@@ -52,7 +48,7 @@ class Cluster:
         return path.read_text().splitlines() if path.exists() else []
 
 
-def words(made: Board, *jobs: str) -> list[str | None]:
+def words(made: JobStates, *jobs: str) -> list[str | None]:
     """What is said of jobs, without why."""
     states = [made.state(job) for job in jobs]
     return [state and state.state for state in states]
@@ -66,8 +62,8 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def made(tmp_path):
-    return Board(PERIOD_S, tmp_path / "board")
+def made():
+    return JobStates(PERIOD_S)
 
 
 def next_period() -> None:
@@ -83,36 +79,31 @@ def test_jobs_have_the_state_that_squeue_tells(cluster, made):
     assert cluster.asked()[-1].endswith("--jobs=1,2")
 
 
-def test_within_a_period_nobody_is_asked_twice(cluster, tmp_path):
+def test_within_a_period_nobody_is_asked_twice(cluster):
     cluster.squeue({str(job): "RUNNING" for job in range(400)})
-    boards = [Board(30.0, tmp_path / "board") for _ in range(400)]
+    made = JobStates(30.0)
     for _ in range(3):
-        states = [each.state(str(job)) for job, each in enumerate(boards)]
+        states = [made.state(str(job)) for job in range(400)]
     assert len(cluster.asked()) == 1
     # The first to come asked before the others were there.
     assert states[0] == JobState("RUNNING")
     assert states[1:] == [None] * 399
 
 
-def test_processes_that_ask_at_once_share_one_question(cluster, tmp_path):
+def test_while_one_thread_asks_the_others_go_on_with_what_is_known(cluster):
+    go = cluster.directory / "go"
     cluster.write(
-        "squeue",
-        'sleep 0.5; for job in 1 2 3; do echo "$job||RUNNING|None|0|"; done',
+        "squeue", f'until [ -e {go} ]; do sleep 0.02; done; echo "1|wanted|RUNNING|None|0|"'
     )
-    program = (
-        "import sys, time; from pathlib import Path; from workflow_lib.launch.board import Board\n"
-        "board = Board(60.0, Path(sys.argv[1]))\n"
-        "for _ in range(20): board.state(sys.argv[2]); time.sleep(0.05)\n"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(tmp_path / "board"), job],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
-        for job in ("1", "2", "3")
-    ]
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    made = JobStates(60.0)
+    first = threading.Thread(target=made.state, args=("1",))
+    first.start()
+    while not cluster.asked():
+        time.sleep(0.01)
+    assert [made.state(job) for job in ("2", "3")] == [None, None]
+    go.touch()
+    first.join()
+    assert words(made, "1") == ["RUNNING"]
     assert len(cluster.asked()) == 1
 
 
@@ -155,11 +146,11 @@ def test_an_outage_is_said_once_and_survived(cluster, made, capsys):
     )
 
 
-def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, tmp_path, monkeypatch):
+def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeypatch):
     clock = [1e9]
-    monkeypatch.setattr(board.time, "time", lambda: clock[0])
+    monkeypatch.setattr(job_states.time, "monotonic", lambda: clock[0])
     cluster.write("squeue", "exit 1")
-    made = Board(10.0, tmp_path / "board")
+    made = JobStates(10.0)
     times = []
     for _ in range(1200):
         before = len(cluster.asked())
@@ -206,10 +197,12 @@ def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monke
     assert words(made, "1") == ["VANISHED"]
 
 
-def test_what_was_told_of_an_earlier_job_with_the_same_id_is_not_taken(cluster, tmp_path):
+def test_what_was_told_before_a_job_was_waited_for_is_not_taken(cluster):
     cluster.squeue({"1": "COMPLETED"})
-    Board(60.0, tmp_path / "board").state("1")
-    assert Board(60.0, tmp_path / "board").state("1") is None
+    made = JobStates(60.0)
+    assert words(made, "1") == ["COMPLETED"]
+    made.forget("1")
+    assert made.state("1") is None
 
 
 def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypatch):
@@ -230,30 +223,12 @@ def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypa
     assert answer.state == "COMPLETED"
 
 
-def test_a_job_that_nobody_waits_for_is_not_asked_about(cluster, made, tmp_path):
+def test_a_job_that_nobody_waits_for_is_not_asked_about(cluster, made):
     made.state("1"), made.state("2")
     made.forget("1")
-    stale = tmp_path / "board" / "3.job"
-    stale.touch()
-    os.utime(stale, (0, 0))
     next_period()
     made.state("2")
     assert cluster.asked()[-1].endswith("--jobs=2")
-    assert not stale.exists()
-
-
-def test_a_directory_that_others_can_write_is_refused(tmp_path):
-    directory = tmp_path / "board"
-    directory.mkdir()
-    directory.chmod(0o777)
-    with pytest.raises(PermissionError, match="set TMPDIR"):
-        Board(1.0, directory)
-
-
-def test_a_damaged_board_is_made_anew(cluster, made, tmp_path):
-    (tmp_path / "board" / "board.json").write_text("{")
-    cluster.squeue({"1": "RUNNING"})
-    assert words(made, "1") == ["RUNNING"]
 
 
 # ------------------------------------------------------------------------------ what is told
@@ -319,9 +294,9 @@ def test_a_job_that_slurmctld_lost_is_over_in_the_end(cluster, made, monkeypatch
 # ------------------------------------------------------------------------- jobs without a number
 
 
-def looked_for(made: Board, trusted_after_unix_s: float = 0.0, periods: int = 8) -> Found:
+def looked_for(made: JobStates, trusted_after_s: float = 0.0, periods: int = 8) -> Found:
     for _ in range(periods):
-        found = made.find("wanted", 1e9, trusted_after_unix_s)
+        found = made.find("wanted", 1e9, trusted_after_s)
         if found != Found(None, is_absent=False):
             break
         next_period()
@@ -345,7 +320,7 @@ def test_a_job_that_has_left_the_queue_is_found_in_the_accounting(cluster, made)
 def test_there_is_no_such_job_once_both_have_said_so(cluster, made):
     assert made.find("wanted", 1e9, 0.0) == Found(None, is_absent=False)  # squeue alone
     assert looked_for(made) == Found(None, is_absent=True)
-    assert looked_for(made, time.time() + 60) == Found(None, is_absent=False)
+    assert looked_for(made, time.monotonic() + 60) == Found(None, is_absent=False)
 
 
 def test_there_may_be_one_while_the_accounting_is_silent(cluster, made):
@@ -367,56 +342,3 @@ def test_names_and_numbers_are_asked_for_in_turns(cluster, made):
     assert True in kinds
     assert False in kinds
     assert words(made, "1") == ["RUNNING"]
-
-
-# --------------------------------------------------------------------- a directory that is no use
-
-
-@pytest.fixture
-def full(monkeypatch):
-    """No board can be written, as on a full file system."""
-
-    def refuse(path: Path, record: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(board, "write_json", refuse)
-    monkeypatch.setattr(messages, "_said", set())
-
-
-def test_a_board_that_cannot_be_written_ends_no_wait_and_is_said_once(cluster, made, full, capsys):
-    cluster.squeue({"1": "RUNNING"})
-    for _ in range(3):
-        assert words(made, "1") == ["RUNNING"]
-        next_period()
-    assert capsys.readouterr().err.count("No space left on device") == 1
-
-
-def test_nobody_asks_more_often_for_that(cluster, tmp_path, full):
-    boards = [Board(30.0, tmp_path / "board") for _ in range(20)]
-    for _ in range(3):
-        for job, each in enumerate(boards):
-            each.state(str(job))
-    assert len(cluster.asked()) == 1
-
-
-def test_a_directory_that_cannot_be_made_leaves_each_to_ask_rarely_for_itself(
-    cluster, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(messages, "_said", set())
-    (tmp_path / "file").touch()
-    made = Board(PERIOD_S, tmp_path / "file" / "board")
-    cluster.squeue({"1": "RUNNING"})
-    assert words(made, "1") == ["RUNNING"]
-    next_period()
-    assert words(made, "1") == ["RUNNING"]
-    assert len(cluster.asked()) == 1
-    assert "Not a directory" in capsys.readouterr().err
-
-
-def test_a_directory_that_somebody_tidied_up_is_made_again(cluster, made, tmp_path):
-    cluster.squeue({"1": "RUNNING"})
-    made.state("1")
-    shutil.rmtree(tmp_path / "board")
-    next_period()
-    assert words(made, "1") == ["RUNNING"]
-    assert (tmp_path / "board" / "board.json").exists()

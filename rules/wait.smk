@@ -1,0 +1,33 @@
+# Threads of Snakemake wait for runs, hundreds at once, and Ctrl-C reaches them.
+import signal
+import threading
+
+from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch.seeing_to import see_to_logged
+
+open_files.raise_limit()
+
+
+def wait_for(directory, scheduler, log):
+    """See a run to its end, in the thread of rule run; one that is no result fails the rule."""
+    if workflow.subprocess_exec:
+        raise WorkflowError(
+            "this would take a Snakemake for each run that is waited for: add "
+            "--force-use-threads, or use a profile of profiles/"
+        )
+    if problem := see_to_logged(Path(directory), scheduler, Path(log)):
+        raise WorkflowError(problem)
+
+
+def interrupt(number, frame):
+    """Have the jobs cancelled of all runs that are waited for, and end Snakemake."""
+    interruption.note()
+    raise KeyboardInterrupt
+
+
+# Not where whoever started Snakemake has it ignore Ctrl-C, as a shell does for `snakemake &`.
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, interrupt)
