@@ -115,7 +115,7 @@ def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module
 
 
 def test_editing_the_report_draws_again_and_reduces_nothing(finished):
-    with edited(finished, "workflow_lib/report/page.py", '"""', '# a comment\n"""'):
+    with edited(finished, "workflow_lib/report/page/page.py", '"""', '# a comment\n"""'):
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert {"figures", "page"} <= rules
     assert not rules & {"run", "render", "reduce"}
