@@ -3,7 +3,7 @@ import signal
 import threading
 
 from workflow_lib.launch import interruption, open_files
-from workflow_lib.launch.seeing_to import see_to_logged
+from workflow_lib.launch.owner.rule_run import see_to_logged
 
 open_files.raise_limit()
 

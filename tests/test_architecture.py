@@ -129,7 +129,13 @@ def test_a_row_allows_nothing_that_is_not_used(row):
 
 @pytest.mark.parametrize(
     "entry",
-    ["training.__main__", "telemetry.__main__", "launch.node", "launch.rank", "training.tokenize"],
+    [
+        "training.__main__",
+        "telemetry.__main__",
+        "launch.job.node",
+        "launch.job.rank",
+        "training.tokenize",
+    ],
 )
 def test_what_runs_on_compute_nodes_needs_no_packages_of_the_login_node(entry):
     behind = set().union(*(third_party(MODULES[module]) for module in everything_behind(entry)))

@@ -16,7 +16,7 @@ import yaml
 
 from tests.slurm import study
 from workflow_lib import cells, records, results
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import JobRecord, RunPaths
 from workflow_lib.study import load_study
 

@@ -14,8 +14,9 @@ import pytest
 from tests.launch import runs, scripts
 from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch import array, render
-from workflow_lib.launch.schedulers import SubmissionError
+from workflow_lib.launch.owner import array
+from workflow_lib.launch.schedulers.choice import SubmissionError
+from workflow_lib.launch.script import render
 from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
 
 
@@ -225,7 +226,7 @@ def test_a_task_runs_its_runs_script_as_it_was_submitted(name, rendered, sbatch,
         *(script,), SLURM_JOB_ID="80", SLURM_ARRAY_JOB_ID="71", SLURM_ARRAY_TASK_ID="2"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    nodes = recorders.module_arguments("python3", "workflow_lib.launch.node")
+    nodes = recorders.module_arguments("python3", "workflow_lib.launch.job.node")
     assert {tuple(each[2:4]) for each in nodes} == {
         (verb, str(some[1].directory)) for verb in ("begin", "wait-for-telemetry", "end")
     }

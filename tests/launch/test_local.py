@@ -9,8 +9,8 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch.job_states import Found
-from workflow_lib.launch.local import Local
+from workflow_lib.launch.schedulers.job_state_cache import Found
+from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.records import Cell, JobState, SubmissionRecord
 
 SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00fe", 1.0, "somebody")

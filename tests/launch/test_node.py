@@ -19,8 +19,10 @@ import pytest
 
 from tests.launch import runs, scripts
 from workflow_lib import records
-from workflow_lib.launch import node, outcome, schedulers
+from workflow_lib.launch.end import outcome
+from workflow_lib.launch.job import node
 from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.schedulers import choice
 from workflow_lib.records import (
     CoolDown,
     EndedRecord,
@@ -242,7 +244,7 @@ def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
 _INTERPRETER = """#!/bin/sh
 run={run}
 case "$*" in
-*workflow_lib.launch.node*) exec {python} "$@" ;;
+*workflow_lib.launch.job.node*) exec {python} "$@" ;;
 *workflow_lib.telemetry*) {telemetry} ;;
 *torch.distributed.run*) {training} ;;
 esac
@@ -540,11 +542,11 @@ def test_a_signal_is_heard_in_the_idle_baseline(start):
 def test_a_script_that_is_killed_leaves_no_last_word_and_its_run_is_an_error(start):
     job = start(training=f'echo $$ >"$run/training.pid"; {_UNTIL_STOPPED}')
     job.training_process()
-    assert schedulers.Local().state(str(job.process.pid)) == JobState("RUNNING")
+    assert choice.Local().state(str(job.process.pid)) == JobState("RUNNING")
     job.process.kill()
     job.process.wait(timeout=120)
     assert not job.paths.ended.exists()
-    state = schedulers.Local().state(str(job.process.pid))
+    state = choice.Local().state(str(job.process.pid))
     assert state == JobState("FINISHED")
     found = outcome.classify(job.paths, state)
     assert found.outcome is Outcome.ERROR

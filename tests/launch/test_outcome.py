@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import outcome
+from workflow_lib.launch.end import outcome
 from workflow_lib.records import JobRecord, JobState, Outcome, OutcomeRecord, RunPaths
 
 ERROR, KILLED = Outcome.ERROR, "SIGKILL"

@@ -19,9 +19,10 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import refusals, schedulers, slurm, submit, vigil
-from workflow_lib.launch.job_states import Found
-from workflow_lib.launch.schedulers import NotNowError, SubmissionError
+from workflow_lib.launch.owner import job_wait, submit
+from workflow_lib.launch.schedulers import choice, refusals, slurm
+from workflow_lib.launch.schedulers.choice import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.job_state_cache import Found
 from workflow_lib.records import (
     Cell,
     JobRecord,
@@ -39,10 +40,10 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Waits are as in real life, only shorter."""
-    monkeypatch.setattr(vigil, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.02)
-    monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 0.1)
-    monkeypatch.setattr(vigil, "SETTLE_S", 0.1)
+    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.02)
+    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 0.1)
+    monkeypatch.setattr(job_wait, "SETTLE_S", 0.1)
     monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
     monkeypatch.setattr(submit, "CANCEL_PATIENCE_S", 0.5)
@@ -53,7 +54,7 @@ def paths(tmp_path: Path) -> RunPaths:
     return runs.rendered(tmp_path)
 
 
-class Fake(schedulers.Slurm):
+class Fake(choice.Slurm):
     """Slurm's words, without Slurm: each submission starts the next course of events.
 
     States are given in the order in which they are answered; the last is answered for good.
@@ -109,7 +110,7 @@ def use(monkeypatch):
     """Makes ``submit`` use a scheduler, and returns it."""
 
     def install(scheduler: Fake) -> Fake:
-        monkeypatch.setattr(schedulers, "choose", lambda name: scheduler)
+        monkeypatch.setattr(choice, "choose", lambda name: scheduler)
         return scheduler
 
     return install
@@ -237,13 +238,13 @@ def test_no_answer_is_no_end(paths, use):
 
 
 def test_what_slurm_says_is_looked_at_more_often_than_slurm_is_asked(paths, use, monkeypatch):
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 3600.0)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 3600.0)
     use(Fake(lambda job_id: None, states=("RUNNING", "RUNNING", "FAILED")))
     assert submit.run(paths.directory, "slurm").outcome is Outcome.ERROR
 
 
 def test_a_last_word_that_comes_after_slurm_says_completed_is_waited_for(paths, use, monkeypatch):
-    monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 5.0)
+    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 5.0)
     use(Fake(lambda job_id: threading.Timer(0.3, runs.complete, [paths, job_id]).start()))
     assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
 
@@ -568,7 +569,7 @@ def launch(paths: RunPaths, **environment: str) -> subprocess.CompletedProcess[s
 def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
     commands.sbatch("echo '4242;cluster'")
     cell = records.read_record(slurm_paths.cell, Cell)
-    assert schedulers.Slurm().submit(slurm_paths, cell, SUBMISSION) == "4242"
+    assert choice.Slurm().submit(slurm_paths, cell, SUBMISSION) == "4242"
     assert commands.arguments() == [
         "--parsable",
         f"--output={slurm_paths.logs}/slurm-%j.log",
@@ -581,10 +582,10 @@ def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
 def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tmp_path):
     commands.sbatch("echo 1")
     cell = records.read_record(slurm_paths.cell, Cell)
-    schedulers.Slurm().submit(RunPaths(tmp_path / "%j.log" / "50%"), cell, SUBMISSION)
+    choice.Slurm().submit(RunPaths(tmp_path / "%j.log" / "50%"), cell, SUBMISSION)
     assert commands.arguments()[1] == f"--output={tmp_path}/%%j.log/50%%/logs/slurm-%j.log"
     with pytest.raises(SubmissionError, match="backslash"):
-        schedulers.Slurm().submit(RunPaths(tmp_path / "a\\b"), cell, SUBMISSION)
+        choice.Slurm().submit(RunPaths(tmp_path / "a\\b"), cell, SUBMISSION)
 
 
 @pytest.mark.parametrize(
@@ -603,7 +604,7 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
     ],
 )
 def test_slurms_word_says_whether_a_job_is_over(state, over):
-    assert schedulers.Slurm().is_over(state and JobState(state)) == over
+    assert choice.Slurm().is_over(state and JobState(state)) == over
 
 
 @pytest.mark.parametrize(
@@ -637,7 +638,7 @@ def test_a_refusal_names_the_file_and_the_key(slurm_paths, commands, refusal, ke
     commands.sbatch(f"{text}\nexit 1")
     cell = records.read_record(slurm_paths.cell, Cell)
     with pytest.raises(SubmissionError) as raised:
-        schedulers.Slurm().submit(slurm_paths, cell, SUBMISSION)
+        choice.Slurm().submit(slurm_paths, cell, SUBMISSION)
     message = str(raised.value)
     assert f"Set {key} in the configuration's platforms/h200.yaml; " in message
     assert refusal.replace("'", "").splitlines()[0] in message
@@ -772,8 +773,8 @@ def test_a_job_that_no_node_launched_and_slurm_holds_is_cancelled_and_tried_agai
     slurm_paths, commands, monkeypatch, capfd
 ):
     """As after slurmctld died while it launched the job: a node calls the next try a duplicate."""
-    monkeypatch.setattr(vigil, "HELD_FOR_S", 0.3)
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(job_wait, "HELD_FOR_S", 0.3)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.1)
     monkeypatch.setattr(slurm, "ASK_EVERY_S", 0.1)
     monkeypatch.setenv("TMPDIR", str(slurm_paths.directory.parent))
     last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
@@ -869,7 +870,7 @@ def test_a_run_whose_files_are_damaged_gives_one_line(slurm_paths, commands, dam
 
 
 def test_a_local_job_is_over_when_its_process_is_gone():
-    local = schedulers.Local()
+    local = choice.Local()
     with subprocess.Popen(["sleep", "600"]) as other:
         # The number of a process that is no job of ours was given to somebody else.
         assert local.state(str(other.pid)) == JobState("FINISHED")
@@ -885,6 +886,6 @@ def test_a_script_that_was_started_by_hand_is_a_local_job(tmp_path):
     script.write_text("sleep 30 & child=$!\ntrap 'kill $child; exit' TERM\nwait\n")
     with subprocess.Popen(["bash", str(script)]) as process:
         time.sleep(0.2)
-        assert schedulers.Local().state(str(process.pid)) == JobState("RUNNING")
+        assert choice.Local().state(str(process.pid)) == JobState("RUNNING")
         process.terminate()
-    assert schedulers.Local().state(str(process.pid)) == JobState("FINISHED")
+    assert choice.Local().state(str(process.pid)) == JobState("FINISHED")

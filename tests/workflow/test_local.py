@@ -95,7 +95,11 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
     [
         ("rules/run.smk", "2>&1 | tee {log:q}", "2>&1 |  tee {log:q}"),
         ("envs/workflow.yaml", "python=3.12", "python=3.13"),
-        ("workflow_lib/launch/templates/job.sh.j2", "# One process beside", "# A process beside"),
+        (
+            "workflow_lib/launch/script/templates/job.sh.j2",
+            "# One process beside",
+            "# A process beside",
+        ),
         ("profiles/local/config.yaml", "# Other cells", "# The other cells"),
     ],
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch import answers, job_states
-from workflow_lib.launch.job_states import Found, JobStates
+from workflow_lib.launch.schedulers import job_state_cache, query_results
+from workflow_lib.launch.schedulers.job_state_cache import Found, JobStates
 from workflow_lib.records import JobState
 
 PERIOD_S = 0.05
@@ -148,7 +148,7 @@ def test_an_outage_is_said_once_and_survived(cluster, made, capsys):
 
 def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeypatch):
     clock = [1e9]
-    monkeypatch.setattr(job_states.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(job_state_cache.time, "monotonic", lambda: clock[0])
     cluster.write("squeue", "exit 1")
     made = JobStates(10.0)
     times = []
@@ -187,7 +187,7 @@ def test_a_database_that_is_down_keeps_nobody_from_asking_squeue(cluster, made, 
 
 def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch):
     cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    monkeypatch.setattr(answers, "VANISHED_AFTER_S", 0.3)
+    monkeypatch.setattr(query_results, "VANISHED_AFTER_S", 0.3)
     started = time.monotonic()
     assert made.state("1") is None
     while made.state("1") is None:
@@ -206,7 +206,7 @@ def test_what_was_told_before_a_job_was_waited_for_is_not_taken(cluster):
 
 
 def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypatch):
-    monkeypatch.setattr(answers, "LOST_AFTER_S", 0.3)
+    monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.3)
     cluster.squeue({"1": "COMPLETED"})  # called "wanted"; slurmctld lost its state and counts anew
     cluster.sacct({"1": "RUNNING"})
     started = time.monotonic()
@@ -283,7 +283,7 @@ def test_a_column_that_an_older_sacct_lacks_is_left_out_from_then_on(cluster, ma
 def test_a_job_that_slurmctld_lost_is_over_in_the_end(cluster, made, monkeypatch, known):
     """It is killed before it has saved a job; the accounting never hears of that job's end."""
     cluster.sacct(known)
-    monkeypatch.setattr(answers, "LOST_AFTER_S", 0.5)
+    monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.5)
     began = time.monotonic()
     while words(made, "1") != ["VANISHED"]:
         assert time.monotonic() < began + 10

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from workflow_lib.launch import open_files
-from workflow_lib.launch.job_states import Found
 from workflow_lib.launch.processes import is_running
-from workflow_lib.launch.refusals import SubmissionError
+from workflow_lib.launch.schedulers.job_state_cache import Found
+from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
 
 #: a local job is ended after this long: the local platform is for small cells
@@ -56,7 +56,7 @@ class Local:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
         name = f"TRIPTYCH_JOB={submission.job_name}"
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
-        start = [sys.executable, "-m", "workflow_lib.launch.local_start"]
+        start = [sys.executable, "-m", "workflow_lib.launch.schedulers.local_start"]
         done = subprocess.run(
             open_files.as_found([*start, str(paths.logs), shlex.join(command), str(LIMIT_MIN)]),
             capture_output=True,

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from workflow_lib.launch import interruption, open_files, questions
-from workflow_lib.launch.job_states import LONGEST_PERIOD_S, Found, JobStates
-from workflow_lib.launch.refusals import NotNowError, SubmissionError, refused
+from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch.schedulers import queries
+from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, Found, JobStates
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
 
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
@@ -141,19 +142,19 @@ class Slurm:
 
     def forget(self, job_id: str, name: str | None = None) -> None:
         """Ask no more for the job, or for the name that was looked for."""
-        self._states.forget(questions.job_key(job_id, name))
+        self._states.forget(queries.job_key(job_id, name))
 
     def is_over(self, state: JobState | None) -> bool:
         """A requeued job is not over: it waits for its next start."""
-        return questions.is_over(state)
+        return queries.is_over(state)
 
     def will_start_again(self, state: JobState | None) -> bool:
         """Slurm requeues by itself after a node failure and, if so configured, a preemption."""
-        return questions.will_start_again(state)
+        return queries.will_start_again(state)
 
     def is_held_unlaunched(self, state: JobState | None) -> bool:
         """Slurm puts such a job back into the queue, and holds it there."""
-        return questions.is_held_unlaunched(state)
+        return queries.is_held_unlaunched(state)
 
 
 def _excluded(script: Path) -> list[str]:

@@ -7,9 +7,9 @@ import pwd
 import re
 import shutil
 
-from workflow_lib.launch.logs import end_of, last_line
+from workflow_lib.launch.end.logs import end_of, last_line
 from workflow_lib.launch.processes import signal_name
-from workflow_lib.launch.questions import is_held_unlaunched
+from workflow_lib.launch.schedulers.queries import is_held_unlaunched
 from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
 
 #: how Slurm calls an end that the job itself may not have lived to report

@@ -19,12 +19,20 @@ from pathlib import Path
 from typing import IO
 
 from workflow_lib import records
-from workflow_lib.launch import attempts, interruption, outcome, schedulers, seal
-from workflow_lib.launch.claim import claim
+from workflow_lib.launch import attempts, interruption
+from workflow_lib.launch.end import outcome
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.schedulers import ASK_EVERY_S, NotNowError, Scheduler, SubmissionError
-from workflow_lib.launch.vigil import NotYetError, Vigil
+from workflow_lib.launch.owner.job_wait import NotYetError, Vigil
+from workflow_lib.launch.run_owner import claim
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.choice import (
+    ASK_EVERY_S,
+    NotNowError,
+    Scheduler,
+    SubmissionError,
+)
+from workflow_lib.launch.script import checksum
 from workflow_lib.records import Cell, JobRecord, OutcomeRecord, RunPaths, SubmissionRecord
 
 #: what a file system says that is mounted without locks
@@ -56,7 +64,7 @@ def run(directory: Path, scheduler_name: str) -> OutcomeRecord:
     contradict themselves, and InterruptedRunError where Ctrl-C left something behind.
     """
     paths = RunPaths(directory.absolute())
-    scheduler = schedulers.choose(scheduler_name)
+    scheduler = choice.choose(scheduler_name)
     failed_before = _written_at(paths.failure)
     with _alone(paths) as lock:
         if lock.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
@@ -153,7 +161,7 @@ def _ended(
 
 def _submit(paths: RunPaths, scheduler: Scheduler, scheduler_name: str, lock: _Lock) -> JobRecord:
     """Submit the run, or find the job of a submission that was interrupted."""
-    if not seal.is_intact(paths.script):
+    if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
             "it is for. Delete it to have it rendered anew, or submit it by hand: the workflow "

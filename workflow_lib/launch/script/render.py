@@ -19,7 +19,7 @@ import jinja2
 
 from workflow_lib import records
 from workflow_lib.config import Platform
-from workflow_lib.launch import seal
+from workflow_lib.launch.script import checksum
 from workflow_lib.records import Cell, RunPaths
 
 _WORD = re.compile(r"[A-Za-z0-9_.,:@+/=-]+")
@@ -61,7 +61,7 @@ def job_script(
     Raises RenderError for a value that no quoting can carry.
     """
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("workflow_lib.launch"),
+        loader=jinja2.PackageLoader("workflow_lib.launch.script"),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # shell, not HTML: every value goes through a filter below
         trim_blocks=True,
@@ -85,7 +85,7 @@ def job_script(
         time_limit_min=time_limit_min,
         profiled_steps=profiled_steps,
     )
-    return seal.seal(body)
+    return checksum.seal(body)
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:

@@ -7,15 +7,16 @@ import time
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch import interruption, schedulers
+from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.schedulers import Scheduler
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.choice import Scheduler
 from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
 
 #: how often the run directory is looked at, and what is known of the job
 LOOK_EVERY_S = 1.0
 #: how often the scheduler is asked
-ASK_EVERY_S = schedulers.ASK_EVERY_S
+ASK_EVERY_S = choice.ASK_EVERY_S
 #: how long after a job's end its last word may take to be seen over a shared file system
 FILE_SYSTEM_LAG_S = 20.0
 #: where the job ran on this machine there is no such lag

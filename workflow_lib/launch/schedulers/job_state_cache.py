@@ -13,8 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workflow_lib.launch import questions
-from workflow_lib.launch.answers import (
+from workflow_lib.launch.messages import say, say_once
+from workflow_lib.launch.schedulers import queries
+from workflow_lib.launch.schedulers.queries import NoAnswerError
+from workflow_lib.launch.schedulers.query_results import (
     ACCOUNTING,
     QUEUE,
     QUEUE_BY_NAME,
@@ -24,8 +26,6 @@ from workflow_lib.launch.answers import (
     is_accounting,
     next_question,
 )
-from workflow_lib.launch.messages import say, say_once
-from workflow_lib.launch.questions import NoAnswerError
 from workflow_lib.records import JobState
 
 #: while Slurm does not answer, periods double up to this
@@ -59,7 +59,7 @@ class JobStates:
         """Slurm's word for the job, at most a few periods old; None where it is not known yet, or
         where it is of a job of another name.
         """
-        key = questions.job_key(job_id, name)
+        key = queries.job_key(job_id, name)
         since = self._jobs.setdefault(key, time.monotonic())
         answers = self._latest()
         told = answers.told_s.get(key, 0.0) >= since
@@ -138,13 +138,13 @@ def _put(
 ) -> tuple[dict[str, JobState], dict[str, str]]:
     """Put a question; returns states by key, and ids by name. Raises NoAnswerError."""
     if question == QUEUE:
-        return questions.queued(about), {}
+        return queries.queued(about), {}
     if question == ACCOUNTING:
-        return questions.accounted(about, lacks), {}
+        return queries.accounted(about, lacks), {}
     if question == QUEUE_BY_NAME:
-        named = questions.queued_by_name(about)
+        named = queries.queued_by_name(about)
     else:
-        named = questions.accounted_by_name({name: names[name] for name in about}, lacks)
+        named = queries.accounted_by_name({name: names[name] for name in about}, lacks)
     return (
         {name: state for name, (_, state) in named.items()},
         {name: job for name, (job, _) in named.items()},

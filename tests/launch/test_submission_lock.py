@@ -7,10 +7,11 @@ import threading
 
 import pytest
 
-from workflow_lib.launch import interruption, slurm
+from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
-from workflow_lib.launch.refusals import NotNowError
-from workflow_lib.launch.slurm import Slurm
+from workflow_lib.launch.schedulers import slurm
+from workflow_lib.launch.schedulers.refusals import NotNowError
+from workflow_lib.launch.schedulers.slurm import Slurm
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,11 @@ import hashlib
 from dataclasses import dataclass
 
 from workflow_lib import records, results
-from workflow_lib.launch import gpu_faults, job_causes, rank_ends, seal, waiting
-from workflow_lib.launch.gpu_faults import GpuFault
-from workflow_lib.launch.logs import last_line
-from workflow_lib.launch.rank_ends import Kind, RankEnds
+from workflow_lib.launch.end import gpu_faults, job_causes, missing_ranks, rank_ends
+from workflow_lib.launch.end.gpu_faults import GpuFault
+from workflow_lib.launch.end.logs import last_line
+from workflow_lib.launch.end.rank_ends import Kind, RankEnds
+from workflow_lib.launch.script import checksum
 from workflow_lib.records import (
     Cell,
     EndedRecord,
@@ -89,7 +90,7 @@ def classify(paths: RunPaths, said: JobState | None) -> OutcomeRecord:
 
 def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
     """Whether the script that lies there, or the one that ran, is not what was rendered."""
-    if not seal.is_intact(paths.script):
+    if not checksum.is_intact(paths.script):
         return True
     ran = ended.script_sha256 if ended is not None else ""
     return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()
@@ -151,17 +152,17 @@ def _traced(paths: RunPaths) -> tuple[Outcome, str]:
 def _of_waiting(evidence: _Evidence) -> str:
     """Who waited in vain, in which collective, and for whom; empty where no rank did."""
     paths, ranks = evidence.paths, evidence.ranks
-    stopped = waiting.stopped_by_watchdog(paths)
+    stopped = missing_ranks.stopped_by_watchdog(paths)
     waited = ranks.ranks(Kind.WAITED) | stopped.keys()
     if not waited:
         return ""
     if stopped:
         rank, collective = next(iter(stopped.items()))
-        said = f"rank {waiting.with_node(paths, rank)} waited in vain in {collective}"
+        said = f"rank {missing_ranks.with_node(paths, rank)} waited in vain in {collective}"
         said += " (NCCL's watchdog)"
     else:
         said = next(end.said for end in ranks.ends if end.kind is Kind.WAITED)
-    absent = waiting.absent_ranks(paths, waited | ranks.unknown)
+    absent = missing_ranks.absent_ranks(paths, waited | ranks.unknown)
     return f"{absent}; {said}" if absent else said
 
 

@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-from workflow_lib.launch.control_group import out_of_memory_kills
+from workflow_lib.launch.job.control_group import out_of_memory_kills
+from workflow_lib.launch.job.rank import ENDING, HANDED_ON
 from workflow_lib.launch.processes import signal_name
-from workflow_lib.launch.rank import ENDING, HANDED_ON
 from workflow_lib.records import ExitRecord, RunPaths, node_name, rank_number, write_json
 
 #: how often to look whether the job's script is still there, on one machine

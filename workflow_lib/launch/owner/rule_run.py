@@ -6,9 +6,11 @@ import traceback
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch import messages, schedulers, submit
+from workflow_lib.launch import messages
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import submit
+from workflow_lib.launch.schedulers import choice
 
 
 def see_to(directory: Path, scheduler: str) -> str | None:
@@ -18,7 +20,7 @@ def see_to(directory: Path, scheduler: str) -> str | None:
     try:
         ended = submit.run(directory, scheduler)
     except (
-        *(InterruptedRunError, schedulers.SubmissionError, records.RecordError),
+        *(InterruptedRunError, choice.SubmissionError, records.RecordError),
         OSError,
     ) as error:
         problem = str(error)

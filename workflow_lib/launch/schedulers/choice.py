@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from workflow_lib.launch.job_states import Found
-from workflow_lib.launch.local import Local
-from workflow_lib.launch.refusals import NotNowError, SubmissionError
-from workflow_lib.launch.slurm import ASK_EVERY_S, Slurm, sbatch
+from workflow_lib.launch.schedulers.job_state_cache import Found
+from workflow_lib.launch.schedulers.local import Local
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S, Slurm, sbatch
 from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
 
 __all__ = [

@@ -20,9 +20,10 @@ from typing import Any
 
 import workflow_lib
 from workflow_lib import records, results, safety
-from workflow_lib.launch import attempts, cool_down
-from workflow_lib.launch.claim import claim
+from workflow_lib.launch import attempts
+from workflow_lib.launch.job import cool_down
 from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.run_owner import claim
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
 #: exit code of ``begin`` where another job has the run
@@ -208,7 +209,9 @@ def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
 
 def main() -> None:
     """The command line that job scripts use."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.launch.node", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow_lib.launch.job.node", description=__doc__
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     begin_command = commands.add_parser("begin")
     begin_command.add_argument("--scheduler", choices=("slurm", "local"), required=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from workflow_lib import records
-from workflow_lib.launch import waiting
-from workflow_lib.launch.logs import last_line
+from workflow_lib.launch.end import missing_ranks
+from workflow_lib.launch.end.logs import last_line
 from workflow_lib.records import ErrorRecord, ExitRecord, Outcome, RunPaths
 
 _Record = TypeVar("_Record", ErrorRecord, ExitRecord)
@@ -85,7 +85,7 @@ def read(paths: RunPaths) -> RankEnds:
     errors = _records(paths.errors, ErrorRecord, damaged, unknown)
     exits = _records(paths.exits, ExitRecord, damaged, unknown)
     told_unix_s = min((e.unix_time_s for e in exits.values() if e.told_to_end), default=None)
-    waited = waiting.stopped_by_watchdog(paths)
+    waited = missing_ranks.stopped_by_watchdog(paths)
     ends = [_of_error(paths, error, told_unix_s) for error in errors.values()]
     ends += [
         _of_exit(paths, exit_, exit_.rank in waited)
@@ -121,7 +121,7 @@ def _of_error(paths: RunPaths, error: ErrorRecord, told_unix_s: float | None) ->
     kind = Kind.OWN
     if error.outcome is Outcome.COMMUNICATION_TIMEOUT:
         kind = Kind.WAITED
-        if collective := waiting.collective(error.traceback):
+        if collective := missing_ranks.collective(error.traceback):
             said += f" (it waited in {collective})"
     elif error.outcome is Outcome.ERROR:
         said += f" (traceback: {paths.rank_error(error.rank)})"

@@ -1,6 +1,6 @@
 """Starts one rank and watches over it.
 
-    python -m workflow_lib.launch.rank RUN_DIRECTORY ARGUMENTS…
+    python -m workflow_lib.launch.job.rank RUN_DIRECTORY ARGUMENTS…
 
 runs this Python with ARGUMENTS, as srun and torch.distributed.run start it, and exits as that does,
 with 128 + its number after a signal. A process that was killed, or crashed, leaves no record of
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     if process == 0:
         _become(arguments[1:], own, usual)
     # Only now, as the rank need not wait for what this process needs.
-    from workflow_lib.launch import rank_watch
+    from workflow_lib.launch.job import rank_watch
 
     return rank_watch.watch(process, arguments[0])
 

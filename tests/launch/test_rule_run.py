@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from workflow_lib import records
-from workflow_lib.launch import interruption, seeing_to, submit, vigil
+from workflow_lib.launch import interruption
+from workflow_lib.launch.owner import job_wait, rule_run, submit
 from workflow_lib.records import JobRecord, RunPaths
 
 PATIENCE_S = 60.0
@@ -45,7 +46,7 @@ class Together:
     def _see_to(self, number: int) -> None:
         directory = self.paths(number).directory
         try:
-            self.problems[number] = seeing_to.see_to_logged(directory, "local", self.log(number))
+            self.problems[number] = rule_run.see_to_logged(directory, "local", self.log(number))
         except Exception as error:
             self.problems[number] = error
 
@@ -84,9 +85,9 @@ class Together:
 @pytest.fixture
 def together(tmp_path, monkeypatch) -> Iterator[Together]:
     monkeypatch.setattr(interruption, "_came", 0)
-    monkeypatch.setattr(vigil, "LOOK_EVERY_S", 0.05)
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.2)
-    monkeypatch.setattr(vigil, "LOCAL_LAG_S", 0.1)
+    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.2)
+    monkeypatch.setattr(job_wait, "LOCAL_LAG_S", 0.1)
     made = Together(tmp_path)
     yield made
     for number, thread in enumerate(made.threads):
@@ -122,7 +123,7 @@ def test_ctrl_c_ends_the_jobs_of_all_runs(together):
 
 
 def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(together, monkeypatch):
-    monkeypatch.setattr("workflow_lib.launch.local.Local.cancel", lambda *job: None)
+    monkeypatch.setattr("workflow_lib.launch.schedulers.local.Local.cancel", lambda *job: None)
     number = together.start()
     interruption.note()
     together.until(lambda: "asked that job" in together.said(number), "the job to be cancelled")

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from workflow_lib.launch import questions
-from workflow_lib.launch.questions import VANISHED
+from workflow_lib.launch.schedulers import queries
+from workflow_lib.launch.schedulers.queries import VANISHED
 from workflow_lib.records import JobState
 
 _Value = TypeVar("_Value")
@@ -140,7 +140,7 @@ def _vanished(
     return {
         job: JobState(VANISHED, reason="neither squeue nor sacct knows of its end")
         for job in about
-        if not questions.is_over(told.get(job)) and now_s - before.missing_since_s[job] >= limit_s
+        if not queries.is_over(told.get(job)) and now_s - before.missing_since_s[job] >= limit_s
     }
 
 

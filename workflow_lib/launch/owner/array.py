@@ -21,10 +21,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from workflow_lib import records, results
-from workflow_lib.launch import attempts, render, schedulers, seal, submit
-from workflow_lib.launch.claim import claim
+from workflow_lib.launch import attempts
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.schedulers import NotNowError, SubmissionError
+from workflow_lib.launch.owner import submit
+from workflow_lib.launch.run_owner import claim
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.choice import NotNowError, SubmissionError
+from workflow_lib.launch.script import checksum, render
 from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
 
 #: Tasks of an array. Slurm's own limit, MaxArraySize, is 1001 unless the site sets it; and every
@@ -71,7 +74,7 @@ def _check(paths: RunPaths, results_directory: Path) -> None:
             f"{paths.script} is not there: `snakemake --profile … --until render tokenize` writes "
             "every run's script and tokens"
         )
-    if not seal.is_intact(paths.script):
+    if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
             "it is for. Delete it to have it rendered anew, or submit it by hand"
@@ -165,7 +168,7 @@ def _lay_out(
         shutil.copyfile(paths.script, directory / f"{task}.sh")
     minutes = max(map(_time_limit_min, runs))
     lines = [
-        seal.INTERPRETER,
+        checksum.INTERPRETER,
         f"# {len(runs)} runs, one a task: each executes its own script.",
         f"#SBATCH --job-name={name}",
         *request,
@@ -184,9 +187,9 @@ def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str
     """Give the array to sbatch; returns its id. What is not submitted is not announced any more."""
     platform = records.read_record(runs[0].cell, Cell).hardware.platform
     try:
-        with schedulers.choose("slurm").turn():
+        with choice.choose("slurm").turn():
             log = "%a/logs/slurm-%A_%a.log"
-            return schedulers.sbatch(script, script.parent, log, platform, locks=locks)
+            return choice.sbatch(script, script.parent, log, platform, locks=locks)
     except SubmissionError as error:
         if not (isinstance(error, NotNowError) and error.may_have_been_submitted):
             for paths in runs:
