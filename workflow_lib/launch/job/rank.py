@@ -15,11 +15,10 @@ import signal
 import sys
 from typing import NoReturn
 
+from workflow_lib.launch.job.rank_signals import HANDED_ON
+
 #: <linux/prctl.h>: the signal that a process gets when the one that started it ends
 _PR_SET_PDEATHSIG = 1
-#: what asks a rank to end
-ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-HANDED_ON = ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 
 
 def main(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from workflow_lib.launch.job.control_group import out_of_memory_kills
-from workflow_lib.launch.job.rank import ENDING, HANDED_ON
+from workflow_lib.launch.job.rank_signals import ENDING, HANDED_ON
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.records import ExitRecord, RunPaths, node_name, rank_number, write_json
 
