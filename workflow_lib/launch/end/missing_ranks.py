@@ -1,4 +1,4 @@
-"""Whom the others waited for: the ranks that a communication timeout says nothing of."""
+"""Missing ranks: those that did not arrive in a collective, in which the others were stuck."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OWN_FRAME = re.compile(r'File ".*workflow_lib/(training/\S+\.py)", line (\d+), 
 _NAMED = 4
 
 
-def absent_ranks(paths: RunPaths, waited: Collection[int]) -> str:
+def missing_ranks(paths: RunPaths, waited: Collection[int]) -> str:
     """Name the ranks of the run that are not among those that ``waited``; empty where all did."""
     world_size = records.read_record(paths.cell, Cell).degrees.world_size
-    absent = [rank for rank in range(world_size) if rank not in waited]
-    if not absent:
+    missing = [rank for rank in range(world_size) if rank not in waited]
+    if not missing:
         return ""
-    names = [with_node(paths, rank) for rank in absent[:_NAMED]]
-    if len(absent) > _NAMED:
-        names.append(f"{len(absent) - _NAMED} more")
-    ranks = "rank" if len(absent) == 1 else "ranks"
+    names = [with_node(paths, rank) for rank in missing[:_NAMED]]
+    if len(missing) > _NAMED:
+        names.append(f"{len(missing) - _NAMED} more")
+    ranks = "rank" if len(missing) == 1 else "ranks"
     return f"{ranks} {', '.join(names)} did not arrive"
 
 

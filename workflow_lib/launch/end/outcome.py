@@ -1,22 +1,20 @@
-"""Says how a run ended, from what it left: the job's last word, the ranks' ends, the scheduler's
+"""Judges how a run ended, from what it left: the job's end record, the ranks' ends, the scheduler's
 state and the telemetry.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 
 from workflow_lib import records, results
-from workflow_lib.launch.end import gpu_faults, job_causes, missing_ranks, rank_ends
-from workflow_lib.launch.end.gpu_faults import GpuFault
+from workflow_lib.launch.end import job_causes, missing_ranks
+from workflow_lib.launch.end.evidence import Evidence, gather
 from workflow_lib.launch.end.logs import last_line
-from workflow_lib.launch.end.rank_ends import Kind, RankEnds
+from workflow_lib.launch.end.rank_ends import Kind
 from workflow_lib.launch.script import checksum
 from workflow_lib.records import (
     Cell,
     EndedRecord,
-    JobRecord,
     JobState,
     Outcome,
     OutcomeRecord,
@@ -26,63 +24,31 @@ from workflow_lib.records import (
 from workflow_lib.telemetry.validity import coverage
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """All that a run's end is told from."""
-
-    paths: RunPaths
-    #: the job's last word, where it left one that can be read
-    ended: EndedRecord | None
-    said: JobState | None
-    job_id: str | None
-    ranks: RankEnds
-    faults: list[GpuFault]
-
-    @property
-    def trained(self) -> bool:
-        """Whether the job did all that it had to do."""
-        ended = self.ended
-        return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
-
-    def fault_of(self, node: str) -> GpuFault | None:
-        """The likeliest of a node's faults, where its GPUs had any."""
-        return next((fault for fault in self.faults if fault.node == node), None)
-
-
-def classify(paths: RunPaths, said: JobState | None) -> OutcomeRecord:
-    """How the run ended. ``said`` is what the scheduler says of the job, None where it is silent.
+def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
+    """How the run ended. ``state`` is the scheduler's of the job, None where it says nothing.
 
     A record that cannot be read is named in the cause, and the others are used.
 
     Raises records.RecordError where the run's own ``cell.json`` or ``job.json`` cannot be read.
     """
-    damaged: list[str] = []
-    try:
-        ended = records.read_if_there(paths.ended, EndedRecord)
-    except records.RecordError as error:
-        ended = None
-        damaged.append(str(error))
-    job = records.read_if_there(paths.job, JobRecord)
-    job_id = ended.job_id if ended else (job.job_id if job else None)
-    faults, unread = gpu_faults.find(paths)
-    evidence = _Evidence(paths, ended, said, job_id, rank_ends.read(paths), faults)
+    evidence = gather(paths, state)
+    ended = evidence.ended
     outcome, cause = _how(evidence)
-    if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and faults:
-        cause += f"; its telemetry saw a fault ({faults[0]})"
-    if outcome is not Outcome.COMPLETED:
-        damaged += [*evidence.ranks.damaged, *unread]
-        cause += f"; not readable: {'; '.join(damaged)}" if damaged else ""
+    if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and evidence.faults:
+        cause += f"; its telemetry saw a fault ({evidence.faults[0]})"
+    if outcome is not Outcome.COMPLETED and evidence.damaged:
+        cause += f"; not readable: {'; '.join(evidence.damaged)}"
     edited = _was_edited(paths, ended)
     if edited:
         cause += "; its job.sh was edited by hand after it was rendered"
     return OutcomeRecord(
         outcome=outcome,
         cause=cause,
-        job_id=job_id,
+        job_id=evidence.job_id,
         nodes=ended.nodes if ended else _known_nodes(paths),
         started_unix_s=ended.started_unix_s if ended else None,
         ended_unix_s=ended.ended_unix_s if ended else None,
-        scheduler_state=said.state if said is not None else None,
+        scheduler_state=state.state if state is not None else None,
         script_edited=edited,
         failed_nodes=() if outcome is Outcome.COMPLETED else _failed_nodes(evidence, outcome),
     )
@@ -96,37 +62,36 @@ def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
     return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()
 
 
-def _how(evidence: _Evidence) -> tuple[Outcome, str]:
+def _how(evidence: Evidence) -> tuple[Outcome, str]:
     if evidence.trained:
         return _watched(evidence)
-    # What the rank that failed first said comes before what the scheduler made of it. But a rank
-    # that was killed, or only waited for others in vain, says less than who took these away.
+    # What the rank that failed first wrote comes before what the scheduler made of it. But a rank
+    # that was killed, or only waited for others, says less than who ended the job from outside.
     ranks, first = evidence.ranks, evidence.ranks.first
     if first is not None and first.kind is Kind.OWN:
         fault = evidence.fault_of(first.node)
         if fault is not None and first.outcome in (Outcome.ERROR, Outcome.NODE_FAILURE):
-            return Outcome.NODE_FAILURE, f"{fault}; {first.said}"
-        return first.outcome, first.said
-    taken = job_causes.taken_away(evidence.paths, evidence.ended, evidence.said, evidence.job_id)
-    if taken is not None:
-        outcome, cause = taken
+            return Outcome.NODE_FAILURE, f"{fault}; {first.description}"
+        return first.outcome, first.description
+    outside = job_causes.ended_from_outside(evidence)
+    if outside is not None:
+        outcome, cause = outside
         if outcome is Outcome.OUT_OF_MEMORY and first is not None and first.kind is Kind.KILLED:
-            cause += f"; {ranks.said}"
+            cause += f"; {ranks.description}"
         return outcome, cause
     if evidence.faults:
-        also = f"; {_of_waiting(evidence) or ranks.said}"
+        also = f"; {_of_waiting(evidence) or ranks.description}"
         return Outcome.NODE_FAILURE, str(evidence.faults[0]) + also.removesuffix("; ")
     if first is not None and first.kind in (Kind.KILLED, Kind.AFTERMATH):
-        return first.outcome, ranks.said
+        return first.outcome, ranks.description
     if waited := _of_waiting(evidence):
         return Outcome.COMMUNICATION_TIMEOUT, waited
     if evidence.ended is None:
-        cause = job_causes.without_last_word(evidence.paths, evidence.said, evidence.job_id)
-        return Outcome.ERROR, cause
+        return Outcome.ERROR, job_causes.without_end_record(evidence)
     return job_causes.failed_stage(evidence.paths, evidence.ended)
 
 
-def _watched(evidence: _Evidence) -> tuple[Outcome, str]:
+def _watched(evidence: Evidence) -> tuple[Outcome, str]:
     """Of a run that trained to its end: whether it was watched throughout, or left its traces."""
     paths, ended = evidence.paths, evidence.ended
     if results.is_profiled(paths.directory):
@@ -149,8 +114,8 @@ def _traced(paths: RunPaths) -> tuple[Outcome, str]:
     return Outcome.ERROR, f"rank {absent[0]} left no trace ({paths.trace(absent[0])} is missing)"
 
 
-def _of_waiting(evidence: _Evidence) -> str:
-    """Who waited in vain, in which collective, and for whom; empty where no rank did."""
+def _of_waiting(evidence: Evidence) -> str:
+    """Which rank waited in vain, in which collective, and for which; empty where none did."""
     paths, ranks = evidence.paths, evidence.ranks
     stopped = missing_ranks.stopped_by_watchdog(paths)
     waited = ranks.ranks(Kind.WAITED) | stopped.keys()
@@ -161,18 +126,18 @@ def _of_waiting(evidence: _Evidence) -> str:
         said = f"rank {missing_ranks.with_node(paths, rank)} waited in vain in {collective}"
         said += " (NCCL's watchdog)"
     else:
-        said = next(end.said for end in ranks.ends if end.kind is Kind.WAITED)
-    absent = missing_ranks.absent_ranks(paths, waited | ranks.unknown)
-    return f"{absent}; {said}" if absent else said
+        said = next(end.description for end in ranks.ends if end.kind is Kind.WAITED)
+    missing = missing_ranks.missing_ranks(paths, waited | ranks.unknown)
+    return f"{missing}; {said}" if missing else said
 
 
-def _failed_nodes(evidence: _Evidence, outcome: Outcome) -> tuple[str, ...]:
+def _failed_nodes(evidence: Evidence, outcome: Outcome) -> tuple[str, ...]:
     """Nodes at fault: those whose GPUs were, and those that Slurm or a rank says have failed."""
     failed = {fault.node for fault in evidence.faults}
     if outcome is Outcome.NODE_FAILURE:
-        if evidence.said is not None and evidence.said.failed_node:
-            failed.add(evidence.said.failed_node)
-        failed |= set(job_causes.lost_nodes(evidence.paths, evidence.job_id) or ())
+        if evidence.state is not None and evidence.state.failed_node:
+            failed.add(evidence.state.failed_node)
+        failed |= set(job_causes.lost_nodes(evidence) or ())
         failed |= {end.node for end in evidence.ranks.ends if end.outcome is Outcome.NODE_FAILURE}
     return tuple(sorted(failed))
 

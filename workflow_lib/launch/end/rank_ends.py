@@ -45,7 +45,7 @@ class RankEnd:
     #: what this end would mean for the run
     outcome: Outcome
     #: a clause that names the rank and says what was seen
-    said: str
+    description: str
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class RankEnds:
         return {end.rank for end in self.ends if end.kind is kind}
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What the first end was; and of kills, which often come together, how many more."""
         if self.first is None:
             return ""
         others = len(self.ranks(Kind.KILLED) - {self.first.rank})
         more = f"; so were {others} more" if others and self.first.kind is Kind.KILLED else ""
-        return self.first.said + more
+        return self.first.description + more
 
 
 def read(paths: RunPaths) -> RankEnds:
@@ -147,7 +147,7 @@ def _of_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
         said = f"{who} was ended by {ended.signal}, which did not come from its launcher"
         if ended.signal == "SIGKILL":
             said += (
-                "; whether host memory ran out cannot be told there"
+                "; whether host memory ran out is not known there"
                 if ended.out_of_memory_kills is None
                 else "; host memory had not run out"
             )
