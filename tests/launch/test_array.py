@@ -15,7 +15,7 @@ from tests.launch import runs, scripts
 from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch.owner import array
-from workflow_lib.launch.schedulers.choice import SubmissionError
+from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.script import render
 from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
 
@@ -48,8 +48,6 @@ class Sbatch:
 def sbatch(tmp_path, monkeypatch):
     made = Sbatch(tmp_path)
     monkeypatch.setenv("PATH", str(made.command.parent), prepend=":")
-    # Where this user's processes take turns.
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "turns"))
     return made
 
 

@@ -1,4 +1,4 @@
-"""One question for all who wait, at fake ``squeue`` and ``sacct``."""
+"""One query for all who wait, at fake ``squeue`` and ``sacct``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.launch.schedulers import job_state_cache, query_results
-from workflow_lib.launch.schedulers.job_state_cache import Found, JobStates
+from workflow_lib.launch.schedulers.job_state_cache import JobStateCache
+from workflow_lib.launch.schedulers.scheduler import Found
 from workflow_lib.records import JobState
 
 PERIOD_S = 0.05
@@ -48,7 +49,7 @@ class Cluster:
         return path.read_text().splitlines() if path.exists() else []
 
 
-def words(made: JobStates, *jobs: str) -> list[str | None]:
+def words(made: JobStateCache, *jobs: str) -> list[str | None]:
     """What is said of jobs, without why."""
     states = [made.state(job) for job in jobs]
     return [state and state.state for state in states]
@@ -63,7 +64,7 @@ def cluster(tmp_path, monkeypatch):
 
 @pytest.fixture
 def made():
-    return JobStates(PERIOD_S)
+    return JobStateCache(PERIOD_S)
 
 
 def next_period() -> None:
@@ -81,7 +82,7 @@ def test_jobs_have_the_state_that_squeue_tells(cluster, made):
 
 def test_within_a_period_nobody_is_asked_twice(cluster):
     cluster.squeue({str(job): "RUNNING" for job in range(400)})
-    made = JobStates(30.0)
+    made = JobStateCache(30.0)
     for _ in range(3):
         states = [made.state(str(job)) for job in range(400)]
     assert len(cluster.asked()) == 1
@@ -95,7 +96,7 @@ def test_while_one_thread_asks_the_others_go_on_with_what_is_known(cluster):
     cluster.write(
         "squeue", f'until [ -e {go} ]; do sleep 0.02; done; echo "1|wanted|RUNNING|None|0|"'
     )
-    made = JobStates(60.0)
+    made = JobStateCache(60.0)
     first = threading.Thread(target=made.state, args=("1",))
     first.start()
     while not cluster.asked():
@@ -141,7 +142,7 @@ def test_an_outage_is_said_once_and_survived(cluster, made, capsys):
     assert words(made, "1") == ["RUNNING"]
     said = capsys.readouterr().err
     assert said == (
-        "triptych: Slurm does not answer now, asking on: squeue: Unable to contact slurm "
+        "triptych: Slurm does not answer now; asking again: squeue: Unable to contact slurm "
         "controller\n"
     )
 
@@ -150,7 +151,7 @@ def test_a_slurm_that_does_not_answer_is_asked_ever_more_rarely(cluster, monkeyp
     clock = [1e9]
     monkeypatch.setattr(job_state_cache.time, "monotonic", lambda: clock[0])
     cluster.write("squeue", "exit 1")
-    made = JobStates(10.0)
+    made = JobStateCache(10.0)
     times = []
     for _ in range(1200):
         before = len(cluster.asked())
@@ -199,7 +200,7 @@ def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monke
 
 def test_what_was_told_before_a_job_was_waited_for_is_not_taken(cluster):
     cluster.squeue({"1": "COMPLETED"})
-    made = JobStates(60.0)
+    made = JobStateCache(60.0)
     assert words(made, "1") == ["COMPLETED"]
     made.forget("1")
     assert made.state("1") is None
@@ -294,7 +295,7 @@ def test_a_job_that_slurmctld_lost_is_over_in_the_end(cluster, made, monkeypatch
 # ------------------------------------------------------------------------- jobs without a number
 
 
-def looked_for(made: JobStates, trusted_after_s: float = 0.0, periods: int = 8) -> Found:
+def looked_for(made: JobStateCache, trusted_after_s: float = 0.0, periods: int = 8) -> Found:
     for _ in range(periods):
         found = made.find("wanted", 1e9, trusted_after_s)
         if found != Found(None, is_absent=False):
@@ -333,7 +334,7 @@ def test_without_accounting_squeue_is_believed_alone(cluster, made):
     assert looked_for(made) == Found(None, is_absent=True)
 
 
-def test_names_and_numbers_are_asked_for_in_turns(cluster, made):
+def test_names_and_numbers_are_asked_for_alternately(cluster, made):
     cluster.squeue({"1": "RUNNING"})
     for _ in range(6):
         made.state("1"), made.find("other", 1e9, 0.0)

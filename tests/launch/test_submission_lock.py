@@ -16,7 +16,7 @@ from workflow_lib.launch.schedulers.slurm import Slurm
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch):
-    """How long each turn was waited for that Slurm's refusals kept closed, in s."""
+    """How long each submission was put off because Slurm had refused one, in s."""
     found: list[float] = []
 
     def pause(seconds: float) -> None:
@@ -29,8 +29,8 @@ def waits(monkeypatch):
     return found
 
 
-def turn(scheduler: Slurm, refused: bool = False) -> None:
-    with contextlib.suppress(NotNowError), scheduler.turn():
+def submit(scheduler: Slurm, refused: bool = False) -> None:
+    with contextlib.suppress(NotNowError), scheduler.submission_lock():
         if refused:
             raise NotNowError("not now", may_have_been_submitted=False)
 
@@ -40,10 +40,10 @@ def test_nobody_submits_while_another_does():
     order: list[str] = []
 
     def second() -> None:
-        with scheduler.turn():
+        with scheduler.submission_lock():
             order.append("second")
 
-    with scheduler.turn():
+    with scheduler.submission_lock():
         thread = threading.Thread(target=second)
         thread.start()
         thread.join(0.2)
@@ -55,27 +55,27 @@ def test_nobody_submits_while_another_does():
 def test_while_slurm_refuses_it_is_asked_ever_more_rarely_whoever_it_is(waits):
     scheduler = Slurm()
     for _ in range(8):
-        turn(scheduler, refused=True)
+        submit(scheduler, refused=True)
     assert waits == pytest.approx([0, 10, 20, 40, 80, 160, 300, 300], abs=2)
 
 
 def test_once_it_takes_a_job_nobody_waits_any_more(waits):
     scheduler = Slurm()
     for refused in (True, True, False):
-        turn(scheduler, refused)
+        submit(scheduler, refused)
     waits.clear()
-    # The clock has not come to the end of what the last refusal closed: that was waited for.
+    # Pauses take no time here, so the clock has not come to the end of the last one.
     scheduler._again_at_s = 0.0
-    turn(scheduler, refused=True)
-    turn(scheduler)
+    submit(scheduler, refused=True)
+    submit(scheduler)
     assert waits == pytest.approx([0, 10], abs=2)
 
 
-def test_ctrl_c_ends_the_wait_for_a_turn():
+def test_ctrl_c_ends_the_wait_for_the_lock():
     scheduler = Slurm()
-    with scheduler.turn():
-        interruption.note()
+    with scheduler.submission_lock():
+        interruption.note_sigint()
         with pytest.raises(InterruptedRunError):
-            turn(scheduler)
+            submit(scheduler)
     with pytest.raises(InterruptedRunError):
-        turn(scheduler)
+        submit(scheduler)

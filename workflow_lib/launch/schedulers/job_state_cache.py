@@ -1,9 +1,9 @@
-"""What Slurm says of the jobs that this process waits for, asked once for all of its threads.
+"""The job-state cache: what Slurm says of jobs, asked once for all threads of this process.
 
-A thread that finds the last answer older than a period asks one question for all of them; the
-questions take turns. ``squeue`` is asked for all jobs; ``sacct`` for those that its answer lacks,
-because Slurm forgets them minutes after their end; and both for jobs of which only the name is
-known. So any number of runs cost one command a period. Times are of the monotonic clock.
+A thread that finds the last answer older than a period sends one query for all of them. The
+queries alternate: ``squeue`` is asked for all jobs; ``sacct`` for those that its answer lacks,
+because Slurm forgets jobs minutes after their end; and both for jobs of which only the name is
+known. So any number of runs costs one command a period. Times are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -11,38 +11,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workflow_lib.launch.messages import say, say_once
-from workflow_lib.launch.schedulers import queries
+from workflow_lib.launch.schedulers import queries, query_results
 from workflow_lib.launch.schedulers.queries import NoAnswerError
 from workflow_lib.launch.schedulers.query_results import (
-    ACCOUNTING,
-    QUEUE,
-    QUEUE_BY_NAME,
-    Answers,
-    about_wanted,
-    answered,
-    is_accounting,
-    next_question,
+    SACCT,
+    SQUEUE,
+    SQUEUE_BY_NAME,
+    Answer,
+    QueryResults,
+    is_sacct,
 )
+from workflow_lib.launch.schedulers.scheduler import Found
 from workflow_lib.records import JobState
 
 #: while Slurm does not answer, periods double up to this
 LONGEST_PERIOD_S = 300.0
 
 
-@dataclass(frozen=True)
-class Found:
-    """What is known of a job that was looked for by its name."""
-
-    #: null where it has not been found
-    job_id: str | None
-    #: whether everybody who could know it was asked lately, and does not
-    is_absent: bool
-
-
-class JobStates:
+class JobStateCache:
     """The latest answers; one object for all threads that wait."""
 
     def __init__(self, period_s: float) -> None:
@@ -51,29 +40,29 @@ class JobStates:
         self._jobs: dict[str, float] = {}
         #: name that is looked for → when its job was submitted, in Unix time
         self._names: dict[str, float] = {}
-        self._answers = Answers()
+        self._results = QueryResults()
         #: held by whoever asks
         self._asking = threading.Lock()
 
     def state(self, job_id: str, name: str | None = None) -> JobState | None:
-        """Slurm's word for the job, at most a few periods old; None where it is not known yet, or
-        where it is of a job of another name.
+        """Slurm's state of the job, at most a few periods old; None where it is not known yet, or
+        where it is that of a job of another name.
         """
         key = queries.job_key(job_id, name)
         since = self._jobs.setdefault(key, time.monotonic())
-        answers = self._latest()
-        told = answers.told_s.get(key, 0.0) >= since
-        return answers.states.get(key) if told else None
+        results = self._latest()
+        told = results.told_s.get(key, 0.0) >= since
+        return results.states.get(key) if told else None
 
     def find(self, name: str, submitted_unix_s: float, trusted_after_s: float) -> Found:
         """Look for a job by its name. That there is none is believed to who was asked after
         ``trusted_after_s``.
         """
         self._names[name] = submitted_unix_s
-        answers = self._latest()
-        told = (answers.missing_s.get(name), answers.unaccounted_s.get(name))
+        results = self._latest()
+        told = (results.missing_s.get(name), results.unaccounted_s.get(name))
         is_absent = all(when is not None and when >= trusted_after_s for when in told)
-        job_id = answers.ids.get(name)
+        job_id = results.ids.get(name)
         return Found(job_id, is_absent=is_absent and job_id is None)
 
     def forget(self, key: str) -> None:
@@ -81,70 +70,74 @@ class JobStates:
         self._jobs.pop(key, None)
         self._names.pop(key, None)
 
-    def _latest(self) -> Answers:
-        """The latest answers, once whoever finds a question due has asked it."""
+    def _latest(self) -> QueryResults:
+        """The latest results, after the next query if it is due and nobody else sends it."""
         if self._is_due() and self._asking.acquire(blocking=False):
             try:
                 if self._is_due():
-                    self._answers = self._answered(
-                        self._answers, dict(self._jobs), dict(self._names)
+                    self._results = self._after_query(
+                        self._results, dict(self._jobs), dict(self._names)
                     )
             finally:
                 self._asking.release()
-        return self._answers
+        return self._results
 
     def _is_due(self) -> bool:
-        """Whether the next question may be asked."""
-        return time.monotonic() >= self._answers.next_question_s
+        """Whether the next query may be sent."""
+        return time.monotonic() >= self._results.next_query_s
 
-    def _answered(
-        self, before: Answers, jobs: Mapping[str, float], names: Mapping[str, float]
-    ) -> Answers:
-        """The answers after one more question."""
-        question, about = next_question(before, jobs, names, time.monotonic())
-        before = replace(about_wanted(before, {*jobs, *names}), last_question=question)
+    def _after_query(
+        self, before: QueryResults, jobs: Mapping[str, float], names: Mapping[str, float]
+    ) -> QueryResults:
+        """The results after one more query."""
+        query, about = query_results.next_query(before, jobs, names, time.monotonic())
+        before = query_results.only_wanted(before, {*jobs, *names})
+        before = replace(before, last_query=query)
         try:
-            told, ids = _put(question, about, names, before.sacct_lacks)
+            states, ids = _send(query, about, names, before.missing_columns)
         except NoAnswerError as error:
-            if not is_accounting(question) or not error.no_accounting:
+            if not is_sacct(query) or not error.no_accounting:
                 return self._unanswered(before, error)
-            say_once("this cluster keeps no accounts: a job that squeue forgets is gone")
+            say_once("this cluster has no accounting: a job that squeue forgets counts as gone")
             before = replace(before, has_accounting=False)
-            told, ids = {}, {}
+            states, ids = {}, {}
         else:
-            if is_accounting(question):
+            if is_sacct(query):
                 before = replace(before, has_accounting=True)
         now = time.monotonic()
-        after = answered(before, question, about, told, now)
-        return replace(after, ids=dict(after.ids) | ids, next_question_s=now + self._period_s)
+        after = query_results.with_answer(before, Answer(query, about, states, ids, now))
+        return replace(after, next_query_s=now + self._period_s)
 
-    def _unanswered(self, before: Answers, error: NoAnswerError) -> Answers:
-        accounting = is_accounting(before.last_question)
+    def _unanswered(self, before: QueryResults, error: NoAnswerError) -> QueryResults:
+        asked_sacct = is_sacct(before.last_query)
         now = time.monotonic()
-        soon = replace(before, next_question_s=now + self._period_s)
-        if accounting and error.unknown_column is not None:
-            return replace(soon, sacct_lacks=(*before.sacct_lacks, error.unknown_column))
-        count = 1 + (before.accounting_unanswered if accounting else before.unanswered)
+        soon = replace(before, next_query_s=now + self._period_s)
+        if asked_sacct and error.unknown_column is not None:
+            return replace(soon, missing_columns=(*before.missing_columns, error.unknown_column))
+        count = 1 + (before.sacct_unanswered if asked_sacct else before.unanswered)
         if count == 1:
-            say(f"Slurm does not answer now, asking on: {error}")
+            say(f"Slurm does not answer now; asking again: {error}")
         again_s = now + min(self._period_s * 2**count, max(LONGEST_PERIOD_S, self._period_s))
-        if not accounting:
-            return replace(before, unanswered=count, next_question_s=again_s)
-        return replace(soon, accounting_unanswered=count, accounting_after_s=again_s)
+        if not asked_sacct:
+            return replace(before, unanswered=count, next_query_s=again_s)
+        return replace(soon, sacct_unanswered=count, sacct_not_before_s=again_s)
 
 
-def _put(
-    question: str, about: Sequence[str], names: Mapping[str, float], lacks: Sequence[str]
+def _send(
+    query: str,
+    about: Sequence[str],
+    names: Mapping[str, float],
+    missing_columns: Sequence[str],
 ) -> tuple[dict[str, JobState], dict[str, str]]:
-    """Put a question; returns states by key, and ids by name. Raises NoAnswerError."""
-    if question == QUEUE:
-        return queries.queued(about), {}
-    if question == ACCOUNTING:
-        return queries.accounted(about, lacks), {}
-    if question == QUEUE_BY_NAME:
-        named = queries.queued_by_name(about)
+    """Send a query; returns states by key, and ids by name. Raises NoAnswerError."""
+    if query == SQUEUE:
+        return queries.squeue(about), {}
+    if query == SACCT:
+        return queries.sacct(about, missing_columns), {}
+    if query == SQUEUE_BY_NAME:
+        named = queries.squeue_by_name(about)
     else:
-        named = queries.accounted_by_name({name: names[name] for name in about}, lacks)
+        named = queries.sacct_by_name({name: names[name] for name in about}, missing_columns)
     return (
         {name: state for name, (_, state) in named.items()},
         {name: job for name, (job, _) in named.items()},

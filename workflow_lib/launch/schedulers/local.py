@@ -13,15 +13,15 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from workflow_lib.launch import open_files
 from workflow_lib.launch.processes import is_running
-from workflow_lib.launch.schedulers.job_state_cache import Found
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
+from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
+from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 
 #: a local job is ended after this long: the local platform is for small cells
 LIMIT_MIN = 60
@@ -30,31 +30,26 @@ LIMIT_MIN = 60
 class Local:
     """This machine."""
 
+    name: SchedulerName = "local"
     runs_elsewhere = False
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Nobody queues here."""
+    def submission_lock(self) -> Iterator[None]:
+        """Starting one job is not in the way of starting another."""
         yield
 
-    def submit(
-        self,
-        paths: RunPaths,
-        cell: Cell,
-        submission: SubmissionRecord,
-        lock: int | None = None,
-        avoid: Sequence[str] = (),
-    ) -> str:
+    def submit(self, submission: Submission) -> str:
         """Start ``job.sh`` under a controller that ends it at the time limit."""
+        paths, lock = submission.paths, submission.lock
         if re.search(r"%[jtAa]", str(paths.logs)):
             raise SubmissionError(
                 f"{paths.logs}: submitit reads %j, %t, %A and %a in a path as numbers of a job; "
                 "choose another results directory"
             )
         # submitit hides all GPUs unless told how many; let the job see what this process may see.
-        default = ",".join(str(index) for index in range(cell.ranks_per_node))
+        default = ",".join(str(index) for index in range(submission.cell.ranks_per_node))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
-        name = f"TRIPTYCH_JOB={submission.job_name}"
+        name = f"TRIPTYCH_JOB={submission.record.job_name}"
         command = ["env", f"CUDA_VISIBLE_DEVICES={visible}", name, "bash", str(paths.script)]
         start = [sys.executable, "-m", "workflow_lib.launch.schedulers.local_start"]
         done = subprocess.run(
@@ -69,9 +64,9 @@ class Local:
             raise SubmissionError(f"submitit started no job: {done.stderr.strip()}")
         return done.stdout
 
-    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
+    def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
         """Among the processes of this machine."""
-        name = f"TRIPTYCH_JOB={submission.job_name}".encode()
+        name = f"TRIPTYCH_JOB={record.job_name}".encode()
         for directory in Path("/proc").iterdir():
             if directory.name.isdigit():
                 # Others' processes may not be looked into, and some are gone by now.
@@ -81,23 +76,25 @@ class Local:
                         return Found(directory.name, is_absent=False)
         return Found(None, is_absent=True)
 
-    def state(self, job_id: str, name: str | None = None) -> JobState | None:
+    def state(self, job: JobRecord) -> JobState | None:
         """RUNNING while the controller's process is there, else FINISHED."""
-        return JobState("RUNNING" if _controls(job_id) else "FINISHED")
+        return JobState("RUNNING" if _controls(job.job_id) else "FINISHED")
 
-    def cancel(self, job_id: str, name: str | None = None) -> str | None:
+    def cancel(self, job: JobRecord) -> str | None:
         """The controller hands SIGTERM on to the script; one that was started by hand gets it."""
-        if _controls(job_id):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(job_id), signal.SIGTERM)
+        _terminate(job.job_id)
         return None
 
-    def cancel_submission(self, submission: SubmissionRecord) -> str | None:
+    def cancel_submission(self, record: SubmissionRecord) -> str | None:
         """As cancel."""
-        job_id = self.find(submission, 0.0).job_id
-        return self.cancel(job_id) if job_id is not None else None
+        if (job_id := self.find(record, 0.0).job_id) is not None:
+            _terminate(job_id)
+        return None
 
-    def forget(self, job_id: str, name: str | None = None) -> None:
+    def forget(self, job: JobRecord) -> None:
+        """Nothing was kept."""
+
+    def forget_submission(self, record: SubmissionRecord) -> None:
         """Nothing was kept."""
 
     def is_over(self, state: JobState | None) -> bool:
@@ -111,6 +108,12 @@ class Local:
     def is_held_unlaunched(self, state: JobState | None) -> bool:
         """Nobody holds anything here."""
         return False
+
+
+def _terminate(job_id: str) -> None:
+    if _controls(job_id):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(job_id), signal.SIGTERM)
 
 
 def _controls(job_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Slurm's commands for what it knows of jobs, and its words for their states."""
+"""Asks ``squeue`` and ``sacct`` about jobs, and knows Slurm's words for their states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workflow_lib.records import JobState
 
 #: how long a command may take to answer
 ANSWER_TIMEOUT_S = 60.0
-#: our own word for a job that neither squeue nor sacct knows any more
+#: our own state of a job of which neither squeue nor sacct knows how it ended
 VANISHED = "VANISHED"
 #: states in which a job has ended for good
 _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", VANISHED)
@@ -29,7 +29,7 @@ _COLUMNS = {
 
 
 class NoAnswerError(RuntimeError):
-    """Slurm did not answer a question; what it said instead."""
+    """Slurm did not answer a query; what it said instead."""
 
     @property
     def no_accounting(self) -> bool:
@@ -56,7 +56,7 @@ def job_key(job_id: str, name: str | None) -> str:
     return job_id if name is None else f"{job_id}{_NAMED}{name}"
 
 
-def queued(jobs: Sequence[str]) -> States:
+def squeue(jobs: Sequence[str]) -> States:
     """The states of those jobs, each a job_key, that slurmctld still knows, ended ones among them.
 
     Raises NoAnswerError.
@@ -72,26 +72,26 @@ def queued(jobs: Sequence[str]) -> States:
     return _states(jobs, rows)
 
 
-def queued_by_name(names: Sequence[str]) -> Named:
+def squeue_by_name(names: Sequence[str]) -> Named:
     """This user's jobs of these names that slurmctld still knows. Raises NoAnswerError."""
     rows = _squeue("--me", f"--name={','.join(names)}")
     return {name: (job, state) for job, name, state in rows if name in names}
 
 
-def accounted(jobs: Sequence[str], lacks: Sequence[str] = ()) -> States:
+def sacct(jobs: Sequence[str], missing_columns: Sequence[str] = ()) -> States:
     """The states of those jobs, each a job_key, that the accounting database knows, without the
-    columns that this Slurm ``lacks``. Raises NoAnswerError.
+    columns that this Slurm does not have. Raises NoAnswerError.
     """
-    return _states(jobs, _sacct(lacks, f"--jobs={_ids(jobs)}"))
+    return _states(jobs, _sacct(missing_columns, f"--jobs={_ids(jobs)}"))
 
 
-def accounted_by_name(names: Mapping[str, float], lacks: Sequence[str] = ()) -> Named:
+def sacct_by_name(names: Mapping[str, float], missing_columns: Sequence[str] = ()) -> Named:
     """The jobs of these names in the accounting database; each with when it was submitted, in Unix
     time. Raises NoAnswerError.
     """
     # An hour earlier, as clocks differ.
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(names.values()) - 3600))
-    rows = _sacct(lacks, f"--name={','.join(names)}", f"--starttime={since}")
+    rows = _sacct(missing_columns, f"--name={','.join(names)}", f"--starttime={since}")
     return {name: (job, state) for job, name, state in rows if name in names}
 
 
@@ -111,7 +111,7 @@ def will_start_again(state: JobState | None) -> bool:
 
 
 def is_held_unlaunched(state: JobState | None) -> bool:
-    """Whether a node could not launch the job, and Slurm holds it until an admin lets it go.
+    """Whether a node could not launch the job, and Slurm holds it until an admin releases it.
 
     That comes about where slurmctld dies while it launches a job.
     """
@@ -124,7 +124,7 @@ def _ids(jobs: Sequence[str]) -> str:
 
 
 def _states(jobs: Sequence[str], rows: Sequence[tuple[str, str, JobState]]) -> States:
-    """Of those jobs that rows are about: an id that has become another job's is not."""
+    """The states of those jobs; an id that now belongs to a job of another name has none."""
     told = {job_key(job, n): state for job, name, state in rows for n in (None, name)}
     return {job: told[job] for job in jobs if job in told}
 
@@ -144,9 +144,9 @@ def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
     ]
 
 
-def _sacct(lacks: Sequence[str], *which: str) -> list[tuple[str, str, JobState]]:
+def _sacct(missing_columns: Sequence[str], *which: str) -> list[tuple[str, str, JobState]]:
     """Id, name and state of each job."""
-    columns = [column for column in _COLUMNS if column not in lacks]
+    columns = [column for column in _COLUMNS if column not in missing_columns]
     options = ("-X", "--noheader", "--parsable2")
     wanted = ",".join(["JobID", "JobName", "State", *columns])
     text = _output("sacct", *options, f"--format={wanted}", *which)
@@ -166,7 +166,7 @@ def _sacct(lacks: Sequence[str], *which: str) -> list[tuple[str, str, JobState]]
 
 
 def _exit_code(status: str) -> str | None:
-    """What squeue calls an exit code, the status that wait(2) gives, in sacct's form."""
+    """What squeue calls an exit code, which is the status of wait(2), in sacct's form."""
     if not status.isdecimal():
         return _told(status)
     return f"{int(status) >> 8}:{int(status) & 0x7F}" if int(status) else None

@@ -1,4 +1,4 @@
-"""What is known of jobs, and what an answer of Slurm changes in it."""
+"""What ``squeue`` and ``sacct`` have answered so far, and what one more answer changes in it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _Value = TypeVar("_Value")
 
 #: how long a job must be missing from squeue to count as gone, on a cluster without accounting …
 VANISHED_AFTER_S = 60.0
-#: … and on one whose accounting does not know it, or not of its end: slurmctld may have lost it
+#: … and on one whose accounting does not know it, or not its end: slurmctld may have lost it
 LOST_AFTER_S = 900.0
-#: in the order in which they take turns
-QUEUE, ACCOUNTING = "queue", "accounting"
-QUEUE_BY_NAME, ACCOUNTING_BY_NAME = "queue by name", "accounting by name"
-_QUESTIONS = (QUEUE, ACCOUNTING, QUEUE_BY_NAME, ACCOUNTING_BY_NAME)
+#: in the order in which they alternate
+SQUEUE, SACCT = "squeue", "sacct"
+SQUEUE_BY_NAME, SACCT_BY_NAME = "squeue by name", "sacct by name"
+_QUERIES = (SQUEUE, SACCT, SQUEUE_BY_NAME, SACCT_BY_NAME)
 
 
 @dataclass(frozen=True)
-class Answers:
+class QueryResults:
     """The latest answers, and when each came by one clock, in s.
 
     A key is a job's id, with its name where that is known; or a name whose id is not known.
@@ -34,113 +34,120 @@ class Answers:
     states: Mapping[str, JobState] = field(default_factory=dict)
     #: name → the id of the job that has it
     ids: Mapping[str, str] = field(default_factory=dict)
-    #: since when squeue does not list it, and when it was last asked
+    #: since when squeue does not list it, and when squeue was last asked
     missing_since_s: Mapping[str, float] = field(default_factory=dict)
     missing_s: Mapping[str, float] = field(default_factory=dict)
-    #: when the accounting was last asked and did not know it
+    #: when sacct was last asked and did not know it
     unaccounted_s: Mapping[str, float] = field(default_factory=dict)
-    next_question_s: float = 0.0
-    last_question: str = ACCOUNTING_BY_NAME
-    #: questions in a row that were not answered
+    next_query_s: float = 0.0
+    last_query: str = SACCT_BY_NAME
+    #: queries in a row that were not answered
     unanswered: int = 0
-    #: of sacct's alone: a database that is down keeps nobody from asking squeue
-    accounting_unanswered: int = 0
-    accounting_after_s: float = 0.0
-    #: whether the cluster keeps accounts; null until it was asked
+    #: of sacct alone: squeue is asked also while the database is down
+    sacct_unanswered: int = 0
+    sacct_not_before_s: float = 0.0
+    #: whether the cluster has accounting; null until sacct was asked
     has_accounting: bool | None = None
     #: columns that its sacct does not have
-    sacct_lacks: tuple[str, ...] = ()
+    missing_columns: tuple[str, ...] = ()
 
 
-def is_accounting(question: str) -> bool:
-    """Whether the question is sacct's."""
-    return question in (ACCOUNTING, ACCOUNTING_BY_NAME)
+@dataclass(frozen=True)
+class Answer:
+    """What one query was answered."""
+
+    query: str
+    #: the keys that it was about
+    about: Collection[str]
+    #: key → the state of each job that Slurm knows
+    states: Mapping[str, JobState]
+    #: name → id, where the query was by name
+    ids: Mapping[str, str]
+    at_s: float
 
 
-def next_question(
-    answers: Answers, jobs: Collection[str], names: Collection[str], now_s: float
+def is_sacct(query: str) -> bool:
+    """Whether sacct is asked, and not squeue."""
+    return query in (SACCT, SACCT_BY_NAME)
+
+
+def next_query(
+    results: QueryResults, jobs: Collection[str], names: Collection[str], now_s: float
 ) -> tuple[str, list[str]]:
-    """Whose turn it is, and the keys that it is about: jobs that are waited for, or names that are
-    looked for.
+    """Which query comes next, and the keys that it is about: jobs that are waited for, or names
+    that are looked for.
     """
     jobs = sorted(jobs)
-    names = sorted(name for name in names if name not in answers.ids)
-    asked = now_s >= answers.accounting_after_s
+    names = sorted(name for name in names if name not in results.ids)
+    asks_sacct = now_s >= results.sacct_not_before_s
     about = {
-        QUEUE: jobs,
-        ACCOUNTING: [job for job in jobs if job in answers.missing_since_s and asked],
-        QUEUE_BY_NAME: names,
-        ACCOUNTING_BY_NAME: [n for n in names if n in answers.missing_since_s and asked],
+        SQUEUE: jobs,
+        SACCT: [job for job in jobs if job in results.missing_since_s and asks_sacct],
+        SQUEUE_BY_NAME: names,
+        SACCT_BY_NAME: [n for n in names if n in results.missing_since_s and asks_sacct],
     }
-    last = _QUESTIONS.index(answers.last_question)
-    turns = _QUESTIONS[last + 1 :] + _QUESTIONS[: last + 1]
-    question = next((question for question in turns if about[question]), QUEUE)
-    return question, about[question]
+    last = _QUERIES.index(results.last_query)
+    order = _QUERIES[last + 1 :] + _QUERIES[: last + 1]
+    query = next((query for query in order if about[query]), SQUEUE)
+    return query, about[query]
 
 
-def answered(
-    before: Answers,
-    question: str,
-    about: Collection[str],
-    told: Mapping[str, JobState],
-    now_s: float,
-) -> Answers:
-    """What is known once ``question`` was answered ``about`` these keys."""
-    silent = [key for key in about if key not in told]
-    if is_accounting(question):
-        told = dict(told) | _vanished(before, question, about, told, now_s)
-        unaccounted = dict(before.unaccounted_s) | dict.fromkeys(silent, now_s)
+def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
+    """What is known after one more answer."""
+    silent = [key for key in answer.about if key not in answer.states]
+    ids = dict(results.ids) | dict(answer.ids)
+    if is_sacct(answer.query):
+        told = dict(answer.states) | _vanished(results, answer)
         return replace(
-            before,
-            states=dict(before.states) | told,
-            told_s=dict(before.told_s) | dict.fromkeys(told, now_s),
-            unaccounted_s=unaccounted,
-            accounting_unanswered=0,
-            accounting_after_s=0.0,
+            results,
+            ids=ids,
+            states=dict(results.states) | told,
+            told_s=dict(results.told_s) | dict.fromkeys(told, answer.at_s),
+            unaccounted_s=dict(results.unaccounted_s) | dict.fromkeys(silent, answer.at_s),
+            sacct_unanswered=0,
+            sacct_not_before_s=0.0,
         )
     # A state of which squeue tells no more is no state, as the job may have ended since; but what
-    # the accounting said of a job that was missing before, it would say again.
-    stale = {key for key in silent if key not in before.missing_since_s}
-    since = {key: before.missing_since_s.get(key, now_s) for key in silent}
+    # sacct said of a job that was missing before, it would say again.
+    stale = {key for key in silent if key not in results.missing_since_s}
+    since = {key: results.missing_since_s.get(key, answer.at_s) for key in silent}
+    told_s = dict.fromkeys(answer.states, answer.at_s)
+    missing_s = dict.fromkeys(silent, answer.at_s)
     return replace(
-        before,
-        states=_without(before.states, stale) | dict(told),
-        told_s=_without(before.told_s, stale) | dict.fromkeys(told, now_s),
-        missing_since_s=_without(before.missing_since_s, about) | since,
-        missing_s=_without(before.missing_s, about) | dict.fromkeys(silent, now_s),
+        results,
+        ids=ids,
+        states=_without(results.states, stale) | dict(answer.states),
+        told_s=_without(results.told_s, stale) | told_s,
+        missing_since_s=_without(results.missing_since_s, answer.about) | since,
+        missing_s=_without(results.missing_s, answer.about) | missing_s,
         unanswered=0,
     )
 
 
-def about_wanted(answers: Answers, wanted: Collection[str]) -> Answers:
-    """The answers without what nobody wants any more."""
+def only_wanted(results: QueryResults, wanted: Collection[str]) -> QueryResults:
+    """The results without those of keys that nobody wants any more."""
     kept = set(wanted)
     return replace(
-        answers,
-        told_s=_only(answers.told_s, kept),
-        states=_only(answers.states, kept),
-        ids=_only(answers.ids, kept),
-        missing_since_s=_only(answers.missing_since_s, kept),
-        missing_s=_only(answers.missing_s, kept),
-        unaccounted_s=_only(answers.unaccounted_s, kept),
+        results,
+        told_s=_only(results.told_s, kept),
+        states=_only(results.states, kept),
+        ids=_only(results.ids, kept),
+        missing_since_s=_only(results.missing_since_s, kept),
+        missing_s=_only(results.missing_s, kept),
+        unaccounted_s=_only(results.unaccounted_s, kept),
     )
 
 
-def _vanished(
-    before: Answers,
-    question: str,
-    about: Collection[str],
-    told: Mapping[str, JobState],
-    now_s: float,
-) -> dict[str, JobState]:
+def _vanished(results: QueryResults, answer: Answer) -> dict[str, JobState]:
     """Those of the missing jobs that count as gone, though nobody says how they ended."""
-    if question != ACCOUNTING:
+    if answer.query != SACCT:
         return {}
-    limit_s = VANISHED_AFTER_S if before.has_accounting is False else LOST_AFTER_S
+    limit_s = VANISHED_AFTER_S if results.has_accounting is False else LOST_AFTER_S
     return {
-        job: JobState(VANISHED, reason="neither squeue nor sacct knows of its end")
-        for job in about
-        if not queries.is_over(told.get(job)) and now_s - before.missing_since_s[job] >= limit_s
+        job: JobState(VANISHED, reason="neither squeue nor sacct knows how it ended")
+        for job in answer.about
+        if not queries.is_over(answer.states.get(job))
+        and answer.at_s - results.missing_since_s[job] >= limit_s
     }
 
 

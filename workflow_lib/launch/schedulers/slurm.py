@@ -13,9 +13,10 @@ from pathlib import Path
 
 from workflow_lib.launch import interruption, open_files
 from workflow_lib.launch.schedulers import queries
-from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, Found, JobStates
+from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, JobStateCache
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
-from workflow_lib.records import Cell, JobState, RunPaths, SubmissionRecord
+from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
+from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
@@ -75,19 +76,20 @@ def _communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
 class Slurm:
     """Slurm; one object for all threads that wait, which share what they ask it."""
 
+    name: SchedulerName = "slurm"
     runs_elsewhere = True
 
     def __init__(self) -> None:
-        self._states = JobStates(ASK_EVERY_S)
-        self._submitting = threading.Lock()
+        self._states = JobStateCache(ASK_EVERY_S)
+        self._submission_lock = threading.Lock()
         #: how often in a row Slurm refused, and until when nobody asks it again (monotonic, s)
         self._refused = 0
         self._again_at_s = 0.0
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def submission_lock(self) -> Iterator[None]:
         """Threads submit one after the other, and ever more rarely while Slurm refuses."""
-        while not self._submitting.acquire(timeout=_LOOK_EVERY_S):
+        while not self._submission_lock.acquire(timeout=_LOOK_EVERY_S):
             interruption.check()
         try:
             interruption.pause(max(0.0, self._again_at_s - time.monotonic()))
@@ -99,50 +101,47 @@ class Slurm:
             self._refused += 1
             raise
         finally:
-            self._submitting.release()
+            self._submission_lock.release()
 
-    def submit(
-        self,
-        paths: RunPaths,
-        cell: Cell,
-        submission: SubmissionRecord,
-        lock: int | None = None,
-        avoid: Sequence[str] = (),
-    ) -> str:
+    def submit(self, submission: Submission) -> str:
         """Give ``job.sh`` to sbatch."""
-        options = [f"--job-name={submission.job_name}", "--open-mode=append"]
+        paths, avoid = submission.paths, submission.avoid
+        options = [f"--job-name={submission.record.job_name}", "--open-mode=append"]
         if avoid:
             options.append(f"--exclude={','.join([*_excluded(paths.script), *avoid])}")
-        platform = cell.hardware.platform
-        locks = () if lock is None else (lock,)
+        platform = submission.cell.hardware.platform
+        locks = () if submission.lock is None else (submission.lock,)
         return sbatch(paths.script, paths.logs, "slurm-%j.log", platform, *options, locks=locks)
 
-    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
+    def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
         """Among this user's jobs of that name."""
-        name = submission.job_name
-        found = self._states.find(name, submission.unix_time_s, trusted_after_s)
-        if found.job_id is None or submission.array_task is None:
+        found = self._states.find(record.job_name, record.unix_time_s, trusted_after_s)
+        if found.job_id is None or record.array_task is None:
             return found
         array = found.job_id.partition("_")[0]
-        return Found(f"{array}_{submission.array_task}", is_absent=False)
+        return Found(f"{array}_{record.array_task}", is_absent=False)
 
-    def state(self, job_id: str, name: str | None = None) -> JobState | None:
+    def state(self, job: JobRecord) -> JobState | None:
         """At most a few periods old."""
-        return self._states.state(job_id, name)
+        return self._states.state(job.job_id, job.job_name)
 
-    def cancel(self, job_id: str, name: str | None = None) -> str | None:
+    def cancel(self, job: JobRecord) -> str | None:
         """Through scancel."""
-        return _scancel(*([] if name is None else [f"--name={name}"]), job_id)
+        return _scancel(*([] if job.job_name is None else [f"--name={job.job_name}"]), job.job_id)
 
-    def cancel_submission(self, submission: SubmissionRecord) -> str | None:
+    def cancel_submission(self, record: SubmissionRecord) -> str | None:
         """Through scancel, by the job's name, which no other has; but an array's tasks share it."""
-        if submission.array_task is not None:
+        if record.array_task is not None:
             return "it is a task of an array, of which the others go on"
-        return _scancel("--me", f"--name={submission.job_name}")
+        return _scancel("--me", f"--name={record.job_name}")
 
-    def forget(self, job_id: str, name: str | None = None) -> None:
-        """Ask no more for the job, or for the name that was looked for."""
-        self._states.forget(queries.job_key(job_id, name))
+    def forget(self, job: JobRecord) -> None:
+        """Ask no more for the job."""
+        self._states.forget(queries.job_key(job.job_id, job.job_name))
+
+    def forget_submission(self, record: SubmissionRecord) -> None:
+        """Ask no more for the name."""
+        self._states.forget(record.job_name)
 
     def is_over(self, state: JobState | None) -> bool:
         """A requeued job is not over: it waits for its next start."""
