@@ -111,7 +111,7 @@ class Triptych:
         return any(self.paths(run).telemetry.glob("*.ready"))
 
     def fails_with(self, arguments: Sequence[str]) -> bool:
-        """Its script ends by itself then, and says its last word."""
+        """Its script ends by itself then, and writes its end record."""
         return is_batch_script(arguments)
 
 

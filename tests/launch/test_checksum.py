@@ -14,7 +14,7 @@ BODY = "#SBATCH --nodes=2\n\necho 'it runs'\n"
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "job.sh"
-    path.write_text(checksum.seal(BODY))
+    path.write_text(checksum.with_checksum(BODY))
     return path
 
 

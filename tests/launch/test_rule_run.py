@@ -1,4 +1,4 @@
-"""Runs that threads of one process see to end each on its own, and are interrupted together."""
+"""Runs that threads of one process wait for: each ends on its own, Ctrl-C is for all of them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 
 from workflow_lib import records
 from workflow_lib.launch import interruption
-from workflow_lib.launch.owner import job_wait, rule_run, submit
+from workflow_lib.launch.owner import job_wait, record_outcome, rule_run
 from workflow_lib.records import JobRecord, RunPaths
 
 PATIENCE_S = 60.0
 
 
 class Together:
-    """Runs of jobs that go on until they are ended, and the threads that see to them."""
+    """Runs of jobs that go on until they are ended, and the threads that wait for them."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -30,23 +30,23 @@ class Together:
         self.problems: dict[int, str | Exception | None] = {}
 
     def start(self, is_logged: bool = True) -> int:
-        """One more job, and who sees to its run; returns its number once its log says so."""
+        """One more job, and a thread that waits for it; returns its number once its log says so."""
         number = len(self.jobs)
         paths = self.paths(number)
         paths.directory.mkdir()
         paths.script.write_text("while :; do sleep 0.2; done\n", encoding="utf-8")
         self.jobs.append(subprocess.Popen(["bash", str(paths.script)]))
         records.write_json(paths.job, JobRecord("local", str(self.jobs[-1].pid), 1.0, "a test"))
-        self.threads.append(threading.Thread(target=self._see_to, args=(number,), daemon=True))
+        self.threads.append(threading.Thread(target=self._run, args=(number,), daemon=True))
         self.threads[-1].start()
         if is_logged:
             self.until(lambda: "(RUNNING)" in self.said(number), f"run {number} to be waited for")
         return number
 
-    def _see_to(self, number: int) -> None:
+    def _run(self, number: int) -> None:
         directory = self.paths(number).directory
         try:
-            self.problems[number] = rule_run.see_to_logged(directory, "local", self.log(number))
+            self.problems[number] = rule_run.run_logged(directory, "local", self.log(number))
         except Exception as error:
             self.problems[number] = error
 
@@ -100,24 +100,24 @@ def test_each_run_has_its_own_end_and_log(together, capfd):
     together.kill(second)
     problem = together.end_of(second)
     assert isinstance(problem, str)
-    assert "the job ended without its last word" in problem
+    assert "the job ended without an end record" in problem
     assert problem in together.said(second)
     assert problem in capfd.readouterr().err
     assert together.paths(second).failure.exists()
 
     assert together.threads[first].is_alive()
-    assert "last word" not in together.said(first)
+    assert "end record" not in together.said(first)
     assert together.is_locked(first)
     assert not together.is_locked(second)
 
 
 def test_ctrl_c_ends_the_jobs_of_all_runs(together):
     numbers = [together.start(), together.start()]
-    interruption.note()
+    interruption.note_sigint()
     for number in numbers:
         problem = together.end_of(number)
         assert isinstance(problem, str)
-        assert f"asked that job {together.jobs[number].pid} ends" in together.said(number)
+        assert f"cancelled job {together.jobs[number].pid};" in together.said(number)
         assert together.jobs[number].wait(PATIENCE_S) < 0
         assert together.paths(number).failure.exists()
 
@@ -125,12 +125,12 @@ def test_ctrl_c_ends_the_jobs_of_all_runs(together):
 def test_a_second_ctrl_c_leaves_a_job_that_does_not_end(together, monkeypatch):
     monkeypatch.setattr("workflow_lib.launch.schedulers.local.Local.cancel", lambda *job: None)
     number = together.start()
-    interruption.note()
-    together.until(lambda: "asked that job" in together.said(number), "the job to be cancelled")
-    interruption.note()
+    interruption.note_sigint()
+    together.until(lambda: "cancelled job" in together.said(number), "the job to be cancelled")
+    interruption.note_sigint()
     problem = together.end_of(number)
     assert isinstance(problem, str)
-    assert "is still there; start again to wait for it" in problem
+    assert "has not ended; start again to wait for it" in problem
     assert together.jobs[number].poll() is None
 
 
@@ -140,7 +140,7 @@ def test_an_error_of_ours_ends_its_run_alone_and_is_in_its_log(together, monkeyp
     def fail(*arguments: object) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr(submit.outcome, "classify", fail)
+    monkeypatch.setattr(record_outcome.outcome, "classify", fail)
     together.kill(second)
     assert isinstance(together.end_of(second), ZeroDivisionError)
     assert "ZeroDivisionError: a mistake" in together.said(second)
@@ -154,4 +154,4 @@ def test_a_log_that_cannot_be_written_ends_no_run(together, capfd):
     together.kill(number)
     problem = together.end_of(number)
     assert isinstance(problem, str)
-    assert "last word" in problem
+    assert "end record" in problem

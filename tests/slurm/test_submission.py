@@ -57,7 +57,7 @@ class Site:
         body = _BODY.format(
             root=study.ROOT, python=sys.executable, run=self.paths.directory, go=self.go
         )
-        self.paths.script.write_text(checksum.seal(body))
+        self.paths.script.write_text(checksum.with_checksum(body))
         self.commands = directory / "bin"
         self.commands.mkdir()
         self.environment = dict(cluster.environment) | {

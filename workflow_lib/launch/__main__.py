@@ -84,8 +84,8 @@ def _run(arguments: argparse.Namespace) -> int:
     from workflow_lib.launch import interruption
     from workflow_lib.launch.owner import rule_run
 
-    with interruption.heeded():
-        if rule_run.see_to(arguments.directory, arguments.scheduler) is None:
+    with interruption.sigint_noted():
+        if rule_run.run(arguments.directory, arguments.scheduler) is None:
             return 0
         return INTERRUPTED if interruption.is_asked() else 1
 
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells, records, results
     from workflow_lib.launch.owner import array
-    from workflow_lib.launch.schedulers import choice
+    from workflow_lib.launch.schedulers.refusals import SubmissionError
     from workflow_lib.launch.script import render
     from workflow_lib.study import ConfigError, load_study, lookup
 
@@ -108,7 +108,7 @@ def _array(arguments: argparse.Namespace) -> int:
         ]
         array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
     except (
-        *(ConfigError, render.RenderError, choice.SubmissionError, records.RecordError),
+        *(ConfigError, render.RenderError, SubmissionError, records.RecordError),
         OSError,
     ) as error:
         return _fail(error)

@@ -33,9 +33,9 @@ def is_half_set_aside(paths: RunPaths) -> bool:
 def set_aside(paths: RunPaths, job: str | None = None) -> None:
     """Move everything but the cell and its script into ``attempts/<next number>/``.
 
-    The running ``job`` that does so keeps its claim, ``job.json`` and ``submission.json``, and the
-    log that Slurm writes for it; the attempt gets copies. Interrupted half-way, the next call
-    goes on with it.
+    The running ``job`` that does so still owns the run: ``job.json``, ``submission.json`` and the
+    log that Slurm writes for it stay, and the attempt gets copies. Interrupted half-way, the next
+    call goes on with it.
     """
     target = _moving(paths)
     target.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Who has a run: the job that ``job.json`` names."""
+"""The run owner: which job may write into a run's directory, as ``job.json`` says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from workflow_lib import records
 from workflow_lib.records import JobRecord, RunPaths
 
 
-def claim(paths: RunPaths, job: JobRecord) -> JobRecord:
-    """Write ``job.json``, unless there is one; returns whichever then has the run.
+def become_owner(paths: RunPaths, job: JobRecord) -> JobRecord:
+    """Write ``job.json``, unless there is one; returns the job that then owns the run.
 
     Raises records.RecordError where the one that is there cannot be read.
     """

@@ -39,7 +39,9 @@ def cool_down(paths: RunPaths, process: int) -> None:
     before_c: float | None = None
     while True:
         if not is_running(process):
-            raise SystemExit(f"telemetry ended in the cool-down; see {paths.logs}/telemetry.log")
+            raise SystemExit(
+                f"telemetry ended during the cool-down; see {paths.logs}/telemetry.log"
+            )
         hottest_c = _hottest_c(paths)
         before_c = hottest_c if before_c is None else before_c
         waited_s = time.monotonic() - began
@@ -49,15 +51,16 @@ def cool_down(paths: RunPaths, process: int) -> None:
         time.sleep(min(LOOK_EVERY_S, limit_s - waited_s))
     if hottest_c is None or before_c is None:
         raise SystemExit(
-            f"the cell asks for GPUs at {wanted_c:g} °C at most, but some told no temperature in "
-            f"{waited_s:.0f} s; see {paths.telemetry}, or leave cool_down out of the sweep"
+            f"the cell asks for GPUs at {wanted_c:g} °C at most, but some reported no "
+            f"temperature for {waited_s:.0f} s; see {paths.telemetry}, or leave cool_down out of "
+            "the sweep"
         )
     done = CoolDown(started_unix_s, waited_s, reached, before_c, hottest_c)
     records.write_json(paths.cool_down, done)
     if not reached:
         print(
             f"triptych: after {waited_s:.0f} s the hottest GPU is still at {hottest_c:g} °C, above "
-            f"the {wanted_c:g} °C that the cell asks for; going on all the same",
+            f"the {wanted_c:g} °C that the cell asks for; training starts all the same",
             file=sys.stderr,
         )
 

@@ -23,10 +23,10 @@ from workflow_lib import records, results, safety
 from workflow_lib.launch import attempts
 from workflow_lib.launch.job import cool_down
 from workflow_lib.launch.processes import is_running
-from workflow_lib.launch.run_owner import claim
+from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
-#: exit code of ``begin`` where another job has the run
+#: exit code of ``begin`` where another job owns the run
 TAKEN = 75
 #: how long every sampler may take to say that it is ready
 TELEMETRY_TIMEOUT_S = 120.0
@@ -40,23 +40,23 @@ _VARIABLES = re.compile(
 
 
 class TakenError(RuntimeError):
-    """Another job has the run."""
+    """Another job owns the run."""
 
 
 def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
-    """Claim the run directory for the job and record the environment.
+    """Make the job the owner of the run, and record the environment.
 
     Evidence of an earlier attempt is moved to ``attempts/`` first, a start of the same job before
     it was requeued among it. A job that was submitted by hand writes its own ``job.json``; the
     workflow's was written by whoever submitted it.
 
-    Raises TakenError, and touches nothing, where another job has the run and has not ended, or the
+    Raises TakenError, and touches nothing, where another job owns the run and has not ended, or the
     run has a result.
     """
     known = records.read_if_there(paths.job, JobRecord)
     if paths.outcome.exists() or _ended_well(paths):
         raise TakenError(
-            f"{paths.directory} has a result, which stays. To run it anew: python -m "
+            f"{paths.directory} has a result, which is kept. To run it anew: python -m "
             "workflow_lib.status --again, with --cell and this cell's id, then submit again"
         )
     own = JobRecord(
@@ -67,7 +67,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     )
     over = paths.ended.exists() or paths.failure.exists()
     if known is None:
-        known = claim(paths, own)
+        known = become_owner(paths, own)
     if known.job_id == job:
         if attempts.has_evidence(paths):
             attempts.set_aside(paths, job)
@@ -77,7 +77,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         paths.submission.unlink(missing_ok=True)  # it was the other job's
     else:
         raise TakenError(
-            f"job {known.job_id}, submitted by {known.submitted_by}, has this run and has not "
+            f"job {known.job_id}, submitted by {known.submitted_by}, owns this run and has not "
             f"ended. Let it finish; or, if it is gone, delete {paths.job} and submit again"
         )
     for directory in (paths.logs, paths.steps, paths.telemetry):

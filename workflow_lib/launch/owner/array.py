@@ -10,7 +10,6 @@ A task is one run: it executes that run's own script, and the workflow afterward
 
 from __future__ import annotations
 
-import fcntl
 import getpass
 import re
 import secrets
@@ -18,15 +17,17 @@ import shutil
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import submit
-from workflow_lib.launch.run_owner import claim
+from workflow_lib.launch.owner.owned_run import try_to_lock
+from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers import choice
-from workflow_lib.launch.schedulers.choice import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.script import checksum, render
 from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
 
@@ -46,7 +47,7 @@ def submit_all(directories: Iterable[Path], results_directory: Path, at_once: in
     """
     waiting = [paths for paths in map(RunPaths, directories) if _needs_job(paths)]
     if not waiting:
-        say("every run has a result, a job, or a last word that the workflow will take")
+        say("nothing to submit: every run has a result, a job, or an end record")
     alike: dict[tuple[str, ...], list[RunPaths]] = {}
     for paths in waiting:
         _check(paths, results_directory)
@@ -110,6 +111,20 @@ def _time_limit_min(paths: RunPaths) -> int:
     )
 
 
+@dataclass(frozen=True)
+class _Array:
+    """Runs that are submitted as tasks of one job."""
+
+    name: str
+    directory: Path
+    #: task 1 first
+    runs: Sequence[RunPaths]
+    #: the lines of ``#SBATCH`` that all of them have
+    request: tuple[str, ...]
+    #: tasks that may run at a time
+    at_once: int
+
+
 def _submit(
     runs: Sequence[RunPaths], request: tuple[str, ...], results_directory: Path, at_once: int
 ) -> str | None:
@@ -123,7 +138,7 @@ def _submit(
             return None
         name = f"triptych-{secrets.token_hex(4)}"
         directory = results.array_directory(results_directory, name)
-        script = _lay_out(directory, name, ours, request, at_once)
+        script = _lay_out(_Array(name, directory, ours, request, at_once))
         submitted_by = f"{getpass.getuser()} (array {name})"
         for task, paths in enumerate(ours, start=1):
             if paths.failure.exists():
@@ -134,51 +149,44 @@ def _submit(
         job_id = _sbatch(script, ours, list(held.values()))
         for task, paths in enumerate(ours, start=1):
             own = JobRecord("slurm", f"{job_id}_{task}", time.time(), submitted_by, name)
-            if (job := claim(paths, own)).job_id == own.job_id:
+            if (job := become_owner(paths, own)).job_id == own.job_id:
                 records.write_json(paths.job, own)  # the task may have been faster
             else:
-                say(f"job {job.job_id} took the run meanwhile; job {own.job_id} will step back")
+                say(f"job {job.job_id} owns the run already; job {own.job_id} will stop")
         say(f"submitted job {job_id} with {len(ours)} tasks; `snakemake` now waits for them")
         return job_id
 
 
 def _lock(paths: RunPaths, locks: ExitStack) -> int | None:
     """Take the run's lock until ``locks`` ends, and return its descriptor; None where a process
-    already sees to the run.
+    already waits for the run.
     """
     stream = locks.enter_context(paths.lock.open("a"))
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if try_to_lock(stream) is None:
         say(f"{paths.directory} is left out: a process already waits for it")
         return None
-    except OSError as error:
-        if error.errno not in submit.NO_LOCKS:
-            raise
     return stream.fileno()
 
 
-def _lay_out(
-    directory: Path, name: str, runs: Sequence[RunPaths], request: tuple[str, ...], at_once: int
-) -> Path:
+def _lay_out(array: _Array) -> Path:
     """Write the array's directory; returns the script for sbatch."""
-    directory.mkdir(parents=True)
-    for task, paths in enumerate(runs, start=1):
-        (directory / str(task)).symlink_to(paths.directory)
-        shutil.copyfile(paths.script, directory / f"{task}.sh")
-    minutes = max(map(_time_limit_min, runs))
+    array.directory.mkdir(parents=True)
+    for task, paths in enumerate(array.runs, start=1):
+        (array.directory / str(task)).symlink_to(paths.directory)
+        shutil.copyfile(paths.script, array.directory / f"{task}.sh")
+    minutes = max(map(_time_limit_min, array.runs))
     lines = [
         checksum.INTERPRETER,
-        f"# {len(runs)} runs, one a task: each executes its own script.",
-        f"#SBATCH --job-name={name}",
-        *request,
+        f"# {len(array.runs)} runs, one a task: each executes its own script.",
+        f"#SBATCH --job-name={array.name}",
+        *array.request,
         f"#SBATCH --time={minutes}",
-        f"#SBATCH --array=1-{len(runs)}%{at_once}",
+        f"#SBATCH --array=1-{len(array.runs)}%{array.at_once}",
         "",
-        f'exec bash {render.quote(directory)}/"$SLURM_ARRAY_TASK_ID.sh" \\',
+        f'exec bash {render.quote(array.directory)}/"$SLURM_ARRAY_TASK_ID.sh" \\',
         '    "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
     ]
-    script = directory / "job.sh"
+    script = array.directory / "job.sh"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
     return script
 
@@ -187,9 +195,9 @@ def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str
     """Give the array to sbatch; returns its id. What is not submitted is not announced any more."""
     platform = records.read_record(runs[0].cell, Cell).hardware.platform
     try:
-        with choice.choose("slurm").turn():
+        with choice.choose("slurm").submission_lock():
             log = "%a/logs/slurm-%A_%a.log"
-            return choice.sbatch(script, script.parent, log, platform, locks=locks)
+            return sbatch(script, script.parent, log, platform, locks=locks)
     except SubmissionError as error:
         if not (isinstance(error, NotNowError) and error.may_have_been_submitted):
             for paths in runs:

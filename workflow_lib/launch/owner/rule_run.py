@@ -1,4 +1,4 @@
-"""Sees to one run as rule ``run`` and the command line do: to its end, or to a problem in words."""
+"""What rule ``run`` and ``python -m workflow_lib.launch run`` call."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ from workflow_lib import records
 from workflow_lib.launch import messages
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import submit
-from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.owner.run_to_end import run_to_end
+from workflow_lib.launch.schedulers.refusals import SubmissionError
 
 
-def see_to(directory: Path, scheduler: str) -> str | None:
-    """Submit the run, or attach to its job, and wait for it. Returns, and says, why it has no
+def run(directory: Path, scheduler: str) -> str | None:
+    """Submit the run, or attach to its job, and wait for it. Returns, and prints, why it has no
     result; None where it has one.
     """
     try:
-        ended = submit.run(directory, scheduler)
-    except (
-        *(InterruptedRunError, choice.SubmissionError, records.RecordError),
-        OSError,
-    ) as error:
+        ended = run_to_end(directory, scheduler)
+    except (InterruptedRunError, SubmissionError, records.RecordError, OSError) as error:
         problem = str(error)
     else:
         if ended.outcome.is_result:
@@ -32,13 +29,13 @@ def see_to(directory: Path, scheduler: str) -> str | None:
     return problem
 
 
-def see_to_logged(directory: Path, scheduler: str, log: Path) -> str | None:
-    """As see_to, in a thread of a process that sees to many runs; what it says goes to ``log`` too,
-    and so does an error of ours, which is raised.
+def run_logged(directory: Path, scheduler: str, log: Path) -> str | None:
+    """As run, in one thread of a process that waits for many runs. What it prints goes to ``log``
+    too, and so does an error of ours, which is raised.
     """
     with messages.logged(log):
         try:
-            return see_to(directory, scheduler)
+            return run(directory, scheduler)
         except Exception:
             say(traceback.format_exc())
             raise

@@ -1,6 +1,6 @@
-"""Tells a job script as rendered from one that was edited by hand.
+"""The checksum in a job script: tells the script as rendered from one that was edited by hand.
 
-The seal is a comment below the interpreter's line: the SHA-256 of everything below it.
+It is a comment below the interpreter's line: the SHA-256 of everything below it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ INTERPRETER = "#!/usr/bin/env bash"
 _PREFIX = b"# sha256 of all lines below: "
 
 
-def seal(body: str) -> str:
-    """The script: the interpreter's line, the seal, and ``body``."""
+def with_checksum(body: str) -> str:
+    """The script: the interpreter's line, the checksum, and ``body``."""
     return f"{INTERPRETER}\n{_PREFIX.decode()}{_digest(body.encode()).decode()}\n{body}"
 
 
 def is_intact(script: Path) -> bool:
-    """Whether the script's body is, byte for byte, what it was sealed with.
+    """Whether the script's body still has the checksum that it was rendered with.
 
     Raises FileNotFoundError.
     """

@@ -85,7 +85,7 @@ def job_script(
         time_limit_min=time_limit_min,
         profiled_steps=profiled_steps,
     )
-    return checksum.seal(body)
+    return checksum.with_checksum(body)
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:
