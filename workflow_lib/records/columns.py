@@ -83,7 +83,7 @@ GPU_EVENTS = columns(
     ("code", int, "", "of an xid its number, else empty"),
 )
 
-#: telemetry/<node>-blocks.csv, where the sampler's rate changes in turns
+#: telemetry/<node>-blocks.csv, where sampling rates alternate
 SAMPLER_BLOCKS = columns(
     ("started_unix_s", float, "s", "wall clock of the node when the block began"),
     ("ended_unix_s", float, "s", "and when it ended"),
