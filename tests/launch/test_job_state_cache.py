@@ -188,14 +188,14 @@ def test_a_database_that_is_down_keeps_nobody_from_asking_squeue(cluster, made, 
 
 def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monkeypatch):
     cluster.write("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-    monkeypatch.setattr(query_results, "VANISHED_AFTER_S", 0.3)
+    monkeypatch.setattr(query_results, "FORGOTTEN_AFTER_S", 0.3)
     started = time.monotonic()
     assert made.state("1") is None
     while made.state("1") is None:
         assert time.monotonic() < started + 10
         time.sleep(0.02)
     assert time.monotonic() >= started + 0.3
-    assert words(made, "1") == ["VANISHED"]
+    assert words(made, "1") == ["LOST"]
 
 
 def test_what_was_told_before_a_job_was_waited_for_is_not_taken(cluster):
@@ -215,7 +215,7 @@ def test_an_id_that_has_become_another_jobs_is_no_answer(cluster, made, monkeypa
     while (said := made.state("1", "triptych-1")) is None:
         assert time.monotonic() < started + 10
         time.sleep(0.02)
-    assert said.state == "VANISHED"
+    assert said.state == "LOST"
     made.state("1", "wanted")
     next_period()
     next_period()
@@ -286,7 +286,7 @@ def test_a_job_that_slurmctld_lost_is_over_in_the_end(cluster, made, monkeypatch
     cluster.sacct(known)
     monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.5)
     began = time.monotonic()
-    while words(made, "1") != ["VANISHED"]:
+    while words(made, "1") != ["LOST"]:
         assert time.monotonic() < began + 10
         time.sleep(0.02)
     assert time.monotonic() >= began + 0.5

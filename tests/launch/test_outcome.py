@@ -177,7 +177,7 @@ def test_host_memory_that_ran_out_is_out_of_memory_though_training_only_saw_a_si
     assert said(paths, "OUT_OF_MEMORY").outcome is Outcome.OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "FINISHED", "VANISHED", None])
+@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "FINISHED", "LOST", None])
 def test_no_end_record_and_no_reason_is_an_error_that_says_where_to_look(paths, state):
     job = JobRecord(scheduler="slurm", job_id="9", submitted_unix_s=1.0, submitted_by="me")
     records.write_json(paths.job, job)

@@ -598,7 +598,7 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
         ("CANCELLED by 0", True),
         ("NODE_FAIL", True),
         ("OUT_OF_MEMORY", True),
-        ("VANISHED", True),
+        ("LOST", True),
     ],
 )
 def test_slurms_word_says_whether_a_job_is_over(state, over):

@@ -52,7 +52,10 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
             # While nobody waited. A result would be taken; anything else is why we were called.
             say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
             continue
-        if ended.outcome not in attempts.LOST or attempts.lost_in_a_row(run.paths) > RETRIES:
+        if (
+            ended.outcome not in attempts.CLUSTER_AT_FAULT
+            or attempts.cluster_faults_in_a_row(run.paths) > RETRIES
+        ):
             return ended
         say(f"{ended.outcome}: {ended.cause}; trying again")
 

@@ -98,7 +98,9 @@ class JobStateCache:
         except NoAnswerError as error:
             if not is_sacct(query) or not error.no_accounting:
                 return self._unanswered(before, error)
-            say_once("this cluster has no accounting: a job that squeue forgets counts as gone")
+            say_once(
+                "this cluster has no accounting: a job that squeue forgets is recorded as lost"
+            )
             before = replace(before, has_accounting=False)
             states, ids = {}, {}
         else:

@@ -12,9 +12,9 @@ from workflow_lib.records import JobState
 #: how long a command may take to answer
 ANSWER_TIMEOUT_S = 60.0
 #: our own state of a job of which neither squeue nor sacct knows how it ended
-VANISHED = "VANISHED"
+LOST = "LOST"
 #: states in which a job has ended for good
-_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", VANISHED)
+_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", LOST)
 _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _NAMED = "@"

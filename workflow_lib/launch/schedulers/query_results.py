@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from workflow_lib.launch.schedulers import queries
-from workflow_lib.launch.schedulers.queries import VANISHED
+from workflow_lib.launch.schedulers.queries import LOST
 from workflow_lib.records import JobState
 
 _Value = TypeVar("_Value")
 
-#: how long a job must be missing from squeue to count as gone, on a cluster without accounting …
-VANISHED_AFTER_S = 60.0
+#: how long a job must be missing from squeue to be recorded as lost, on a cluster without
+#: accounting …
+FORGOTTEN_AFTER_S = 60.0
 #: … and on one whose accounting does not know it, or not its end: slurmctld may have lost it
 LOST_AFTER_S = 900.0
 #: in the order in which they alternate
@@ -97,7 +98,7 @@ def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
     silent = [key for key in answer.about if key not in answer.states]
     ids = dict(results.ids) | dict(answer.ids)
     if is_sacct(answer.query):
-        told = dict(answer.states) | _vanished(results, answer)
+        told = dict(answer.states) | _lost(results, answer)
         return replace(
             results,
             ids=ids,
@@ -138,13 +139,13 @@ def only_wanted(results: QueryResults, wanted: Collection[str]) -> QueryResults:
     )
 
 
-def _vanished(results: QueryResults, answer: Answer) -> dict[str, JobState]:
-    """Those of the missing jobs that count as gone, though nobody says how they ended."""
+def _lost(results: QueryResults, answer: Answer) -> dict[str, JobState]:
+    """Those of the missing jobs that are recorded as lost: nobody says how they ended."""
     if answer.query != SACCT:
         return {}
-    limit_s = VANISHED_AFTER_S if results.has_accounting is False else LOST_AFTER_S
+    limit_s = FORGOTTEN_AFTER_S if results.has_accounting is False else LOST_AFTER_S
     return {
-        job: JobState(VANISHED, reason="neither squeue nor sacct knows how it ended")
+        job: JobState(LOST, reason="neither squeue nor sacct knows how it ended")
         for job in answer.about
         if not queries.is_over(answer.states.get(job))
         and answer.at_s - results.missing_since_s[job] >= limit_s
