@@ -70,6 +70,7 @@ GPU_COUNTERS = columns(
     ("memory_temperature_c", float, "°C", "memory temperature"),
     ("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge"),
     ("thermal_margin_c", float, "°C", "how far the core is below the temperature of slowdown"),
+    ("gpu_fan_speed_percent", int, "%", "the GPU's own fan, of its full speed", LATER),
     ("memory_used_bytes", int, "B", "device memory in use"),
     ("gpu_link_received_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
     ("gpu_link_sent_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),

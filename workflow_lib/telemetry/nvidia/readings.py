@@ -25,6 +25,7 @@ PERIODS_S: dict[tuple[str, ...], float] = {
     ("energy_j",): 20.0,
     THROTTLE_COLUMNS: 20.0,
     ("power_instant_w",): 10.0,
+    ("gpu_fan_speed_percent",): 10.0,
     ("memory_temperature_c",): 10.0,
     ("thermal_margin_c",): 30.0,
     _NVLINK_COLUMNS: 15.0,
@@ -93,6 +94,7 @@ def counter_polls(
             ("power_instant_w",),
             fields.fields_reader(nvml, handle, (fields.POWER_INSTANT,), lambda mw: mw / 1e3),
         ),
+        (("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
         (
             ("memory_temperature_c",),
             fields.fields_reader(nvml, handle, (fields.MEMORY_TEMPERATURE,)),
