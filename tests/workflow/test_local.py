@@ -186,7 +186,7 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout):
     (run,) = checkout.runs().values()
     assert json.loads(run.failure.read_text())["outcome"] == "cancelled"
     (log,) = checkout.directory.glob("results/logs/run/*/*/*/run1.log")
-    assert "asked that job" in log.read_text()
+    assert "cancelled job" in log.read_text()
 
 
 def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
