@@ -126,7 +126,7 @@ def test_every_run_is_announced_before_slurm_hears_of_it(rendered, sbatch, tmp_p
     }
 
 
-def test_what_has_a_result_a_job_or_a_last_word_is_left_alone(rendered, sbatch, tmp_path, capsys):
+def test_what_has_a_result_a_job_or_an_end_record_is_left_alone(rendered, sbatch, tmp_path, capsys):
     done, submitted, announced, ended = (rendered(number) for number in (1, 2, 3, 4))
     outcome = OutcomeRecord(Outcome.OUT_OF_MEMORY, "", "5", (), None, None, None, False)
     records.write_json(done.outcome, outcome)

@@ -33,8 +33,8 @@ def test_a_sealed_script_is_intact_and_runs_under_bash(script):
         (b"it runs'\n", b"it runs'"),  # truncated by one byte
         (b"it runs'\n", b"it runs'\n\n"),
         (b"echo", b"\xff"),  # no text at all
-        (b"# sha256", b"# SHA256"),  # the seal taken off
-        (b"bash\n#", b"bash\n#SBATCH --nodes=9\n#"),  # a line above the seal
+        (b"# sha256", b"# SHA256"),  # no longer a checksum
+        (b"bash\n#", b"bash\n#SBATCH --nodes=9\n#"),  # a line above the checksum
         (b"env bash", b"env sh"),
     ],
 )

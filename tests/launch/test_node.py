@@ -197,7 +197,7 @@ def test_waiting_for_telemetry_ends_when_it_takes_too_long(paths, sleeper, monke
         node.wait_for_telemetry(paths, sleeper.pid)
 
 
-def test_the_last_word_holds_codes_and_null_where_a_step_never_started(paths):
+def test_the_end_record_holds_codes_and_null_where_a_step_never_started(paths):
     node.begin(paths, "7", "local", b"")
     node.end(paths, "7", "training", "137", "0")
     ended = records.read_record(paths.ended, EndedRecord)
@@ -232,7 +232,7 @@ def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
         assert records.read_record(profiled.ended, EndedRecord).failed_stage == stage
 
 
-def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
+def test_the_end_record_names_the_nodes_that_ranks_ran_on(paths):
     runs.train(paths)
     node.end(paths, "7", "complete", "0", "0")
     assert records.read_record(paths.ended, EndedRecord).nodes == (runs.NODE,)
@@ -339,7 +339,7 @@ def test_a_job_that_goes_well_ends_with_0(start):
     assert job.output == ""
 
 
-def test_the_last_word_tells_which_script_ran(start):
+def test_the_end_record_tells_which_script_ran(start):
     job = start()
     ended = job.finish()
     done = subprocess.run(
