@@ -62,7 +62,6 @@ from workflow_lib.records.columns import (
 )
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.files import (
-    RecordError,
     read_if_there,
     read_json,
     read_outcome,
@@ -92,6 +91,7 @@ from workflow_lib.records.paths import (
 )
 from workflow_lib.records.precisions import SUMS, Precisions, precisions_of
 from workflow_lib.records.ranks import Coordinates, coordinates, group_members
+from workflow_lib.records.reading import RecordError, end_of_file, open_file, read_bytes, shown
 from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
@@ -166,17 +166,21 @@ __all__ = [
     "Training",
     "Workload",
     "coordinates",
+    "end_of_file",
     "group_members",
     "held",
     "identity",
     "inapplicable",
     "node_name",
+    "open_file",
     "precisions_of",
     "rank_number",
+    "read_bytes",
     "read_if_there",
     "read_json",
     "read_outcome",
     "read_record",
+    "shown",
     "whole_file",
     "write_json",
 ]

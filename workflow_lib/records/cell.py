@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from workflow_lib.records import axes
+from workflow_lib.records import axes, bounds, ranges
 from workflow_lib.records.axes import Axis, beside, flag
 
 Family = Literal["gpt", "llama", "mixtral"]
@@ -422,6 +422,21 @@ class Cell:
     ]
     #: of the record itself: see :mod:`workflow_lib.records.formats`
     format: int = 1
+
+    @property
+    def impossible(self) -> str:
+        """Why there can be no such cell: its parts contradict each other; "" where there can."""
+        degrees, hardware = self.degrees, self.hardware
+        if not ranges.is_cell_id(self.id):
+            return f"id is {self.id[:120]!r}, expected three names of directories, a/b/c"
+        if degrees.world_size > bounds.RANKS.most:
+            return f"tp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
+        if not self.nodes <= degrees.world_size <= self.nodes * hardware.gpus_per_node:
+            return (
+                f"{degrees.world_size} ranks do not fit {self.nodes} nodes of "
+                f"{hardware.gpus_per_node} GPUs"
+            )
+        return ""
 
     @property
     def parallelism(self) -> str:
