@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +23,11 @@ from workflow_lib.config import (
     values,
 )
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
-from workflow_lib.records import Cell, Degrees, Model, Training
+from workflow_lib.records import Cell, Degrees, Model, Training, bounds
 from workflow_lib.records.axes import fields
 from workflow_lib.records.cell_axes import AXES
 from workflow_lib.records.formats import CELL_FORMAT
-from workflow_lib.study import Study, lookup
+from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 
 _DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages")
@@ -88,6 +89,7 @@ def expand_study(study: Study) -> dict[str, Sweep]:
 
 def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[PlannedCell]:
     seen = set()
+    _refuse_too_many(spec, platform_name)
     for entry in spec.matrix:
         if entry.platforms is not None and platform_name not in values(entry.platforms):
             continue
@@ -100,13 +102,33 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
                 yield planned
 
 
-def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
-    """The product of an entry's axes, as one dictionary a point."""
+def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
+    """Raises ConfigError where entries multiply beyond what anybody runs, before they are."""
+    points = sum(
+        math.prod(map(len, _axes(entry, spec.training).values()))
+        for entry in spec.matrix
+        if entry.platforms is None or platform_name in values(entry.platforms)
+    )
+    if points > bounds.CELLS.most:
+        raise ConfigError(
+            f"the sweep {spec.description!r} makes {points} cells on {platform_name}, more than "
+            f"{bounds.CELLS.most}; shorten the lists of its matrix"
+        )
+
+
+def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, ...]]:
+    """The values of each axis of a entry."""
     axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
     axes |= {degree: values(getattr(entry, degree)) for degree in _DEGREES}
     for option in TrainingAxes.model_fields:
         given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
         axes[option] = values(next(value for value in given if value is not None))
+    return axes
+
+
+def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
+    """The product of an entry's axes, as one dictionary a point."""
+    axes = _axes(entry, inherited)
     lists = {"stage_layers": entry.stage_layers, "gpu_order": entry.gpu_order}
     for point in itertools.product(*axes.values()):
         yield dict(zip(axes, point, strict=True)) | lists

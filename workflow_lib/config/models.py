@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from workflow_lib import records
 from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+from workflow_lib.records import bounds
 
 
 class Published(Strict):
@@ -27,7 +28,7 @@ class ModelSpec(Strict):
     """One line on the model, and where its dimensions were published."""
     family: Literal["gpt", "llama", "mixtral"]
     """GPT-3 style, Llama-3 style, or Llama-3 style with experts."""
-    layers: PositiveInt
+    layers: Annotated[int, Field(gt=0, le=bounds.LAYERS.most)]
     """Decoder layers."""
     hidden_size: PositiveInt
     """Width of the residual stream."""
@@ -43,9 +44,9 @@ class ModelSpec(Strict):
     """Tokens of the tokenizer."""
     vocabulary_multiple: PositiveInt = 1
     """The vocabulary is padded to a multiple of this before training."""
-    experts: Annotated[int, Field(ge=0)] = 0
+    experts: Annotated[int, Field(ge=0, le=bounds.DIMENSION.most)] = 0
     """Experts per layer; 0 in a dense model."""
-    experts_per_token: Annotated[int, Field(ge=0)] = 0
+    experts_per_token: Annotated[int, Field(ge=0, le=bounds.DIMENSION.most)] = 0
     """Experts that see a token; 0 in a dense model."""
     published: Published | None = None
     """A published total, which the dimensions must reproduce within 0.1 %."""

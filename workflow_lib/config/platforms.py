@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from workflow_lib import records, safety
 from workflow_lib.config import sbatch
-from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+from workflow_lib.config.fields import GpusOfNode, PositiveFloat, PositiveInt, Ranks, Strict, Text
 from workflow_lib.config.sbatch import (
     HostExpression,
     OptionName,
@@ -17,6 +17,7 @@ from workflow_lib.config.sbatch import (
     SchedulerConstraint,
     SchedulerWord,
 )
+from workflow_lib.records import bounds
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -37,9 +38,9 @@ class Network(Strict):
 
     kind: Literal["infiniband", "ethernet", "none"]
     """The fabric between nodes."""
-    adapters_per_node: Annotated[int, Field(ge=0)]
+    adapters_per_node: Annotated[int, Field(ge=0, le=bounds.GPUS_OF_NODE.most)]
     """Network adapters in a node."""
-    gbit_per_s_per_adapter: Annotated[float, Field(ge=0)]
+    gbit_per_s_per_adapter: Annotated[float, Field(ge=0, le=1e6)]
     """Rate of one adapter, Gb/s."""
 
     @property
@@ -86,15 +87,15 @@ class Platform(Strict):
     """Host memory of a node; asked for where the node is not exclusive."""
     time_limit_max_min: PositiveInt
     """The longest run that the partition takes, in minutes."""
-    time_limit_margin: Annotated[float, Field(ge=1)] = 2.0
+    time_limit_margin: Annotated[float, Field(ge=1, le=1e6)] = 2.0
     """A job asks for this many times its estimated duration; where there is no estimate, for
     time_limit_max_min."""
 
-    nodes: PositiveInt
+    nodes: Ranks
     """Nodes of the platform that a cell may use."""
-    gpus_per_node: PositiveInt
+    gpus_per_node: GpusOfNode
     """GPUs in a node; on MI250, dies."""
-    gpus_per_package: PositiveInt = 1
+    gpus_per_package: GpusOfNode = 1
     """GPUs that share one package and its power sensor: 2 on MI250."""
     gpu: Text | None
     """Must occur in the GPU name that the driver reports; null where any will do."""
@@ -110,9 +111,9 @@ class Platform(Strict):
     link_gb_per_s: PositiveFloat | None = None
     """Peak of all links of one GPU to others of its node, in one direction, 10⁹ bytes/s; null gives
     no share of it."""
-    power_limit_w: PositiveFloat | None
+    power_limit_w: Annotated[float, Field(ge=1e-3, le=1e9)] | None
     """Power limit of one package, W."""
-    idle_temperature_c: PositiveFloat | None = None
+    idle_temperature_c: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Core temperature of a GPU that has idled for long, °C; what a cool-down waits for."""
     network: Network
     """What joins the nodes."""
