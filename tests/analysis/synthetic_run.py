@@ -101,7 +101,7 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
         "unix_time_s": START + elapsed_s,
         "gpu": gpu,
         "power_w": 100 + 10 * gpu if elapsed_s < 5 else busy_w,
-        "energy_j": busy_w * elapsed_s + 1000,
+        "energy_j": busy_w * elapsed_s + 100_000,
         "temperature_c": 50 + 10 * gpu + (5 if elapsed_s == 25 else 0),
         "sm_clock_mhz": 1500,
         "event_reasons": 4,

@@ -85,7 +85,7 @@ def test_a_fall_outside_of_the_window_is_no_concern_of_it() -> None:
 def test_the_counters_energy_is_completed_at_the_edges_by_power(tmp_path: Path) -> None:
     # The counter says 410 W where power says 400 W. Read at 16, 23, 30, 37 and 44 s: between 23 and
     # 37 s it advances by 14·410 J, and 3 + 3 s at 400 W complete the window.
-    run = Run(counted_at=every(7, 2), edit=energy(lambda at: 1000 + 410 * at))
+    run = Run(counted_at=every(7, 2), edit=energy(lambda at: 100_000 + 410 * at))
     _, gpu, _ = reduced(run.write(tmp_path / "run1"))
     assert gpu["energy_counter_j"] == pytest.approx(14 * 410 + 6 * 400)
     # 14 s are under 80 % of 20 s, so that the readings at 16 and 44 s are compared: all in load.
@@ -94,7 +94,7 @@ def test_the_counters_energy_is_completed_at_the_edges_by_power(tmp_path: Path) 
 
 def test_a_reading_just_outside_is_cut_back_to_the_window(tmp_path: Path) -> None:
     # Read at 19, 30 and 41 s: 22·410 J, less a second at 400 W at each end.
-    run = Run(counted_at=every(11, 8), edit=energy(lambda at: 1000 + 410 * at))
+    run = Run(counted_at=every(11, 8), edit=energy(lambda at: 100_000 + 410 * at))
     row, gpu, _ = reduced(run.write(tmp_path / "run1"))
     assert gpu["energy_counter_j"] == pytest.approx(22 * 410 - 2 * 400)
     # Over GPU 0 and GPU 1, which draws 600 W: 820 J against 1000 J a second.
@@ -109,7 +109,7 @@ def test_energies_are_compared_over_one_span_even_if_that_begins_in_the_idle_bas
     exact_j = 100 * 14.5 + 250 * 0.5 + 400 * 45
     run = Run(
         counted_at=lambda at: at in (-10, 50),
-        edit=energy(lambda at: 1000 + 1.01 * exact_j * (at + 10) / 60),
+        edit=energy(lambda at: 100_000 + 1.01 * exact_j * (at + 10) / 60),
     )
     _, gpu, _ = reduced(run.write(tmp_path / "run1"))
     assert gpu["energy_difference"] == pytest.approx(0.01)

@@ -21,7 +21,7 @@ import polars as pl
 from workflow_lib import results as places
 from workflow_lib.analysis import medians, metrics
 from workflow_lib.analysis.reduce import reduced_run
-from workflow_lib.analysis.tables import read_table, schema, table, write_table
+from workflow_lib.analysis.tables import check_reasons, read_table, schema, table, write_table
 from workflow_lib.analysis.traces.shares import profiled_shares
 from workflow_lib.records import (
     IDENTITY,
@@ -36,8 +36,10 @@ from workflow_lib.records import (
     RecordError,
     RunPaths,
     SweepPaths,
+    bounds,
     read_json,
     read_outcome,
+    shown,
 )
 
 #: the outcome, in tables alone, of a run that has not ended
@@ -147,11 +149,7 @@ def _read_run(
     ended = read_outcome(paths)
     summary: Any = None
     if ended is not None and paths.summary.is_file():
-        summary = read_json(paths.summary)
-        if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
-            raise RecordError(
-                f"{paths.summary}: expected an object of run, {', '.join(_PARTS)}; reduce it anew"
-            )
+        summary = read_summary(paths.summary)
         if summary["run"].get("outcome") != ended.outcome.value:
             summary = None  # of an earlier attempt
     if ended is not None and ended.outcome is Outcome.TELEMETRY_INVALID and summary is None:
@@ -185,6 +183,24 @@ def _read_run(
         "missing_reasons": json.dumps(dict.fromkeys(sorted(unknown), reason)),
     }
     return {"run": run, **{name: [] for name in _PARTS}}, None, None
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """A run's ``summary.json``. Raises FileNotFoundError, and RecordError where it is none."""
+    summary = read_json(path, bounds.SUMMARY_BYTES)
+    remedy = "remove it, and the same command makes it anew"
+    if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
+        raise RecordError(f"{path}: expected an object of run, {', '.join(_PARTS)}; {remedy}")
+    for name, rows in {**summary, "runs": [summary["run"]]}.items():
+        if name == "run":
+            continue
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise RecordError(f"{path}: {name} is {shown(rows)}, expected rows; {remedy}")
+        try:
+            check_reasons(table(rows, TABLES[name].columns))
+        except RecordError as error:
+            raise RecordError(f"{path}: {name}: {error}; {remedy}") from None
+    return summary
 
 
 def _check_identity(
