@@ -33,6 +33,11 @@ if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
 shell.prefix(f"set -euo pipefail; {search}; ".replace("{", "{{").replace("}", "}}"))
 
 
+#: what is made of a measured run, and of a profiled one
+REDUCED = ("summary.json", "steps.parquet", "series.parquet")
+TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
+
+
 def study_of_platform():
     """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
@@ -151,6 +156,23 @@ def summaries(wildcards):
     return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep) if not profiled(run)]
 
 
+def made_of(sweep):
+    """A sweep's report, and all that it rests on, down to the outcomes.
+
+    Snakemake does not miss what lies between two files that are there: a report that is younger
+    than what is left of its sources would make up for tables that are gone.
+    """
+    paths = sweep_paths(sweep)
+    runs = runs_of(sweep)
+    of_runs = [
+        run_file(run, name)
+        for run in runs
+        for name in ("outcome.json", *(TRACE_TABLES if profiled(run) else REDUCED))
+    ]
+    tables = [sweep_table(name, sweep) for name in TABLES]
+    return [str(paths.report), str(paths.plan), str(paths.figures), *tables, *of_runs]
+
+
 def sweep_paths(sweep="{sweep}"):
     """Where the files of a sweep lie; as a pattern unless it is told."""
     return results.sweep_paths(Path(RESULTS), sweep)
@@ -164,10 +186,10 @@ def sweep_table(name, sweep="{sweep}"):
 def trace_tables(wildcards):
     """The tables of every profiled run that a sweep asks for."""
     return [
-        run_file(run, f"traces/{table}.parquet")
+        run_file(run, table)
         for run in runs_of(wildcards.sweep)
         if profiled(run)
-        for table in ("kernels", "traces")
+        for table in TRACE_TABLES
     ]
 
 
