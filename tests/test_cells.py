@@ -201,7 +201,7 @@ def ids(directory):
         ("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 2880"),
         ("platforms/h200.yaml", "exclude_nodes: []", "exclude_nodes: [gpu7]"),
         ("platforms/h200.yaml", "power_limit_w: 700", "power_limit_w: 650"),
-        ("platforms/h200.yaml", "peak_bf16_tflops: 989.4", "peak_bf16_tflops: 989.5"),
+        ("platforms/h200.yaml", "gpu_memory_gb: 150.1", "gpu_memory_gb: 150.2"),
         ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),
         ("models/gpt3-175b.yaml", "description: GPT-3 175B", "description: GPT-3, 175B"),
         ("platforms/h200.yaml", "link_gb_per_s: 450", "link_gb_per_s: 400"),

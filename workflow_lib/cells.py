@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib import records, results
+from workflow_lib import gpu_models, records, results
 from workflow_lib.config import (
     OPTION_DEFAULTS,
     Block,
@@ -222,6 +222,10 @@ def _hardware(name: str, platform: Platform) -> records.Hardware:
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
 
+    def peak(precision: str, given_tflops: float | None) -> float | None:
+        known = gpu_models.peak_flops_per_s(gpu_models.named(platform.gpu), precision)
+        return scaled(given_tflops, 1e12) if known is None else known
+
     gigabytes = platform.gpu_memory_gb
     return records.Hardware(
         platform=name,
@@ -229,8 +233,8 @@ def _hardware(name: str, platform: Platform) -> records.Hardware:
         gpus_per_node=platform.gpus_per_node,
         gpus_per_package=platform.gpus_per_package,
         gpu_memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
-        peak_bf16_flops_per_s=scaled(platform.peak_bf16_tflops, 1e12),
-        peak_fp32_flops_per_s=scaled(platform.peak_fp32_tflops, 1e12),
+        peak_bf16_flops_per_s=peak("bf16", platform.peak_bf16_tflops),
+        peak_fp32_flops_per_s=peak("fp32", platform.peak_fp32_tflops),
         power_limit_w=platform.power_limit_w,
         airflow=platform.airflow,
         intra_node_bytes_per_s=scaled(platform.link_gb_per_s, 1e9),

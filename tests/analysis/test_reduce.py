@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import GPUS, MEASURES, RUNS, Degrees, Outcome, inapplicable
+from workflow_lib.records import (
+    GPUS,
+    MEASURES,
+    RUNS,
+    Degrees,
+    Outcome,
+    RecordError,
+    inapplicable,
+)
 from workflow_lib.records.cell_axes import AXES
 
 from .synthetic_run import HARDWARE, LACKING, START, Run, cell
@@ -82,7 +90,6 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "energy_j": 20_000.0,
         "energy_counter_j": 20_000.0,
         "energy_difference": 0.0,
-        "energy_systematic_share": 0.06,
         "energy_per_token_j": 20_000 / 128,
         "energy_per_step_j": 10_000.0,
         "power_instant_peak_w": 750.0,
@@ -162,6 +169,8 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "power_peak_w": 600.0,
         "energy_j": 12_000.0,
         "power_source": "readings",
+        "power_window_s": 1.0,
+        "power_seen_share": None,
         "energy_counter_j": pytest.approx(12_000.0),
         "energy_difference": pytest.approx(0),
         "temperature_mean_c": pytest.approx(60.125),
@@ -189,7 +198,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "ecc_corrected_errors": 1,
         "ecc_uncorrected_errors": 0,
         "xid_events": 0,
-        "missing_reasons": "{}",
+        "missing_reasons": '{"power_seen_share": "not known of NVIDIA H200"}',
     }
     assert gpus[1].keys() == {column.name for column in GPUS}
 
@@ -348,12 +357,27 @@ MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention"}
     ("run", "reason"),
     [
         (
-            Run(cell=cell(training=replace(cell().training, precision="fp32"))),
-            "platform made-up gives no fp32 peak",
+            Run(
+                cell=cell(
+                    training=replace(cell().training, precision="fp32"),
+                    hardware=replace(HARDWARE, gpu=None),
+                ),
+                device_name="NVIDIA L40S",
+            ),
+            "platform made-up gives no fp32 peak, and that of 'NVIDIA L40S' is not known",
         ),
-        (
-            Run(device_name="NVIDIA A100"),
-            "trained on 'NVIDIA A100', but platform made-up gives the peak of 'H200'",
+        *(
+            (
+                Run(device_name=name),
+                "platform made-up gives the peak of 'H200', but trained on another GPU: "
+                f"{name!r} is not H200, which its driver calls 'NVIDIA H200'; "
+                f"gpu: {instead} names this one",
+            )
+            for name, instead in (
+                ("NVIDIA GH200 480GB", "GH200"),
+                ("NVIDIA H200 NVL", "H200 NVL"),
+                ("NVIDIA H100 80GB HBM3", "H100"),
+            )
         ),
         (
             Run(on_cpu=True, device_name="cpu", simulated=True),
@@ -366,6 +390,39 @@ def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> 
     reasons.pop("energy_systematic_share", None)  # of simulated power
     assert reasons == dict.fromkeys(MFU, reason)
     assert row["simulated"] is run.simulated
+
+
+def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> None:
+    hardware = replace(HARDWARE, gpu=None, peak_bf16_flops_per_s=None)
+    run = Run(cell=cell(hardware=hardware), device_name="NVIDIA H100 PCIe")
+    row, _, reasons = reduce(run, tmp_path)
+    assert reasons == {}
+    # 756 TFLOP/s, where H100 on SXM has 989.4.
+    assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
+
+
+def test_the_sensors_error_is_that_published_of_the_model(tmp_path: Path) -> None:
+    name = "NVIDIA A100 80GB PCIe"
+    hardware = replace(HARDWARE, gpu="A100 PCIe")
+    run = Run(cell=cell(hardware=hardware), device_name=name, gpu_name=name)
+    row, gpus, _ = reduce(run, tmp_path)
+    assert row["energy_systematic_share"] == 0.05
+    assert (gpus[0]["power_window_s"], gpus[0]["power_seen_share"]) == (0.025, 0.25)
+
+
+def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path: Path) -> None:
+    # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
+    run = Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"})
+    row, gpus, _ = reduce(run, tmp_path)
+    assert [gpu["gpu"] for gpu in gpus] == [1]
+    assert row["energy_j"] == 12_000.0
+
+
+def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path: Path) -> None:
+    run = Run(rank_uuids={0: "GPU-node1-0", 1: "GPU-elsewhere"})
+    paths = run.write(tmp_path / "run1")
+    with pytest.raises(RecordError, match="the rank trained on GPU-elsewhere, which is none of"):
+        reduce_run(paths.directory)
 
 
 def test_without_an_idle_baseline_there_is_no_idle_power(tmp_path: Path) -> None:

@@ -136,8 +136,8 @@ def test_too_few_gpus_are_refused(node: Node) -> None:
 
 
 def test_other_gpus_than_the_platforms_are_refused(node: Node) -> None:
-    node.say(name="NVIDIA H100 80GB HBM3")
-    assert "GPU 0 is 'NVIDIA H100 80GB HBM3'" in node.refusal(CELL)
+    node.say(name="NVIDIA GH200 480GB")
+    assert "of GPU 0 'NVIDIA GH200 480GB' is not H200, which" in node.refusal(CELL)
 
 
 def test_a_gpu_without_power_is_refused(node: Node) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import CountedEnergy, rate_within
 from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
@@ -69,6 +70,7 @@ class Gpu:
         """The GPU's row: values where they can be had, else null and why."""
         values = merged(
             self._about_itself(),
+            self._about_its_sensor(),
             self._energies(hardware),
             self._read(hardware),
             self._throttle(),
@@ -92,6 +94,24 @@ class Gpu:
         return {
             "gpu_uuid": known(uuid, "its driver does not give it"),
             "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
+        }
+
+    def _about_its_sensor(self) -> Values:
+        """What is known of the model's sensor of power, as it was read here."""
+        if self.recording.start.simulated:
+            nothing = None, "simulated power has no sensor"
+            return {"power_window_s": nothing, "power_seen_share": nothing}
+        name = str(self.recording.start.gpus[self.gpu].get("name"))
+        model = gpu_models.of_device(name)
+        window_s = seen_share = None
+        if model is not None:
+            driver = self.power_source == "driver"
+            window_s = model.sample_window_s if driver else model.reading_window_s
+            seen_share = model.seen_share
+        unknown = f"not known of {name}"
+        return {
+            "power_window_s": known(window_s, unknown),
+            "power_seen_share": known(seen_share, unknown),
         }
 
     def _energies(self, hardware: Hardware) -> Values:

@@ -184,7 +184,6 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     nodes = _nodes(paths, cell, steps, recordings, used)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]
-    sources = [each.start.source for each in recordings.nodes.values()]
     return _Parts(
         values=merged(
             of_steps,
@@ -193,7 +192,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             power_values(cell, steps, of_steps, energy, nodes),
             generation_values(cell, steps, energy, nodes),
             {
-                "energy_systematic_share": systematic_share(sources),
+                "energy_systematic_share": systematic_share(list(recordings.nodes.values())),
                 "cool_down_s": cool_down_s(paths, cell),
             },
         ),
@@ -277,11 +276,23 @@ def _simulated(starts: Sequence[TelemetryStart]) -> bool | None:
 
 
 def _used_gpus(paths: RunPaths, steps: Steps) -> dict[str, list[int]]:
-    """Each node's GPUs that a rank used; on CPUs, as many GPUs of the node as it had ranks."""
+    """Each node's GPUs that a rank used, by the sampler's numbers; on CPUs, as many GPUs of the
+    node as it had ranks."""
     used: dict[str, list[int]] = {}
+    starts = {
+        node: read_if_there(paths.telemetry_start(node), TelemetryStart)
+        for node in {rank.node for rank in steps.ranks}
+    }
     for rank in steps.ranks:
-        gpus = used.setdefault(rank.node, [])
-        gpus.append(len(gpus) if rank.gpu is None else rank.gpu)
+        gpus, start, number = used.setdefault(rank.node, []), starts[rank.node], rank.gpu
+        if number is not None and start is not None:
+            number = start.number_of(number, rank.gpu_uuid)
+            if number is None:
+                raise RecordError(
+                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_uuid}, which is none "
+                    f"of the GPUs that {paths.telemetry_start(rank.node)} lists"
+                )
+        gpus.append(len(gpus) if number is None else number)
     for node, gpus in used.items():
         if len(set(gpus)) < len(gpus):
             raise RecordError(f"{paths.steps}: two ranks on node {node} name the same GPU: {gpus}")

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
 from workflow_lib.analysis.steps import Steps
@@ -92,10 +93,16 @@ def _peak(cell: Cell, steps: Steps) -> Known:
     if any(rank.gpu is None for rank in steps.ranks):
         return None, f"trained on a CPU ({', '.join(devices)}), whose peak is not known"
     for device in devices:
-        if hardware.gpu is not None and hardware.gpu not in device:
+        if why := gpu_models.mismatch(hardware.gpu, device):
             return None, (
-                f"trained on {device!r}, but platform {hardware.platform} gives the peak of "
-                f"{hardware.gpu!r}"
+                f"platform {hardware.platform} gives the peak of {hardware.gpu!r}, but trained on "
+                f"another GPU: {why}"
             )
     peak = hardware.peak_flops_per_s(precision)
-    return known(peak, f"platform {hardware.platform} gives no {precision} peak")
+    if peak is None and len(devices) == 1:
+        peak = gpu_models.peak_flops_per_s(gpu_models.of_device(devices[0]), precision)
+    return known(
+        peak,
+        f"platform {hardware.platform} gives no {precision} peak, and that of "
+        f"{' and '.join(map(repr, devices))} is not known",
+    )

@@ -300,7 +300,7 @@ class Hardware:
     gpu: Annotated[
         str | None,
         Axis(
-            "what the driver's name of each GPU must hold, such as H200; null where any will do",
+            "model of each GPU, or words of its driver's name; null where any will do",
             "place",
             column="gpu_model",
         ),

@@ -73,6 +73,18 @@ GPUS = (
             "what power and energy are of: driver (its own samples) or readings",
         ),
         (
+            "power_window_s",
+            float,
+            "s",
+            "over how long one value of it is the mean, where that is known of the GPU's model",
+        ),
+        (
+            "power_seen_share",
+            float,
+            "",
+            "share of the time that its sensor sees, where that has been published of the model",
+        ),
+        (
             "throttle_source",
             str,
             "",

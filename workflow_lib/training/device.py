@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from workflow_lib import gpu_models
 from workflow_lib.records import Hardware, Telemetry
 from workflow_lib.training.launch import Launch
 
@@ -27,6 +28,8 @@ class Device:
     #: index among the node's GPUs that the job sees; None on a CPU
     gpu: int | None
     backend: str
+    #: as telemetry's driver identifies the GPU; None on a CPU, and where torch does not tell
+    uuid: str | None = None
 
     def synchronise(self) -> None:
         """Wait until the device has done all that it was given."""
@@ -69,10 +72,17 @@ def choose(
     device = torch.device("cuda", gpu)
     torch.cuda.set_device(device)
     name = torch.cuda.get_device_name(device)
-    if hardware.gpu is not None and hardware.gpu not in name:
+    if why := gpu_models.mismatch(hardware.gpu, name):
         raise ValueError(
-            f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but this one is "
-            f"{name!r}: choose the right partition, or correct the platform's file"
+            f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but {why}: choose the "
+            "right partition, or correct the platform's file"
         )
     # Telemetry, too, counts the GPUs that the job sees.
-    return Device(device, name, gpu, "nccl")
+    return Device(device, name, gpu, "nccl", _uuid(device))
+
+
+def _uuid(device: torch.device) -> str | None:
+    """The GPU's UUID in NVML's form. ROCm's torch has one, too, but not the one of AMD SMI."""
+    if torch.version.hip is not None:
+        return None
+    return f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}"
