@@ -325,6 +325,12 @@ def test_unknown_data_are_refused(study_directory, edit):
             "modules.0: String should match pattern",
         ),
         (
+            "models/gpt3-175b.yaml",
+            "family: gpt",
+            "family: gpt\nrotary_base: 1.0e+6",
+            "a gpt model has learned positions, so it has no rotary_base",
+        ),
+        (
             "platforms/h200.yaml",
             "gpu: H200",
             "gpu: A100",

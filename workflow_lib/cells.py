@@ -23,7 +23,7 @@ from workflow_lib.config import (
 )
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records import Cell, Degrees, Model, Training
-from workflow_lib.records.axes import fields
+from workflow_lib.records.axes import as_before, fields
 from workflow_lib.records.cell_axes import AXES
 from workflow_lib.records.formats import CELL_FORMAT
 from workflow_lib.study import Study, lookup
@@ -272,13 +272,18 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
     """What makes the cell that cell and no other, as eight digits.
 
     Figures that only the analysis uses (peaks, links, power limits, the air stream) stay out: to
-    correct one must not train anything again.
+    correct one must not train anything again. So do fields that came later, while they have what
+    all cells had before.
     """
     plain = dataclasses.asdict(cell)
     del plain["format"]
+    for part in plain.keys() - {"software"}:
+        if isinstance(plain[part], dict):
+            for name in as_before(getattr(cell, part)):
+                del plain[part][name]
     hardware = plain.pop("hardware")
     for field in fields(records.Hardware):
-        if field.axis.role != "analysis":
+        if field.axis.role != "analysis" and field.name in hardware:
             plain[f"hardware.{field.name}"] = hardware[field.name]
     plain["data"] = {"name": cell.data.name, **data}
     return _digits(plain)
