@@ -58,6 +58,7 @@ from workflow_lib.records.columns import (
     SAMPLER_BLOCKS,
     STEPS,
     Column,
+    held,
 )
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.files import (
@@ -166,6 +167,7 @@ __all__ = [
     "Workload",
     "coordinates",
     "group_members",
+    "held",
     "identity",
     "inapplicable",
     "node_name",

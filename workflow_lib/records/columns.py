@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -16,11 +17,28 @@ class Column:
     type: type
     unit: str
     description: str
+    #: whether a run's file was given it later: files of earlier versions lack it
+    later: bool = False
 
 
-def columns(*rows: tuple[str, type, str, str]) -> tuple[Column, ...]:
-    """Columns from their name, type, unit and description."""
+def columns(
+    *rows: tuple[str, type, str, str] | tuple[str, type, str, str, bool],
+) -> tuple[Column, ...]:
+    """Columns from their name, type, unit and description, and :data:`LATER` where they are."""
     return tuple(Column(*row) for row in rows)
+
+
+LATER = True
+
+
+def held(header: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...] | None:
+    """The columns that a file with this header holds; None where it is no file of such columns.
+
+    They are all, in their order, but for some that came later.
+    """
+    there = tuple(each for each in columns if each.name in header)
+    whole = all(each.later or each.name in header for each in columns)
+    return there if whole and [each.name for each in there] == list(header) else None
 
 
 #: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field is a reading that
@@ -122,4 +140,18 @@ STEPS = columns(
     ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
     ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
+    (
+        "expert_choices",
+        int,
+        "",
+        "how often this rank's routers chose an expert for a token; empty in a dense model",
+        LATER,
+    ),
+    (
+        "dropped_choices",
+        int,
+        "",
+        "of these, those that were dropped because the expert had its share already",
+        LATER,
+    ),
 )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from workflow_lib.records import Column
+from workflow_lib.records import Column, held
 
 Field = float | int | str | bool | None
 
@@ -18,31 +18,35 @@ class InvalidTelemetryError(Exception):
 def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[str, Field]]]:
     """Line number and parsed row of a CSV file, one at a time; a torn last line is left out.
 
+    A column that came later, and that the file lacks, is None in all rows.
+
     Raises InvalidTelemetryError, naming file and line, where a line is not what ``columns`` say,
     and FileNotFoundError.
     """
     names = [column.name for column in columns]
-    header_seen = False
+    there: Sequence[Column] | None = None
     with path.open("rb") as stream:
         for line, raw in enumerate(stream, start=1):
             if not raw.endswith(b"\n"):
                 break
             fields = raw.decode("utf-8", "replace").rstrip("\r\n").split(",")
             if line == 1:
-                if fields != names:
+                there = held(fields, columns)
+                if there is None:
                     raise InvalidTelemetryError(f"{path}, line 1: not the expected column names.")
-                header_seen = True
                 continue
-            if len(fields) != len(names):
+            assert there is not None
+            if len(fields) != len(there):
                 raise InvalidTelemetryError(
-                    f"{path}, line {line}: {len(fields)} fields, expected {len(names)}."
+                    f"{path}, line {line}: {len(fields)} fields, expected {len(there)}."
                 )
+            row: dict[str, Field] = dict.fromkeys(names)
             try:
-                row = {c.name: _parse(f, c) for c, f in zip(columns, fields, strict=True)}
+                row.update((c.name, _parse(f, c)) for c, f in zip(there, fields, strict=True))
             except ValueError as error:
                 raise InvalidTelemetryError(f"{path}, line {line}: {error}.") from None
             yield line, row
-    if not header_seen:
+    if there is None:
         raise InvalidTelemetryError(f"{path} is empty.")
 
 
