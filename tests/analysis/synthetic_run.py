@@ -51,6 +51,7 @@ LACKING = {
     "steady": TOO_SHORT,
     "steady_from_step": TOO_SHORT,
     "cool_down_s": "the sweep's protocol has no cool_down",
+    "dropped_choices_share": "a dense model has no router",
     "energy_systematic_share": (
         "no error of the sensors of NVIDIA H200 against a meter has been published"
     ),
@@ -175,6 +176,8 @@ class Run:
     counted_at: Callable[[float], bool] = lambda elapsed_s: True
     period_s: float = 0.5
     step_tokens: int = 32
+    #: rank → choices that its routers made in a step, and those that were dropped
+    choices: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: of inference: from a step's start to the end of rank 1's prefill; rank 0's is 1 s shorter
     prefill_s: float | None = None
 
@@ -241,6 +244,8 @@ class Run:
                 "loss": 3.0 - step if rank == 0 and self.prefill_s is None else None,
                 "tokens": self.step_tokens,
                 "memory_peak_bytes": 1000 + 100 * rank,
+                "expert_choices": self.choices.get(rank, (None, None))[0],
+                "dropped_choices": self.choices.get(rank, (None, None))[1],
             }
             for step in range(3)
         ]

@@ -15,6 +15,7 @@ from workflow_lib.records import (
     GPUS,
     MEASURES,
     RUNS,
+    Cell,
     Degrees,
     Outcome,
     RecordError,
@@ -83,6 +84,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "mfu_6n": 3.2 * 6 * 420 / 1000,
         "mfu_causal": 3.2 * (6 * 380 + 768) / 1000,
         "mfu_full_attention": 3.2 * (6 * 380 + 1536) / 1000,
+        "mfu_6n_attention": 3.2 * (6 * 420 + 1536) / 1000,
         "power_mean_w": 1000.0,
         "power_per_gpu_mean_w": 500.0,
         "power_peak_w": 600.0,
@@ -131,6 +133,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         # Of each GPU 2.5 °C·s over the first step's 10 s, so that the second is 0.25 °C cooler.
         "temperature_drift_c": -0.25,
         "tokens_per_j": 128 / 20_000,
+        "model_flops_per_j": 128 * (6 * 380 + 768) / 20_000,
         # 10 kJ a step, 10 s.
         "energy_delay_product_js": 100_000.0,
         # 8 sequences in 20 s; 0.01 MJ a step.
@@ -260,6 +263,7 @@ POWER_FIGURES = {
     "power_per_gpu_mean_w",
     "power_peak_w",
     "tokens_per_j",
+    "model_flops_per_j",
     "energy_per_token_j",
     "energy_per_step_j",
     "energy_delay_product_js",
@@ -350,7 +354,7 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     assert reasons == {"temperature_spread_c": "no node has two GPUs to compare"}
 
 
-MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention"}
+MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 
 
 @pytest.mark.parametrize(
@@ -399,6 +403,39 @@ def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> 
     assert reasons == {}
     # 756 TFLOP/s, where H100 on SXM has 989.4.
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
+
+
+MIXTRAL = replace(cell().model, family="mixtral", experts=4, experts_per_token=2)
+
+
+def routed(routing: str) -> Cell:
+    return cell(model=MIXTRAL, training=replace(cell().training, routing=routing))
+
+
+def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
+    # In each of the measured steps rank 0 drops 10 of 128 choices, and rank 1 drops 54.
+    run = Run(cell=routed("balanced"), choices={0: (128, 10), 1: (128, 54)})
+    row, _, _ = reduce(run, tmp_path / "balanced")
+    whole, _, _ = reduce(Run(cell=routed("dropless")), tmp_path / "dropless")
+    assert row["dropped_choices_share"] == 0.25
+    assert whole["dropped_choices_share"] == 0.0
+    # Two layers, of 2 experts of 3·4·8 parameters for a token, less a quarter: 96 parameters.
+    assert whole["mfu_6n"] - row["mfu_6n"] == pytest.approx(3.2 * 6 * 96 / 1000)
+    less = 128 * 6 * 96 / 20_000
+    assert whole["model_flops_per_j"] - row["model_flops_per_j"] == pytest.approx(less)
+    # Tokens that were trained on are all there.
+    assert row["tokens_per_s"] == whole["tokens_per_s"]
+    assert row["tokens_per_j"] == whole["tokens_per_j"]
+
+
+def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -> None:
+    row, _, _ = reduce(Run(cell=routed("balanced")), tmp_path)
+    reasons = json.loads(row["missing_reasons"])
+    unknown = "a rank did not record what its routers dropped"
+    assert reasons["dropped_choices_share"] == unknown
+    assert reasons["mfu_6n"] == f"what of the model was computed is not known: {unknown}"
+    assert row["model_flops_per_j"] is None
+    assert row["tokens_per_j"] is not None
 
 
 def test_the_sensors_error_is_that_published_of_the_model(tmp_path: Path) -> None:

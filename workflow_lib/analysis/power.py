@@ -63,7 +63,13 @@ def power_values(
     energy_j, reason = energy
     if energy_j is not None and energy_j <= 0:
         energy_j, reason = None, f"energy_j is {energy_j}, by which nothing can be divided"
+    tflops_per_s, no_flops = of_steps["model_tflops_per_s_per_gpu"]
+    useful: Known = (None, no_flops or reason)
+    if tflops_per_s is not None and energy_j is not None:
+        flops = tflops_per_s * 1e12 * count * steps.window.duration_s
+        useful = known(flops / energy_j)
     return {
+        "model_flops_per_j": useful,
         **{
             name: known(None if energy_j is None else formula(energy_j), reason)
             for name, formula in formulas.items()

@@ -20,6 +20,14 @@ from workflow_lib.records import (
     inapplicable,
 )
 
+#: measure → the count of :class:`~workflow_lib.formulas.Flops` that it takes
+_CONVENTIONS = {
+    "mfu_6n": "six_n",
+    "mfu_causal": "causal",
+    "mfu_full_attention": "full_attention",
+    "mfu_6n_attention": "six_n_attention",
+}
+
 
 def run_row(
     cell: Cell, run: int, ended: OutcomeRecord, values: Values, otherwise: str
@@ -67,20 +75,36 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
         loss = losses.filter(pl.col("step") == step)["loss"].first()
         found[name] = known(loss, f"no rank recorded the loss of step {step}")
-    return found | _model_flops(cell, steps, rate)
+    found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
+    return found | _model_flops(cell, steps, rate, dropped)
 
 
-def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float) -> Values:
-    counts = flops_per_token(cell.model, cell.training)
+def dropped_choices_share(cell: Cell, steps: Steps) -> Known:
+    """Of the routers' choices in the steps that count, the share that was dropped, over all ranks;
+    0 where none can be."""
+    routing = cell.training.routing
+    if routing != "balanced":
+        return (None, "a dense model has no router") if routing is None else (0.0, "")
+    counts = steps.measured.select("expert_choices", "dropped_choices")
+    if any(counts.null_count().row(0)):
+        return None, "a rank did not record what its routers dropped"
+    made, dropped = counts.sum().row(0)
+    return known(dropped / made if made else None, "no router chose an expert")
+
+
+def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped: Known) -> Values:
+    """The rate of model FLOPs and MFU, without products that were dropped."""
+    share, unknown = dropped
+    if share is None and cell.training.routing is not None:
+        reason = f"what of the model was computed is not known: {unknown}"
+        return dict.fromkeys(("model_tflops_per_s_per_gpu", *_CONVENTIONS), (None, reason))
+    counts = flops_per_token(cell.model, cell.training, share or 0.0)
     peak, reason = _peak(cell, steps)
     found: Values = {
         "model_tflops_per_s_per_gpu": known(tokens_per_s_per_gpu * counts.causal / 1e12)
     }
-    for name, count in (
-        ("mfu_6n", counts.six_n),
-        ("mfu_causal", counts.causal),
-        ("mfu_full_attention", counts.full_attention),
-    ):
+    for name, convention in _CONVENTIONS.items():
+        count = getattr(counts, convention)
         mfu = metrics.model_flops_utilisation(tokens_per_s_per_gpu, count, peak) if peak else None
         found[name] = known(mfu, reason)
     return found

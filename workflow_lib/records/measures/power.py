@@ -17,7 +17,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "tokens_per_j",
         "1/J",
-        "tokens trained on in the measured steps over energy_j",
+        "tokens trained on in the measured steps over energy_j, whether or not experts dropped "
+        "them",
         "Efficiency",
         ("tokens/J", 1.0),
         better="most",
@@ -45,6 +46,18 @@ MEASURES: tuple[Measure, ...] = (
         contrast=Contrast(
             "decodes {} more tokens of a joule", "decodes {} fewer tokens of a joule"
         ),
+    ),
+    Measure(
+        "model_flops_per_j",
+        "FLOP/J",
+        "model FLOPs over energy_j: useful work alone, counted as in mfu_causal and without what "
+        "experts dropped",
+        "Useful work per energy",
+        ("GFLOP/J", 1e-9),
+        better="most",
+        sensor="power",
+        gain=-1,
+        workloads=TRAINING,
     ),
     Measure(
         "energy_per_token_j",
