@@ -52,6 +52,10 @@ LACKING = {
     "steady_from_step": TOO_SHORT,
     "cool_down_s": "the sweep's protocol has no cool_down",
     "dropped_choices_share": "a dense model has no router",
+    **dict.fromkeys(
+        ("at_power_limit_share", "at_power_limit_burst_s"),
+        "node1 GPU 0: power readings are means over too long to show bursts",
+    ),
     "energy_systematic_share": (
         "no error of the sensors of NVIDIA H200 against a meter has been published"
     ),
@@ -169,6 +173,8 @@ class Run:
     simulated: bool = False
     #: whether the driver says which GPUs these are
     identified: bool = True
+    #: GPU → its enforced power limit, where that is not 700 W
+    power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
     edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)
@@ -198,7 +204,12 @@ class Run:
     def write_telemetry(self, paths: RunPaths, node: str) -> None:
         """Write a node's telemetry alone."""
         gpus = tuple(
-            {"name": self.gpu_name, "uuid": f"GPU-{node}-{gpu}" if self.identified else None}
+            {
+                "name": self.gpu_name,
+                "uuid": f"GPU-{node}-{gpu}" if self.identified else None,
+                "power_limit_w": self.power_limits_w.get(gpu, 700.0),
+                "sm_clock_max_mhz": 2000,
+            }
             for gpu in range(self.gpus_per_node)
         )
         start = TelemetryStart(

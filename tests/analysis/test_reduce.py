@@ -143,6 +143,11 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "temperature_peak_c": 65.0,
         "temperature_spread_c": 10.0,
         "sm_clock_mean_mhz": 1500.0,
+        # Counters are read at the window's ends, 20 s apart, and advance by 0.1 s.
+        "throttle_share_error": 0.005,
+        "power_limit_w": 700.0,
+        "power_of_limit_share": 500 / 700,
+        "capped_clock_share": 0.75,
         "throttle_power_share": 0.5,
         "throttle_thermal_share": 0.15,
         "throttle_brake_share": 0.0,
@@ -189,6 +194,12 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "throttle_power_share": pytest.approx(0.5),
         "throttle_thermal_share": pytest.approx(0.15),
         "throttle_brake_share": 0.0,
+        "throttle_share_error": 0.005,
+        "power_limit_w": 700.0,
+        "power_of_limit_share": pytest.approx(600 / 700),
+        "at_power_limit_share": None,
+        "at_power_limit_burst_s": None,
+        "capped_clock_share": pytest.approx(0.75),
         "throttle_source": "counters",
         # The bit of the power cap is set throughout.
         "throttle_power_sampled_share": 1.0,
@@ -201,7 +212,15 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "ecc_corrected_errors": 1,
         "ecc_uncorrected_errors": 0,
         "xid_events": 0,
-        "missing_reasons": '{"power_seen_share": "not known of NVIDIA H200"}',
+        "missing_reasons": json.dumps(
+            {
+                **dict.fromkeys(
+                    ("at_power_limit_burst_s", "at_power_limit_share"),
+                    "power readings are means over too long to show bursts",
+                ),
+                "power_seen_share": "not known of NVIDIA H200",
+            }
+        ),
     }
     assert gpus[1].keys() == {column.name for column in GPUS}
 
@@ -264,6 +283,7 @@ POWER_FIGURES = {
     "power_peak_w",
     "tokens_per_j",
     "model_flops_per_j",
+    "power_of_limit_share",
     "energy_per_token_j",
     "energy_per_step_j",
     "energy_delay_product_js",
@@ -391,7 +411,8 @@ MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 )
 def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
     row, _, reasons = reduce(run, tmp_path)
-    reasons.pop("energy_systematic_share", None)  # of simulated power
+    for name in ("energy_systematic_share", "throttle_share_error"):
+        reasons.pop(name, None)  # of simulated power and counters
     assert reasons == dict.fromkeys(MFU, reason)
     assert row["simulated"] is run.simulated
 

@@ -223,3 +223,30 @@ def test_what_completed_runs_could_not_measure_is_told_once_a_reason(tmp_path: P
     text = build(tmp_path, [Planned(measures=one), Planned("tp4", measures=lacking("mfu_6n"))]).text
     # Training has no prefill, for which no reason is worth a word.
     assert "no peak is known mfu_6n, mfu_causal (1 run) 2" in text
+
+
+def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(tmp_path: Path) -> None:
+    # As four pipeline stages on H200 did: 579 of 700 W.
+    odd = {
+        "throttle_power_share": 0.985,
+        "power_of_limit_share": 0.827,
+        "at_power_limit_share": 0.31,
+        "at_power_limit_burst_s": 0.124,
+        "capped_clock_share": 0.78,
+    }
+    text = build(tmp_path / "odd", [Planned(measures=odd)]).text
+    assert (
+        "at the cap for 98.5 % of time; draws 82.7 % of the limit; power is within 5 % of the "
+        "limit for 31.0 % of time, 124 ms at a time; the SM clock is at 78.0 % of the highest "
+        "while capped"
+    ) in text
+
+    reason = "node1 GPU 0: power readings are means over too long to show bursts"
+    names = ("at_power_limit_share", "at_power_limit_burst_s")
+    unknown = odd | dict.fromkeys(names) | {"missing_reasons": json.dumps({names[0]: reason})}
+    text = build(tmp_path / "unknown", [Planned(measures=unknown)]).text
+    assert f"whether it is capped in bursts is not known: {reason};" in text
+
+    for number, other in enumerate(({"power_of_limit_share": 0.99}, {"throttle_power_share": 0.5})):
+        text = build(tmp_path / str(number), [Planned(measures=odd | other)]).text
+        assert "At the power cap nearly always" not in text

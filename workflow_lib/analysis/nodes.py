@@ -22,6 +22,7 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.records import Hardware, measures
 from workflow_lib.records.measures import Reading
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
@@ -82,6 +83,8 @@ def reduce_nodes(
     counters = ("energy_j", *throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
     spans = spans_of(recordings.counters, counters, window)
     counted = counted_energies(recordings, spans["energy_j"], window)
+    throttled = _throttled(recordings, spans)
+    bursts = throttling.bursts_at_limit(recordings.power, window)
     host = _looks_at_hosts(recordings, window)
     phase_j = {
         phase: _energies_j(recordings, hardware, windows) for phase, windows in phases.items()
@@ -99,6 +102,8 @@ def reduce_nodes(
                 {counter: found.get(number) for counter, found in spans.items()},
                 counted[number],
                 recordings.power_sources.get(number),
+                throttled.get(number),
+                bursts.get(number, 0),
             ).row(hardware)
             for gpu, number in numbers.items()
         )
@@ -124,6 +129,22 @@ def reduce_nodes(
             )
         )
     return nodes
+
+
+def _throttled(
+    recordings: Recordings, spans: Mapping[str, Mapping[int, CounterSpan]]
+) -> dict[int, throttling.Counted]:
+    """The shares of time by counters, of all GPUs of the run; of none where one of them has no
+    such: what is sampled and what is counted do not make one figure."""
+    found = {}
+    for sensor in recordings.sensors():
+        counted = throttling.from_counters(
+            {name: spans[name].get(sensor) for name in throttling.COUNTERS}
+        )
+        if counted is None:
+            return {}
+        found[sensor] = counted
+    return found
 
 
 def mean_over_spans(

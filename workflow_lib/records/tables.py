@@ -88,8 +88,9 @@ GPUS = (
             "throttle_source",
             str,
             "",
-            "counters (exact, between the first and the last reading in the measured steps, where "
-            "these span 30 % of them) or events (as sampled); null where neither is",
+            "counters (between the first and the last reading in the measured steps, where these "
+            "span 30 % of them) or events (as sampled), the same of all GPUs of a run; null where "
+            "neither is",
         ),
         ("throttle_power_sampled_share", float, "", "power cap, from event bits as sampled"),
         ("throttle_thermal_sampled_share", float, "", "thermal slowdown, from the same"),

@@ -29,6 +29,7 @@ from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.report.page import failures, summary
 from workflow_lib.report.page.drawn import drawn
+from workflow_lib.report.page.power_caps import capped_below_limit
 from workflow_lib.report.page.rebuilding import rebuilding_commands
 from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.page.watching import (
@@ -93,6 +94,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         ],
         watched_left_out=left_out(_LISTED_IF_EMPTY, done, tables.runs),
         steadiness=steadiness(cells, names, tables.runs),
+        capped=capped_below_limit(cells, names, tables.runs),
         overhead=overhead_lines(overhead, of_cell),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
