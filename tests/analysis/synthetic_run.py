@@ -255,6 +255,8 @@ class Run:
                 "loss": 3.0 - step if rank == 0 and self.prefill_s is None else None,
                 "tokens": self.step_tokens,
                 "memory_peak_bytes": 1000 + 100 * rank,
+                "memory_reserved_bytes": None if self.on_cpu else 1500 + 100 * rank,
+                "memory_used_bytes": None if self.on_cpu else 4 * 10**8 + 10**8 * (step == rank),
                 "expert_choices": self.choices.get(rank, (None, None))[0],
                 "dropped_choices": self.choices.get(rank, (None, None))[1],
             }

@@ -40,6 +40,7 @@ def planned(name: str, repeats: int = 1, reason: str = "") -> dict[str, Any]:
         "sweeps": "all",
         "repeats": repeats,
         "memory_per_gpu_bytes": 1e9,
+        "memory_used_per_gpu_bytes": 1.1e9,
         "step_time_s": 1.0,
         "gpu_hours": 1.0,
         "time_limit_min": 10,

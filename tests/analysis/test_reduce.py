@@ -152,6 +152,10 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "throttle_thermal_share": 0.15,
         "throttle_brake_share": 0.0,
         "memory_peak_bytes": 1100.0,
+        "memory_reserved_peak_bytes": 1600.0,
+        # The plan expects 3 GiB for the runtime alone, which is more than the GPU's 1 GB.
+        "memory_used_peak_bytes": 5e8,
+        "memory_estimate_error": 1.0,
         "loss_first": 3.0,
         "loss_last": 1.0,
     }
@@ -374,6 +378,11 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     assert reasons == {"temperature_spread_c": "no node has two GPUs to compare"}
 
 
+#: what training on a CPU beside simulated GPUs lacks as well
+NOT_ON_A_CPU = (
+    *("energy_systematic_share", "throttle_share_error"),
+    *("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"),
+)
 MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 
 
@@ -411,8 +420,8 @@ MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 )
 def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
     row, _, reasons = reduce(run, tmp_path)
-    for name in ("energy_systematic_share", "throttle_share_error"):
-        reasons.pop(name, None)  # of simulated power and counters
+    for name in NOT_ON_A_CPU:
+        reasons.pop(name, None)
     assert reasons == dict.fromkeys(MFU, reason)
     assert row["simulated"] is run.simulated
 
@@ -447,6 +456,13 @@ def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
     # Tokens that were trained on are all there.
     assert row["tokens_per_s"] == whole["tokens_per_s"]
     assert row["tokens_per_j"] == whole["tokens_per_j"]
+
+
+def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:
+    row, _, reasons = reduce(Run(on_cpu=True, device_name="CPU", simulated=True), tmp_path)
+    assert row["memory_peak_bytes"] == 1100.0
+    for name in ("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"):
+        assert reasons[name] == "trained on a CPU, whose memory no driver counts"
 
 
 def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def _plan(cell: Planned) -> dict[str, Any]:
         "sweeps": "made-up",
         "repeats": len(cell.outcomes),
         "memory_per_gpu_bytes": 98.2e9,
+        "memory_used_per_gpu_bytes": 107.7e9,
         "step_time_s": 12.3,
         "gpu_hours": None if cell.reason else 4.0,
         "time_limit_min": 30,

@@ -56,6 +56,25 @@ def test_a_gpu_of_another_model_is_refused(two_gpus, monkeypatch):
         choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), replace(one.hardware, gpu="H200"), one.telemetry)
 
 
+def test_memory_is_told_as_tensors_allocator_and_driver_have_it(two_gpus, monkeypatch):
+    gigabyte = 10**9
+    for name, value in (
+        ("memory_allocated", 40 * gigabyte),
+        ("max_memory_allocated", 60 * gigabyte),
+        ("max_memory_reserved", 66 * gigabyte),
+        ("mem_get_info", (80 * gigabyte, 150 * gigabyte)),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    one = cell()
+    device = choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), one.hardware, one.telemetry)
+
+    memory = device.memory()
+
+    assert (memory.allocated, memory.peak) == (40 * gigabyte, 60 * gigabyte)
+    # The driver counts 70 GB: what is not free.
+    assert (memory.reserved, memory.used) == (66 * gigabyte, 70 * gigabyte)
+
+
 def test_one_module_alone_spells_torchs_name_of_a_gpu():
     package = Path(device_module.__file__).parent
     spelling = [path for path in package.rglob("*.py") if '"cuda"' in path.read_text("utf-8")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from workflow_lib import gpu_models
+from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
 from workflow_lib.analysis.steps import Steps
@@ -69,6 +69,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         "tokens_per_s": known(rate * cell.degrees.world_size),
         "tokens_per_s_per_gpu": known(rate),
         "memory_peak_bytes": known(peak, "no rank recorded its memory"),
+        **_memory_of_gpus(cell, steps),
     }
     losses = steps.rows.drop_nulls("loss").sort("step", "rank")
     ends = steps.rows.select(first=pl.col("step").min(), last=pl.col("step").max()).row(0)
@@ -77,6 +78,26 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         found[name] = known(loss, f"no rank recorded the loss of step {step}")
     found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
     return found | _model_flops(cell, steps, rate, dropped)
+
+
+def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
+    """What torch's allocator held and the driver counted at most, and how near the plan was."""
+    unknown = "no rank recorded it"
+    if any(rank.gpu is None for rank in steps.ranks):
+        unknown = "trained on a CPU, whose memory no driver counts"
+    reserved, used = (
+        known(steps.rows[name].cast(pl.Float64).max(), unknown)
+        for name in ("memory_reserved_bytes", "memory_used_bytes")
+    )
+    expected = memory.estimate(cell.model, cell.degrees, cell.training)
+    expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
+    return {
+        "memory_reserved_peak_bytes": reserved,
+        "memory_used_peak_bytes": used,
+        "memory_estimate_error": known(
+            expected_bytes / used[0] - 1 if used[0] else None, used[1] or "the driver counted none"
+        ),
+    }
 
 
 def dropped_choices_share(cell: Cell, steps: Steps) -> Known:

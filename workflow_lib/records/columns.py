@@ -141,6 +141,20 @@ STEPS = columns(
     ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
     (
+        "memory_reserved_bytes",
+        int,
+        "B",
+        "the most so far that torch's allocator held, cached blocks among it; empty on a CPU",
+        LATER,
+    ),
+    (
+        "memory_used_bytes",
+        int,
+        "B",
+        "of the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
+        LATER,
+    ),
+    (
         "expert_choices",
         int,
         "",

@@ -20,6 +20,19 @@ def on_gpu(device: torch.device) -> bool:
 
 
 @dataclass(frozen=True)
+class Memory:
+    """A rank's memory, in bytes; on a CPU the process's resident memory, and nothing else."""
+
+    #: by tensors, now and at its highest
+    allocated: int
+    peak: int
+    #: the most that torch's allocator held: what is allocated, and what it kept for later
+    reserved: int | None = None
+    #: of the whole GPU now, as the driver counts it: with contexts, libraries and communicators
+    used: int | None = None
+
+
+@dataclass(frozen=True)
 class Device:
     """Where a rank computes, and how it talks to the others."""
 
@@ -36,17 +49,20 @@ class Device:
         if on_gpu(self.torch):
             torch.cuda.synchronize(self.torch)
 
-    def memory_bytes(self) -> tuple[int, int]:
-        """Allocated memory now and at its highest; the process's resident memory on a CPU."""
+    def memory(self) -> Memory:
+        """What is allocated, reserved and used."""
         if on_gpu(self.torch):
-            return (
+            free, total = torch.cuda.mem_get_info(self.torch)
+            return Memory(
                 torch.cuda.memory_allocated(self.torch),
                 torch.cuda.max_memory_allocated(self.torch),
+                torch.cuda.max_memory_reserved(self.torch),
+                total - free,
             )
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         now = pages * resource.getpagesize()
         # Linux counts ru_maxrss in KiB, and updates it a little late.
-        return now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return Memory(now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
 def choose(

@@ -132,7 +132,7 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
             work = do(step)
             ended = time.time()
             finite = work.loss is None or math.isfinite(work.loss)
-            allocated, peak = run.device.memory_bytes()
+            memory = run.device.memory()
             choices = choices_of(engine.modules(), routed * cell.model.experts_per_token)
             prefill_ended = work.prefill_ended_unix_s
             writer.write(
@@ -143,8 +143,10 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 ended_unix_s=f"{ended:.6f}",
                 loss="" if work.loss is None or not finite else work.loss,
                 tokens=tokens,
-                memory_allocated_bytes=allocated,
-                memory_peak_bytes=peak,
+                memory_allocated_bytes=memory.allocated,
+                memory_peak_bytes=memory.peak,
+                memory_reserved_bytes="" if memory.reserved is None else memory.reserved,
+                memory_used_bytes="" if memory.used is None else memory.used,
                 expert_choices="" if choices is None else choices.made,
                 dropped_choices="" if choices is None else choices.dropped,
             )
