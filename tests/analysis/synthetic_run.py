@@ -153,6 +153,7 @@ def host_sample(elapsed_s: float) -> dict[str, Any]:
         "infiniband_sent_bytes": 1000 * (elapsed_s + 10),
         "inlet_temperature_c": 20 + 2 * peak,
         "fan_speed_rpm": 6000 + 600 * peak,
+        "other_jobs": 2 * peak,
     }
 
 

@@ -15,6 +15,7 @@ from workflow_lib.records import (
     GPUS,
     MEASURES,
     RUNS,
+    UNUSED_GPUS,
     Cell,
     Degrees,
     Outcome,
@@ -110,6 +111,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "cpu_utilisation_share": 0.25,
         "gpu_memory_used_peak_bytes": 2001.0,
         "host_memory_used_peak_bytes": 5100.0,
+        "other_jobs_peak": 2.0,
         # Of both GPUs, for 20 s.
         "gpu_link_received_bytes": 120_000.0,
         "gpu_link_sent_bytes": 80_000.0,
@@ -456,6 +458,38 @@ def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
     # Tokens that were trained on are all there.
     assert row["tokens_per_s"] == whole["tokens_per_s"]
     assert row["tokens_per_j"] == whole["tokens_per_j"]
+
+
+def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path) -> None:
+    # Four GPUs, of which ranks have the second and the fourth: 600 and 1000 W. The others draw 400
+    # and 800 W of somebody else's.
+    run = Run(gpus_per_node=4, rank_uuids={0: "GPU-node1-1", 1: "GPU-node1-3"})
+    run = replace(run, power_limits_w={2: 300.0})
+    paths = run.write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    assert [gpu["gpu"] for gpu in summary["gpus"]] == [1, 3]
+    assert summary["run"]["energy_j"] == pytest.approx(20 * 1600)
+    assert summary["run"]["power_limit_w"] == 700.0
+    unused = summary["unused_gpus"]
+    assert [gpu["gpu_uuid"] for gpu in unused] == ["GPU-node1-0", "GPU-node1-2"]
+    assert [gpu["power_mean_w"] for gpu in unused] == pytest.approx([400.0, 800.0])
+    assert [gpu["power_limit_w"] for gpu in unused] == [700.0, 300.0]
+    assert unused[0] == {
+        "cell": run.cell.id,
+        "run": 1,
+        "node": "node1",
+        "gpu": 0,
+        "gpu_name": "NVIDIA H200",
+        "gpu_uuid": "GPU-node1-0",
+        "simulated": False,
+        "power_mean_w": pytest.approx(400.0),
+        "power_limit_w": 700.0,
+        "gpu_utilisation_share": pytest.approx(0.8),
+        "gpu_memory_used_peak_bytes": 2000.0,
+        "missing_reasons": "{}",
+    }
+    assert list(unused[0]) == [column.name for column in UNUSED_GPUS]
 
 
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ class Recording:
     end: TelemetryEnd | None
     #: GPUs of the node that ranks used, in order
     gpus: tuple[int, ...]
+    #: and those that were read as well, but that no rank used
+    unused: tuple[int, ...]
     #: GPU → Xid events of the driver; null where they were not recorded
     xid_events: Mapping[int, int] | None
     #: column → why none of its values was recorded
@@ -153,7 +155,8 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     nodes = [node for node in sorted(used) if node not in unwatched]
     starts = {node: read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes}
     absent = {node: dict(starts[node].missing) for node in nodes}
-    stride = 1 + max((gpu for gpus in used.values() for gpu in gpus), default=0)
+    seen = [range(len(start.gpus)) for start in starts.values()]
+    stride = 1 + max((gpu for gpus in (*used.values(), *seen) for gpu in gpus), default=0)
 
     def read(of: Callable[[str], Path], columns: Sequence[Column]) -> pl.DataFrame:
         files = {node: of(node) for node in nodes}
@@ -189,6 +192,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
             starts[node],
             read_if_there(paths.telemetry_end(node), TelemetryEnd),
             tuple(used[node]),
+            tuple(gpu for gpu in range(len(starts[node].gpus)) if gpu not in used[node]),
             xid_events.get(node),
             absent[node],
         )

@@ -79,7 +79,7 @@ def reduce_run(directory: Path) -> None:
 class Reduced:
     """What a run's raw files come to."""
 
-    #: ``{"run": …, "gpus": …, "nodes": …, "overhead": …}``: a row of RUNS, and rows of the others
+    #: ``run``, a row of RUNS, and rows of ``gpus``, ``unused_gpus``, ``nodes`` and ``overhead``
     summary: dict[str, Any]
     #: of STEP_TIMES; without rows where steps cannot be read
     steps: pl.DataFrame
@@ -94,6 +94,7 @@ class _Parts:
     values: Values = field(default_factory=dict)
     #: rows of these tables, less ``cell`` and ``run``
     gpus: list[dict[str, Any]] = field(default_factory=list)
+    unused_gpus: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
     overhead: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -132,6 +133,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     summary = {
         "run": run_row(cell, run, ended, values, parts.otherwise),
         "gpus": [{**identity, **row} for row in parts.gpus],
+        "unused_gpus": [{**identity, **row} for row in parts.unused_gpus],
         "nodes": [{**identity, **row} for row in parts.nodes],
         "overhead": [{**identity, **row} for row in parts.overhead],
     }
@@ -197,6 +199,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             },
         ),
         gpus=[row for node in nodes for row in node.gpus],
+        unused_gpus=[row for node in nodes for row in node.unused],
         nodes=[node.row for node in nodes],
         steps=step_rows(cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
         series=series_rows(cell.hardware, steps, recordings),
@@ -255,7 +258,9 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
             ", ".join(sorted({start.source for start in starts})) or None, "no sampler started"
         ),
         "gpu_name": known(_gpu_name(starts), "no sampler recorded the name of a GPU"),
-        "simulated": known(_simulated(starts), "no sampler started"),
+        "simulated": known(
+            any(start.simulated for start in starts) if starts else None, "no sampler started"
+        ),
     }
 
 
@@ -269,10 +274,6 @@ def _within(paths: RunPaths, error: Exception) -> str:
 def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
     names = {str(gpu["name"]) for start in starts for gpu in start.gpus if gpu.get("name")}
     return ", ".join(sorted(names)) or None
-
-
-def _simulated(starts: Sequence[TelemetryStart]) -> bool | None:
-    return any(start.simulated for start in starts) if starts else None
 
 
 def _used_gpus(paths: RunPaths, steps: Steps) -> dict[str, list[int]]:

@@ -127,6 +127,7 @@ HOST_SAMPLES = columns(
     ("node_power_w", float, "W", "the whole node's, from IPMI or hwmon"),
     ("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
     ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
+    ("other_jobs", int, "", "other jobs of Slurm's on the node, by their control groups", LATER),
 )
 
 #: steps/rank<n>.csv

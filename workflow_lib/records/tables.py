@@ -100,6 +100,21 @@ GPUS = (
     *_REASONS,
 )
 
+#: unused_gpus.parquet: one row a GPU that no rank of a run used, though the job had it
+UNUSED_GPUS = columns(
+    *_RUN,
+    ("node", str, "", "the node's name"),
+    ("gpu", int, "", "index of the GPU in its node"),
+    ("gpu_name", str, "", "as the driver calls it"),
+    ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
+    ("simulated", bool, "", "whether its readings were simulated"),
+    ("power_mean_w", float, "W", "idle power: its mean over the measured steps"),
+    ("power_limit_w", float, "W", "enforced power limit when sampling began"),
+    ("gpu_utilisation_share", float, "", "share of time with a kernel running; of others' work"),
+    ("gpu_memory_used_peak_bytes", float, "B", "device memory in use, highest reading"),
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
+)
+
 #: nodes.parquet: one row a node and run, over the measured steps
 NODES = (
     *columns(*_RUN, ("node", str, "", "the node's name")),
@@ -195,6 +210,11 @@ TABLES: Mapping[str, Table] = {
     "runs": Table(RUNS, "One row a run of every feasible cell."),
     "cells": Table(CELLS, "One row a cell of the plan."),
     "gpus": Table(GPUS, "One row a GPU and run, over the measured steps."),
+    "unused_gpus": Table(
+        UNUSED_GPUS,
+        "One row a GPU that a job had and no rank of the run used, over the measured steps. It is "
+        "in no total but those of whole nodes.",
+    ),
     "nodes": Table(NODES, "One row a node and run, over the measured steps."),
     "overhead": Table(
         OVERHEAD, "One row a sampling rate and run, of the runs in which rates take turns."

@@ -226,7 +226,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "cpu_energy_j",
         "J",
-        "CPU packages over the measured steps (RAPL); of a run, of all nodes",
+        "CPU packages of the whole node over the measured steps (RAPL), whoever keeps them busy: "
+        "with other_jobs_peak above 0, other jobs as well; of a run, of all nodes",
         "Energy of CPUs",
         KILOJOULES,
         sensor="host",
@@ -236,7 +237,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "node_power_mean_w",
         "W",
-        "the whole node's mean power, where it tells; of a run, of all nodes",
+        "the whole node's mean power, where it tells, with GPUs that no rank used and whatever "
+        "other jobs draw; of a run, of all nodes",
         "Power of whole nodes",
         ("kW", 1e-3),
         sensor="host",
@@ -246,7 +248,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "node_energy_j",
         "J",
-        "node_power_mean_w times measured_duration_s",
+        "node_power_mean_w times measured_duration_s: of whole nodes as well",
         "Energy of whole nodes",
         KILOJOULES,
         sensor="host",

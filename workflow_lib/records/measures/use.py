@@ -92,6 +92,16 @@ MEASURES: tuple[Measure, ...] = (
         reading=Reading("host", "cpu_utilisation_percent", "mean", 0.01),
         over="mean",
     ),
+    Measure(
+        "other_jobs_peak",
+        "",
+        "other jobs of Slurm's on a node at once, at the most; of a run, on any node",
+        "Other jobs on a node",
+        sensor="host",
+        reading=Reading("host", "other_jobs", "peak"),
+        over="max",
+        places=("watched",),
+    ),
     *(
         Measure(
             f"{link}_{direction}_bytes",
