@@ -121,6 +121,14 @@ def test_editing_the_report_draws_again_and_reduces_nothing(finished):
     assert not rules & {"run", "render", "reduce"}
 
 
+def test_a_host_that_only_measures_runs_every_cell_and_analyses_nothing(checkout):
+    jobs = checkout.planned_jobs("--config", "sweeps=[tiny]", target="measured")
+    assert jobs == {
+        ("measured", ""),
+        *((rule, model) for rule in ("render", "run") for model in ("gpt3-tiny", "llama3-tiny")),
+    }
+
+
 def test_editing_a_cell_trains_exactly_that_cell(finished):
     with edited(
         finished, "config/models/gpt3-tiny.yaml", "ffn_hidden_size: 512", "ffn_hidden_size: 256"
