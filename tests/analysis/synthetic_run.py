@@ -178,6 +178,8 @@ class Run:
     power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
     edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
+    #: the same of a node's own samples
+    edit_host: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)
     #: when counters are read, in s after START: by default with every sample
     counted_at: Callable[[float], bool] = lambda elapsed_s: True
@@ -228,7 +230,7 @@ class Run:
         counted = [row for row in kept if self.counted_at(row["unix_time_s"] - START)]
         write_csv(paths.gpu_samples(node), GPU_SAMPLES, kept)
         write_csv(paths.gpu_counters(node), GPU_COUNTERS, counted)
-        host = [host_sample(second) for second in range(-10, 51)]
+        host = [self.edit_host(host_sample(second)) for second in range(-10, 51)]
         write_csv(paths.host_samples(node), HOST_SAMPLES, host)
         write_csv(paths.gpu_events(node), GPU_EVENTS, [])
         # Of the minute from 10 s before the start, 0.3 s.

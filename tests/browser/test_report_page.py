@@ -21,9 +21,9 @@ SECTIONS = (
 
 
 def cells_shown(page):
-    """Names of the cells in the order of the table's rows."""
+    """The tensor-parallel degree of the cells, "tp4", in the order of the table's rows."""
     region = page.find("region", "Cells")[0]
-    return [page.text(row).split()[0] for row in page.find("rowheader", within=region)]
+    return [page.text(row).partition("-")[0] for row in page.find("rowheader", within=region)]
 
 
 def test_it_opens_from_a_file_with_every_section_and_figure(opened, report):
@@ -167,7 +167,7 @@ def test_what_is_filtered_out_is_printed_all_the_same(opened, report, tmp_path):
     path = tmp_path / "report.pdf"
     path.write_bytes(page.pdf())
     table = printed_text(path).partition("Cells Medians over")[2].partition("steadiness")[0]
-    assert {"tp1", "tp2", "tp4", "tp8", "tp16"} <= set(table.split())
+    assert {f"tp{n}-pp1-dp1" for n in (1, 2, 4, 8, 16)} <= set(table.split())
 
 
 # ------------------------------------------------------------------------------- figures
@@ -176,7 +176,7 @@ def test_what_is_filtered_out_is_printed_all_the_same(opened, report, tmp_path):
 def test_pointing_at_a_mark_of_a_figure_tells_its_cell_value_and_interval(opened, report):
     page = opened(report)
     # Its three runs had 62, 63 and 64 °C.
-    assert "tp1: Mean temperature 63.0 °C (62.0–64.0)" in marks(page)
+    assert "dp1: Mean temperature 63.0 °C (62.0–64.0)" in marks(page)
 
 
 def marks(page):

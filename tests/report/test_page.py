@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import re
 import shlex
@@ -11,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.analysis.tables import read_table, table, write_table
-from workflow_lib.records import PLAN, Outcome, RunPaths
+from workflow_lib.records import PLAN, Degrees, Outcome, RecordError, RunPaths
 from workflow_lib.report.__main__ import main
+from workflow_lib.report.figures import Tables, write_figures
+from workflow_lib.report.page.safe_svg import safe_svg
 from workflow_lib.results import run_directory
 
-from .full_matrix import full_matrix
+from .full_matrix import cell_row, full_matrix, identity
 from .full_matrix import write as write_tables
 from .pages import Page, build, draw, write
 from .sweep import Planned, write_sweep
@@ -99,7 +103,7 @@ def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned(), Planned(model="mixtral-8x7b")])
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-    markup = page.source.partition("<script>\n")[0]
+    markup = page.source.partition("<script>")[0]
     references = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', markup))
     targets = {first or second for first, second in references}
     cells = {target for target in targets if target.startswith("cell=")}
@@ -243,25 +247,74 @@ def test_a_missing_figure_is_one_message(
 
 
 @pytest.mark.parametrize(
-    "planted",
+    ("planted", "refused"),
     [
-        "<script>alert(1)</script>",
-        '<a href="https://example.org">x</a>',
-        '<rect onload="alert(1)"/>',
-        '<image xlink:href="//example.org/x.png"/>',
-        "<foreignObject></foreignObject>",
+        ("<script>alert(1)</script>", "an element 'script'"),
+        ("<SCRIPT>alert(1)</SCRIPT>", "an element 'SCRIPT'"),
+        ('<a href="https://example.org">x</a>', "an element 'a'"),
+        ('<rect onload="alert(1)"/>', "an attribute onload="),
+        ('<rect ONERROR="alert(1)"/>', "an attribute ONERROR="),
+        ("<img/src=x/onerror=alert(1)>", "not an SVG"),
+        ('<image xlink:href="//example.org/x.png"/>', "an attribute href='//example.org/x.png'"),
+        ('<image xlink:href="data:image/svg+xml;base64,AA=="/>', "an attribute href='data:image/s"),
+        ('<use xlink:href="javascript:alert(1)"/>', "an attribute href='javascript:"),
+        ('<rect style="fill:url(https://example.org/x)"/>', "a style 'fill:url(https"),
+        ('<rect style="background:url(x)"/>', "a style 'background"),
+        ("<foreignObject></foreignObject>", "an element 'foreignObject'"),
+        ('<iframe srcdoc="&lt;script&gt;1&lt;/script&gt;"/>', "an element 'iframe'"),
+        ('<meta http-equiv="refresh" content="0;url=//example.org"/>', "an element 'meta'"),
+        ("<style>@import url(//example.org/x.css)</style>", "a style of its own"),
+        ('<h:script xmlns:h="http://www.w3.org/1999/xhtml">1</h:script>', "a name of 'http://www"),
+        ("<animate attributeName='x'/>", "an element 'animate'"),
+        ("<svg/>", "an element 'svg'"),
     ],
 )
 def test_a_tampered_figure_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], planted: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], planted: str, refused: str
 ) -> None:
-    build(tmp_path, [Planned()])
-    directory = tmp_path / "sweeps" / "made-up"
-    figure = directory / "figures" / "parallelism-gpt3-175b.svg"
+    figure = made_figure(tmp_path)
     svg = figure.read_text(encoding="utf-8")
     figure.write_text(svg.replace("</svg>", planted + "</svg>"), encoding="utf-8")
-    assert write(tmp_path, directory) == 1
-    assert "it holds a script or a link" in capsys.readouterr().err
+    with pytest.raises(RecordError, match="draw the figures anew") as error:
+        safe_svg(figure, "stem")
+    assert refused in str(error.value)
+
+
+@pytest.mark.parametrize("entity", ["&all;", "text"])
+def test_a_figure_with_a_document_type_is_refused(tmp_path: Path, entity: str) -> None:
+    figure = made_figure(tmp_path)
+    svg = figure.read_text(encoding="utf-8")
+    doctype = '<!DOCTYPE svg [<!ENTITY a "aaaa"><!ENTITY all "&a;&a;">]><svg '
+    svg = svg.replace("<svg ", doctype, 1).replace("</svg>", f"<text>{entity}</text></svg>")
+    figure.write_text(svg, encoding="utf-8")
+    with pytest.raises(RecordError, match="a document type"):
+        safe_svg(figure, "stem")
+
+
+def test_a_page_with_a_tampered_figure_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(tmp_path, [Planned()])
+    figure = next((tmp_path / "sweeps" / "made-up" / "figures").glob("*.svg"))
+    figure.write_text("<svg onload='alert(1)'></svg>", encoding="utf-8")
+    assert write(tmp_path, tmp_path / "sweeps" / "made-up") == 1
+    assert "which no figure of this package has" in capsys.readouterr().err
+
+
+def test_a_browser_may_run_the_pages_own_script_alone(tmp_path: Path) -> None:
+    source = build(tmp_path, [Planned()]).source
+    (script,) = re.findall(r"<script>(.*?)</script>", source, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="(.*?)">', source)
+    assert f"script-src &#39;sha256-{digest}&#39;" in policy
+    assert policy.startswith("default-src &#39;none&#39;;")
+
+
+def made_figure(directory: Path) -> Path:
+    """A figure of this package."""
+    cells = [cell_row(identity("h200", "m", Degrees(tp=2, dp=2)), tokens_per_s=1.0)]
+    write_figures(Tables(tuple(cells), (), ()), directory, ("svg",))
+    return directory / "parallelism-m.svg"
 
 
 def test_large_figures_are_packed_and_hold_what_plain_ones_do(
@@ -273,7 +326,7 @@ def test_large_figures_are_packed_and_hold_what_plain_ones_do(
     source = (tmp_path / "sweeps" / "made-up" / "report.html").read_text(encoding="utf-8")
     packed = re.findall(r'<script [^>]*id="data-figure-\d+">[^<]*</script>', source)
     assert len(packed) == sum(tag == "svg" for tag, _ in plain.tags) > 2
-    assert "<svg" not in source.partition("<script>\n")[0]
+    assert "<svg" not in source.partition("<script>")[0]
     for element in packed:
         assert unpacked(element) in plain.source
     assert source.count("<noscript>") == len(packed)

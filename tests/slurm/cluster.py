@@ -28,9 +28,9 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -199,7 +199,7 @@ class Cluster:
 
         ``settings`` are lines of slurm.conf that shall be others than here.
         """
-        self.directory = directory.resolve()
+        self.directory = directory.parent.resolve() / directory.name  # a link there is refused
         self._settings = settings
         self.conf = self.directory / "slurm.conf"
         self._mysql_socket = self.directory / "run" / "mysql.sock"
@@ -295,6 +295,11 @@ class Cluster:
             raise ClusterError(
                 f"{self.directory} cannot hold the cluster: sockets in it allow 50 characters, and "
                 "slurm.conf only letters, digits and . / _ -; name another --directory"
+            )
+        if why := _why_open_to_others(self.directory):
+            raise ClusterError(
+                f"{why}: root's daemons would do what somebody else writes there; name a "
+                "--directory that only root can write to, or remove it"
             )
         if self.directory.exists() and any(self.directory.iterdir()) and not self._owns_directory():
             raise ClusterError(
@@ -616,11 +621,33 @@ def _exclusive() -> Iterator[None]:
 
 def _owner(file: Path) -> Path | None:
     """Return the directory of the cluster that wrote ``file``; None if it is not one of ours."""
-    if not file.is_file():
+    if not file.is_file() or _why_open_to_others(file):
         return None
     with file.open(errors="replace") as lines:
         first = lines.readline()
     return Path(first.removeprefix(MARKER).rstrip("\n")) if first.startswith(MARKER) else None
+
+
+def _why_open_to_others(path: Path) -> str:
+    """Why another user may have written what lies at ``path``, or may put something there; "" where
+    nobody but root can.
+
+    A directory that all may write to, as /tmp, is as good as closed for what root has made in it,
+    where it has the sticky bit; not for what does not exist yet.
+    """
+    for each in (path, *path.parents):
+        try:
+            found = each.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISLNK(found.st_mode):
+            return f"{each} is a link"
+        if found.st_uid != 0:
+            return f"{each} belongs to another user than root"
+        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if shared and not (each != path and found.st_mode & stat.S_ISVTX and path.exists()):
+            return f"{each} can be written to by others"
+    return ""
 
 
 def _run(
@@ -759,8 +786,8 @@ def main() -> int:
 
 
 def default_directory() -> Path:
-    """Return where the cluster keeps its files unless told otherwise."""
-    return Path(tempfile.gettempdir()) / "triptych-slurm"
+    """Return where the cluster keeps its files unless told otherwise: root alone writes there."""
+    return Path("/run/triptych-slurm")
 
 
 if __name__ == "__main__":

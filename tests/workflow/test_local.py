@@ -115,10 +115,18 @@ def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module
 
 
 def test_editing_the_report_draws_again_and_reduces_nothing(finished):
-    with edited(finished, "workflow_lib/report/page.py", '"""', '# a comment\n"""'):
+    with edited(finished, "workflow_lib/report/page/page.py", '"""', '# a comment\n"""'):
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert {"figures", "page"} <= rules
     assert not rules & {"run", "render", "reduce"}
+
+
+def test_a_host_that_only_measures_runs_every_cell_and_analyses_nothing(checkout):
+    jobs = checkout.planned_jobs("--config", "sweeps=[tiny]", target="measured")
+    assert jobs == {
+        ("measured", ""),
+        *((rule, model) for rule in ("render", "run") for model in ("gpt3-tiny", "llama3-tiny")),
+    }
 
 
 def test_editing_a_cell_trains_exactly_that_cell(finished):

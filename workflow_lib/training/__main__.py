@@ -91,11 +91,11 @@ def _limit_threads(ranks: int) -> None:
 
 def _keep_compiled_code_private() -> None:
     """Have torch keep compiled layers where nobody else can put any: it unpickles what it finds in
-    its own choice of a directory below /tmp, whoever made that. Raises PermissionError.
+    its own choice of a directory below /tmp, whoever made that. Raises OSError.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        cache = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-compiled"
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_directory(cache))
+        cache = private_directory(Path(tempfile.gettempdir()), "triptych-compiled")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
 
 
 def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -> None:

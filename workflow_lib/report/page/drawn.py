@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from workflow_lib.records import RecordError
 from workflow_lib.report.embedding import embedded
 from workflow_lib.report.figures.kind import FigureEntry
+from workflow_lib.report.page.safe_svg import safe_svg
 
 #: figures that together have more are packed, and unpacked by the page's script when shown
 _MOST_PLAIN_BYTES = 1_500_000
 #: a figure is shown so much larger than in print
 _ENLARGED = 1.3
-_UNSAFE = re.compile(r"<script|<foreignObject|<[^>]*\son\w+\s*=|href=\"(?!#|data:image/png;)")
 
 
 def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
@@ -49,27 +47,10 @@ def shown(entry: FigureEntry, directory: Path) -> dict[str, Any]:
     }
     if entry.over_time:
         return told
-    text = path.read_text(encoding="utf-8")
-    start = text.find("<svg")
-    size = re.search(r'<svg[^>]* width="([0-9.]+)pt" height="([0-9.]+)pt"', text)
-    if start < 0 or size is None:
-        raise RecordError(f"{path}: not an SVG as this package draws it; draw the figures anew")
-    if _UNSAFE.search(text):
-        raise RecordError(f"{path}: it holds a script or a link; draw the figures anew")
-    width, height = float(size[1]), float(size[2])
+    svg, (width, height) = safe_svg(path, entry.stem)
     return {
         **told,
-        "svg": _fitted(text[start:], entry.stem),
+        "svg": svg,
         "width_pt": width * _ENLARGED,
         "ratio": f"{width:g} / {height:g}",
     }
-
-
-def _fitted(svg: str, stem: str) -> str:
-    """An SVG whose ids have the figure's name, so that figures do not share clip paths, and whose
-    size is the page's matter."""
-    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\g<1>{stem}-", svg)
-    root, rest = svg.split(">", 1)
-    root = re.sub(r' (width|height)="[^"]*"', "", root)
-    root = root.replace("<svg", f'<svg role="img" aria-labelledby="{stem}-title"', 1)
-    return f"{root}>{rest}"

@@ -1,0 +1,73 @@
+"""Root's cluster lives where nobody else writes: an unprivileged user could become root through the
+Prolog of a slurm.conf that lies there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import MARKER, Cluster, ClusterError, _owner, default_directory
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+NOBODY = 65534
+
+
+@pytest.fixture
+def closed() -> Path:
+    """A directory that only root can write to, as no directory below /tmp is before it exists."""
+    directory = Path("/run/triptych-test-directories")
+    directory.mkdir(mode=0o755)
+    yield directory
+    for path in sorted(directory.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+    directory.rmdir()
+
+
+def refused(directory: Path) -> str:
+    with pytest.raises(ClusterError) as error:
+        Cluster(directory)._refuse_directory()
+    return str(error.value)
+
+
+def test_a_directory_of_another_user_is_refused(closed: Path) -> None:
+    directory = closed / "slurm"
+    directory.mkdir()
+    (directory / "slurm.conf").write_text(f"{MARKER}{directory}\nProlog=/tmp/evil\n")
+    os.chown(directory, NOBODY, NOBODY)
+    assert f"{directory} belongs to another user than root" in refused(directory)
+
+
+def test_what_another_user_planted_makes_no_directory_ours(closed: Path) -> None:
+    directory = closed / "slurm"
+    directory.mkdir()
+    conf = directory / "slurm.conf"
+    conf.write_text(f"{MARKER}{directory}\nProlog=/tmp/evil\n")
+    assert _owner(conf) == directory
+    os.chown(conf, NOBODY, NOBODY)
+    assert _owner(conf) is None
+    assert "holds files that this cluster did not write" in refused(directory)
+
+
+def test_a_directory_that_others_write_to_is_refused(closed: Path) -> None:
+    directory = closed / "slurm"
+    directory.mkdir()
+    directory.chmod(0o775)
+    assert f"{directory} can be written to by others" in refused(directory)
+
+
+def test_a_link_is_refused(closed: Path) -> None:
+    (closed / "real").mkdir()
+    (closed / "slurm").symlink_to(closed / "real")
+    assert "slurm is a link" in refused(closed / "slurm")
+
+
+def test_below_a_directory_that_is_open_to_all_nothing_is_made() -> None:
+    """Whoever comes first would own it."""
+    assert "/tmp can be written to by others" in refused(Path("/tmp/triptych-no-such-cluster"))
+
+
+def test_the_default_is_closed() -> None:
+    Cluster(default_directory())._refuse_directory()
