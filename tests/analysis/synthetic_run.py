@@ -174,6 +174,8 @@ class Run:
     simulated: bool = False
     #: whether the driver says which GPUs these are
     identified: bool = True
+    #: as samplers list GPUs that the job does not have
+    other_gpus: Sequence[Mapping[str, Any]] = ()
     #: GPU → its enforced power limit, where that is not 700 W
     power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
@@ -217,7 +219,7 @@ class Run:
         )
         start = TelemetryStart(
             node, "simulated" if self.simulated else "nvidia", self.simulated, START - 10,
-            1 / self.period_s, gpus, self.missing,
+            1 / self.period_s, gpus, self.missing, tuple(self.other_gpus),
         )  # fmt: skip
         write_json(paths.telemetry_start(node), start)
         ticks = range(round(60 / self.period_s) + 1)

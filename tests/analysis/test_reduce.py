@@ -480,6 +480,7 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
         "run": 1,
         "node": "node1",
         "gpu": 0,
+        "watched": True,
         "gpu_name": "NVIDIA H200",
         "gpu_uuid": "GPU-node1-0",
         "simulated": False,
@@ -490,6 +491,19 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
         "missing_reasons": "{}",
     }
     assert list(unused[0]) == [column.name for column in UNUSED_GPUS]
+
+
+def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: Path) -> None:
+    other = {"index": 5, "name": "NVIDIA H200", "uuid": "GPU-x", "power_limit_w": 700.0}
+    lists = ({**other, "power_w": 68.5}, {**other, "index": 6, "power_w": None})
+    paths = Run(other_gpus=lists).write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    known, unknown = json.loads(paths.summary.read_text(encoding="utf-8"))["unused_gpus"]
+    assert (known["gpu"], known["watched"], known["power_mean_w"]) == (5, False, 68.5)
+    assert (unknown["gpu"], unknown["power_mean_w"]) == (6, None)
+    reasons = json.loads(unknown["missing_reasons"])
+    assert reasons["power_mean_w"] == "its driver does not give it"
+    assert reasons["gpu_utilisation_share"] == "the job does not have it"
 
 
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:

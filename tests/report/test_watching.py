@@ -254,15 +254,24 @@ def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(tmp_path:
 
 def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
     idle = [
-        {"node": "node1", "gpu": gpu, "power_mean_w": power, "missing_reasons": "{}"}
-        for gpu, power in ((4, 71.4), (5, None))
+        {
+            "node": "node1",
+            "gpu": gpu,
+            "watched": watched,
+            "power_mean_w": power,
+            "missing_reasons": "{}",
+        }
+        for gpu, power, watched in ((4, 71.4, True), (5, None, True), (6, 69.0, False))
     ]
     cells = [
         Planned(unused_gpus=idle, measures={"other_jobs_peak": 2.0}),
         Planned("tp4", measures={"other_jobs_peak": 0.0}),
     ]
     text = build(tmp_path, cells).text
-    assert "tp2-pp16-dp1, run 1, node1: GPU 4 (71.4 W), GPU 5 (power unknown)" in text
+    assert (
+        "tp2-pp16-dp1, run 1, node1: GPU 6 (69.0 W once, before training; not the job's), " in text
+    )
+    assert "GPU 4 (71.4 W), GPU 5 (power unknown)" in text
     assert text.count("up to 2 other jobs on a node") == 1
     assert text.count("on a node") == 1 + text.count("Other jobs on a node")
     assert "energies of whole nodes and of CPUs are theirs as well" in text

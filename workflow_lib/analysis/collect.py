@@ -52,7 +52,7 @@ _ORDER = {
     "runs": ("cell", "run"),
     "cells": ("cell",),
     "gpus": ("cell", "run", "node", "gpu"),
-    "unused_gpus": ("cell", "run", "node", "gpu"),
+    "unused_gpus": ("cell", "run", "node", "watched", "gpu"),
     "nodes": ("cell", "run", "node"),
     "overhead": ("cell", "run", "sample_rate_hz"),
 }

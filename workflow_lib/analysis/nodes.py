@@ -20,7 +20,7 @@ from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.known import Known, Values, known, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
-from workflow_lib.analysis.unused_gpus import unused_row
+from workflow_lib.analysis.unused_gpus import rows_of_others, unused_row
 from workflow_lib.records import Hardware, measures
 from workflow_lib.records.measures import Reading
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
@@ -130,7 +130,10 @@ def reduce_nodes(
                 reporting,
                 {gpu: energies for gpu, energies in compared.items() if energies is not None},
                 {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
-                tuple(unused_row(of_gpu(gpu), hardware) for gpu in recording.unused),
+                (
+                    *(unused_row(of_gpu(gpu), hardware) for gpu in recording.unused),
+                    *rows_of_others(recording),
+                ),
             )
         )
     return nodes

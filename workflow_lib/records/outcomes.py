@@ -184,6 +184,9 @@ class TelemetryStart:
     gpus: tuple[Mapping[str, Any], ...]
     #: column name → why it stays empty on this node
     missing: Mapping[str, str]
+    #: GPUs of the node that the driver lists and the job does not have: index, name, uuid,
+    #: power_limit_w, and power_w, a reading before training; of one it may not read, null
+    other_gpus: tuple[Mapping[str, Any], ...] = ()
 
     def number_of(self, gpu: int, uuid: str | None) -> int | None:
         """The sampler's number of the GPU that a rank trained on: that of its UUID, where the rank

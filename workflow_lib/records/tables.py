@@ -100,15 +100,22 @@ GPUS = (
     *_REASONS,
 )
 
-#: unused_gpus.parquet: one row a GPU that no rank of a run used, though the job had it
+#: unused_gpus.parquet: one row a GPU of a node that no rank of a run used
 UNUSED_GPUS = columns(
     *_RUN,
     ("node", str, "", "the node's name"),
-    ("gpu", int, "", "index of the GPU in its node"),
+    ("gpu", int, "", "its index among the job's; of one that the job does not have, the driver's"),
+    ("watched", bool, "", "whether the job has it, so that it was read throughout"),
     ("gpu_name", str, "", "as the driver calls it"),
     ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
     ("simulated", bool, "", "whether its readings were simulated"),
-    ("power_mean_w", float, "W", "idle power: its mean over the measured steps"),
+    (
+        "power_mean_w",
+        float,
+        "W",
+        "idle power: its mean over the measured steps; where it was not watched, one reading "
+        "before training",
+    ),
     ("power_limit_w", float, "W", "enforced power limit when sampling began"),
     ("gpu_utilisation_share", float, "", "share of time with a kernel running; of others' work"),
     ("gpu_memory_used_peak_bytes", float, "B", "device memory in use, highest reading"),
@@ -212,8 +219,8 @@ TABLES: Mapping[str, Table] = {
     "gpus": Table(GPUS, "One row a GPU and run, over the measured steps."),
     "unused_gpus": Table(
         UNUSED_GPUS,
-        "One row a GPU that a job had and no rank of the run used, over the measured steps. It is "
-        "in no total but those of whole nodes.",
+        "One row a GPU of a run's nodes that no rank used. It is in no total but those of whole "
+        "nodes.",
     ),
     "nodes": Table(NODES, "One row a node and run, over the measured steps."),
     "overhead": Table(
