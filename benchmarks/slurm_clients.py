@@ -5,7 +5,7 @@ On the throwaway Slurm (``make slurm-cluster`` first), one client after the othe
 ``flight``      Slurm commands a minute, memory and CPU time with 1, 50 and 400 runs in flight.
                 Their jobs wait in a partition that is down, so that a small machine can hold 400:
                 submitted and not ended, they are in flight, and both clients ask about all of them.
-``dead_jobs``   from the end of a job that was killed without a last word, or that failed, until
+``dead_jobs``   from the end of a job that was killed without an end record, or that failed, until
                 Snakemake says so. Jobs of both clients idle on emulated nodes.
 ``allocation``  GPU-seconds of an allocation outside of training and baseline, for a run of one GPU.
 

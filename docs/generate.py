@@ -58,7 +58,7 @@ _COLUMNS = """\
 
 Every table and CSV file, column by column. In a CSV file an empty field is a reading that could not
 be had; in a table it is null, and `missing_reasons`, where there is one, says why. A missing value
-is never written as 0 or −1. [Measurement](../explanation/measurement.md) says how the figures come
+is never written as 0 or −1. [Measurement](../explanation/measurement.md) says how the numbers come
 about, [Files](files.md) where they lie.
 """
 
@@ -75,7 +75,7 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Protocol", config.Protocol),
     ("Cool-down", config.CoolDown),
     ("Training options", config.TrainingAxes),
-    ("Block", config.Block),
+    ("Entry of the matrix", config.MatrixEntry),
     ("Exclusion", config.Exclusion),
 )
 
@@ -95,7 +95,7 @@ _TABLES = (
     ("telemetry/&lt;node&gt;-events.csv", "One row an event.", records.GPU_EVENTS),
     (
         "telemetry/&lt;node&gt;-blocks.csv",
-        "One row a turn of a sampling rate, only where rates take turns.",
+        "One row a block, in which the sampler keeps one rate; only where rates alternate.",
         records.SAMPLER_BLOCKS,
     ),
     ("telemetry/&lt;node&gt;-host.csv", "One row a second.", records.HOST_SAMPLES),

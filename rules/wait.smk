@@ -3,7 +3,7 @@ import signal
 import threading
 
 from workflow_lib.launch import interruption, open_files
-from workflow_lib.launch.seeing_to import see_to_logged
+from workflow_lib.launch.owner.rule_run import run_logged
 
 open_files.raise_limit()
 
@@ -15,13 +15,13 @@ def wait_for(directory, scheduler, log):
             "this would take a Snakemake for each run that is waited for: add "
             "--force-use-threads, or use a profile of profiles/"
         )
-    if problem := see_to_logged(Path(directory), scheduler, Path(log)):
+    if problem := run_logged(Path(directory), scheduler, Path(log)):
         raise WorkflowError(problem)
 
 
 def interrupt(number, frame):
     """Have the jobs cancelled of all runs that are waited for, and end Snakemake."""
-    interruption.note()
+    interruption.note_sigint()
     raise KeyboardInterrupt
 
 

@@ -169,7 +169,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/overhead.yaml",
             "  block_s: 10\n",
             "",
-            "protocol: interleaved_rates_hz needs block_s, how long each rate lasts",
+            "protocol: interleaved_rates_hz needs block_s, how long each rate is kept",
         ),
         (
             "sweeps/overhead.yaml",
@@ -219,7 +219,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "  overlap: false\n",
             "",
-            "overlap is given neither in training nor in block 1 of matrix",
+            "overlap is given neither in training nor in entry 1 of matrix",
         ),
         (
             "sweeps/parallelism.yaml",
@@ -346,7 +346,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "data/python-sources.yaml",
             "sources: [python-standard-library]",
             "sources: []",
-            "need a tokenizer and at least one source",
+            "need a tokenizer and at least one file",
         ),
     ],
 )

@@ -13,8 +13,8 @@ from typing import Any
 from workflow_lib import gpu_models, records, results
 from workflow_lib.config import (
     OPTION_DEFAULTS,
-    Block,
     Exclusion,
+    MatrixEntry,
     Platform,
     Protocol,
     SweepSpec,
@@ -88,10 +88,10 @@ def expand_study(study: Study) -> dict[str, Sweep]:
 
 def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[PlannedCell]:
     seen = set()
-    for block in spec.matrix:
-        if block.platforms is not None and platform_name not in values(block.platforms):
+    for entry in spec.matrix:
+        if entry.platforms is not None and platform_name not in values(entry.platforms):
             continue
-        for point in _points(block, spec.training):
+        for point in _points(entry, spec.training):
             planned = _plan(study, spec, platform_name, point)
             if any(_excluded(planned.cell, exclusion) for exclusion in spec.exclude):
                 continue
@@ -100,14 +100,14 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
                 yield planned
 
 
-def _points(block: Block, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
-    """The product of a block's axes, as one dictionary a point."""
-    axes = {"model": values(block.models), "gpus": values(block.gpus)}
-    axes |= {degree: values(getattr(block, degree)) for degree in _DEGREES}
+def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
+    """The product of an entry's axes, as one dictionary a point."""
+    axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
+    axes |= {degree: values(getattr(entry, degree)) for degree in _DEGREES}
     for option in TrainingAxes.model_fields:
-        given = (getattr(block, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
+        given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
         axes[option] = values(next(value for value in given if value is not None))
-    lists = {"stage_layers": block.stage_layers, "gpu_order": block.gpu_order}
+    lists = {"stage_layers": entry.stage_layers, "gpu_order": entry.gpu_order}
     for point in itertools.product(*axes.values()):
         yield dict(zip(axes, point, strict=True)) | lists
 

@@ -25,8 +25,8 @@ from workflow_lib.analysis import tables
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
 from workflow_lib.safety import printable
 
-#: States in the order in which a run passes through them. Ended: its job has said its last word,
-#: and nobody has yet said what that means. Again: it was a result, and shall be run anew.
+#: States in the order in which a run passes through them. Ended: its job has an end record, and
+#: nobody has yet judged what that means. Again: it was a result, and shall be run anew.
 STATES = ("planned", "queued", "running", "ended", "failed", "again", "finished")
 #: a cause is cut to this in the table; --json has all of it
 _CAUSE_WIDTH = 90

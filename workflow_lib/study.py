@@ -225,13 +225,13 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 "after long idling, or leave cool_down out"
             )
     check("data", "data", [sweep.data], study.data)
-    for number, block in enumerate(sweep.matrix):
-        check(f"matrix.{number}.models", "model", values(block.models), study.models)
-        if block.platforms is not None:
+    for number, entry in enumerate(sweep.matrix):
+        check(f"matrix.{number}.models", "model", values(entry.models), study.models)
+        if entry.platforms is not None:
             check(
                 f"matrix.{number}.platforms",
                 "platform of this sweep",
-                values(block.platforms),
+                values(entry.platforms),
                 sweep.platforms,
             )
     for number, exclusion in enumerate(sweep.exclude):

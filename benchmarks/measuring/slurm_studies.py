@@ -16,7 +16,7 @@ import yaml
 
 from tests.slurm import study
 from workflow_lib import cells, records, results
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import JobRecord, RunPaths
 from workflow_lib.study import load_study
 
@@ -111,7 +111,7 @@ class Triptych:
         return any(self.paths(run).telemetry.glob("*.ready"))
 
     def fails_with(self, arguments: Sequence[str]) -> bool:
-        """Its script ends by itself then, and says its last word."""
+        """Its script ends by itself then, and writes its end record."""
         return is_batch_script(arguments)
 
 

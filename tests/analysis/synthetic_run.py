@@ -124,6 +124,7 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
         "edge_temperature_c": 45 + gpu,
         "memory_used_bytes": 2000 + gpu,
         "memory_temperature_c": 70 + 2 * gpu,
+        "gpu_fan_speed_percent": 40 + 10 * gpu + (5 if elapsed_s == 25 else 0),
         "thermal_margin_c": 30 - gpu - (1 if elapsed_s == 25 else 0),
         # 3 and 2 kB a second over links, 1 kB a second over PCIe each way.
         "gpu_link_received_bytes": round(3000 * (elapsed_s + 10)),

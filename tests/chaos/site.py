@@ -20,7 +20,7 @@ import yaml
 from tests.slurm import study
 from tests.slurm.cluster import Cluster
 from workflow_lib import cells, results
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import RunPaths
 from workflow_lib.study import load_study
 

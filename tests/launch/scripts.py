@@ -15,7 +15,7 @@ import yaml
 
 from workflow_lib import cells, results
 from workflow_lib.config import Platform
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import Cell
 from workflow_lib.study import Study, load_study
 

@@ -14,8 +14,9 @@ import pytest
 from tests.launch import runs, scripts
 from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch import array, render
-from workflow_lib.launch.schedulers import SubmissionError
+from workflow_lib.launch.owner import array
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.launch.script import render
 from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
 
 
@@ -47,8 +48,6 @@ class Sbatch:
 def sbatch(tmp_path, monkeypatch):
     made = Sbatch(tmp_path)
     monkeypatch.setenv("PATH", str(made.command.parent), prepend=":")
-    # Where this user's processes take turns.
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "turns"))
     return made
 
 
@@ -127,7 +126,7 @@ def test_every_run_is_announced_before_slurm_hears_of_it(rendered, sbatch, tmp_p
     }
 
 
-def test_what_has_a_result_a_job_or_a_last_word_is_left_alone(rendered, sbatch, tmp_path, capsys):
+def test_what_has_a_result_a_job_or_an_end_record_is_left_alone(rendered, sbatch, tmp_path, capsys):
     done, submitted, announced, ended = (rendered(number) for number in (1, 2, 3, 4))
     outcome = OutcomeRecord(Outcome.OUT_OF_MEMORY, "", "5", (), None, None, None, False)
     records.write_json(done.outcome, outcome)
@@ -225,7 +224,7 @@ def test_a_task_runs_its_runs_script_as_it_was_submitted(name, rendered, sbatch,
         *(script,), SLURM_JOB_ID="80", SLURM_ARRAY_JOB_ID="71", SLURM_ARRAY_TASK_ID="2"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    nodes = recorders.module_arguments("python3", "workflow_lib.launch.node")
+    nodes = recorders.module_arguments("python3", "workflow_lib.launch.job.node")
     assert {tuple(each[2:4]) for each in nodes} == {
         (verb, str(some[1].directory)) for verb in ("begin", "wait-for-telemetry", "end")
     }

@@ -259,6 +259,7 @@ int nvmlDeviceGetPowerUsage(void *d, unsigned *out) {
 int nvmlDeviceGetTemperature(void *d, int sensor, unsigned *out) {
     return sensor == 0 ? number32("temperature", d, out) : INVALID_ARGUMENT;
 }
+int nvmlDeviceGetFanSpeed(void *d, unsigned *out) { return number32("fan", d, out); }
 int nvmlDeviceGetMarginTemperature(void *d, unsigned *out) { /* version, then the margin */
     return out[0] == 0x1000008 ? number32("margin", d, out + 1) : INVALID_ARGUMENT;
 }

@@ -46,6 +46,7 @@ H200: Mapping[str, str] = {
     "samples.every": "0.02",
     "temperature": "35",
     "margin": "52",
+    "fan": "63",
     "clock.sm": "1980",
     "clock.memory": "3201",
     "utilisation": "100",

@@ -52,6 +52,7 @@ def test_every_column_is_in_its_unit(node: Node) -> None:
         "memory_temperature_c": "48",
         "edge_temperature_c": "",
         "thermal_margin_c": "52",
+        "gpu_fan_speed_percent": "63",
         "memory_used_bytes": "4294967296000",
         "gpu_link_sent_bytes": "2097152",
         "gpu_link_received_bytes": "1048576",

@@ -39,6 +39,7 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
         ("energy", ["energy_j"]),
         ("used", ["memory_used_bytes"]),
         ("margin", ["thermal_margin_c"]),
+        ("fan", ["gpu_fan_speed_percent"]),
         ("ecc_corrected", ["ecc_corrected_errors"]),
         ("ecc_uncorrected", ["ecc_uncorrected_errors"]),
         ("field_74", ["throttle_power_cap_s"]),
@@ -58,7 +59,7 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
         assert source.missing == dict.fromkeys(columns, "Not Supported")
         read = {**source.read(0, 0.0), **source.read_counters(0, 0.0)}
         assert not read.keys() & set(columns)
-        assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 16 - 1
+        assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 17 - 1
         assert source.errors == {}
 
 

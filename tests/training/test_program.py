@@ -22,7 +22,7 @@ import pytest
 
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.analysis.traces.of_run import analyse_run
-from workflow_lib.launch.outcome import classify
+from workflow_lib.launch.end.outcome import classify
 from workflow_lib.records import (
     STEPS,
     Data,
@@ -194,7 +194,7 @@ def two_ranks_at_work(paths, **environment):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    watched = [sys.executable, "-m", "workflow_lib.launch.rank", str(paths.directory)]
+    watched = [sys.executable, "-m", "workflow_lib.launch.job.rank", str(paths.directory)]
     ranks = [
         subprocess.Popen(
             [*watched, *command(1, paths.cell)[1:]],

@@ -95,7 +95,11 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
     [
         ("rules/run.smk", "2>&1 | tee {log:q}", "2>&1 |  tee {log:q}"),
         ("envs/workflow.yaml", "python=3.12", "python=3.13"),
-        ("workflow_lib/launch/templates/job.sh.j2", "# One process beside", "# A process beside"),
+        (
+            "workflow_lib/launch/script/templates/job.sh.j2",
+            "# One process beside",
+            "# A process beside",
+        ),
         ("profiles/local/config.yaml", "# Other cells", "# The other cells"),
     ],
 )
@@ -190,7 +194,7 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout):
     (run,) = checkout.runs().values()
     assert json.loads(run.failure.read_text())["outcome"] == "cancelled"
     (log,) = checkout.directory.glob("results/logs/run/*/*/*/run1.log")
-    assert "asked that job" in log.read_text()
+    assert "cancelled job" in log.read_text()
 
 
 def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):

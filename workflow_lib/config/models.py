@@ -15,19 +15,19 @@ _ROTARY_BASE = 500_000.0
 
 
 class Published(Strict):
-    """A figure to check a definition against, and where it was published."""
+    """A number to check a definition against, and where it was published."""
 
     parameters: PositiveFloat
     """All parameters of the model, embeddings included."""
     source: Text
-    """Where the figure was published."""
+    """Where the number was published."""
 
 
 class ModelSpec(Strict):
     """``config/models/<name>.yaml``: a decoder's dimensions; see records.Model."""
 
     description: Text
-    """One line on the model, with its source."""
+    """One line on the model, and where its dimensions were published."""
     family: Literal["gpt", "llama", "mixtral"]
     """GPT-3 style, Llama-3 style, or Llama-3 style with experts."""
     layers: PositiveInt
@@ -35,7 +35,7 @@ class ModelSpec(Strict):
     hidden_size: PositiveInt
     """Width of the residual stream."""
     ffn_hidden_size: PositiveInt
-    """Width of the feed-forward part, or of one expert."""
+    """Width of the feed-forward network, or of one expert."""
     attention_heads: PositiveInt
     """Query heads."""
     kv_heads: PositiveInt

@@ -10,7 +10,7 @@ from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict
 
 #: rates that the sampler keeps up with
 SLOWEST_HZ, FASTEST_HZ = 1.0, 50.0
-#: a shorter turn of a rate holds too few steps, and no power that can be trusted
+#: a shorter block holds too few steps, and no power that can be trusted
 SHORTEST_BLOCK_S = 5.0
 
 
@@ -53,10 +53,10 @@ class Protocol(Strict):
     sample_rate_hz: Rate | None = None
     """Rate of GPU samples; required unless interleaved_rates_hz is given."""
     interleaved_rates_hz: tuple[RateOrNone, ...] = Field(default=(), strict=False)
-    """To measure what sampling costs: 2 to 8 rates that take turns within each run, 0 (nothing is
-    read) among them, the others 1 to 50. Such runs have no energy."""
+    """To measure what sampling costs: 2 to 8 rates that alternate within each run, a block each; 0
+    (nothing is read) among them, the others 1 to 50. Such runs have no energy."""
     block_s: Annotated[float, Field(ge=SHORTEST_BLOCK_S)] | None = None
-    """How long each turn of an interleaved rate lasts, s; required with interleaved_rates_hz."""
+    """How long a block lasts, in which the rate is kept, s; required with interleaved_rates_hz."""
     cool_down: CoolDown | None = None
     """Wait for cool GPUs before the idle baseline; null starts as warm as the last run left."""
     profiled_steps: Annotated[int, Field(ge=0)] = 0
@@ -64,13 +64,13 @@ class Protocol(Strict):
     leaves a Kineto trace for each rank; 0 profiles nothing. No part of the cell."""
 
     @model_validator(mode="after")
-    def _one_rate_or_turns(self) -> Protocol:
+    def _one_rate_or_several(self) -> Protocol:
         rates = self.interleaved_rates_hz
         if bool(rates) == (self.sample_rate_hz is not None):
             raise ValueError("give either sample_rate_hz or interleaved_rates_hz")
         if bool(rates) != (self.block_s is not None):
             raise ValueError(
-                "interleaved_rates_hz needs block_s, how long each rate lasts"
+                "interleaved_rates_hz needs block_s, how long each rate is kept"
                 if rates
                 else "block_s is only for interleaved_rates_hz; leave it out"
             )

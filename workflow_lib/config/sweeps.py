@@ -54,7 +54,7 @@ class TrainingAxes(Strict):
     """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
     generation). pretrain unless given."""
     sequence_parallel: Axis[StrictBool] | None = None
-    """With tp above 1, cut the sequence between the tensor-parallel parts. true unless given."""
+    """With tp above 1, cut the sequence between tensor-parallel ranks. true unless given."""
     compile: Axis[StrictBool] | None = None
     """Compile layers with torch.compile. false unless given."""
     routing: Axis[records.Routing] | None = None
@@ -69,7 +69,8 @@ class TrainingAxes(Strict):
     model's sequence_length. 128 unless given."""
 
 
-#: what options are where neither the sweep nor the block says; those not here must be given
+#: what options are where neither the sweep nor the entry of its matrix says; those that are not
+#: here must be given
 OPTION_DEFAULTS: Mapping[str, Any] = {
     "backend": "auto",
     "workload": "pretrain",
@@ -82,11 +83,11 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-class Block(TrainingAxes):
-    """One block of a sweep's matrix: the product of its axes, for each platform and model."""
+class MatrixEntry(TrainingAxes):
+    """An entry of a sweep's matrix: the product of its axes, for each platform and model."""
 
     platforms: Axis[str] | None = None
-    """Those of the sweep's platforms that the block is for; all unless given."""
+    """Those of the sweep's platforms that the entry is for; all unless given."""
     models: Axis[str]
     """Names of models."""
     gpus: Axis[StrictPositive] | None = None
@@ -107,7 +108,7 @@ class Block(TrainingAxes):
     """The node's GPU of each local rank; local rank i uses GPU i unless given."""
 
     @model_validator(mode="after")
-    def _one_rest(self) -> Block:
+    def _one_rest(self) -> MatrixEntry:
         if self.pp == "rest" and self.dp == "rest":
             raise ValueError("only one of pp and dp can be rest; give the other a number")
         return self
@@ -150,19 +151,19 @@ class SweepSpec(Strict):
     protocol: Protocol
     """How each run is measured."""
     training: TrainingAxes
-    """Training options that every block inherits."""
-    matrix: tuple[Block, ...] = Field(min_length=1, strict=False)
-    """The blocks whose cells make up the sweep."""
+    """Training options that every entry of the matrix inherits."""
+    matrix: tuple[MatrixEntry, ...] = Field(min_length=1, strict=False)
+    """The entries whose cells make up the sweep."""
     exclude: tuple[Exclusion, ...] = Field(default=(), strict=False)
     """Cells to leave out."""
 
     @model_validator(mode="after")
     def _options_complete(self) -> SweepSpec:
-        for number, block in enumerate(self.matrix, start=1):
+        for number, entry in enumerate(self.matrix, start=1):
             for option in TrainingAxes.model_fields:
-                given = (getattr(block, option), getattr(self.training, option))
+                given = (getattr(entry, option), getattr(self.training, option))
                 if given == (None, None) and option not in OPTION_DEFAULTS:
                     raise ValueError(
-                        f"{option} is given neither in training nor in block {number} of matrix"
+                        f"{option} is given neither in training nor in entry {number} of matrix"
                     )
         return self

@@ -49,7 +49,7 @@ def _positive(text: str) -> int:
 
 def _render(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells, results
-    from workflow_lib.launch import render
+    from workflow_lib.launch.script import render
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
@@ -81,17 +81,20 @@ def _render(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from workflow_lib.launch import interruption, seeing_to
+    from workflow_lib.launch import interruption
+    from workflow_lib.launch.owner import rule_run
 
-    with interruption.heeded():
-        if seeing_to.see_to(arguments.directory, arguments.scheduler) is None:
+    with interruption.sigint_noted():
+        if rule_run.run(arguments.directory, arguments.scheduler) is None:
             return 0
         return INTERRUPTED if interruption.is_asked() else 1
 
 
 def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells, records, results
-    from workflow_lib.launch import array, render, schedulers
+    from workflow_lib.launch.owner import array
+    from workflow_lib.launch.schedulers.refusals import SubmissionError
+    from workflow_lib.launch.script import render
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
@@ -105,7 +108,7 @@ def _array(arguments: argparse.Namespace) -> int:
         ]
         array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
     except (
-        *(ConfigError, render.RenderError, schedulers.SubmissionError, records.RecordError),
+        *(ConfigError, render.RenderError, SubmissionError, records.RecordError),
         OSError,
     ) as error:
         return _fail(error)

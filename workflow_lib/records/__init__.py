@@ -16,7 +16,7 @@ A run's directory, in the order in which its files appear::
     telemetry/<node>-counters.csv   energy, throttle times, links: each on a period of its own
     telemetry/<node>-power.csv   the driver's own, finer samples of power
     telemetry/<node>-events.csv  Xid and ECC events
-    telemetry/<node>-blocks.csv  what each rate cost, where rates take turns
+    telemetry/<node>-blocks.csv  what each block of a rate cost, where rates alternate
     telemetry/<node>-host.csv   one row a second: CPU, memory, network
     telemetry/<node>-end.json   counts, when the sampler ended in order
     cool-down.json          how long the job waited for cool GPUs, where it was asked to

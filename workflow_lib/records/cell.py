@@ -369,16 +369,21 @@ class Telemetry:
     interleaved_rates_hz: Annotated[
         tuple[float, ...],
         Axis(
-            "rates that take turns, for what sampling costs training; null where the rate is "
-            "sample_rate_hz throughout",
+            "rates that alternate within the run, a block each, for what sampling costs training; "
+            "null where the rate is sample_rate_hz throughout",
             "protocol",
             "Hz",
-            label="rates in turn",
+            label="alternating rates",
         ),
     ] = ()
     block_s: Annotated[
         float,
-        Axis("how long each turn of these rates lasts; 0 without", "protocol", "s", label="a turn"),
+        Axis(
+            "how long a block lasts, in which a rate is kept; 0 without",
+            "protocol",
+            "s",
+            label="block",
+        ),
     ] = 0.0
     cool_down_to_c: Annotated[
         float | None,

@@ -70,6 +70,7 @@ GPU_COUNTERS = columns(
     ("memory_temperature_c", float, "°C", "memory temperature"),
     ("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge"),
     ("thermal_margin_c", float, "°C", "how far the core is below the temperature of slowdown"),
+    ("gpu_fan_speed_percent", int, "%", "the GPU's own fan, of its full speed", LATER),
     ("memory_used_bytes", int, "B", "device memory in use"),
     ("gpu_link_received_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
     ("gpu_link_sent_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
@@ -101,7 +102,7 @@ GPU_EVENTS = columns(
     ("code", int, "", "of an xid its number, else empty"),
 )
 
-#: telemetry/<node>-blocks.csv, where the sampler's rate changes in turns
+#: telemetry/<node>-blocks.csv, where sampling rates alternate
 SAMPLER_BLOCKS = columns(
     ("started_unix_s", float, "s", "wall clock of the node when the block began"),
     ("ended_unix_s", float, "s", "and when it ended"),

@@ -147,5 +147,5 @@ def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
     return kind(**values)
 
 
-#: asked for each of a board's hundreds of jobs
+#: asked for each of hundreds of jobs in flight
 _hints = functools.cache(typing.get_type_hints)

@@ -95,7 +95,7 @@ class JobRecord:
 
 @dataclass(frozen=True)
 class EndedRecord:
-    """``ended.json``: the job's own last word."""
+    """``ended.json``: the job's own end record."""
 
     job_id: str
     nodes: tuple[str, ...]

@@ -142,7 +142,7 @@ class RunPaths:
         return self.telemetry / f"{node}-events.csv"
 
     def sampler_blocks(self, node: str) -> Path:
-        """Only where the sampler's rate changes in turns."""
+        """Only where sampling rates alternate."""
         return self.telemetry / f"{node}-blocks.csv"
 
     def host_samples(self, node: str) -> Path:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 00bbcf9451b8cbe7321e3e5b82ec41fb697c9f9bc7658b74befcdddaa6ab683d
+# sha256 of all lines below: e4b35ae60f450e17d46f8c57432cf91f99a4f7e14cc12fc6ba3bb8a1d66724b7
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -56,7 +56,7 @@ on_every_gpu=(
     "$python"
 )
 each_rank=(
-    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell"
 )
 # One process beside this script.
@@ -90,8 +90,8 @@ finish() {
         wait "$telemetry"
         telemetry_exit=$?
     fi
-    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
-        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+    "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
+        --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM INT
@@ -99,7 +99,7 @@ trap 'stage=time_limit; exit 140' USR2
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
-"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+"${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
@@ -110,7 +110,7 @@ stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
 telemetry=$!
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }

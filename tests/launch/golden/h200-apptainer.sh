@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 1dd87aa75ddc07318be7bb1a428fbcf241f4a9c70d6880dceaddbcbd8ed31aac
+# sha256 of all lines below: 655c11bb1dd7029d48563de63c00e486b602fc551006feac5068cfdbfacb5221
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -77,7 +77,7 @@ on_every_gpu=(
     "${container[@]}" "$python"
 )
 each_rank=(
-    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell"
 )
 # One process beside this script.
@@ -111,8 +111,8 @@ finish() {
         wait "$telemetry"
         telemetry_exit=$?
     fi
-    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
-        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+    "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
+        --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM INT
@@ -120,7 +120,7 @@ trap 'stage=time_limit; exit 140' USR2
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
-"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+"${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
@@ -131,14 +131,14 @@ stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
 telemetry=$!
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
 helper=
 
 stage=cool_down
-"${here[@]}" -m workflow_lib.launch.node cool-down "$run_directory" --process "$telemetry" &
+"${here[@]}" -m workflow_lib.launch.job.node cool-down "$run_directory" --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
 helper=

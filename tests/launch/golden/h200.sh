@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c5b3cf4465b3239988e8c4e2f8d5c56f6a33f3c98fffd57fb36bc47f159d79f6
+# sha256 of all lines below: 9a8b256ff2cfa5ad78802651085bc855c43a4834f2e9dce8384cccd69316ba1c
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -56,7 +56,7 @@ on_every_gpu=(
     "$python"
 )
 each_rank=(
-    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell"
 )
 # One process beside this script.
@@ -90,8 +90,8 @@ finish() {
         wait "$telemetry"
         telemetry_exit=$?
     fi
-    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
-        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+    "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
+        --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM INT
@@ -99,7 +99,7 @@ trap 'stage=time_limit; exit 140' USR2
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
-"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+"${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
@@ -110,7 +110,7 @@ stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
 telemetry=$!
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 1acb3d385e6e050de0117b1a17c0df0bbba4da80003527a5f44ef12dae01a492
+# sha256 of all lines below: 5f9681cbf5d107cdf487f9d3943aaa8605d39f89ec2c09675002be51362e5f8a
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -37,7 +37,7 @@ on_every_gpu=(
     "$python" -m torch.distributed.run --standalone --nproc-per-node=2
 )
 each_rank=(
-    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell" --tokens /srv/triptych/results/data/python-sources/tokens.json
 )
 # Of two dollar signs torch.distributed.run makes one, and of some words behind one a number.
@@ -73,8 +73,8 @@ finish() {
         wait "$telemetry"
         telemetry_exit=$?
     fi
-    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
-        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+    "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
+        --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM INT
@@ -82,7 +82,7 @@ trap 'stage=time_limit; exit 140' USR2
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
-"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+"${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler local <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
@@ -93,7 +93,7 @@ stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
 telemetry=$!
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }

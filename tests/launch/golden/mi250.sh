@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: cb66e5d0837bd0b3ee89e3d393e4e800981ec9a723bf521ee04e0ce1bfd35fa7
+# sha256 of all lines below: b6ae0c6fca0320b31bd3ee41fa4c419682758c49939553140b0fb080738fb1ce
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -56,7 +56,7 @@ on_every_gpu=(
     "$python"
 )
 each_rank=(
-    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell"
 )
 # One process beside this script.
@@ -90,8 +90,8 @@ finish() {
         wait "$telemetry"
         telemetry_exit=$?
     fi
-    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
-        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+    "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
+        --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM INT
@@ -99,7 +99,7 @@ trap 'stage=time_limit; exit 140' USR2
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
-"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+"${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
@@ -110,7 +110,7 @@ stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
 telemetry=$!
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }

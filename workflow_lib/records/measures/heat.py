@@ -71,6 +71,16 @@ MEASURES: tuple[Measure, ...] = (
         over="min",
     ),
     Measure(
+        "gpu_fan_speed_peak_share",
+        "",
+        "highest reading of a GPU's own fan, of its full speed; of a run, of any GPU",
+        "Fan of a GPU, peak",
+        ("% of full speed", 100.0),
+        sensor="other",
+        reading=Reading("counters", "gpu_fan_speed_percent", "peak", 0.01),
+        over="max",
+    ),
+    Measure(
         "inlet_temperature_mean_c",
         "°C",
         "air at the node's inlet; of a run, mean over its nodes",

@@ -38,9 +38,9 @@ from workflow_lib.report.page.watching import (
     overhead_lines,
     steadiness,
     steady_state,
-    systematic_error,
     trained_unwatched,
 )
+from workflow_lib.report.systematic_error import systematic_error
 
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address

@@ -1,6 +1,4 @@
-"""What the page says of the watching itself: how wrong energies may be, whether a run was steady,
-and what sampling cost.
-"""
+"""What the page says of the watching itself: whether a run was steady, and what sampling cost."""
 
 from __future__ import annotations
 
@@ -13,20 +11,6 @@ from workflow_lib.records import Outcome
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.words import counted
-
-
-def systematic_error(runs: Iterable[Row]) -> str:
-    """The systematic error of the sensors behind the runs' energies: "±6 % (NVIDIA H200)".
-
-    It is empty where no run has an energy that was measured: what is simulated has no sensor.
-    """
-    found: dict[str, set[str]] = {}
-    for run in runs:
-        if run["energy_j"] is not None and not run["simulated"]:
-            share = run["energy_systematic_share"]
-            size = "unknown size" if share is None else f"±{100 * share:g} %"
-            found.setdefault(size, set()).add(run["gpu_name"] or "unnamed GPU")
-    return ", ".join(f"{size} ({'; '.join(sorted(found[size]))})" for size in sorted(found))
 
 
 @dataclass(frozen=True)

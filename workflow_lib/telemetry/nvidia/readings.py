@@ -18,18 +18,19 @@ THROTTLE_COLUMNS = (
 _PCIE_COLUMNS = ("pcie_sent_bytes", "pcie_received_bytes")
 _NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
 
-#: Columns that one call fills → seconds between its calls, with the CPU time that a call costs on
-#: H200 (driver 580.159). What is not here costs microseconds and is read at every tick. Of a GPU
-#: these cost 0.35 ms in a second, where the driver's samples of power cost 0.6 ms.
+#: Columns that one call fills → seconds between its calls. What each costs, and is new how often,
+#: is in docs/explanation/measurement.md. What is not here costs microseconds and is read at every
+#: tick.
 PERIODS_S: dict[tuple[str, ...], float] = {
-    ("energy_j",): 20.0,  # 4.2 ms
-    THROTTLE_COLUMNS: 20.0,  # 1.0 ms; advances in steps of 0.1 s
-    ("power_instant_w",): 10.0,  # 0.03 ms idle, up to 1.6 ms under load
-    ("memory_temperature_c",): 10.0,  # 0.03 ms idle, up to 2 ms under load
-    ("thermal_margin_c",): 30.0,  # 1.4 ms
-    _NVLINK_COLUMNS: 15.0,  # 1.9 ms
-    ("memory_used_bytes",): 10.0,  # 0.03 ms, but it hardly changes
-    _PCIE_COLUMNS: 10.0,  # 0.7 ms; goes round every 4 GiB
+    ("energy_j",): 20.0,
+    THROTTLE_COLUMNS: 20.0,
+    ("power_instant_w",): 10.0,
+    ("gpu_fan_speed_percent",): 10.0,
+    ("memory_temperature_c",): 10.0,
+    ("thermal_margin_c",): 30.0,
+    _NVLINK_COLUMNS: 15.0,
+    ("memory_used_bytes",): 10.0,  # it hardly changes
+    _PCIE_COLUMNS: 10.0,  # goes round every 4 GiB
     ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
     ("ecc_uncorrected_errors",): 30.0,
 }
@@ -93,6 +94,7 @@ def counter_polls(
             ("power_instant_w",),
             fields.fields_reader(nvml, handle, (fields.POWER_INSTANT,), lambda mw: mw / 1e3),
         ),
+        (("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
         (
             ("memory_temperature_c",),
             fields.fields_reader(nvml, handle, (fields.MEMORY_TEMPERATURE,)),

@@ -2,7 +2,7 @@
 
 What each call costs was measured on H200; by it, readings are made at every tick or on periods of
 their own (``readings``). Nothing here blocks: no PCIe throughput (21 ms a direction), no
-process list, no fans.
+process list.
 """
 
 from __future__ import annotations

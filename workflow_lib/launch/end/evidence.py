@@ -1,0 +1,63 @@
+"""All that a run's end is judged from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_lib import records
+from workflow_lib.launch.end import gpu_faults, rank_ends
+from workflow_lib.launch.end.gpu_faults import GpuFault
+from workflow_lib.launch.end.rank_ends import RankEnds
+from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run left, and what the scheduler says of its job."""
+
+    paths: RunPaths
+    #: the job's end record, where it left one that can be read
+    ended: EndedRecord | None
+    #: the job's state as the scheduler has it; null where it says nothing
+    state: JobState | None
+    job_id: str | None
+    ranks: RankEnds
+    #: the likeliest cause first
+    faults: tuple[GpuFault, ...]
+    #: records that could not be read, and why
+    damaged: tuple[str, ...]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the job did all that it had to do."""
+        ended = self.ended
+        return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
+
+    def fault_of(self, node: str) -> GpuFault | None:
+        """The likeliest of a node's faults, where its GPUs had any."""
+        return next((fault for fault in self.faults if fault.node == node), None)
+
+
+def gather(paths: RunPaths, state: JobState | None) -> Evidence:
+    """Read what the run left.
+
+    Raises records.RecordError where its ``job.json`` cannot be read.
+    """
+    unread: list[str] = []
+    try:
+        ended = records.read_if_there(paths.ended, EndedRecord)
+    except records.RecordError as error:
+        ended = None
+        unread.append(str(error))
+    job = records.read_if_there(paths.job, JobRecord)
+    ranks = rank_ends.read(paths)
+    faults, unread_events = gpu_faults.find(paths)
+    return Evidence(
+        paths=paths,
+        ended=ended,
+        state=state,
+        job_id=ended.job_id if ended else (job.job_id if job else None),
+        ranks=ranks,
+        faults=tuple(faults),
+        damaged=(*unread, *ranks.damaged, *unread_events),
+    )
