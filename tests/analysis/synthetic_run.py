@@ -51,6 +51,14 @@ LACKING = {
     "steady": TOO_SHORT,
     "steady_from_step": TOO_SHORT,
     "cool_down_s": "the sweep's protocol has no cool_down",
+    "dropped_choices_share": "a dense model has no router",
+    **dict.fromkeys(
+        ("at_power_limit_share", "at_power_limit_burst_s"),
+        "node1 GPU 0: power readings are means over too long to show bursts",
+    ),
+    "energy_systematic_share": (
+        "no error of the sensors of NVIDIA H200 against a meter has been published"
+    ),
 }
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py
@@ -146,6 +154,7 @@ def host_sample(elapsed_s: float) -> dict[str, Any]:
         "infiniband_sent_bytes": 1000 * (elapsed_s + 10),
         "inlet_temperature_c": 20 + 2 * peak,
         "fan_speed_rpm": 6000 + 600 * peak,
+        "other_jobs": 2 * peak,
     }
 
 
@@ -157,11 +166,19 @@ class Run:
     outcome: Outcome = Outcome.COMPLETED
     nodes: tuple[str, ...] = ("node1",)
     gpus_per_node: int = 2
+    #: as ranks and as the sampler call it
     device_name: str = "NVIDIA H200"
+    gpu_name: str = "NVIDIA H200"
+    #: rank → the UUID of its GPU, where ranks tell it
+    rank_uuids: Mapping[int, str] = field(default_factory=dict)
     on_cpu: bool = False
     simulated: bool = False
     #: whether the driver says which GPUs these are
     identified: bool = True
+    #: as samplers list GPUs that the job does not have
+    other_gpus: Sequence[Mapping[str, Any]] = ()
+    #: GPU → its enforced power limit, where that is not 700 W
+    power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
     edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
     #: the same of a node's own samples
@@ -171,6 +188,8 @@ class Run:
     counted_at: Callable[[float], bool] = lambda elapsed_s: True
     period_s: float = 0.5
     step_tokens: int = 32
+    #: rank → choices that its routers made in a step, and those that were dropped
+    choices: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     #: of inference: from a step's start to the end of rank 1's prefill; rank 0's is 1 s shorter
     prefill_s: float | None = None
 
@@ -191,12 +210,17 @@ class Run:
     def write_telemetry(self, paths: RunPaths, node: str) -> None:
         """Write a node's telemetry alone."""
         gpus = tuple(
-            {"name": "NVIDIA H200", "uuid": f"GPU-{node}-{gpu}" if self.identified else None}
+            {
+                "name": self.gpu_name,
+                "uuid": f"GPU-{node}-{gpu}" if self.identified else None,
+                "power_limit_w": self.power_limits_w.get(gpu, 700.0),
+                "sm_clock_max_mhz": 2000,
+            }
             for gpu in range(self.gpus_per_node)
         )
         start = TelemetryStart(
             node, "simulated" if self.simulated else "nvidia", self.simulated, START - 10,
-            1 / self.period_s, gpus, self.missing,
+            1 / self.period_s, gpus, self.missing, tuple(self.other_gpus),
         )  # fmt: skip
         write_json(paths.telemetry_start(node), start)
         ticks = range(round(60 / self.period_s) + 1)
@@ -221,6 +245,7 @@ class Run:
         place = RankRecord(
             rank, self.nodes[rank // per_node], None if self.on_cpu else rank % per_node,
             self.device_name, 0, 0, rank, 0, 100, 1, START + rank,
+            gpu_uuid=self.rank_uuids.get(rank),
         )  # fmt: skip
         write_json(paths.rank(rank), place)
         rows = [
@@ -236,6 +261,10 @@ class Run:
                 "loss": 3.0 - step if rank == 0 and self.prefill_s is None else None,
                 "tokens": self.step_tokens,
                 "memory_peak_bytes": 1000 + 100 * rank,
+                "memory_reserved_bytes": None if self.on_cpu else 1500 + 100 * rank,
+                "memory_used_bytes": None if self.on_cpu else 4 * 10**8 + 10**8 * (step == rank),
+                "expert_choices": self.choices.get(rank, (None, None))[0],
+                "dropped_choices": self.choices.get(rank, (None, None))[1],
             }
             for step in range(3)
         ]

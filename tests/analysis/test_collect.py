@@ -40,6 +40,7 @@ def planned(name: str, repeats: int = 1, reason: str = "") -> dict[str, Any]:
         "sweeps": "all",
         "repeats": repeats,
         "memory_per_gpu_bytes": 1e9,
+        "memory_used_per_gpu_bytes": 1.1e9,
         "step_time_s": 1.0,
         "gpu_hours": 1.0,
         "time_limit_min": 10,
@@ -250,7 +251,9 @@ def test_a_summary_without_overhead_is_of_an_older_version(tmp_path: Path) -> No
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
     del summary["overhead"]
     write_json(paths.summary, summary)
-    with pytest.raises(RecordError, match="expected an object of run, gpus, nodes, overhead"):
+    with pytest.raises(
+        RecordError, match="expected an object of run, gpus, unused_gpus, nodes, overhead"
+    ):
         tables(tmp_path, [row])
 
 
@@ -308,7 +311,7 @@ def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path
     for row in plan:
         write_run(tmp_path, row, 1, Run())
     tables(tmp_path, plan)
-    names = ("runs", "cells", "gpus", "overhead", "steps", "series", "kernels", "traces")
+    names = ("runs", "cells", "gpus", "unused_gpus", "overhead", "steps", "series", "kernels")
     first = [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names]
     tables(tmp_path, plan[::-1])
     assert [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names] == first

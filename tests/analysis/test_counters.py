@@ -269,15 +269,21 @@ def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
-    [("amd", "no error of these sensors (amd)"), ("simulated", "no sensor that could be wrong")],
+    ("changes", "reason"),
+    [
+        (
+            {"source": "amd", "gpus": [{"name": "AMD Instinct MI300X"}] * 2},
+            "no error of the sensors of AMD Instinct MI300X against a meter has been published",
+        ),
+        ({"source": "simulated", "simulated": True}, "no sensor that could be wrong"),
+    ],
 )
-def test_the_systematic_error_is_stated_where_one_was_published(
-    tmp_path: Path, source: str, reason: str
+def test_no_systematic_error_is_stated_where_none_was_published(
+    tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
     paths = Run().write(tmp_path / "run1")
     start = json.loads(paths.telemetry_start("node1").read_text(encoding="utf-8"))
-    write_json(paths.telemetry_start("node1"), {**start, "source": source})
+    write_json(paths.telemetry_start("node1"), {**start, **changes})
     row, _, _ = reduced(paths)
     assert row["energy_systematic_share"] is None
     assert reason in json.loads(row["missing_reasons"])["energy_systematic_share"]

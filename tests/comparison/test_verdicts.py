@@ -95,6 +95,32 @@ def test_efficiencies_must_differ_by_more_than_their_sensors_may_be_off():
     )
 
 
+def limited(*of_sides):
+    """The words and the column of a step time, of sides whose GPUs have these power limits."""
+    sides = []
+    for platform, limits, times in zip(("h200", "h100"), of_sides, (MORE, REFERENCE), strict=True):
+        cell = known(platform)
+        by_run = {(cell["cell"], run): limits for run in (1, 2, 3)} if limits else {}
+        sides.append(side(platform, measured(cell, step_time_s=times), limits_w=by_run))
+    found = rows(layout_pairs(sides[0].cells, sides[1].cells), *sides)
+    table(found, COMPARISON)
+    row = next(row for row in found if row["measure"] == "step_time_s")
+    return row["in_words"], row["power_limits"]
+
+
+def test_other_power_limits_are_named_beside_each_comparison():
+    all_alike = (700.0,) * 4
+    words, column = limited(all_alike, all_alike)
+    assert "power limit" not in words
+    assert column is None
+    # One GPU of four at 400 W.
+    words, column = limited(all_alike, (400.0, 700.0, 700.0, 700.0))
+    assert column == "power limits: 700 W in h200, 400 W (1), 700 W (3) in h100"
+    assert words.endswith(f"; {column}")
+    assert limited(all_alike, ())[1] == "power limits: 700 W in h200, unknown in h100"
+    assert limited((), ())[1] is None
+
+
 SAME = ("GPU-1", "GPU-2")
 
 

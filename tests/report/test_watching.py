@@ -223,3 +223,55 @@ def test_what_completed_runs_could_not_measure_is_told_once_a_reason(tmp_path: P
     text = build(tmp_path, [Planned(measures=one), Planned("tp4", measures=lacking("mfu_6n"))]).text
     # Training has no prefill, for which no reason is worth a word.
     assert "no peak is known mfu_6n, mfu_causal (1 run) 2" in text
+
+
+def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(tmp_path: Path) -> None:
+    # As four pipeline stages on H200 did: 579 of 700 W.
+    odd = {
+        "throttle_power_share": 0.985,
+        "power_of_limit_share": 0.827,
+        "at_power_limit_share": 0.31,
+        "at_power_limit_burst_s": 0.124,
+        "capped_clock_share": 0.78,
+    }
+    text = build(tmp_path / "odd", [Planned(measures=odd)]).text
+    assert (
+        "at the cap for 98.5 % of time; draws 82.7 % of the limit; power is within 5 % of the "
+        "limit for 31.0 % of time, 124 ms at a time; the SM clock is at 78.0 % of the highest "
+        "while capped"
+    ) in text
+
+    reason = "node1 GPU 0: power readings are means over too long to show bursts"
+    names = ("at_power_limit_share", "at_power_limit_burst_s")
+    unknown = odd | dict.fromkeys(names) | {"missing_reasons": json.dumps({names[0]: reason})}
+    text = build(tmp_path / "unknown", [Planned(measures=unknown)]).text
+    assert f"whether it is capped in bursts is not known: {reason};" in text
+
+    for number, other in enumerate(({"power_of_limit_share": 0.99}, {"throttle_power_share": 0.5})):
+        text = build(tmp_path / str(number), [Planned(measures=odd | other)]).text
+        assert "At the power cap nearly always" not in text
+
+
+def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
+    idle = [
+        {
+            "node": "node1",
+            "gpu": gpu,
+            "watched": watched,
+            "power_mean_w": power,
+            "missing_reasons": "{}",
+        }
+        for gpu, power, watched in ((4, 71.4, True), (5, None, True), (6, 69.0, False))
+    ]
+    cells = [
+        Planned(unused_gpus=idle, measures={"other_jobs_peak": 2.0}),
+        Planned("tp4", measures={"other_jobs_peak": 0.0}),
+    ]
+    text = build(tmp_path, cells).text
+    assert (
+        "tp2-pp16-dp1, run 1, node1: GPU 6 (69.0 W once, before training; not the job's), " in text
+    )
+    assert "GPU 4 (71.4 W), GPU 5 (power unknown)" in text
+    assert text.count("up to 2 other jobs on a node") == 1
+    assert text.count("on a node") == 1 + text.count("Other jobs on a node")
+    assert "energies of whole nodes and of CPUs are theirs as well" in text

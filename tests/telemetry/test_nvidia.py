@@ -127,6 +127,10 @@ def test_only_gpus_that_the_job_sees_are_sampled(node: Node, visible: str) -> No
     node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES=visible)
     assert {(row["gpu"], row["power_w"]) for row in node.rows} == {("0", "698.125")}
     assert [(gpu["uuid"], gpu["index"]) for gpu in node.started.gpus] == [("GPU-bbbb-1", 1)]
+    # The other one is listed with what it draws, though nothing of it is sampled.
+    (other,) = node.started.other_gpus
+    assert (other["index"], other["power_w"], other["name"]) == (0, 79.483, "NVIDIA H200")
+    assert other["uuid"].startswith("GPU-aaaa")
 
 
 def test_too_few_gpus_are_refused(node: Node) -> None:
@@ -137,8 +141,8 @@ def test_too_few_gpus_are_refused(node: Node) -> None:
 
 
 def test_other_gpus_than_the_platforms_are_refused(node: Node) -> None:
-    node.say(name="NVIDIA H100 80GB HBM3")
-    assert "GPU 0 is 'NVIDIA H100 80GB HBM3'" in node.refusal(CELL)
+    node.say(name="NVIDIA GH200 480GB")
+    assert "of GPU 0 'NVIDIA GH200 480GB' is not H200, which" in node.refusal(CELL)
 
 
 def test_a_gpu_without_power_is_refused(node: Node) -> None:

@@ -54,11 +54,12 @@ _ORDER = {
     "runs": ("cell", "run"),
     "cells": ("cell",),
     "gpus": ("cell", "run", "node", "gpu"),
+    "unused_gpus": ("cell", "run", "node", "watched", "gpu"),
     "nodes": ("cell", "run", "node"),
     "overhead": ("cell", "run", "sample_rate_hz"),
 }
 #: parts of a run's summary that are rows of the tables of these names
-_PARTS = ("gpus", "nodes", "overhead")
+_PARTS = ("gpus", "unused_gpus", "nodes", "overhead")
 
 
 @dataclass

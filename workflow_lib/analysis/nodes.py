@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import counted_energies, spans_of
+from workflow_lib.analysis.counters import NOT_COUNTED, counted_energies, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
     LINK_COUNTERS,
@@ -20,8 +20,10 @@ from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.known import Known, Values, known, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
+from workflow_lib.analysis.unused_gpus import rows_of_others, unused_row
 from workflow_lib.records import Hardware, measures
 from workflow_lib.records.measures import Reading
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
@@ -44,6 +46,8 @@ class Node:
     compared_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     #: of the same GPUs, for each phase of the steps; where a row lacks energy_j it means nothing
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
+    #: rows of :data:`~workflow_lib.records.UNUSED_GPUS`, less ``cell`` and ``run``
+    unused: tuple[dict[str, Any], ...] = ()
 
 
 def _node_row(node: str, values: Values) -> dict[str, Any]:
@@ -82,6 +86,8 @@ def reduce_nodes(
     counters = ("energy_j", *throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
     spans = spans_of(recordings.counters, counters, window)
     counted = counted_energies(recordings, spans["energy_j"], window)
+    throttled = _throttled(recordings, spans)
+    bursts = throttling.bursts_at_limit(recordings.power, window)
     host = _looks_at_hosts(recordings, window)
     phase_j = {
         phase: _energies_j(recordings, hardware, windows) for phase, windows in phases.items()
@@ -90,18 +96,21 @@ def reduce_nodes(
     nodes = []
     for name, recording in recordings.nodes.items():
         numbers = {gpu: recordings.sensor(name, gpu) for gpu in recording.gpus}
-        rows = tuple(
-            Gpu(
+
+        def of_gpu(gpu: int, recording: Recording = recording) -> Gpu:
+            number = recordings.sensor(recording.node, gpu)
+            return Gpu(
                 gpu,
                 recording,
                 window,
                 {quantity: found[number] for quantity, found in looks.items() if number in found},
                 {counter: found.get(number) for counter, found in spans.items()},
-                counted[number],
+                counted.get(number, NOT_COUNTED),
                 recordings.power_sources.get(number),
-            ).row(hardware)
-            for gpu, number in numbers.items()
-        )
+                throttled.get(number),
+                bursts.get(number, 0),
+            )
+
         reporting = {
             gpu: recording.start.power_sensor(gpu, hardware.gpus_per_package)
             for gpu in recording.gpus
@@ -116,14 +125,34 @@ def reduce_nodes(
         values["sampler_cpu_share"] = _sampler_cpu_share(recording)
         nodes.append(
             Node(
-                rows,
+                tuple(of_gpu(gpu).row(hardware) for gpu in recording.gpus),
                 _node_row(name, values),
                 reporting,
                 {gpu: energies for gpu, energies in compared.items() if energies is not None},
                 {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
+                (
+                    *(unused_row(of_gpu(gpu), hardware) for gpu in recording.unused),
+                    *rows_of_others(recording),
+                ),
             )
         )
     return nodes
+
+
+def _throttled(
+    recordings: Recordings, spans: Mapping[str, Mapping[int, CounterSpan]]
+) -> dict[int, throttling.Counted]:
+    """The shares of time by counters, of all GPUs of the run; of none where one of them has no
+    such: what is sampled and what is counted do not make one figure."""
+    found = {}
+    for sensor in recordings.sensors():
+        counted = throttling.from_counters(
+            {name: spans[name].get(sensor) for name in throttling.COUNTERS}
+        )
+        if counted is None:
+            return {}
+        found[sensor] = counted
+    return found
 
 
 def mean_over_spans(

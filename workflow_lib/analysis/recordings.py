@@ -44,10 +44,15 @@ def _columns(file: measures.File) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+#: power of this share of the limit is taken to be at it: on H200 at the cap, the driver's samples
+#: scatter by 2 %
+AT_LIMIT_SHARE = 0.95
 _FAST, _SLOW = _columns("gpu"), _columns("counters")
 #: what of the fast readings analysis looks at: hours of many nodes are kept at once
 _SAMPLES = ("sensor", "unix_time_s", "power_w", "event_reasons", *_FAST)
 _TIMED = ("unix_time_s", "gpu")
+#: the clock while the power cap holds it down, else 0
+CAPPED_CLOCK = {"capped_clock": pl.col("sm_clock_mhz") * metrics.power_capped()}
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class Recording:
     end: TelemetryEnd | None
     #: GPUs of the node that ranks used, in order
     gpus: tuple[int, ...]
+    #: and those that were read as well, but that no rank used
+    unused: tuple[int, ...]
     #: GPU → Xid events of the driver; null where they were not recorded
     xid_events: Mapping[int, int] | None
     #: column → why none of its values was recorded
@@ -81,7 +88,8 @@ class Recordings:
     #: numbers of sensors of one node
     stride: int
     samples: pl.DataFrame
-    #: ``sensor``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best
+    #: ``sensor``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best; and
+    #: ``at_power_limit``, null where samples average over too long to tell, or no limit is known
     power: pl.DataFrame
     #: sensor → "driver" (its own samples) or "readings", for every GPU that power was read of
     power_sources: Mapping[int, str]
@@ -115,12 +123,14 @@ class Recordings:
     def over_time(self) -> Integrals:
         """The readings of every tick, and ``sample``, which is 1 wherever there is a row."""
         plain = {name: pl.col(name) for name in _FAST}
-        return Integrals(self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS})
+        return Integrals(
+            self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS, **CAPPED_CLOCK}
+        )
 
     @cached_property
     def power_over_time(self) -> Integrals:
-        """:attr:`power`, as ``power_w``."""
-        return Integrals(self.power, {"power_w": pl.col("power_w")})
+        """:attr:`power`, as ``power_w`` and ``at_power_limit``, 0 or 1."""
+        return Integrals(self.power, {name: pl.col(name) for name in ("power_w", "at_power_limit")})
 
     @cached_property
     def slow_over_time(self) -> Integrals:
@@ -145,7 +155,8 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     nodes = [node for node in sorted(used) if node not in unwatched]
     starts = {node: read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes}
     absent = {node: dict(starts[node].missing) for node in nodes}
-    stride = 1 + max((gpu for gpus in used.values() for gpu in gpus), default=0)
+    seen = [range(len(start.gpus)) for start in starts.values()]
+    stride = 1 + max((gpu for gpus in (*used.values(), *seen) for gpu in gpus), default=0)
 
     def read(of: Callable[[str], Path], columns: Sequence[Column]) -> pl.DataFrame:
         files = {node: of(node) for node in nodes}
@@ -161,6 +172,17 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     names = [column.name for column in POWER_SAMPLES]
     files = [paths.power_samples(node) for node in nodes]
     power, sources = best_power(samples, _read_tables(files, POWER_SAMPLES, names, stride))
+    limits = {
+        place * stride + gpu: limit
+        for place, node in enumerate(nodes)
+        for gpu in used[node]
+        if (limit := power_limit_w(starts[node], gpu)) is not None
+        and sources.get(place * stride + gpu) == "driver"
+    }
+    at_limit = pl.col("power_w") >= AT_LIMIT_SHARE * pl.col("sensor").replace_strict(
+        limits, default=None, return_dtype=pl.Float64
+    )
+    power = power.with_columns(at_power_limit=at_limit)
     counters = read(paths.gpu_counters, GPU_COUNTERS)
     host = read(paths.host_samples, HOST_SAMPLES)
     xid_events = _xid_events({node: paths.gpu_events(node) for node in nodes}, absent)
@@ -170,12 +192,19 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
             starts[node],
             read_if_there(paths.telemetry_end(node), TelemetryEnd),
             tuple(used[node]),
+            tuple(gpu for gpu in range(len(starts[node].gpus)) if gpu not in used[node]),
             xid_events.get(node),
             absent[node],
         )
         for node in nodes
     }
     return Recordings(recordings, unwatched, stride, samples, power, sources, counters, host)
+
+
+def power_limit_w(start: TelemetryStart, gpu: int) -> float | None:
+    """A GPU's enforced power limit when its sampler began, as far as the driver tells."""
+    limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
+    return None if limit is None else float(limit)
 
 
 def _read_tables(

@@ -79,7 +79,7 @@ def reduce_run(directory: Path) -> None:
 class Reduced:
     """What a run's raw files come to."""
 
-    #: ``{"run": …, "gpus": …, "nodes": …, "overhead": …}``: a row of RUNS, and rows of the others
+    #: ``run``, a row of RUNS, and rows of ``gpus``, ``unused_gpus``, ``nodes`` and ``overhead``
     summary: dict[str, Any]
     #: of STEP_TIMES; without rows where steps cannot be read
     steps: pl.DataFrame
@@ -94,6 +94,7 @@ class _Parts:
     values: Values = field(default_factory=dict)
     #: rows of these tables, less ``cell`` and ``run``
     gpus: list[dict[str, Any]] = field(default_factory=list)
+    unused_gpus: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
     overhead: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -132,6 +133,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     summary = {
         "run": run_row(cell, run, ended, values, parts.otherwise),
         "gpus": [{**identity, **row} for row in parts.gpus],
+        "unused_gpus": [{**identity, **row} for row in parts.unused_gpus],
         "nodes": [{**identity, **row} for row in parts.nodes],
         "overhead": [{**identity, **row} for row in parts.overhead],
     }
@@ -184,7 +186,6 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     nodes = _nodes(paths, cell, steps, recordings, used)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]
-    sources = [each.start.source for each in recordings.nodes.values()]
     return _Parts(
         values=merged(
             of_steps,
@@ -193,11 +194,12 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             power_values(cell, steps, of_steps, energy, nodes),
             generation_values(cell, steps, energy, nodes),
             {
-                "energy_systematic_share": systematic_share(sources),
+                "energy_systematic_share": systematic_share(list(recordings.nodes.values())),
                 "cool_down_s": cool_down_s(paths, cell),
             },
         ),
         gpus=[row for node in nodes for row in node.gpus],
+        unused_gpus=[row for node in nodes for row in node.unused],
         nodes=[node.row for node in nodes],
         steps=step_rows(cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
         series=series_rows(cell.hardware, steps, recordings),
@@ -256,7 +258,9 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
             ", ".join(sorted({start.source for start in starts})) or None, "no sampler started"
         ),
         "gpu_name": known(_gpu_name(starts), "no sampler recorded the name of a GPU"),
-        "simulated": known(_simulated(starts), "no sampler started"),
+        "simulated": known(
+            any(start.simulated for start in starts) if starts else None, "no sampler started"
+        ),
     }
 
 
@@ -272,16 +276,24 @@ def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
     return ", ".join(sorted(names)) or None
 
 
-def _simulated(starts: Sequence[TelemetryStart]) -> bool | None:
-    return any(start.simulated for start in starts) if starts else None
-
-
 def _used_gpus(paths: RunPaths, steps: Steps) -> dict[str, list[int]]:
-    """Each node's GPUs that a rank used; on CPUs, as many GPUs of the node as it had ranks."""
+    """Each node's GPUs that a rank used, by the sampler's numbers; on CPUs, as many GPUs of the
+    node as it had ranks."""
     used: dict[str, list[int]] = {}
+    starts = {
+        node: read_if_there(paths.telemetry_start(node), TelemetryStart)
+        for node in {rank.node for rank in steps.ranks}
+    }
     for rank in steps.ranks:
-        gpus = used.setdefault(rank.node, [])
-        gpus.append(len(gpus) if rank.gpu is None else rank.gpu)
+        gpus, start, number = used.setdefault(rank.node, []), starts[rank.node], rank.gpu
+        if number is not None and start is not None:
+            number = start.number_of(number, rank.gpu_uuid)
+            if number is None:
+                raise RecordError(
+                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_uuid}, which is none "
+                    f"of the GPUs that {paths.telemetry_start(rank.node)} lists"
+                )
+        gpus.append(len(gpus) if number is None else number)
     for node, gpus in used.items():
         if len(set(gpus)) < len(gpus):
             raise RecordError(f"{paths.steps}: two ranks on node {node} name the same GPU: {gpus}")

@@ -12,7 +12,10 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_files
 from workflow_lib.records import STEPS, Cell, RankRecord, RecordError, RunPaths, read_record
 
-_OPTIONAL = ("loss", "memory_allocated_bytes", "memory_peak_bytes")
+_OPTIONAL = (
+    *("loss", "memory_allocated_bytes", "memory_peak_bytes"),
+    *(column.name for column in STEPS if column.later),
+)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,14 @@ def unknown_error(measure: Measure, found: Shift) -> str:
     )
 
 
+def power_limits(name_a: str, limits_a: str, name_b: str, limits_b: str) -> str:
+    """The GPUs' power limits where they differ: "power limits: 700 W in A, 400 W in B"; else ""."""
+    if limits_a == limits_b:
+        return ""
+    a, b = (limits or "unknown" for limits in (limits_a, limits_b))
+    return f"power limits: {a} in {name_a}, {b} in {name_b}"
+
+
 def fate(a: Row, b: Row, name_a: str, name_b: str) -> str:
     """Of a pair that did not complete on both sides: "only A ran: B out of memory (why)"."""
     if completed(a) != completed(b):

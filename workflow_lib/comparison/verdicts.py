@@ -52,14 +52,24 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
             found.append(_row(pair, a, b, verdict, words))
         else:
             measures = [pair.measure] if pair.measure else COMPARED
+            limits = sentences.power_limits(
+                a.name, a.limits_of(pair.a), b.name, b.limits_of(pair.b)
+            )
             gpus = a.gpus_of(pair.a)
             same_gpus = pair.match == SAME_LAYOUT and bool(gpus) and gpus == b.gpus_of(pair.b)
             found += [
-                _row(pair, a, b, **_compared(each, pair.a, pair.b, a, b, same_gpus))
+                _row(pair, a, b, **_named(_compared(each, pair.a, pair.b, a, b, same_gpus), limits))
                 for each in measures
                 if each.applies(pair.a["workload"])
             ]
     return found
+
+
+def _named(compared: dict[str, Any], limits: str) -> dict[str, Any]:
+    """A comparison, with the power limits named beside it where they differ."""
+    if not limits:
+        return compared
+    return {**compared, "power_limits": limits, "in_words": f"{compared['in_words']}; {limits}"}
 
 
 def _alone(pair: Pair, a: Side, b: Side) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_lib import records, safety
+from workflow_lib import gpu_models, records, safety
 from workflow_lib.config import sbatch
 from workflow_lib.config.fields import GpusOfNode, PositiveFloat, PositiveInt, Ranks, Strict, Text
 from workflow_lib.config.sbatch import (
@@ -18,6 +18,9 @@ from workflow_lib.config.sbatch import (
     SchedulerWord,
 )
 from workflow_lib.records import bounds
+
+#: a peak that is given besides may differ by rounding from the one that is known
+_PEAKS_AGREE = 0.005
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -98,13 +101,16 @@ class Platform(Strict):
     gpus_per_package: GpusOfNode = 1
     """GPUs that share one package and its power sensor: 2 on MI250."""
     gpu: Text | None
-    """Must occur in the GPU name that the driver reports; null where any will do."""
+    """The model of GPU: a key of workflow_lib/gpu_models.py (H100, H100 PCIe, H100 NVL, H200, H200
+    NVL, GH200, A100 SXM, A100 PCIe, MI250), or whole words of the name that the driver reports;
+    null where any will do."""
     gpu_memory_gb: PositiveFloat | None
     """Memory of one GPU, 10⁹ bytes; null where not known beforehand."""
-    peak_bf16_tflops: PositiveFloat | None
-    """Dense bf16 peak of one GPU, TFLOP/s; null gives no MFU, never a guessed one."""
-    peak_fp32_tflops: PositiveFloat | None
-    """Dense fp32 peak of one GPU, TFLOP/s."""
+    peak_bf16_tflops: PositiveFloat | None = None
+    """Dense bf16 peak of one GPU, TFLOP/s, of a model whose peak is not known here. Without one
+    there is no MFU, never a guessed one."""
+    peak_fp32_tflops: PositiveFloat | None = None
+    """The same in fp32."""
     memory_bandwidth_gb_per_s: PositiveFloat | None = None
     """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
     takes."""
@@ -139,6 +145,15 @@ class Platform(Strict):
             raise ValueError("a platform with scheduler slurm needs a partition")
         if self.scheduler == "local" and self.nodes != 1:
             raise ValueError(f"a platform with scheduler local has 1 node, not {self.nodes}")
+        if several := gpu_models.ambiguous(self.gpu):
+            raise ValueError(f"gpu {self.gpu} may be {' or '.join(several)}: say which")
+        for precision, given in (("bf16", self.peak_bf16_tflops), ("fp32", self.peak_fp32_tflops)):
+            peak = gpu_models.peak_flops_per_s(gpu_models.named(self.gpu), precision)
+            if given and peak and abs(given * 1e12 / peak - 1) > _PEAKS_AGREE:
+                raise ValueError(
+                    f"peak_{precision}_tflops is {given:g}, but the dense peak of {self.gpu} is "
+                    f"{peak / 1e12:g}: leave it out, or name another gpu"
+                )
         if len(self.airflow) != self.gpus_per_node:
             raise ValueError(
                 f"airflow has {len(self.airflow)} entries, expected one for each of "

@@ -101,6 +101,7 @@ from workflow_lib.records.tables import (
     PLAN,
     RUNS,
     TABLES,
+    UNUSED_GPUS,
     Table,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
@@ -131,6 +132,7 @@ __all__ = [
     "SUMS",
     "TABLES",
     "TRACES",
+    "UNUSED_GPUS",
     "Backend",
     "Cell",
     "Column",

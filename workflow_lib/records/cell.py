@@ -52,6 +52,10 @@ class Model:
     experts_per_token: Annotated[
         int, Axis("how many experts see a token; 0 in a dense model", "work")
     ] = 0
+    rotary_base: Annotated[
+        float,
+        Axis("base of the rotary positions' frequencies; means nothing to gpt", "work", since=3),
+    ] = 500_000.0
 
     @property
     def padded_vocabulary_size(self) -> int:
@@ -286,6 +290,7 @@ class Data:
             "runs of version 0.1, which did not keep it",
             "work",
             column="data_definition",
+            since=2,
         ),
     ] = None
 
@@ -300,7 +305,7 @@ class Hardware:
     gpu: Annotated[
         str | None,
         Axis(
-            "what the driver's name of each GPU must hold, such as H200; null where any will do",
+            "model of each GPU, or words of its driver's name; null where any will do",
             "place",
             column="gpu_model",
         ),

@@ -33,6 +33,12 @@ COMPARISON = columns(
     ("runs_b", int, "", "completed runs of B's cell"),
     ("simulated", bool, "", "whether GPU readings of either side were simulated"),
     (
+        "power_limits",
+        str,
+        "",
+        "the enforced power limits of both sides' GPUs, where they differ; else null",
+    ),
+    (
         "measure",
         str,
         "",

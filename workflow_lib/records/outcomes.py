@@ -130,6 +130,9 @@ class RankRecord:
     #: as found before the first step, and with all that there is after it; null in records of
     #: earlier versions
     precisions: Precisions | None = None
+    #: of its GPU, as the driver identifies it to CUDA; null on a CPU, on AMD GPUs, and in records
+    #: of earlier versions
+    gpu_uuid: str | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +184,18 @@ class TelemetryStart:
     gpus: tuple[Mapping[str, Any], ...]
     #: column name → why it stays empty on this node
     missing: Mapping[str, str]
+    #: GPUs of the node that the driver lists and the job does not have: index, name, uuid,
+    #: power_limit_w, and power_w, a reading before training; of one it may not read, null
+    other_gpus: tuple[Mapping[str, Any], ...] = ()
+
+    def number_of(self, gpu: int, uuid: str | None) -> int | None:
+        """The sampler's number of the GPU that a rank trained on: that of its UUID, where the rank
+        and the source tell one, else the rank's own number. None where no GPU has the UUID.
+        """
+        known = [str(entry.get("uuid") or "").lower() for entry in self.gpus]
+        if uuid is None or not all(known):
+            return gpu
+        return known.index(uuid.lower()) if uuid.lower() in known else None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
         """The GPU that reports the power of this one's package, as the source found it; the

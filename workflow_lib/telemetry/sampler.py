@@ -132,6 +132,7 @@ class Sampler:
                 sample_rate_hz=self._telemetry.sample_rate_hz,
                 gpus=tuple(source.gpus),
                 missing={**source.missing, **self._host.missing},
+                other_gpus=tuple(source.others),
             ),
         )
 

@@ -30,6 +30,8 @@ class Source(Protocol):
     name: str
     #: "column: message" → how often a reading failed
     errors: Counter[str]
+    #: GPUs that the job does not have, as TelemetryStart.other_gpus has them
+    others: Sequence[Mapping[str, Any]]
 
     @property
     def gpus(self) -> Sequence[Mapping[str, Any]]:
@@ -144,6 +146,7 @@ class PolledSource:
         """
         self.name = name
         self.gpus = gpus
+        self.others: Sequence[Mapping[str, Any]] = ()
         self.errors: Counter[str] = Counter()
         self._failures: tuple[type[Exception], ...] = (UnreadableError, *failures)
         reasons: list[dict[str, str]] = []

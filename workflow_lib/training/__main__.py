@@ -174,6 +174,7 @@ def _run(
         parameters=engine.parameters,
         pid=os.getpid(),
         started_unix_s=started,
+        gpu_uuid=device.uuid,
     )
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)
     if isinstance(engine, GenerationEngine):

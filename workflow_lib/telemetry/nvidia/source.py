@@ -123,6 +123,11 @@ class NvidiaSource(PolledSource):
             failures=(nvml.NVMLError,),
             missing=missing,
         )
+        self.others = [
+            self._other(index, handle, uuids[index])
+            for index, handle in enumerate(every)
+            if index not in indices
+        ]
         for column, lacking in (
             ("power_mw", self._power_samples.lacking),
             ("event", self._driver_events.lacking),
@@ -135,6 +140,24 @@ class NvidiaSource(PolledSource):
                 self.errors[f"{column}: {reason}"] += 1  # others have it, so it is not missing
             else:
                 self.missing[column] = reason
+
+    def _other(self, index: int, handle: Any, uuid: str) -> dict[str, Any]:
+        """A GPU that the job does not have; null what the driver does not tell of it."""
+        nvml = self._nvml
+
+        def watts(function: str) -> float | None:
+            try:
+                return float(getattr(nvml, function)(handle) / 1e3)
+            except nvml.NVMLError:
+                return None
+
+        return {
+            "index": index,
+            "name": nvml.nvmlDeviceGetName(handle),
+            "uuid": uuid,
+            "power_limit_w": watts("nvmlDeviceGetEnforcedPowerLimit"),
+            "power_w": watts("nvmlDeviceGetPowerUsage"),
+        }
 
     def _describe(
         self, gpu: int, index: int, handle: Any, uuid: str, driver: str
