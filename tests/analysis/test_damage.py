@@ -147,7 +147,7 @@ def test_two_ranks_on_one_gpu_are_an_error(tmp_path: Path) -> None:
     paths = Run().write(tmp_path / "run1")
     rank = json.loads(paths.rank(1).read_text(encoding="utf-8"))
     paths.rank(1).write_text(json.dumps({**rank, "gpu": 0}), encoding="utf-8")
-    with pytest.raises(RecordError, match="two ranks on node node1 name the same GPU"):
+    with pytest.raises(RecordError, match="ranks 0 and 1 on node node1 name the same GPU, 0"):
         reduce_run(paths.directory)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import CountedEnergy, rate_within
+from workflow_lib.analysis.counters import CountedEnergy
 from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
@@ -20,12 +20,6 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
 
-LINK_COUNTERS = (
-    "gpu_link_received_bytes",
-    "gpu_link_sent_bytes",
-    "pcie_received_bytes",
-    "pcie_sent_bytes",
-)
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
 #: of what is made of a column, that column
@@ -64,7 +58,7 @@ class Gpu:
     window: Window
     #: quantity → this GPU's figures of :meth:`Integrals.looks`, where it has any
     looks: Mapping[str, Mapping[str, Any]]
-    #: of cumulative counters: throttling, traffic and errors
+    #: of cumulative counters: throttling and errors
     spans: Mapping[str, CounterSpan | None]
     counted: CountedEnergy
     power_source: str | None
@@ -72,6 +66,8 @@ class Gpu:
     throttled: throttling.Counted | None
     #: how often power came up to its limit
     bursts: int
+    #: bytes over its links
+    links: Values
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row: values where they can be had, else null and why."""
@@ -82,7 +78,7 @@ class Gpu:
             self._read(hardware),
             self._throttle(),
             self._power_cap(hardware.gpus_per_package),
-            {counter: self._traffic(counter) for counter in LINK_COUNTERS},
+            self.links,
             {counter: self._errors(counter) for counter in ERROR_COUNTERS},
             {"xid_events": self._xid_events()},
         )
@@ -194,18 +190,6 @@ class Gpu:
                 f"{bridged_s:.3g} s that are interpolated"
             )
         return None
-
-    def _traffic(self, counter: str) -> Known:
-        """Bytes over the window, at the rate between the readings inside it."""
-        span = self.spans[counter]
-        if span is None:
-            return None, self._never(counter) or self.recording.why_absent(counter)
-        rate = rate_within(span)
-        if rate is not None:
-            return rate * self.window.duration_s, ""
-        if span.fell:
-            return None, f"the counter {counter} ran backwards"
-        return None, f"no two readings of {counter} span enough of the measured steps"
 
     def _throttle(self) -> Values:
         """The shares, where they come from, and as sampled beside."""

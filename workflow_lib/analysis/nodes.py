@@ -12,7 +12,6 @@ from workflow_lib.analysis import metrics, throttling
 from workflow_lib.analysis.counters import NOT_COUNTED, counted_energies, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
-    LINK_COUNTERS,
     Gpu,
     empty_row,
 )
@@ -70,20 +69,21 @@ def reduce_nodes(
     before_training: Window,
     idle_baseline_s: float,
     phases: Mapping[str, Sequence[Window]],
+    links: Mapping[tuple[str, int], Values],
 ) -> list[Node]:
     """Reduce telemetry to what each node's GPUs did within the measured ``window``.
 
     ``before_training`` is from the end of the cool-down, −∞ where there was none, to the start of
     the run's first rank: in it GPUs idled, and for ``idle_baseline_s`` from its start or the first
     sample on, whichever is later, the node's CPUs did, too. ``phases`` are parts of the measured
-    steps whose energy is wanted by itself.
+    steps whose energy is wanted by itself, and ``links`` what GPUs exchanged, by node and number.
     """
     looks = {
         **recordings.over_time.looks(window),
         **recordings.power_over_time.looks(window),
         **recordings.slow_over_time.looks(window),
     }
-    counters = ("energy_j", *throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
+    counters = ("energy_j", *throttling.COUNTERS, *ERROR_COUNTERS)
     spans = spans_of(recordings.counters, counters, window)
     counted = counted_energies(recordings, spans["energy_j"], window)
     throttled = _throttled(recordings, spans)
@@ -109,6 +109,7 @@ def reduce_nodes(
                 recordings.power_sources.get(number),
                 throttled.get(number),
                 bursts.get(number, 0),
+                links.get((name, gpu), {}),
             )
 
         reporting = {

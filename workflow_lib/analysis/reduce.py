@@ -20,6 +20,7 @@ import polars as pl
 from workflow_lib import results
 from workflow_lib.analysis.generation import generation_values
 from workflow_lib.analysis.known import Known, Values, known, merged
+from workflow_lib.analysis.links import link_values
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import Node, reduce_nodes, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
@@ -179,11 +180,12 @@ def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dic
 
 def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     """All there is of a completed run, over the steady part of its measured steps."""
-    used = _used_gpus(paths, steps)
+    users = _users_of_gpus(paths, steps)
+    used = {node: list(gpus) for node, gpus in users.items()}
     recordings = read_recordings(paths, used)
     unwatched = next(iter(recordings.unwatched.values()), "")
     steps, steadiness = steady_state(cell, steps, recordings, unwatched)
-    nodes = _nodes(paths, cell, steps, recordings, used)
+    nodes = _nodes(paths, cell, steps, recordings, users)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]
     return _Parts(
@@ -212,9 +214,10 @@ def _nodes(
     cell: Cell,
     steps: Steps,
     recordings: Recordings,
-    used: Mapping[str, Sequence[int]],
+    users: Mapping[str, Mapping[int, int]],
 ) -> list[Node]:
     """The run's nodes, those without telemetry among them, in the order of their names."""
+    ranks = {(node, gpu): rank for node, gpus in users.items() for gpu, rank in gpus.items()}
     nodes = reduce_nodes(
         recordings,
         cell.hardware,
@@ -222,9 +225,10 @@ def _nodes(
         _before_training(paths, steps),
         cell.telemetry.idle_baseline_s,
         steps.phases,
+        link_values(paths, ranks, steps.measured["step"].n_unique()),
     )
     nodes += [
-        unwatched_node(node, used[node], cell.hardware, reason)
+        unwatched_node(node, list(users[node]), cell.hardware, reason)
         for node, reason in recordings.unwatched.items()
     ]
     return sorted(nodes, key=lambda node: str(node.row["node"]))
@@ -276,16 +280,16 @@ def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
     return ", ".join(sorted(names)) or None
 
 
-def _used_gpus(paths: RunPaths, steps: Steps) -> dict[str, list[int]]:
-    """Each node's GPUs that a rank used, by the sampler's numbers; on CPUs, as many GPUs of the
-    node as it had ranks."""
-    used: dict[str, list[int]] = {}
+def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:
+    """Each node's GPUs that a rank used, by the sampler's numbers, and that rank; on CPUs, as many
+    GPUs of the node as it had ranks."""
+    users: dict[str, dict[int, int]] = {}
     starts = {
         node: read_if_there(paths.telemetry_start(node), TelemetryStart)
         for node in {rank.node for rank in steps.ranks}
     }
     for rank in steps.ranks:
-        gpus, start, number = used.setdefault(rank.node, []), starts[rank.node], rank.gpu
+        gpus, start, number = users.setdefault(rank.node, {}), starts[rank.node], rank.gpu
         if number is not None and start is not None:
             number = start.number_of(number, rank.gpu_uuid)
             if number is None:
@@ -293,8 +297,11 @@ def _used_gpus(paths: RunPaths, steps: Steps) -> dict[str, list[int]]:
                     f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_uuid}, which is none "
                     f"of the GPUs that {paths.telemetry_start(rank.node)} lists"
                 )
-        gpus.append(len(gpus) if number is None else number)
-    for node, gpus in used.items():
-        if len(set(gpus)) < len(gpus):
-            raise RecordError(f"{paths.steps}: two ranks on node {node} name the same GPU: {gpus}")
-    return {node: sorted(gpus) for node, gpus in used.items()}
+        gpu = len(gpus) if number is None else number
+        if gpu in gpus:
+            raise RecordError(
+                f"{paths.steps}: ranks {gpus[gpu]} and {rank.rank} on node {rank.node} name the "
+                f"same GPU, {gpu}"
+            )
+        gpus[gpu] = rank.rank
+    return {node: dict(sorted(gpus.items())) for node, gpus in users.items()}

@@ -22,6 +22,7 @@ A run's directory, in the order in which its files appear::
     cool-down.json          how long the job waited for cool GPUs, where it was asked to
     steps/rank<n>.json      where rank n ran, and which part of the model it held, how precisely
     steps/rank<n>.csv       one row a step
+    steps/links-rank<n>.json  what its GPU sent and received over its links in whole steps
     errors/rank<n>.json     what rank n died of, as it said itself
     exits/rank<n>.json      how rank n's process ended, where not well
     traces/rank<n>.json.gz  rank n's Kineto trace, of a profiled run
@@ -76,6 +77,8 @@ from workflow_lib.records.outcomes import (
     ExitRecord,
     JobRecord,
     JobState,
+    LinkCount,
+    LinkReading,
     Outcome,
     OutcomeRecord,
     RankRecord,
@@ -147,6 +150,8 @@ __all__ = [
     "Hardware",
     "JobRecord",
     "JobState",
+    "LinkCount",
+    "LinkReading",
     "Measure",
     "Model",
     "Outcome",

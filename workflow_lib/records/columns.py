@@ -74,13 +74,13 @@ GPU_COUNTERS = columns(
     ("memory_used_bytes", int, "B", "device memory in use"),
     ("gpu_link_received_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
     ("gpu_link_sent_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
-    ("pcie_received_bytes", int, "B", "cumulative since sampling began; see pcie_sent_bytes"),
+    ("pcie_received_bytes", int, "B", "as pcie_sent_bytes"),
     (
         "pcie_sent_bytes",
         int,
         "B",
-        "cumulative since sampling began; a lower bound where the driver's 32-bit counter wrapped "
-        "more than once between two readings",
+        "empty, as PCIe's 32-bit counters tell no amount; in files of earlier versions, a number "
+        "that means nothing",
     ),
     ("ecc_corrected_errors", int, "", "memory errors that were corrected, since the driver loaded"),
     ("ecc_uncorrected_errors", int, "", "memory errors that were not, since the driver loaded"),

@@ -136,6 +136,30 @@ class RankRecord:
 
 
 @dataclass(frozen=True)
+class LinkReading:
+    """A GPU's counters over all of its links, cumulative, at a boundary between two steps."""
+
+    unix_time_s: float
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class LinkCount:
+    """``steps/links-rank<n>.json``: what a rank's GPU sent and received in whole steps."""
+
+    rank: int
+    #: the first step that was counted, and how many were
+    first_step: int
+    steps: int
+    #: before the first of them and after the last; null where there is a reason
+    before: LinkReading | None
+    after: LinkReading | None
+    #: why nothing was counted, "" where it was
+    reason: str = ""
+
+
+@dataclass(frozen=True)
 class ErrorRecord:
     """``errors/rank<n>.json``: what a rank died of."""
 

@@ -120,6 +120,9 @@ class RunPaths:
     def rank_steps(self, rank: int) -> Path:
         return self.steps / f"rank{rank}.csv"
 
+    def link_count(self, rank: int) -> Path:
+        return self.steps / f"links-rank{rank}.json"
+
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}.json.gz"
 

@@ -17,6 +17,7 @@ from workflow_lib.training.device import Device
 from workflow_lib.training.engines import Engine
 from workflow_lib.training.experts import choices_of
 from workflow_lib.training.failures import NonfiniteLoss
+from workflow_lib.training.links import LinkCounting
 from workflow_lib.training.mesh import Mesh
 from workflow_lib.training.precisions import checked
 
@@ -118,9 +119,11 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
     tokens = sequences * cell.model.sequence_length
     # The last token that is generated is never fed back.
     routed = tokens - sequences if training.workload == "inference" else tokens
-    profiler = None
+    profiler = links = None
     if run.profiled_steps:
         profiler = profiling.recorder(run.device.torch, training.warmup_steps, run.profiled_steps)
+    else:
+        links = LinkCounting(mesh.rank, run.device, training.warmup_steps)
     with (
         paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream,
         profiler or contextlib.nullcontext(),
@@ -128,6 +131,8 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
         writer = StepWriter(stream)
         for step in range(steps):
             phase = "warmup" if step < training.warmup_steps else "measured"
+            if links is not None and step == links.first_step:
+                links.begin()
             started = time.time()
             work = do(step)
             ended = time.time()
@@ -166,6 +171,8 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 )
             if profiler is not None:
                 profiler.step()
+    if links is not None:
+        write_json(paths.link_count(mesh.rank), links.end(steps))
     if profiler is not None:
         run.enter("trace")
         profiling.write(profiler, paths.trace(mesh.rank))

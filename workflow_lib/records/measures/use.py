@@ -104,23 +104,15 @@ MEASURES: tuple[Measure, ...] = (
     ),
     *(
         Measure(
-            f"{link}_{direction}_bytes",
+            f"gpu_link_{direction}_bytes",
             "B",
-            f"{description}; of a run, of all GPUs",
-            f"{heading}, {direction}",
+            "over all NVLink links in the measured steps that count: as many times what the GPU's "
+            "counters rose in a step, counted over whole steps; of a run, of all GPUs",
+            f"NVLink, {direction}",
             GIGABYTES,
             sensor="other",
             level="gpu",
             over="sum",
-        )
-        for link, heading, description in (
-            (
-                "gpu_link",
-                "NVLink or xGMI",
-                "over all NVLink or xGMI links, at the rate between the first and the last reading "
-                "in the measured steps, as all traffic of GPUs here",
-            ),
-            ("pcie", "PCIe, at least", "over PCIe; a lower bound"),
         )
         for direction in ("received", "sent")
     ),

@@ -15,7 +15,6 @@ THROTTLE_COLUMNS = (
     "throttle_hw_thermal_s",
     "throttle_power_brake_s",
 )
-_PCIE_COLUMNS = ("pcie_sent_bytes", "pcie_received_bytes")
 _NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
 
 #: Columns that one call fills → seconds between its calls. What each costs, and is new how often,
@@ -28,9 +27,8 @@ PERIODS_S: dict[tuple[str, ...], float] = {
     ("gpu_fan_speed_percent",): 10.0,
     ("memory_temperature_c",): 10.0,
     ("thermal_margin_c",): 30.0,
-    _NVLINK_COLUMNS: 15.0,
+    _NVLINK_COLUMNS: 60.0,  # what counts is read by ranks, between steps
     ("memory_used_bytes",): 10.0,  # it hardly changes
-    _PCIE_COLUMNS: 10.0,  # goes round every 4 GiB
     ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
     ("ecc_uncorrected_errors",): 30.0,
 }
@@ -82,7 +80,6 @@ def counter_polls(
     def ecc_errors(kind: int) -> tuple[int]:
         return (call("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC),)
 
-    every_link = fields.ALL_LINKS
     throttle = (fields.POWER_CAP, *(slowdown or ()))
     reads: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
         (("energy_j",), lambda: (call("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)),
@@ -102,18 +99,9 @@ def counter_polls(
         (("thermal_margin_c",), lambda: (call("nvmlDeviceGetMarginTemperature"),)),
         (
             _NVLINK_COLUMNS,
-            fields.fields_reader(
-                nvml,
-                handle,
-                ((fields.NVLINK_SENT, every_link), (fields.NVLINK_RECEIVED, every_link)),
-                lambda kib: kib * 1024,
-            ),
+            fields.all_links_reader(nvml, handle, (fields.NVLINK_SENT, fields.NVLINK_RECEIVED)),
         ),
         (("memory_used_bytes",), lambda: (call("nvmlDeviceGetMemoryInfo").used,)),
-        (
-            _PCIE_COLUMNS,
-            fields.byte_counts_reader(nvml, handle, (fields.PCIE_SENT, fields.PCIE_RECEIVED)),
-        ),
         (("ecc_corrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
         (("ecc_uncorrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
     ]

@@ -29,6 +29,10 @@ from workflow_lib.telemetry.source import (
 )
 from workflow_lib.telemetry.visible import visible_gpus
 
+_PCIE_REASON = (
+    "the driver's counters of PCIe have 32 bits, which a link at full speed goes round in a "
+    "fraction of a second, so that no reading tells how much went by"
+)
 #: a driver's sample above this is a fault, not a reading
 _MOST_POWER_MW = 10_000_000
 
@@ -103,10 +107,10 @@ class NvidiaSource(PolledSource):
         self._losses: list[tuple[int, str, int | None]] = []
         self._power_samples = PowerSamples(nvml, handles)
         self._driver_events = DriverEvents(nvml, handles)
-        missing: dict[str, str] = {}
+        missing = dict.fromkeys(("pcie_sent_bytes", "pcie_received_bytes"), _PCIE_REASON)
         slowdown = slowdown_fields(nvml, handles, driver)
         if slowdown is None:
-            missing = dict.fromkeys(
+            missing |= dict.fromkeys(
                 THROTTLE_COLUMNS[1:], f"driver {driver} has no cumulative slowdown counters"
             )
         super().__init__(
