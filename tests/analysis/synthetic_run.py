@@ -155,6 +155,8 @@ def host_sample(elapsed_s: float) -> dict[str, Any]:
         "inlet_temperature_c": 20 + 2 * peak,
         "fan_speed_rpm": 6000 + 600 * peak,
         "other_jobs": 2 * peak,
+        # Half a second to start, then 5 ms a second.
+        "sampler_cpu_time_s": 0.5 + 0.005 * (elapsed_s + 10),
     }
 
 

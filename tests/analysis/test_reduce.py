@@ -127,7 +127,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         # 150 W and 2 kW for 20 s.
         "cpu_energy_j": 3000.0,
         "node_energy_j": 40_000.0,
-        # 0.3 s of a minute.
+        # 5 ms a second, without what starting took.
         "sampler_cpu_share": 0.005,
         "step_time_drift": 0.0,
         "power_drift": 0.0,

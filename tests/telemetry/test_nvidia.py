@@ -114,12 +114,11 @@ def test_a_failure_in_mid_run_is_an_empty_field_and_counted(node: Node) -> None:
     assert lost >= 5
     assert all(row["power_w"] == "79.483" for row in node.rows if row["gpu"] == "0")
     # A working GPU is never at 0 °C: that is a fault and not a reading.
-    cold = sum(row["temperature_c"] == "" for row in node.rows)
     assert {row["temperature_c"] for row in node.rows} == {"", "35"}
-    assert node.ended.errors == {
-        "power_w: GPU is lost": lost,
-        "temperature_c: the driver returned 0": cold,
-    }
+    errors = dict(node.ended.errors)
+    # It is read every half second, and was 0 for as long.
+    assert 1 <= errors.pop("temperature_c: the driver returned 0") <= 4
+    assert errors == {"power_w: GPU is lost": lost}
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-bbbb", "1,-1,0"])

@@ -184,6 +184,27 @@ def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played: Play
         assert not read.keys() & source.missing.keys()
 
 
+# --- what is read seldom ---
+
+
+def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(
+    played: Played,
+) -> None:
+    with played.source() as source:
+        ticks = [source.read(0, played.set_time(tick / 10)).keys() for tick in range(21)]
+    every = {"power_w", "sm_clock_mhz", "event_reasons"}
+    seldom = {"temperature_c", "memory_clock_mhz", "utilisation_percent"}
+    for tick, columns in enumerate(ticks):
+        assert columns == (every | seldom if tick % 5 == 0 else every)
+
+
+def test_a_clock_that_was_set_back_stops_no_seldom_reading(played: Played) -> None:
+    with played.source() as source:
+        source.read(0, played.set_time(0))
+        assert "temperature_c" in source.read(0, played.set_time(-3600))
+        assert "temperature_c" not in source.read(0, played.set_time(-3599.9))
+
+
 # --- periods ------------------------------------------------------------------------------------
 
 
@@ -194,7 +215,7 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
             for column in source.read_counters(gpu, played.set_time(second + gpu / 8)):
                 seconds[gpu, column].append(second)
     periods = {column: period for columns, period in PERIODS_S.items() for column in columns}
-    assert (periods["energy_j"], periods["memory_temperature_c"]) == (20, 10)
+    assert (periods["energy_j"], periods["memory_used_bytes"]) == (20, 10)
     for (_, column), at in seconds.items():
         gaps = [b - a for a, b in itertools.pairwise(at)]
         # All are read at the start; the first period is cut short, so that they spread.

@@ -28,6 +28,8 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 _SHORTEST_IDLE_S = 1.0
 #: a node's own power and RAPL come from slow buses, but change with nothing but the load
 _BRIDGED_HOST_S = 30.0
+#: of the sampler itself, among the readings of the node
+_OWN_CPU_TIME = "sampler_cpu_time_s"
 _NONE_INSIDE = "no reading lies within the measured steps"
 
 
@@ -109,7 +111,7 @@ def reduce_nodes(
                 recordings.power_sources.get(number),
                 throttled.get(number),
                 bursts.get(number, 0),
-                links.get((name, gpu), {}),
+                links.get((recording.node, gpu), {}),
             )
 
         reporting = {
@@ -123,7 +125,7 @@ def reduce_nodes(
         values = _of_host(recording, of_host, window)
         values["node_energy_j"] = scaled(values["node_power_mean_w"], window.duration_s)
         values["idle_power_w"] = idle[name]
-        values["sampler_cpu_share"] = _sampler_cpu_share(recording)
+        values["sampler_cpu_share"] = _sampler_cpu_share(recording, of_host[_OWN_CPU_TIME], window)
         nodes.append(
             Node(
                 tuple(of_gpu(gpu).row(hardware) for gpu in recording.gpus),
@@ -197,6 +199,7 @@ def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[in
     """:func:`metrics.over_window` of each node's own quantities, as column → sensor → row."""
     host = recordings.host.rename({"sensor": "gpu"})
     columns = {each.reading.column for each in measures.read_from("host") if each.reading}
+    columns.add(_OWN_CPU_TIME)
     return {column: metrics.over_window(host, column, window) for column in sorted(columns)}
 
 
@@ -240,14 +243,16 @@ def _host_problem(
     return ""
 
 
-def _sampler_cpu_share(recording: Recording) -> Known:
-    end = recording.end
-    if end is None:
-        return None, f"telemetry/{recording.node}-end.json is missing: its sampler was killed"
-    elapsed_s = end.ended_unix_s - recording.start.started_unix_s
-    if elapsed_s <= 0:
-        return None, f"the sampler of node {recording.node} ended before it began"
-    return end.cpu_time_s / elapsed_s, ""
+def _sampler_cpu_share(
+    recording: Recording, look: Mapping[str, Any] | None, window: Window
+) -> Known:
+    """Over the measured steps: the second that starting takes lies before training."""
+    if look is None:
+        return None, f"{recording.node}: {recording.why_absent(_OWN_CPU_TIME)}"
+    reading = Reading("host", _OWN_CPU_TIME, "increase")
+    if problem := _host_problem(recording, reading, look, window):
+        return None, f"{recording.node}: {problem}"
+    return look["increase"] / window.duration_s, ""
 
 
 def _idle_powers(

@@ -129,6 +129,7 @@ HOST_SAMPLES = columns(
     ("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
     ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
     ("other_jobs", int, "", "other jobs of Slurm's on the node, by their control groups", LATER),
+    ("sampler_cpu_time_s", float, "s", "CPU time of the sampler itself, cumulative", LATER),
 )
 
 #: steps/rank<n>.csv

@@ -54,7 +54,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "sampler_cpu_share",
         "",
-        "CPU time of a node's sampler, share of one core; of a run, of the busiest",
+        "CPU time of a node's sampler in the measured steps, share of one core; of a run, of the "
+        "busiest",
         "Sampler's CPU time",
         ("% of a core", 100.0),
         over="max",

@@ -87,6 +87,7 @@ class _Sensor:
     first: dict[str, Field] = field(default_factory=dict)
     first_time_s: float = 0.0
     power_changed: bool = False
+    signs: dict[str, Field] = field(default_factory=dict)
     lives: bool = False
 
 
@@ -249,7 +250,11 @@ def _note(
         sensor.first, sensor.first_time_s = row, time_s
     sensor.readings += 1
     sensor.power_changed |= row["power_w"] != sensor.first["power_w"]
-    sensor.lives = sensor.lives or any(row[name] != sensor.first[name] for name in _SIGNS_OF_LIFE)
+    for name in _SIGNS_OF_LIFE:
+        # Not all are read at every tick.
+        if row[name] is not None and not sensor.lives:
+            first = sensor.signs.setdefault(name, row[name])
+            sensor.lives = row[name] != first
 
 
 def _check_end(where: str, gpu: int, sensor: _Sensor, window: tuple[float, float]) -> None:
