@@ -53,6 +53,8 @@ LACKING = {
     "steady": TOO_SHORT,
     "steady_from_step": TOO_SHORT,
     "cool_down_s": "the sweep's protocol has no cool_down",
+    "clock_skew_s": "one node has one clock",
+    "clock_error_s": "one node has one clock",
     "dropped_choices_share": "a dense model has no router",
     **dict.fromkeys(
         ("at_power_limit_share", "at_power_limit_burst_s"),

@@ -23,6 +23,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.samples import read_rows
 from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
 
@@ -94,10 +95,13 @@ def _blocks(
     block_s = cell.telemetry.block_s
     required = tuple(column.name for column in SAMPLER_BLOCKS)
     by_number: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    clocks = read_clocks(paths, nodes)
     for node in nodes:
         path = paths.sampler_blocks(node)
         for row in read_rows(path, SAMPLER_BLOCKS, required).iter_rows(named=True):
             middle_unix_s = (row["started_unix_s"] + row["ended_unix_s"]) / 2
+            for name in ("started_unix_s", "ended_unix_s"):
+                row[name] = corrected(row[name], clocks.get(node))
             by_number.setdefault(int(middle_unix_s // block_s), []).append((node, row))
     times = (
         measured.group_by("step")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.integrals import Integrals, Numbers
 from workflow_lib.analysis.power_source import best_power
 from workflow_lib.analysis.samples import read_files
@@ -28,6 +29,7 @@ from workflow_lib.records import (
     HOST_SAMPLES,
     POWER_SAMPLES,
     Column,
+    NodeClock,
     RecordError,
     RunPaths,
     TelemetryEnd,
@@ -155,6 +157,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     nodes = [node for node in sorted(used) if node not in unwatched]
     starts = {node: read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes}
     absent = {node: dict(starts[node].missing) for node in nodes}
+    clocks = read_clocks(paths, nodes)
     seen = [range(len(start.gpus)) for start in starts.values()]
     stride = 1 + max((gpu for gpus in (*used.values(), *seen) for gpu in gpus), default=0)
 
@@ -166,12 +169,13 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
                 if column.name not in timed:
                     reason = f"telemetry/{path.name} is missing"
                     absent[node].setdefault(column.name, reason)
-        return _read_tables(list(files.values()), columns, timed, stride)
+        return _read_tables(files, columns, timed, stride, clocks)
 
     samples = read(paths.gpu_samples, GPU_SAMPLES).select(_SAMPLES)
     names = [column.name for column in POWER_SAMPLES]
-    files = [paths.power_samples(node) for node in nodes]
-    power, sources = best_power(samples, _read_tables(files, POWER_SAMPLES, names, stride))
+    files = {node: paths.power_samples(node) for node in nodes}
+    driver = _read_tables(files, POWER_SAMPLES, names, stride, clocks)
+    power, sources = best_power(samples, driver)
     limits = {
         place * stride + gpu: limit
         for place, node in enumerate(nodes)
@@ -208,18 +212,30 @@ def power_limit_w(start: TelemetryStart, gpu: int) -> float | None:
 
 
 def _read_tables(
-    files: Sequence[Path], columns: Sequence[Column], required: Sequence[str], stride: int
+    files: Mapping[str, Path],
+    columns: Sequence[Column],
+    required: Sequence[str],
+    stride: int,
+    clocks: Mapping[str, NodeClock],
 ) -> pl.DataFrame:
     """A table of each node, where it is there, as one: with ``sensor`` for ``gpu``, and with
-    ``unix_time_s`` throughout, in the order of both. GPUs beyond those of any rank are left out."""
-    there = {place: path for place, path in enumerate(files) if path.is_file()}
+    ``unix_time_s`` throughout, of one clock, in the order of both. GPUs beyond those of any rank
+    are left out."""
+    there = {place: path for place, path in enumerate(files.values()) if path.is_file()}
     if not there:
         nothing = pl.DataFrame(schema=schema(columns))
         return nothing.with_columns(sensor=pl.lit(0, pl.Int64), unix_time_s=pl.lit(0.0))
     rows = read_files(list(there.values()), columns, required)
     if "driver_time_us" in rows.columns:
         rows = rows.with_columns(unix_time_s=pl.col("driver_time_us") / 1e6).drop("driver_time_us")
-    sensors = np.array(list(there))[rows["file"].to_numpy()] * stride
+    places = np.array(list(there))[rows["file"].to_numpy()]
+    times = rows["unix_time_s"].to_numpy()
+    for place, node in enumerate(files):
+        if clock := clocks.get(node):
+            times = np.where(places == place, corrected(times, clock), times)
+    if clocks:
+        rows = rows.with_columns(unix_time_s=pl.Series(times))
+    sensors = places * stride
     gpus = rows["gpu"].to_numpy() if "gpu" in rows.columns else np.zeros_like(sensors)
     sensors += gpus
     rows = rows.drop("file", "gpu", strict=False).with_columns(sensor=pl.Series(sensors))

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib import results
+from workflow_lib.analysis.clocks import clock_values
 from workflow_lib.analysis.generation import generation_values
 from workflow_lib.analysis.known import Known, Values, known, merged
 from workflow_lib.analysis.links import link_values
@@ -172,6 +173,7 @@ def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dic
     _, steadiness = steady_state(cell, steps, None, no_power)
     values = merged(
         step_values(cell, steps),
+        clock_values(steps.clocks, cell.nodes),
         steadiness,
         generation_values(cell, steps, (None, no_power), []),
     )
@@ -191,6 +193,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     return _Parts(
         values=merged(
             of_steps,
+            clock_values(steps.clocks, cell.nodes),
             steadiness,
             of_sensors,
             power_values(cell, steps, of_steps, energy, nodes),

@@ -23,6 +23,7 @@ A run's directory, in the order in which its files appear::
     steps/rank<n>.json      where rank n ran, and which part of the model it held, how precisely
     steps/rank<n>.csv       one row a step
     steps/links-rank<n>.json  what its GPU sent and received over its links in whole steps
+    steps/clock-<node>.json  how far the node's clock was ahead of rank 0's, of several nodes
     errors/rank<n>.json     what rank n died of, as it said itself
     exits/rank<n>.json      how rank n's process ended, where not well
     traces/rank<n>.json.gz  rank n's Kineto trace, of a profiled run
@@ -50,6 +51,7 @@ from workflow_lib.records.cell import (
     Workload,
 )
 from workflow_lib.records.cell_axes import IDENTITY, identity
+from workflow_lib.records.clocks import ClockReading, NodeClock
 from workflow_lib.records.columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -138,6 +140,7 @@ __all__ = [
     "UNUSED_GPUS",
     "Backend",
     "Cell",
+    "ClockReading",
     "Column",
     "CoolDown",
     "Coordinates",
@@ -154,6 +157,7 @@ __all__ = [
     "LinkReading",
     "Measure",
     "Model",
+    "NodeClock",
     "Outcome",
     "OutcomeRecord",
     "Precision",

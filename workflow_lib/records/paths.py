@@ -123,6 +123,10 @@ class RunPaths:
     def link_count(self, rank: int) -> Path:
         return self.steps / f"links-rank{rank}.json"
 
+    def clock(self, node: str) -> Path:
+        """Only in runs of several nodes."""
+        return self.steps / f"clock-{node}.json"
+
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}.json.gz"
 

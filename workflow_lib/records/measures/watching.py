@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workflow_lib.records.measures.measure import PERCENT, TRAINING, Measure
+from workflow_lib.records.measures.measure import MILLISECONDS, PERCENT, TRAINING, Measure
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
@@ -61,6 +61,22 @@ MEASURES: tuple[Measure, ...] = (
         over="max",
         places=("watched",),
         level="node",
+    ),
+    Measure(
+        "clock_skew_s",
+        "s",
+        "furthest that a node's clock was off the first node's; times are corrected by it",
+        "Skew between clocks",
+        MILLISECONDS,
+        places=("watched",),
+    ),
+    Measure(
+        "clock_error_s",
+        "s",
+        "by how much a node's corrected times may still be off the first node's, at most",
+        "Error of corrected clocks",
+        MILLISECONDS,
+        places=("watched",),
     ),
     Measure("loss_first", "nat", "loss of the first step", "First loss", workloads=TRAINING),
     Measure("loss_last", "nat", "loss of the last step", "Last loss", workloads=TRAINING),

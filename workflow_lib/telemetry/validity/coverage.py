@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import gpu_models, records
-from workflow_lib.records import Cell, RankRecord, RunPaths, TelemetryStart
+from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, TelemetryStart
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
 from workflow_lib.telemetry.validity.sensors import check_sensors
 
+#: what of a step clocks of two nodes may be off each other
+_LARGEST_CLOCK_ERROR = 0.01
 #: where rates take turns, no two turns may lie further apart than this
 _LONGEST_PAUSE_S = 1.0
 
@@ -44,6 +46,7 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
         window = _measured_window(paths, cell)
         for node in sorted(window.ranks):
             start = _check_node(paths, cell, node, window)
+            _check_clock(paths, cell, node, window)
             span = (window.start_unix_s, window.end_unix_s)
             if cell.telemetry.interleaved_rates_hz:
                 _check_blocks(paths.sampler_blocks(node), span)
@@ -72,6 +75,24 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
             f"The ranks ran on {len(ranks)} nodes ({nodes}), not on {cell.nodes}."
         )
     return _Window(start, end, ranks)
+
+
+def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> None:
+    """Its clock must have been compared with rank 0's, to a hundredth of a step; in runs of earlier
+    versions none was."""
+    clock = records.read_if_there(paths.clock(node), NodeClock)
+    if clock is None:
+        return
+    if clock.reason:
+        raise InvalidTelemetryError(f"Node {node}: {clock.reason}.")
+    step_s = (window.end_unix_s - window.start_unix_s) / cell.training.measured_steps
+    if clock.error_s > _LARGEST_CLOCK_ERROR * step_s:
+        raise InvalidTelemetryError(
+            f"The clock of node {node} may be {1e3 * clock.error_s:.3g} ms off that of rank 0, "
+            f"once its skew of {1e3 * clock.skew_s:.3g} ms and its drift are corrected: more than "
+            f"a hundredth of a step of {step_s:.3g} s. It was set during the run, or the network "
+            "is too slow to compare clocks; keep NTP or chrony from setting clocks in jobs."
+        )
 
 
 def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
