@@ -91,7 +91,8 @@ def _rank(
     else:
         gpu = torch.device("cuda", rank)
         torch.cuda.set_device(gpu)
-        uuid = f"GPU-{torch.cuda.get_device_properties(gpu).uuid}"
+        uuid = str(torch.cuda.get_device_properties(gpu).uuid)
+        uuid = f"GPU-{uuid.removeprefix('GPU-')}"
         device = Device(gpu, torch.cuda.get_device_name(gpu), rank, "nccl", uuid)
     dist.init_process_group(
         device.backend,
