@@ -9,7 +9,7 @@ from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, workflow.basedir)
 
-from workflow_lib import cells, results
+from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
 from workflow_lib.study import ConfigError, checked, load_study, lookup
@@ -85,6 +85,31 @@ def runs_of(sweep):
         if planned.feasible
         for run in planned.runs
     ]
+
+
+# Over all sweeps of the platform, because two that are asked for together run side by side.
+ORDER = order.places(
+    {
+        run
+        for name, sweep in SWEEPS.items()
+        if sweep.platform == INVOCATION.platform
+        for run in runs_of(name)
+    },
+    INVOCATION.order_seed,
+)
+
+
+def run_priority(wildcards):
+    """Higher for a run that is earlier in the order."""
+    place = ORDER.get((wildcards.cell, int(wildcards.run)))
+    return 0 if place is None else place.runs + 1 - place.place
+
+
+def render_priority(wildcards):
+    """Scripts in the order of their runs, and before any run: a run is started as soon as there is
+    room for it, so that one whose script came early would overtake others.
+    """
+    return len(ORDER) + run_priority(wildcards)
 
 
 def run_file(run, name):

@@ -32,6 +32,7 @@ from workflow_lib.records import (
     LinkCount,
     LinkReading,
     Model,
+    OrderRecord,
     Outcome,
     OutcomeRecord,
     RankRecord,
@@ -211,8 +212,16 @@ class Run:
         paths = RunPaths(directory)
         write_json(paths.cell, self.cell)
         record = OutcomeRecord(
-            self.outcome, f"the run was {self.outcome}", "1", self.nodes, None, None, None, False
+            self.outcome,
+            f"the run was {self.outcome}",
+            "1",
+            self.nodes,
+            START - 90,
+            None,
+            None,
+            False,
         )
+        write_json(paths.order, OrderRecord(seed=0, block=1, place=1, runs=1))
         write_json(paths.outcome if self.outcome.is_result else paths.failure, record)
         for node in self.nodes:
             self.write_telemetry(paths, node)

@@ -47,6 +47,7 @@ NOT_RUN = "not_run"
 _NOT_ENDED = "the run has not ended"
 
 _NAMES = tuple(column.name for column in IDENTITY)
+_IN_TIME = ("order_seed", "order_block", "order_place", "started_unix_s")
 
 
 #: the order of rows, where it is not that of cells and runs
@@ -174,7 +175,7 @@ def _read_run(
         )
         if ended.outcome is Outcome.COMPLETED:
             cause = reason = "the run completed but has not been reduced: there is no summary of it"
-    unknown = dict.fromkeys(("gpu_name", "sensors", "simulated", *MEASURES))
+    unknown = dict.fromkeys(("gpu_name", "sensors", "simulated", *_IN_TIME, *MEASURES))
     run = {
         **{name: cell[name] for name in _NAMES},
         **unknown,

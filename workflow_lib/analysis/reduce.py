@@ -44,7 +44,9 @@ from workflow_lib.records import (
     STEP_TIMES,
     Cell,
     CoolDown,
+    OrderRecord,
     Outcome,
+    OutcomeRecord,
     RecordError,
     RunPaths,
     TelemetryStart,
@@ -131,7 +133,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     elif ended.outcome is Outcome.TELEMETRY_INVALID:
         parts = _unwatched(paths, cell, f"telemetry is invalid: {ended.cause}")
     identity = {"cell": cell.id, "run": run}
-    values = merged(described, parts.values)
+    values = merged(described, _in_time(paths, ended), parts.values)
     summary = {
         "run": run_row(cell, run, ended, values, parts.otherwise),
         "gpus": [{**identity, **row} for row in parts.gpus],
@@ -268,6 +270,18 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
         "simulated": known(
             any(start.simulated for start in starts) if starts else None, "no sampler started"
         ),
+    }
+
+
+def _in_time(paths: RunPaths, ended: OutcomeRecord) -> Values:
+    """The run's place in the order of submission, and when it began."""
+    order = read_if_there(paths.order, OrderRecord)
+    why = "the run was not submitted by the workflow, or by an earlier version of it"
+    return {
+        "order_seed": known(order and order.seed, why),
+        "order_block": known(order and order.block, why),
+        "order_place": known(order and order.place, why),
+        "started_unix_s": known(ended.started_unix_s, "the job left no record of its start"),
     }
 
 

@@ -36,6 +36,9 @@ def main() -> int:
     array.add_argument(
         "--at-once", type=_positive, required=True, help="tasks of an array that may run at a time"
     )
+    array.add_argument(
+        "--order-seed", type=int, default=0, help="of the random order, as in config.yaml"
+    )
     arguments = parser.parse_args()
     commanded = {"render": _render, "run": _run, "array": _array}
     return commanded[arguments.command](arguments)
@@ -91,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _array(arguments: argparse.Namespace) -> int:
-    from workflow_lib import cells, records, results
+    from workflow_lib import cells, order, records, results
     from workflow_lib.launch.owner import array
     from workflow_lib.launch.schedulers.refusals import SubmissionError
     from workflow_lib.launch.script import render
@@ -100,12 +103,17 @@ def _array(arguments: argparse.Namespace) -> int:
     try:
         sweeps = cells.expand_study(load_study(arguments.config))
         chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
-        directories = [
-            results.run_directory(arguments.results.absolute(), planned.cell.id, run)
+        runs = [
+            (planned.cell.id, run)
             for planned, _ in chosen.values()
             if planned.feasible
             for run in planned.runs
         ]
+        directories = {
+            results.run_directory(arguments.results.absolute(), *run): place
+            for run, place in order.places(runs, arguments.order_seed).items()
+        }
+        order.write_all(directories.items())
         array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
     except (
         *(ConfigError, render.RenderError, SubmissionError, records.RecordError),

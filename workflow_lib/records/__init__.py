@@ -8,6 +8,7 @@ A run's directory, in the order in which its files appear::
 
     cell.json               the resolved cell: all that training and telemetry read
     job.sh                  the whole job; can be given to sbatch by hand
+    order.json              its place in the order of submission
     submission.json         that it is about to be submitted, and as what
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
@@ -81,6 +82,7 @@ from workflow_lib.records.outcomes import (
     JobState,
     LinkCount,
     LinkReading,
+    OrderRecord,
     Outcome,
     OutcomeRecord,
     RankRecord,
@@ -158,6 +160,7 @@ __all__ = [
     "Measure",
     "Model",
     "NodeClock",
+    "OrderRecord",
     "Outcome",
     "OutcomeRecord",
     "Precision",

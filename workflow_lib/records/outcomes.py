@@ -67,6 +67,20 @@ class JobState:
 
 
 @dataclass(frozen=True)
+class OrderRecord:
+    """``order.json``: a run's place in the order of submission, written before it is submitted."""
+
+    #: of the random order
+    seed: int
+    #: the block that the run is in: one run of each cell; 0 of profiled runs
+    block: int
+    #: from 1, among all runs that the platform's sweeps ask for, ended or not
+    place: int
+    #: how many these are
+    runs: int
+
+
+@dataclass(frozen=True)
 class SubmissionRecord:
     """``submission.json``: that a job is about to be submitted, written before it is, so that a job
     whose number nobody lived to write down is found again.

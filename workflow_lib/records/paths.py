@@ -31,6 +31,10 @@ class RunPaths:
         return self.directory / "submission.json"
 
     @property
+    def order(self) -> Path:
+        return self.directory / "order.json"
+
+    @property
     def environment(self) -> Path:
         return self.directory / "environment.json"
 
