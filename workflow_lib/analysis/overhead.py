@@ -25,6 +25,7 @@ import polars as pl
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.samples import read_rows
+from workflow_lib.intervals import students_t
 from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
 
 #: fewer pairs say too little of their own spread
@@ -84,7 +85,7 @@ def overhead_rows(
 def slowdown_interval(slowdowns: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean of two or more ``slowdowns``, by Student's t."""
     count, mean = len(slowdowns), statistics.fmean(slowdowns)
-    half = metrics.students_t(count - 1) * statistics.stdev(slowdowns) / math.sqrt(count)
+    half = students_t.quantile(count - 1) * statistics.stdev(slowdowns) / math.sqrt(count)
     return mean - half, mean + half
 
 

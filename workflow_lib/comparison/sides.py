@@ -59,6 +59,10 @@ class Side:
             return f"{next(iter(counts)):g} W"
         return ", ".join(f"{limit:g} W ({counts[limit]})" for limit in sorted(counts))
 
+    def gpus_of_runs(self, runs: Sequence[Row]) -> list[frozenset[str]]:
+        """The UUIDs of each run's GPUs; none of a run of which one is not known."""
+        return [self.gpus.get((run["cell"], run["run"]), frozenset()) for run in runs]
+
     @cached_property
     def _by_cell(self) -> dict[str, list[Row]]:
         return runs_by_cell(self.runs)
