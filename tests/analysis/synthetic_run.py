@@ -48,11 +48,17 @@ START = 1_700_000_000.0
 
 #: what no run of three steps, and without a cool-down, has
 TOO_SHORT = (
-    "the run's 3 steps make 3 blocks of a second or more; 5 are the fewest that tell a trend"
+    "the measured steps make 2 blocks of a second or more; 10 are the fewest that tell a drift "
+    "from noise"
 )
 LACKING = {
     "steady": TOO_SHORT,
-    "steady_from_step": TOO_SHORT,
+    "step_time_drift": TOO_SHORT,
+    "step_time_drift_margin": TOO_SHORT,
+    "power_drift": TOO_SHORT,
+    "power_drift_margin": TOO_SHORT,
+    "temperature_drift_c": TOO_SHORT,
+    "temperature_drift_margin_c": TOO_SHORT,
     "cool_down_s": "the sweep's protocol has no cool_down",
     "clock_skew_s": "one node has one clock",
     "clock_error_s": "one node has one clock",

@@ -129,10 +129,6 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "node_energy_j": 40_000.0,
         # 5 ms a second, without what starting took.
         "sampler_cpu_share": 0.005,
-        "step_time_drift": 0.0,
-        "power_drift": 0.0,
-        # Of each GPU 2.5 °C·s over the first step's 10 s, so that the second is 0.25 °C cooler.
-        "temperature_drift_c": -0.25,
         "tokens_per_j": 128 / 20_000,
         "model_flops_per_j": 128 * (6 * 380 + 768) / 20_000,
         # 10 kJ a step, 10 s.
@@ -301,7 +297,7 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) 
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
     row, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
-    assert set(reasons) == POWER_FIGURES | {"idle_power_w", "power_drift"}
+    assert set(reasons) == POWER_FIGURES | {"idle_power_w"}
     assert reasons["energy_j"] == "node1 GPU 1: no sample has a power_w"
     assert gpus[0]["energy_j"] == 8000.0
     assert row["energy_counter_j"] == pytest.approx(20_000)
@@ -585,7 +581,7 @@ def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path: Pa
     row, gpus, reasons = reduce(Run(outcome=Outcome.TELEMETRY_INVALID), tmp_path)
     assert row["tokens_per_s"] == pytest.approx(6.4)
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 1000)
-    assert row["step_time_drift"] == 0
+    assert row["step_time_drift"] is None
     assert (row["loss_last"], row["memory_peak_bytes"]) == (1.0, 1100.0)
     because = "telemetry is invalid: the run was telemetry_invalid"
     for name in (*POWER_FIGURES, "temperature_mean_c", "throttle_power_share", "cpu_energy_j"):

@@ -93,20 +93,24 @@ def test_columns_stay_where_nothing_completed(tmp_path: Path) -> None:
 
 _WARMING = {
     "steady": False,
-    "steady_from_step": None,
     "step_time_drift": 0.031,
     "power_drift": -0.012,
     "temperature_drift_c": 4.25,
 }
 _SHORT = {
     "steady": None,
-    "steady_from_step": None,
     "missing_reasons": '{"steady": "2 blocks are too few"}',
 }
 
 
 def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> None:
-    steady = {"steady": True, "steady_from_step": 12}
+    steady = {
+        "steady": True,
+        "step_time_drift_margin": 0.004,
+        "power_drift_margin": 0.002,
+        "temperature_drift_margin_c": 0.5,
+    }
+    margins = "step time within ±0.40 %, power within ±0.20 %, temperature within ±0.50 °C"
     cells = [
         Planned("tp1", measures=steady),
         Planned("tp2", measures=steady),
@@ -116,20 +120,20 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     ]
     text = build(tmp_path / "all", cells).text
     where = "(gpt3-175b on h200)"
-    assert f"Became steady from step 12: tp1-pp1-dp1 {where}; tp2-pp1-dp1 {where} Never" in text
+    assert f"Steady , with the margin of their drift tp1-pp1-dp1 {where}: {margins} tp2-" in text
     drifts = "step time +3.1 %, power −1.2 %, temperature +4.2 °C"
-    assert f"Never became steady , with their drift tp4-pp1-dp1 {where}: {drifts} Could" in text
+    assert f"Not steady , with their drift tp4-pp1-dp1 {where}: {drifts} Could" in text
     assert (
         f"Could not be told 2 blocks are too few: tp8-pp1-dp1 {where}; tp16-pp1-dp1 {where} "
         in text
     )
     # In the table: a null is not steady.
-    for label, state in (("tp1", "from step 12"), ("tp4", "never"), ("tp8", "unknown")):
+    for label, state in (("tp1", "yes"), ("tp4", "no"), ("tp8", "unknown")):
         assert f"{label}-pp1-dp1 gpt3-175b · h200 {state} " in text
 
     always = build(tmp_path / "always", [Planned(measures=steady)]).text
-    assert "Became steady" in always
-    assert "Never became steady" not in always
+    assert "Steady , with" in always
+    assert "Not steady" not in always
     assert "Could not be told" not in always
 
 
@@ -138,13 +142,13 @@ def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) ->
         "tp1",
         outcomes=(Outcome.COMPLETED,) * 4,
         measures={"steady": True},
-        of_run={1: {"steady_from_step": 14}, 2: {"steady_from_step": 9}, 3: _WARMING, 4: _SHORT},
+        of_run={3: _WARMING, 4: _SHORT},
     )
     text = build(tmp_path, [cell]).text
-    assert "from steps 9–14: tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs)" in text
+    assert "tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs): step time" in text
     assert "tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
     assert "2 blocks are too few: tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs)" in text
-    assert "from steps 9–14 (2 runs), never (1 run), unknown (1 run)" in text
+    assert "yes (2 runs), no (1 run), unknown (1 run)" in text
 
 
 def test_training_that_was_not_watched_keeps_its_figures(tmp_path: Path) -> None:

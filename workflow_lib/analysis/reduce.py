@@ -1,8 +1,8 @@
 """Reduces a run's directory to ``summary.json``, its row of runs and its rows of other tables, and
 to ``steps.parquet`` and ``series.parquet``: its steps, and its GPUs over time.
 
-Only the measured window counts (:class:`~workflow_lib.analysis.steps.Steps`), from the onset of the
-steady state on. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
+Only the measured steps count (:class:`~workflow_lib.analysis.steps.Steps`), in every repeat of a
+cell the same ones. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
 over GPUs is null as soon as one of them is missing, because a sum that skips a GPU makes a run look
 more efficient than it was.
 """
@@ -172,7 +172,7 @@ def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
 def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dict[str, Any]]]:
     """What the steps tell by themselves, and their rows of STEP_TIMES; ``no_power`` is why there is
     no more."""
-    _, steadiness = steady_state(cell, steps, None, no_power)
+    steadiness = steady_state(cell, steps, None, no_power)
     values = merged(
         step_values(cell, steps),
         clock_values(steps.clocks, cell.nodes),
@@ -183,12 +183,12 @@ def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dic
 
 
 def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
-    """All there is of a completed run, over the steady part of its measured steps."""
+    """All there is of a completed run, over its measured steps."""
     users = _users_of_gpus(paths, steps)
     used = {node: list(gpus) for node, gpus in users.items()}
     recordings = read_recordings(paths, used)
     unwatched = next(iter(recordings.unwatched.values()), "")
-    steps, steadiness = steady_state(cell, steps, recordings, unwatched)
+    steadiness = steady_state(cell, steps, recordings, unwatched)
     nodes = _nodes(paths, cell, steps, recordings, users)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]

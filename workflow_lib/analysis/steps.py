@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -51,18 +51,6 @@ class Steps:
     def first(self) -> int:
         """The number of the first step that counts."""
         return int(self.measured.select(pl.col("step").min()).item())
-
-    def counted_from(self, step: int) -> Steps:
-        """The same steps, of which those before ``step`` do not count."""
-        kept = self.measured.filter(pl.col("step") >= step)
-        count, before = kept["step"].n_unique(), self.measured["step"].n_unique()
-        return replace(
-            self,
-            measured=kept,
-            window=_window(kept),
-            tokens=self.tokens // before * count,
-            phases={phase: windows[before - count :] for phase, windows in self.phases.items()},
-        )
 
 
 def read_steps(paths: RunPaths, cell: Cell) -> Steps:

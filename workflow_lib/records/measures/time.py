@@ -17,7 +17,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "counted_steps",
         "",
-        "steps that measures are over: from the steady state's onset on, warm-up excluded",
+        "steps that measures are over: all measured ones, warm-up excluded",
         "Steps counted",
         type=int,
     ),
