@@ -282,6 +282,19 @@ def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) ->
     assert of_cell["simulated"] is False
 
 
+def test_peaks_of_unlike_sensors_have_no_median(tmp_path: Path) -> None:
+    row = planned("a", repeats=2)
+    for repeat, sensor in ((1, "samples of 20 ms"), (2, "means of 1 s")):
+        paths = write_run(tmp_path, row, repeat, Run())
+        summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+        summary["run"]["power_peak_sensor"] = sensor
+        write_json(paths.summary, summary)
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    assert of_cell["power_peak_w"] is None
+    assert of_cell["power_peak_sensor"] == "means of 1 s; samples of 20 ms"
+    assert of_cell["power_mean_w"] is not None
+
+
 def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path: Path) -> None:
     row = planned("a", repeats=2)
     write_run(tmp_path, row, 1, Run())

@@ -375,3 +375,23 @@ def test_a_drift_is_no_difference_and_is_estimated():
     assert row["drift_per_run"] == pytest.approx(0.01, abs=0.001)
     assert row["drift_per_run_low"] < 0.01 < row["drift_per_run_high"]
     assert row["verdict"] == "not_told_apart"
+
+
+@pytest.mark.parametrize(
+    ("sensors", "why"),
+    [
+        (("samples of 20 ms", "means of 1 s"), "peaks are of means of 1 s and of samples of 20 ms"),
+        (("samples of 20 ms", None), "peaks are of an unknown sensor and of samples of 20 ms"),
+        ((None, None), "was not recorded"),
+        (("means of 1 s", "means of 1 s"), ""),
+    ],
+)
+def test_peaks_of_unlike_sensors_are_not_compared(sensors, why):
+    # What one GPU under one load showed by two of its sensors, in W.
+    found = compared(
+        "power_peak_w", [929.0] * 3, [703.0] * 3, power_peak_sensor=[[each] * 3 for each in sensors]
+    )
+    row = found["power_peak_w"]
+    assert (row["verdict"] == "refused") == bool(why)
+    assert why in row["in_words"]
+    assert (row["estimate"] is None) == bool(why)

@@ -47,7 +47,11 @@ NOT_RUN = "not_run"
 _NOT_ENDED = "the run has not ended"
 
 _NAMES = tuple(column.name for column in IDENTITY)
-_IN_TIME = ("order_seed", "order_block", "order_place", "started_unix_s")
+#: columns of RUNS beside measures that a run may lack
+_DESCRIBED = (
+    *("gpu_name", "sensors", "simulated", "power_peak_sensor"),
+    *("order_seed", "order_block", "order_place", "started_unix_s"),
+)
 
 
 #: the order of rows, where it is not that of cells and runs
@@ -175,7 +179,7 @@ def _read_run(
         )
         if ended.outcome is Outcome.COMPLETED:
             cause = reason = "the run completed but has not been reduced: there is no summary of it"
-    unknown = dict.fromkeys(("gpu_name", "sensors", "simulated", *_IN_TIME, *MEASURES))
+    unknown = dict.fromkeys((*_DESCRIBED, *MEASURES))
     run = {
         **{name: cell[name] for name in _NAMES},
         **unknown,
@@ -227,11 +231,13 @@ def _cell_row(
     others; ``profiled`` are the columns of the one that was profiled."""
     completed = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
     outcome, cause = _fate(cell, runs)
+    peaks = sorted({r["power_peak_sensor"] for r in completed if r["power_peak_sensor"]})
     counts = Counter(run["outcome"] for run in runs)
     row: dict[str, Any] = {
         **{name: cell[name] for name in _NAMES},
         "gpu_name": ", ".join(sorted({r["gpu_name"] for r in completed if r["gpu_name"]})) or None,
         "simulated": any(run["simulated"] for run in runs),
+        "power_peak_sensor": "; ".join(peaks) or None,
         "repeats": cell["repeats"],
         "completed": len(completed),
         "outcome": outcome,
@@ -244,6 +250,8 @@ def _cell_row(
         # A median over some of the completed runs would hide that the others lack the figure.
         if not values or len(values) < len(completed):
             continue
+        if name == "power_peak_w" and len(peaks) > 1:
+            continue  # of unlike sensors: a median would be of neither
         about = medians.interval(values)
         row[name] = metrics.median(values)
         row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high

@@ -144,6 +144,27 @@ def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
     return max(value for value, _ in spreads), ""
 
 
+#: (whose sensors, power_source) → what a peak is of, and over how long a value is a mean
+_PEAK_SENSORS = {
+    ("nvidia", "driver"): "driver's samples, 20 ms apart (H200)",
+    ("nvidia", "readings"): "readings, each the mean of about 1 s (H200)",
+    ("amd", "readings"): "readings of AMD SMI, averaged over an unpublished time",
+    ("simulated", "readings"): "simulated readings",
+}
+
+
+def peak_sensor(sources: Sequence[str], nodes: Sequence[Node]) -> Known:
+    """What the run's peak of power is the highest of: of every GPU that reports power."""
+    found = {
+        _PEAK_SENSORS.get((source, row["power_source"]), f"{source}: {row['power_source']}")
+        for source in sources
+        for node in nodes
+        for row in node.gpus
+        if row["power_source"] is not None
+    }
+    return known("; ".join(sorted(found)) or None, "no GPU has a source of power")
+
+
 def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
     """Names a GPU whose package's power is reported by a GPU that no rank used, if there is one."""
     for node in nodes:

@@ -28,6 +28,7 @@ from workflow_lib.analysis.overhead import overhead_rows
 from workflow_lib.analysis.power import (
     cool_down_s,
     gpu_without_sensor,
+    peak_sensor,
     power_values,
     sensor_values,
     systematic_share,
@@ -203,6 +204,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             {
                 "energy_systematic_share": systematic_share(list(recordings.nodes.values())),
                 "cool_down_s": cool_down_s(paths, cell),
+                "power_peak_sensor": peak_sensor(sorted(set(sources)), nodes),
             },
         ),
         gpus=[row for node in nodes for row in node.gpus],

@@ -37,7 +37,7 @@ def run_row(
     What means nothing for the cell's workload is null, whatever the values say.
     """
     workload = cell.training.workload
-    whole = dict.fromkeys(MEASURES, (None, otherwise)) | values
+    whole = dict.fromkeys((*MEASURES, "power_peak_sensor"), (None, otherwise)) | values
     if values.keys() & MEASURES.keys():
         meaningless = (
             "inference reports prefill and decode apart, and has no loss"

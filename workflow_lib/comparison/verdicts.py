@@ -185,6 +185,13 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
     simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
     if measure.sensor and simulated[0] | simulated[1] == {True, False}:
         return "simulated readings say nothing beside real ones"
+    if measure.name == "power_peak_w":
+        peaks = {run["power_peak_sensor"] for run in (*runs_a, *runs_b)}
+        if peaks == {None}:
+            return "of which sensors' values the peaks are was not recorded"
+        if len(peaks) > 1:
+            names = " and of ".join(sorted(str(each or "an unknown sensor") for each in peaks))
+            return f"peaks are of {names}, whose highest values differ for that alone"
     if is_temperature(measure):
         makers = [{run["sensors"] for run in runs} for runs in (runs_a, runs_b)]
         if makers[0] != makers[1]:

@@ -48,6 +48,13 @@ RUNS = (
         ("gpu_name", str, "", "as the driver calls it"),
         ("sensors", str, "", "whose were read: nvidia, amd or simulated"),
         ("simulated", bool, "", "whether GPU readings were simulated"),
+        (
+            "power_peak_sensor",
+            str,
+            "",
+            "what power_peak_w is the highest of, and over how long each value is a mean: peaks of "
+            "unlike sensors are not compared",
+        ),
         ("order_seed", int, "", "of the random order of submission"),
         ("order_block", int, "", "the block of that order: one run of each cell"),
         ("order_place", int, "", "the run's place in it, from 1, over all sweeps of the platform"),
@@ -165,6 +172,12 @@ CELLS = (
     *columns(
         ("gpu_name", str, "", "as the driver calls it, in the completed runs"),
         ("simulated", bool, "", "whether GPU readings of any run were simulated"),
+        (
+            "power_peak_sensor",
+            str,
+            "",
+            "as in runs.parquet; where completed runs differ all of them, and power_peak_w is null",
+        ),
         ("repeats", int, "", "runs that the plan asks for"),
         ("completed", int, "", "runs that completed"),
         (
