@@ -558,6 +558,15 @@ def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training
     assert row["idle_power_w"] == pytest.approx(210)
 
 
+@pytest.mark.parametrize(
+    ("simulated", "sensor"),
+    [(False, "readings, each the mean of about 1 s (H200)"), (True, "simulated readings")],
+)
+def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sensor: str) -> None:
+    row, _, _ = reduce(Run(simulated=simulated), tmp_path)
+    assert row["power_peak_sensor"] == sensor
+
+
 def test_idle_power_needs_a_second(tmp_path: Path) -> None:
     run = Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None)
     _, _, reasons = reduce(run, tmp_path)

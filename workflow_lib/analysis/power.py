@@ -150,6 +150,7 @@ _PEAK_SENSORS = {
     ("nvidia", "readings"): "readings, each the mean of about 1 s (H200)",
     ("amd", "readings"): "readings of AMD SMI, averaged over an unpublished time",
     ("simulated", "readings"): "simulated readings",
+    ("simulated", "driver"): "simulated samples of the driver",
 }
 
 
