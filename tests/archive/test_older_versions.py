@@ -21,7 +21,15 @@ from workflow_lib.records.formats import ARCHIVE_FORMAT, CELL_FORMAT
 #: the demo as version 0.1 ran and packed it, on a CPU with simulated GPUs
 ARCHIVE = Path(__file__).parent / "data" / "demo-0.1.zip"
 #: columns that mean something else now, and those that name other columns
-CHANGED = {"measured_steps", "missing_reasons"}
+CHANGED = {
+    *("measured_steps", "missing_reasons"),
+    # Steadiness is another test now; drifts are of a least-squares line.
+    *(
+        name + suffix
+        for name in ("steady", "step_time_drift", "power_drift", "temperature_drift_c")
+        for suffix in ("", "_low", "_high")
+    ),
+}
 
 
 @pytest.fixture(scope="module")
