@@ -154,8 +154,9 @@ _PEAK_SENSORS = {
 }
 
 
-def peak_sensor(sources: Sequence[str], nodes: Sequence[Node]) -> Known:
+def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known:
     """What the run's peak of power is the highest of: of every GPU that reports power."""
+    sources = {recording.start.source for recording in recordings}
     found = {
         _PEAK_SENSORS.get((source, row["power_source"]), f"{source}: {row['power_source']}")
         for source in sources

@@ -204,7 +204,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             {
                 "energy_systematic_share": systematic_share(list(recordings.nodes.values())),
                 "cool_down_s": cool_down_s(paths, cell),
-                "power_peak_sensor": peak_sensor(sorted(set(sources)), nodes),
+                "power_peak_sensor": peak_sensor(list(recordings.nodes.values()), nodes),
             },
         ),
         gpus=[row for node in nodes for row in node.gpus],
