@@ -55,4 +55,4 @@ rule run:
         scheduler=scheduler,
         directory=subpath(output[0], parent=True),
     run:
-        wait_for(params.directory, params.scheduler, log[0])
+        wait_for(params.directory, params.scheduler, log[0], wildcards)

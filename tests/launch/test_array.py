@@ -16,8 +16,15 @@ from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch.owner import array
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import render
-from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
+from workflow_lib.launch.script import place, render
+from workflow_lib.records import (
+    Cell,
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+    SubmissionRecord,
+)
 
 
 class Sbatch:
@@ -263,3 +270,25 @@ def test_the_command_takes_every_run_of_a_sweep(sbatch, tmp_path, monkeypatch, c
     monkeypatch.setattr(sys, "argv", [*arguments[:-1], "0"])
     with pytest.raises(SystemExit):
         command.main()
+
+
+def test_a_run_whose_results_were_moved_is_rendered_anew_before_it_becomes_a_task(
+    rendered, sbatch, tmp_path
+):
+    paths = rendered(1)
+    (tmp_path / "results").rename(tmp_path / "moved")
+    moved = RunPaths(tmp_path / "moved" / paths.directory.relative_to(tmp_path / "results"))
+    with pytest.raises(SubmissionError, match="results were moved or copied"):
+        array.submit_all([moved.directory], tmp_path / "moved", 4)
+    assert sbatch.calls() == []
+
+    def render_anew(directory: Path) -> None:
+        cell = records.read_record(RunPaths(directory).cell, Cell)
+        site = scripts.platform(tmp_path, "h200", python="python3")
+        places = render.Places(tmp_path, directory, None)
+        render.write(cell, render.job_script(cell, site, places, 15), directory)
+
+    assert array.submit_all([moved.directory], tmp_path / "moved", 4, render_anew) == ["71"]
+    task = next((tmp_path / "moved" / "arrays").glob("*/1.sh"))
+    assert place.rendered_for(task) == moved.directory
+    assert not (tmp_path / "results").exists()

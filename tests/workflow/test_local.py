@@ -309,3 +309,18 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
     assert row["cool_down_s"] == cooled["waited_s"]
     assert row["idle_power_w"] > 0
+
+
+def test_results_that_were_moved_before_they_ran_run_where_they_lie(checkout):
+    checkout.write_sweep(matrix=[{"models": ["gpt3-tiny"], "gpus": 1, "dp": 1}])
+    done = checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (checkout.directory / "results").rename(checkout.directory / "moved")
+    moved = ("--config", "sweeps=[tiny]", "results_directory=moved")
+    done = checkout.snakemake("measured", *moved)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(list((checkout.directory / "moved").glob("cells/*/*/*/run1/outcome.json"))) == 1
+    assert not (checkout.directory / "results").exists()
+    # Rendered anew by the run itself, the script is no reason to run again.
+    again = checkout.snakemake("measured", *moved)
+    assert "Nothing to be done" in again.stdout + again.stderr

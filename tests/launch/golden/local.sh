@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 5f9681cbf5d107cdf487f9d3943aaa8605d39f89ec2c09675002be51362e5f8a
+# sha256 of all lines below: d1238b537418203379396b8704bbcc920b0d0bdb87c3f1d19ea2d69be4f754bd
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -15,6 +15,14 @@ cell="$run_directory/cell.json"
 logs="$run_directory/logs"
 # Started by hand, the job is this process.
 job=${SUBMITIT_LOCAL_JOB_ID:-$$}
+lies_in=$(dirname -- "$0")
+# Of results that were copied, the copy must not write into the original.
+if ! [ "$lies_in" -ef "$run_directory" ]; then
+    printf 'triptych: this script lies in %s, but was rendered for %s: the results were moved or ' \
+        "$lies_in" "$run_directory" >&2
+    echo "copied. Delete it, and snakemake renders it anew" >&2
+    exit 76
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 

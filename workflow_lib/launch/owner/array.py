@@ -15,7 +15,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +23,13 @@ from pathlib import Path
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import run_place
 from workflow_lib.launch.owner.owned_run import try_to_lock
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
 from workflow_lib.launch.schedulers.slurm import sbatch
-from workflow_lib.launch.script import checksum, render
+from workflow_lib.launch.script import checksum, place, render
 from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
 
 #: Tasks of an array. Slurm's own limit, MaxArraySize, is 1001 unless the site sets it; and every
@@ -37,11 +38,17 @@ LONGEST = 500
 _OWN = re.compile(r"#SBATCH --(job-name|time)=(.*)")
 
 
-def submit_all(directories: Iterable[Path], results_directory: Path, at_once: int) -> list[str]:
+def submit_all(
+    directories: Iterable[Path],
+    results_directory: Path,
+    at_once: int,
+    render_anew: Callable[[Path], None] | None = None,
+) -> list[str]:
     """Submit those runs that wait for nothing but a job; returns the arrays' ids.
 
     Runs that have a result, a job, or a process that waits for them are left alone. No more than
-    ``at_once`` tasks of an array run at a time.
+    ``at_once`` tasks of an array run at a time. ``render_anew`` writes the script of a directory again
+    where the results were moved or copied since it was rendered.
 
     Raises SubmissionError where a run cannot be submitted, before any is, and where Slurm refuses.
     """
@@ -50,7 +57,7 @@ def submit_all(directories: Iterable[Path], results_directory: Path, at_once: in
         say("nothing to submit: every run has a result, a job, or an end record")
     alike: dict[tuple[str, ...], list[RunPaths]] = {}
     for paths in waiting:
-        _check(paths, results_directory)
+        _check(paths, results_directory, render_anew)
         alike.setdefault(_request(paths), []).append(paths)
     ids = []
     for request, runs in alike.items():
@@ -68,7 +75,9 @@ def _needs_job(paths: RunPaths) -> bool:
     return paths.failure.exists() or not begun
 
 
-def _check(paths: RunPaths, results_directory: Path) -> None:
+def _check(
+    paths: RunPaths, results_directory: Path, render_anew: Callable[[Path], None] | None
+) -> None:
     """Raise SubmissionError where the run's script or what it reads is not there or not sound."""
     if not paths.script.exists():
         raise SubmissionError(
@@ -80,6 +89,10 @@ def _check(paths: RunPaths, results_directory: Path) -> None:
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
             "it is for. Delete it to have it rendered anew, or submit it by hand"
         )
+    if (origin := place.moved_from(paths)) is not None:
+        if render_anew is None:
+            raise SubmissionError(run_place.moved(paths, origin))
+        render_anew(paths.directory)
     cell = records.read_record(paths.cell, Cell)
     tokens = results.tokens(results_directory, cell.data)
     if tokens is not None and not tokens.exists():

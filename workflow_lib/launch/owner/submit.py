@@ -14,6 +14,7 @@ import time
 from workflow_lib import records
 from workflow_lib.launch import attempts, interruption
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import run_place
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
@@ -42,8 +43,11 @@ def submit(run: OwnedRun) -> JobRecord:
     cell = records.read_record(paths.cell, Cell)
     avoid = attempts.failed_nodes(paths)
     known = records.read_if_there(paths.submission, SubmissionRecord)
-    if known is not None and (job_id := _look_for(run.scheduler, known)) is not None:
-        return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
+    if known is not None:
+        run_place.check_known(paths, f"the job {known.job_name}")
+        if (job_id := _look_for(run.scheduler, known)) is not None:
+            return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
+    run_place.render_where_it_lies(run)
     while True:
         try:
             submission, job_id = _try_to_submit(run, cell, avoid)
