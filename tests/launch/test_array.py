@@ -292,3 +292,16 @@ def test_a_run_whose_results_were_moved_is_rendered_anew_before_it_becomes_a_tas
     task = next((tmp_path / "moved" / "arrays").glob("*/1.sh"))
     assert place.rendered_for(task) == moved.directory
     assert not (tmp_path / "results").exists()
+
+
+def test_an_array_whose_id_sbatch_did_not_say_is_found_by_its_name(rendered, sbatch, tmp_path):
+    some = [rendered(1), rendered(2)]
+    sbatch.does("echo 2026")  # a banner's; which of the two numbers is the id, nobody can tell
+    squeue = sbatch.command.with_name("squeue")
+    squeue.write_text(
+        '#!/bin/bash\nfor each in "$@"; do case $each in --name=*) name=${each#*=};; esac; done\n'
+        'echo "71_2|$name|PENDING|Priority|0|"\n'
+    )
+    squeue.chmod(0o755)
+    assert submit(some, tmp_path) == ["71"]
+    assert [job_of(paths) for paths in some] == ["71_1", "71_2"]

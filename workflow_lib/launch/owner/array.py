@@ -25,9 +25,10 @@ from workflow_lib.launch import attempts
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner import run_place
 from workflow_lib.launch.owner.owned_run import try_to_lock
+from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers import choice
-from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.script import checksum, place, render
 from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
@@ -47,8 +48,8 @@ def submit_all(
     """Submit those runs that wait for nothing but a job; returns the arrays' ids.
 
     Runs that have a result, a job, or a process that waits for them are left alone. No more than
-    ``at_once`` tasks of an array run at a time. ``render_anew`` writes the script of a directory again
-    where the results were moved or copied since it was rendered.
+    ``at_once`` tasks of an array run at a time. ``render_anew`` writes the script of a directory
+    again where the results were moved or copied since it was rendered.
 
     Raises SubmissionError where a run cannot be submitted, before any is, and where Slurm refuses.
     """
@@ -159,7 +160,7 @@ def _submit(
             paths.logs.mkdir(exist_ok=True)
             announced = SubmissionRecord(name, time.time(), submitted_by, array_task=task)
             records.write_json(paths.submission, announced)
-        job_id = _sbatch(script, ours, list(held.values()))
+        job_id = _sbatch(script, ours, list(held.values())) or _found(ours)
         for task, paths in enumerate(ours, start=1):
             own = JobRecord("slurm", f"{job_id}_{task}", time.time(), submitted_by, name)
             if (job := become_owner(paths, own)).job_id == own.job_id:
@@ -204,15 +205,33 @@ def _lay_out(array: _Array) -> Path:
     return script
 
 
-def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str:
-    """Give the array to sbatch; returns its id. What is not submitted is not announced any more."""
+def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str | None:
+    """Give the array to sbatch; returns its id, or None where sbatch did not say it. What is not
+    submitted is not announced any more.
+    """
     platform = records.read_record(runs[0].cell, Cell).hardware.platform
     try:
         with choice.choose("slurm").submission_lock():
             log = "%a/logs/slurm-%A_%a.log"
             return sbatch(script, script.parent, log, platform, locks=locks)
+    except UnclearError as error:
+        say(str(error))
+        return None
     except SubmissionError as error:
         if not (isinstance(error, NotNowError) and error.may_have_been_submitted):
             for paths in runs:
                 paths.submission.unlink()
         raise
+
+
+def _found(runs: Sequence[RunPaths]) -> str:
+    """The id of the array that sbatch was given, by its name. Raises SubmissionError where there is
+    none; then it is not announced any more.
+    """
+    announced = records.read_record(runs[0].submission, SubmissionRecord)
+    task = look_for(choice.choose("slurm"), announced)
+    if task is None:
+        for paths in runs:
+            paths.submission.unlink()
+        raise SubmissionError("sbatch did not submit the array; submit it again")
+    return task.partition("_")[0]

@@ -1,5 +1,5 @@
-"""Sees to it that a run's job writes where the run lies: results may have been moved or copied since
-its script was rendered.
+"""Sees to it that a run's job writes where the run lies: results may have been moved or copied
+since its script was rendered.
 """
 
 from __future__ import annotations
