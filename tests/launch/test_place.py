@@ -134,10 +134,10 @@ def test_a_link_to_the_results_is_the_same_place(original, tmp_path, scheduler):
     run_to_end.run_to_end(paths.directory, "slurm", lambda: pytest.fail("it has not moved"))
 
 
-@pytest.mark.parametrize("name", ["it's $(here)", "a\rb", "a b", "ü\t="])
+@pytest.mark.parametrize("name", ["it's $(here)", "a\rb", "a\nb", "a b", "ü\t="])
 def test_the_place_is_read_as_it_was_written(name, tmp_path):
     script = tmp_path / "job.sh"
-    script.write_bytes(f"run_directory={render.quote(tmp_path / name)}\n".encode())
+    script.write_bytes(f"\nrun_directory={render.quote(tmp_path / name)}\npython=x\n".encode())
     assert place.rendered_for(script) == tmp_path / name
 
 

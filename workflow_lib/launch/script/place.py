@@ -7,7 +7,8 @@ from pathlib import Path
 
 from workflow_lib.records import RunPaths
 
-_PREFIX = "run_directory="
+#: what stands before and behind the quoted path, which may hold line ends itself
+_BEFORE, _BEHIND = "\nrun_directory=", "\npython="
 
 
 def rendered_for(script: Path) -> Path | None:
@@ -17,13 +18,10 @@ def rendered_for(script: Path) -> Path | None:
     """
     # Bytes that are no text come back as they were, so that any path can be compared.
     text = script.read_bytes().decode("utf-8", "surrogateescape")
-    # As render.quote wrote a carriage return, which shlex does not read.
-    lines = (line.replace("'$'\\r''", "\r") for line in text.split("\n"))
-    quoted = next((line for line in lines if line.startswith(_PREFIX)), None)
-    if quoted is None:
-        return None
+    quoted = text.partition(_BEFORE)[2].partition(_BEHIND)[0]
     try:
-        words = shlex.split(quoted.removeprefix(_PREFIX))
+        # A carriage return as render.quote wrote it, which shlex does not read.
+        words = shlex.split(quoted.replace("'$'\\r''", "\r"))
     except ValueError:
         return None
     return Path(words[0]) if len(words) == 1 else None
