@@ -78,6 +78,8 @@ class SubmissionRecord:
     submitted_by: str
     #: which task of that job is this run's, where it is an array; its id is then "<job>_<task>"
     array_task: int | None = None
+    #: the number of the user who submits; null in records of earlier versions
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class JobRecord:
     #: what the scheduler calls it, by which another job that got the same id is known; null where
     #: the job itself wrote this
     job_name: str | None = None
+    #: the number of the user whose job it is; null in records of earlier versions
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)

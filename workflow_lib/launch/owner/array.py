@@ -11,6 +11,7 @@ A task is one run: it executes that run's own script, and the workflow afterward
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import secrets
 import shutil
@@ -158,11 +159,14 @@ def _submit(
             if paths.failure.exists():
                 attempts.set_aside(paths)
             paths.logs.mkdir(exist_ok=True)
-            announced = SubmissionRecord(name, time.time(), submitted_by, array_task=task)
+            announced = SubmissionRecord(
+                name, time.time(), submitted_by, array_task=task, user_id=os.getuid()
+            )
             records.write_json(paths.submission, announced)
         job_id = _sbatch(script, ours, list(held.values())) or _found(ours)
         for task, paths in enumerate(ours, start=1):
-            own = JobRecord("slurm", f"{job_id}_{task}", time.time(), submitted_by, name)
+            task_id = f"{job_id}_{task}"
+            own = JobRecord("slurm", task_id, time.time(), submitted_by, name, os.getuid())
             if (job := become_owner(paths, own)).job_id == own.job_id:
                 records.write_json(paths.job, own)  # the task may have been faster
             else:

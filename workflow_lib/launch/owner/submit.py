@@ -14,7 +14,7 @@ import time
 from workflow_lib import records
 from workflow_lib.launch import attempts, interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import run_place
+from workflow_lib.launch.owner import other_users, run_place
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
@@ -47,6 +47,8 @@ def submit(run: OwnedRun) -> JobRecord:
     known = records.read_if_there(paths.submission, SubmissionRecord)
     if known is not None:
         run_place.check_known(paths, f"the job {known.job_name}")
+        if other_users.is_of_another(known):
+            raise other_users.left_alone(f"the job {known.job_name}", known, paths.submission)
         if (job_id := look_for(run.scheduler, known)) is not None:
             return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
     run_place.render_where_it_lies(run)
@@ -106,6 +108,7 @@ def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
         submitted_unix_s=submission.record.unix_time_s,
         submitted_by=submission.record.submitted_by,
         job_name=submission.record.job_name,
+        user_id=submission.record.user_id,
     )
     job = become_owner(run.paths, own)
     if job.job_id != job_id:
@@ -127,6 +130,7 @@ def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
         job_name=f"triptych-{digest}-{number}-{os.urandom(4).hex()}",
         unix_time_s=time.time(),
         submitted_by=f"{_user()} (process {os.getpid()})",
+        user_id=os.getuid(),
     )
     records.write_json(paths.submission, record)
     return record
