@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -305,3 +306,19 @@ def test_an_array_whose_id_sbatch_did_not_say_is_found_by_its_name(rendered, sba
     squeue.chmod(0o755)
     assert submit(some, tmp_path) == ["71"]
     assert [job_of(paths) for paths in some] == ["71_1", "71_2"]
+
+
+def test_an_array_is_closed_and_starts_no_script_of_another_user(rendered, sbatch, tmp_path):
+    usual = os.umask(0o002)
+    try:
+        submit([rendered(1)], tmp_path)
+    finally:
+        os.umask(usual)
+    (script,) = (tmp_path / "results" / "arrays").glob("*/job.sh")
+    for path in (script.parent, script, script.with_name("1.sh")):
+        assert not path.stat().st_mode & 0o022, path
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(script.with_name("1.sh"), 54321, 54321)
+    environment = os.environ | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "71"}
+    assert subprocess.run(["bash", str(script)], env=environment, check=False).returncode == 77

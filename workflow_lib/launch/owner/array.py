@@ -24,7 +24,7 @@ from pathlib import Path
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import run_place
+from workflow_lib.launch.owner import permissions, run_place
 from workflow_lib.launch.owner.owned_run import try_to_lock
 from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.run_owner import become_owner
@@ -86,6 +86,7 @@ def _check(
             f"{paths.script} is not there: `snakemake --profile … --until render tokenize` writes "
             "every run's script and tokens"
         )
+    permissions.check(paths)
     if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
@@ -189,9 +190,11 @@ def _lock(paths: RunPaths, locks: ExitStack) -> int | None:
 def _lay_out(array: _Array) -> Path:
     """Write the array's directory; returns the script for sbatch."""
     array.directory.mkdir(parents=True)
+    render.close(array.directory)
     for task, paths in enumerate(array.runs, start=1):
         (array.directory / str(task)).symlink_to(paths.directory)
         shutil.copyfile(paths.script, array.directory / f"{task}.sh")
+        render.close(array.directory / f"{task}.sh")
     minutes = max(map(_time_limit_min, array.runs))
     lines = [
         checksum.INTERPRETER,
@@ -201,11 +204,14 @@ def _lay_out(array: _Array) -> Path:
         f"#SBATCH --time={minutes}",
         f"#SBATCH --array=1-{len(array.runs)}%{array.at_once}",
         "",
-        f'exec bash {render.quote(array.directory)}/"$SLURM_ARRAY_TASK_ID.sh" \\',
-        '    "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
+        f'script={render.quote(array.directory)}/"$SLURM_ARRAY_TASK_ID.sh"',
+        "# Who may write a directory above it may have put another one there since.",
+        '[ -O "$script" ] || exit 77',
+        'exec bash "$script" "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
     ]
     script = array.directory / "job.sh"
     script.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    render.close(script)
     return script
 
 

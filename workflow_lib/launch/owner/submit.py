@@ -14,7 +14,7 @@ import time
 from workflow_lib import records
 from workflow_lib.launch import attempts, interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import other_users, run_place
+from workflow_lib.launch.owner import other_users, permissions, run_place
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
@@ -36,6 +36,7 @@ def submit(run: OwnedRun) -> JobRecord:
     Raises SubmissionError, records.RecordError and InterruptedRunError.
     """
     paths = run.paths
+    permissions.check(paths)
     if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
