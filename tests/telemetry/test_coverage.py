@@ -141,7 +141,8 @@ def test_telemetry_that_ends_early(paths: records.RunPaths) -> None:
 
 
 def test_the_window_reaches_to_the_slowest_rank(paths: records.RunPaths) -> None:
-    write_steps(paths, 1, offset_s=2.5)
+    write_steps(paths, 1, offset_s=0.9)
+    write_telemetry(paths, samples(end_s=103.4))
     assert "GPU 0 is 0.5 s before the end" in reason(paths)
 
 
@@ -589,3 +590,38 @@ def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPat
     tracemalloc.stop()
     assert paths.gpu_samples(NODE).stat().st_size > 600_000
     assert peak_bytes < 300_000
+
+
+# ------------------------------------------------------------------------------ clocks of ranks
+
+
+def test_clocks_that_differ_by_less_than_a_step_pass(paths):
+    write_steps(paths, 1, offset_s=0.9)
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_a_step_that_ended_before_another_rank_began_it_is_refused(paths):
+    """Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end."""
+    write_steps(paths, 1, offset_s=1.3)
+    assert reason(paths) == (
+        "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node01 began it, by their clocks: "
+        "these differ by more than a step takes. Have the nodes' clocks synchronised (chronyc "
+        "tracking), and run the cell again."
+    )
+
+
+def test_a_clock_that_goes_wrong_in_the_middle_is_seen_in_that_step(paths):
+    text = paths.rank_steps(1).read_text()
+    paths.rank_steps(1).write_text(text.replace("102.0,,103.0", "103.01,,104.01"))
+    assert reason(paths).startswith("Rank 0 on node01 ended step 3 0.010 s before rank 1")
+
+
+def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
+    training = dataclasses.replace(CELL.training, workload="inference")
+    cell = dataclasses.replace(CELL, training=training)
+    write_steps(paths, 1, offset_s=1.3)
+    assert invalid_reason(paths, cell) is None
+    # Ranks of one replica must.
+    record = records.read_record(paths.rank(1), records.RankRecord)
+    records.write_json(paths.rank(1), dataclasses.replace(record, dp_rank=0, tp_rank=1))
+    assert "ended step 1 0.300 s before" in reason(paths, cell)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.records import Cell, RunPaths, TelemetryStart
+from workflow_lib.records import Cell, RankRecord, RunPaths, TelemetryStart
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.telemetry.validity.same_steps import SameSteps
 from workflow_lib.telemetry.validity.sensors import check_sensors
 
 #: where rates take turns, no two turns may lie further apart than this
@@ -35,12 +36,14 @@ class _Window:
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     """None where telemetry fully covers the measured steps; else one sentence that says why not.
 
-    Every rank must have recorded all measured steps, and every node where ranks ran must have
-    watched the GPUs expected of it. Each power sensor must have been read from before the first of
-    these steps began until after the last had ended, with no gap above 1 s (or 5 periods, where
-    that is longer) that the driver's own samples do not bridge, must not be frozen, and must agree
-    with an energy counter that moves (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose
-    sampling rates took turns has no energy: there, only these turns must cover the measured steps.
+    Every rank must have recorded all measured steps, none of which ended on one rank before another
+    rank began it (:mod:`workflow_lib.telemetry.validity.same_steps`), and every node where ranks
+    ran must have watched the GPUs expected of it. Each power sensor must have been read from before
+    the first of these steps began until after the last had ended, with no gap above 1 s (or 5
+    periods, where that is longer) that the driver's own samples do not bridge, must not be frozen,
+    and must agree with an energy counter that moves
+    (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose sampling rates took turns has no
+    energy: there, only these turns must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)
@@ -63,9 +66,10 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
 def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     start, end = math.inf, -math.inf
     gpus: dict[str, set[int | None]] = {}
+    same_steps = SameSteps(cell)
     for rank in range(cell.degrees.world_size):
         record = records.read_record(paths.rank(rank), records.RankRecord)
-        rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell)
+        rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell, record, same_steps)
         start, end = min(start, rank_start), max(end, rank_end)
         gpus.setdefault(record.node, set()).add(record.gpu)
     if len(gpus) != cell.nodes:
@@ -75,7 +79,9 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     return _Window(start, end, gpus)
 
 
-def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
+def _measured_steps(
+    path: Path, cell: Cell, rank: RankRecord, same_steps: SameSteps
+) -> tuple[float, float]:
     """Start of a rank's first measured step and end of its last."""
     expected = cell.training.warmup_steps
     before = -math.inf
@@ -96,6 +102,7 @@ def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
         if expected == cell.training.warmup_steps:
             start = started
         end = ended
+        same_steps.note(rank, expected, started, ended)
         expected += 1
     measured = expected - cell.training.warmup_steps
     if measured != cell.training.measured_steps:
