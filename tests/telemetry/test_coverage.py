@@ -625,3 +625,46 @@ def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
     record = records.read_record(paths.rank(1), records.RankRecord)
     records.write_json(paths.rank(1), dataclasses.replace(record, dp_rank=0, tp_rank=1))
     assert "ended step 1 0.300 s before" in reason(paths, cell)
+
+
+# -------------------------------------------------------- telemetry under another run's name
+
+
+def rewrite(path: Path, kind: type[Any], **changes: Any) -> None:
+    """Change some keys of a record."""
+    records.write_json(path, dataclasses.replace(records.read_record(path, kind), **changes))
+
+
+@pytest.fixture
+def signed(paths) -> records.RunPaths:
+    """A run whose sampler and ranks say in which job and on which start of the node they ran."""
+    for rank in range(2):
+        rewrite(paths.rank(rank), records.RankRecord, job_id="41", boot_id="aa")
+    rewrite(paths.telemetry_start(NODE), records.TelemetryStart, job_id="41", boot_id="aa")
+    assert invalid_reason(paths, CELL) is None
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"job_id": "40"}, "sampled in job 40, but rank 0 trained in job 41. Run the cell again."),
+        ({"boot_id": "bb"}, "boot id bb, but rank 0 trained in start of the machine, boot id aa."),
+        ({"node": "node02"}, "is of node 'node02'."),
+    ],
+)
+def test_telemetry_of_another_run_is_refused(signed, changes, said):
+    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, **changes)
+    assert said in reason(signed)
+
+
+def test_a_rank_of_another_run_is_refused(signed):
+    rewrite(signed.rank(1), records.RankRecord, job_id="40")
+    assert "sampled in job 41, but rank 1 trained in job 40" in reason(signed)
+
+
+def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
+    rewrite(signed.rank(1), records.RankRecord, job_id=None, boot_id=None)
+    assert invalid_reason(signed, CELL) is None
+    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, job_id=None, boot_id=None)
+    assert invalid_reason(signed, CELL) is None

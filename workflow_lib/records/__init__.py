@@ -87,6 +87,8 @@ from workflow_lib.records.outcomes import (
 from workflow_lib.records.paths import (
     RunPaths,
     SweepPaths,
+    boot_id,
+    job_id,
     node_name,
     rank_number,
 )
@@ -165,11 +167,13 @@ __all__ = [
     "TelemetryStart",
     "Training",
     "Workload",
+    "boot_id",
     "coordinates",
     "group_members",
     "held",
     "identity",
     "inapplicable",
+    "job_id",
     "node_name",
     "precisions_of",
     "rank_number",

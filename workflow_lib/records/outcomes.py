@@ -134,6 +134,10 @@ class RankRecord:
     #: as found before the first step, and with all that there is after it; null in records of
     #: earlier versions
     precisions: Precisions | None = None
+    #: which start of the node's kernel, and which job, this was; null where that is not known, and
+    #: in records of earlier versions
+    boot_id: str | None = None
+    job_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +189,10 @@ class TelemetryStart:
     gpus: tuple[Mapping[str, Any], ...]
     #: column name → why it stays empty on this node
     missing: Mapping[str, str]
+    #: which start of the node's kernel, and which job, this was; null where that is not known, and
+    #: in records of earlier versions
+    boot_id: str | None = None
+    job_id: str | None = None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
         """The GPU that reports the power of this one's package, as the source found it; the

@@ -132,6 +132,8 @@ class Sampler:
                 sample_rate_hz=self._telemetry.sample_rate_hz,
                 gpus=tuple(source.gpus),
                 missing={**source.missing, **self._host.missing},
+                boot_id=records.boot_id(),
+                job_id=records.job_id(),
             ),
         )
 

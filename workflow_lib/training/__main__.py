@@ -22,6 +22,8 @@ from workflow_lib.records import (
     RankRecord,
     RecordError,
     RunPaths,
+    boot_id,
+    job_id,
     node_name,
     rank_number,
     read_record,
@@ -174,6 +176,8 @@ def _run(
         parameters=engine.parameters,
         pid=os.getpid(),
         started_unix_s=started,
+        boot_id=boot_id(),
+        job_id=job_id(),
     )
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)
     if isinstance(engine, GenerationEngine):

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 225546f591d3c98cbeb61eb2a7320b998812f7400a8ef575ab090cefedc78a73
+# sha256 of all lines below: a9ab167f4821c676adfd753181f8892e7e4866fae88705184e7526c3e1d03a05
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -50,6 +50,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: cdef60c59fb3642b7856443bf3d214c4c84b08a446b51c8b4718fceb1e0e021c
+# sha256 of all lines below: a1b724934f5207388d55d022c0401f2c8a2ae1fdadba8f413315939de65e340a
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -62,6 +62,8 @@ export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.

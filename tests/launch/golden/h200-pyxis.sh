@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 23fda99460a4d417cb8e020670d2e272aebe1672b99349f797af7eaa6c694956
+# sha256 of all lines below: ae6cf55c1f51a31de8cc34b8b8a91b0b8b3231915522454321335f00ff578eb3
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -50,6 +50,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 7bbea4eb0069beebc45cc5002a1fb4db52462e91b0cd8305ccd80c078beef83b
+# sha256 of all lines below: ff461b911cf5fff5c092918a0dd5f2e36a3edcf32d5829cec895bdee830f4e9c
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -50,6 +50,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d1238b537418203379396b8704bbcc920b0d0bdb87c3f1d19ea2d69be4f754bd
+# sha256 of all lines below: 98707b097c726197d87057d58816e7da0e926718ff8131acb0642249f5d2f363
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -29,6 +29,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 # ------------------------------------------------------------------------ the site's environment
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # Ranks end when this script is gone.

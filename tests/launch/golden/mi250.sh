@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 1abf9435413ada3a1e0bde4ed9fcb68da2c5a6cf45b601384f1aa51e391c6b60
+# sha256 of all lines below: c5c9686166343c23318ea04f48b86bbc5070a773dabd9bd9465e062cbed60a3a
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -50,6 +50,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.

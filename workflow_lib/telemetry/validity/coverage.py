@@ -14,6 +14,7 @@ from pathlib import Path
 from workflow_lib import records
 from workflow_lib.records import Cell, RankRecord, RunPaths, TelemetryStart
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.telemetry.validity.same_run import check_same_run
 from workflow_lib.telemetry.validity.same_steps import SameSteps
 from workflow_lib.telemetry.validity.sensors import check_sensors
 
@@ -31,6 +32,7 @@ class _Window:
     start_unix_s: float
     end_unix_s: float
     gpus: dict[str, set[int | None]]
+    ranks: dict[str, list[RankRecord]]
 
 
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
@@ -66,17 +68,19 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
 def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     start, end = math.inf, -math.inf
     gpus: dict[str, set[int | None]] = {}
+    ranks: dict[str, list[RankRecord]] = {}
     same_steps = SameSteps(cell)
     for rank in range(cell.degrees.world_size):
         record = records.read_record(paths.rank(rank), records.RankRecord)
         rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell, record, same_steps)
         start, end = min(start, rank_start), max(end, rank_end)
         gpus.setdefault(record.node, set()).add(record.gpu)
+        ranks.setdefault(record.node, []).append(record)
     if len(gpus) != cell.nodes:
         raise InvalidTelemetryError(
             f"The ranks ran on {len(gpus)} nodes ({', '.join(sorted(gpus))}), not on {cell.nodes}."
         )
-    return _Window(start, end, gpus)
+    return _Window(start, end, gpus, ranks)
 
 
 def _measured_steps(
@@ -117,6 +121,7 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
     if not path.exists():
         raise InvalidTelemetryError(f"Node {node} has no telemetry ({path} is missing).")
     start = records.read_record(path, records.TelemetryStart)
+    check_same_run(path, start, window.ranks[node])
     count = len(start.gpus)
     if cell.telemetry.source not in ("auto", start.source):
         raise InvalidTelemetryError(
