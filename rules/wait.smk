@@ -5,6 +5,7 @@ import threading
 from workflow_lib.launch import interruption, open_files
 from workflow_lib.launch.rendering import render_run
 from workflow_lib.launch.owner.rule_run import run_logged
+from workflow_lib.records import RunPaths
 
 open_files.raise_limit()
 
@@ -24,6 +25,13 @@ def wait_for(directory, scheduler, log, wildcards):
         )
     if problem := run_logged(Path(directory), scheduler, Path(log), render_anew):
         raise WorkflowError(problem)
+
+
+def note_place(wildcards):
+    """Write the run's place in the order of submission beside it."""
+    run = (wildcards.cell, int(wildcards.run))
+    if run in ORDER:
+        order.write(RunPaths(results.run_directory(Path(RESULTS), *run)), ORDER[run])
 
 
 def interrupt(number, frame):

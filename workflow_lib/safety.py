@@ -18,16 +18,19 @@ _SECRET = re.compile(
 _PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s@]*:[^/?#\s@]+@", re.IGNORECASE)
 
 
-def printable(text: str) -> str:
+def printable(text: str, letters: int | None = None) -> str:
     r"""``text`` with all that is no visible character, space or end of a line spelled out.
 
     A cause holds what some program said, and a name what a directory is called: on a terminal an
-    escape sequence in them shows as ``\x1b[31m``, and moves and colours nothing.
+    escape sequence in them shows as ``\x1b[31m``, and moves and colours nothing. What
+    is longer than ``letters`` is cut.
     """
-    return "".join(
+    cut = letters is not None and len(text) > letters
+    kept = "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
+        for each in (text[:letters] if cut else text)
     )
+    return f"{kept}…" if cut else kept
 
 
 def names_secret(name: str) -> bool:

@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from workflow_lib import records, results
 from workflow_lib.analysis import tables
-from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
 from workflow_lib.safety import printable
 
 #: States in the order in which a run passes through them. Ended: its job has an end record, and
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:
-        print(printable(f"triptych: {error}"), file=sys.stderr)
+        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     if options.json:
         for each in runs:

@@ -11,6 +11,7 @@ import pytest
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import GPU_COUNTERS, GPU_SAMPLES, HOST_SAMPLES, MEASURES
 from workflow_lib.records.measures import NOT_MEASURES, File
+from workflow_lib.records.ranges import range_of
 from workflow_lib.report.cell_page.values import Reasons, figures_of_run
 
 from .synthetic_run import Run
@@ -49,7 +50,8 @@ def test_a_reading_reaches_the_page_of_its_run(file: File, column: str, tmp_path
             return {**fields, column: value | THERMAL}
         # Half as much again, and one more for each second: what was 0 counts up.
         elapsed_s = round(fields["unix_time_s"]) % 1000
-        return {**fields, column: type(value)(1.5 * value + elapsed_s)}
+        more = min(1.5 * value + elapsed_s, range_of(column).most)
+        return {**fields, column: type(value)(more)}
 
     changed = Run(edit_host=edited) if file == "host" else Run(edit=edited)
     before = shown(Run(edit=plain), tmp_path / "before" / "run1")

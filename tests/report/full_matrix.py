@@ -156,8 +156,6 @@ def gpu_rows(known: dict[str, Any], run: int, chance: random.Random) -> Iterator
                 "throttle_brake_share": 0.0,
                 "gpu_link_received_bytes": bound_gb * 1e11 * chance.uniform(0.9, 1.1),
                 "gpu_link_sent_bytes": bound_gb * 1e11 * chance.uniform(0.9, 1.1),
-                "pcie_received_bytes": 1e11 * chance.uniform(2, 20) * (gpu in (0, 4)),
-                "pcie_sent_bytes": 1e11 * chance.uniform(2, 20),
                 "missing_reasons": "{}",
             }
 

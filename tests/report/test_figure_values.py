@@ -192,16 +192,15 @@ def test_traffic_is_bytes_of_both_directions_over_the_measured_time() -> None:
             **row,
             "gpu_link_sent_bytes": 3e12,
             "gpu_link_received_bytes": 1e12,
-            "pcie_sent_bytes": None,
         }
         for row in gpu_rows(cell, 1, random.Random(1))
     ]
     runs = (run_row(cell, 1, measured_duration_s=20.0),)
     figure = drawn("traffic", cell_row(cell), runs=runs, gpus=tuple(rows))
     (panel,) = (axes for axes in figure.axes if axes.images)
-    # 4 TB in 20 s; of PCIe one direction is not known, and so no sum.
+    # 4 TB in 20 s.
     assert panel.images[0].get_array().tolist() == [[200.0] * 8]
-    assert panel.get_title("left") == "NVLink or xGMI, in and out"
+    assert panel.get_title("left") == "NVLink, in and out"
 
 
 def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
@@ -317,17 +316,14 @@ def test_slots_are_in_the_order_of_the_air_stream_over_time() -> None:
 def test_what_is_not_drawn_is_named_with_the_reason() -> None:
     cell = cell_row(known())
     gpus = tuple(
-        {**row, "gpu_link_sent_bytes": None, "pcie_sent_bytes": None}
+        {**row, "gpu_link_sent_bytes": None}
         | {"missing_reasons": '{"gpu_link_sent_bytes": "the driver counts no links"}'}
         for row in gpu_rows(known(), 1, random.Random(1))
     )
     why = dict(undrawn(Tables((cell,), (), gpus)))
     assert why["Power over time"] == "there is no series.parquet"
     assert why["Kernel time by class across platforms"].startswith("there is no kernels.parquet")
-    assert (
-        why["Traffic of every GPU over NVLink or xGMI and over PCIe"]
-        == "the driver counts no links"
-    )
+    assert why["Traffic of every GPU over NVLink"] == "the driver counts no links"
     assert why["Measures by micro-batch size"].startswith("no two cells differ")
     assert "Temperature and throttling of every GPU" not in why
     empty = Tables((cell,), (), (), *(table([], c) for c in (STEP_TIMES, SERIES, KERNELS, TRACES)))

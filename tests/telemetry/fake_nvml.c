@@ -212,6 +212,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
     *out = (void *)(long)(index + 1);
     return SUCCESS;
 }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
+    for (int gpu = 0; gpu < (int)setting("count", -1, 0); gpu++) {
+        const char *own = lookup_gpu("uuid", gpu);
+        if (own != NULL && strcmp(own, uuid) == 0) {
+            *out = (void *)(long)(gpu + 1);
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
 int nvmlDeviceGetName(void *d, char *out, unsigned size) { return text("name", d, out, size); }
 int nvmlDeviceGetSerial(void *d, char *out, unsigned size) { return text("serial", d, out, size); }
 int nvmlDeviceGetUUID(void *d, char *out, unsigned size) { return text("uuid", d, out, size); }

@@ -70,9 +70,16 @@ def write_steps(paths: records.RunPaths, rank: int, offset_s: float = 0.0, steps
     paths.rank_steps(rank).write_text(csv(records.STEPS, rows), encoding="utf-8")
 
 
-def write_rank(paths: records.RunPaths, rank: int, node: str = NODE, gpu: int | None = 0) -> None:
+def write_rank(
+    paths: records.RunPaths,
+    rank: int,
+    node: str = NODE,
+    gpu: int | None = 0,
+    uuid: str | None = None,
+) -> None:
     """A rank's record and steps."""
-    record = records.RankRecord(rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
+    place = (rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
+    record = records.RankRecord(*place, gpu_uuid=uuid)
     records.write_json(paths.rank(rank), record)
     write_steps(paths, rank)
 
@@ -84,6 +91,7 @@ def write_telemetry(
     name: str = "NVIDIA H200",
     gpus: int = 2,
     counted: list[Sample] | None = None,
+    gpus_told: tuple[dict[str, Any], ...] | None = None,
     **changes: Any,
 ) -> None:
     """A node's telemetry; unless told otherwise, with counters over the short run."""
@@ -93,7 +101,7 @@ def write_telemetry(
         simulated=False,
         started_unix_s=98.0,
         sample_rate_hz=10.0,
-        gpus=tuple({"name": name} for _ in range(gpus)),
+        gpus=gpus_told or tuple({"name": name} for _ in range(gpus)),
         missing={},
     )
     records.write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
@@ -251,7 +259,19 @@ def test_a_rank_on_a_gpu_that_was_not_sampled(paths: records.RunPaths) -> None:
 
 def test_another_gpu_than_the_platforms(paths: records.RunPaths) -> None:
     write_telemetry(paths, samples(), name="NVIDIA H100 80GB HBM3")
-    assert "GPU 0 is 'NVIDIA H100 80GB HBM3', not 'H200'" in reason(paths)
+    assert "GPU 0: 'NVIDIA H100 80GB HBM3' is not H200, which its driver calls" in reason(paths)
+
+
+def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None:
+    gpus = tuple({"name": "NVIDIA H200", "uuid": f"GPU-{place}"} for place in "ab")
+    write_telemetry(paths, samples(), gpus_told=gpus)
+    write_rank(paths, 0, gpu=0, uuid="GPU-b")
+    write_rank(paths, 1, gpu=1, uuid="GPU-A")  # of either case
+    assert invalid_reason(paths, CELL) is None
+    write_rank(paths, 1, gpu=1, uuid="GPU-B")
+    assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
+    write_rank(paths, 1, gpu=1, uuid="GPU-c")
+    assert "rank 1 trained on GPU-c, which is none of the 2 GPUs" in reason(paths)
 
 
 def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
@@ -668,3 +688,31 @@ def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
     assert invalid_reason(signed, CELL) is None
     rewrite(signed.telemetry_start(NODE), records.TelemetryStart, job_id=None, boot_id=None)
     assert invalid_reason(signed, CELL) is None
+
+
+def ahead(paths: records.RunPaths, node: str, ahead_s: float, error_s: float = 0.0) -> None:
+    """A node's clock, which was as far ahead before the steps as after them."""
+    readings = [records.ClockReading(time_s, ahead_s, error_s) for time_s in (90.0, 110.0)]
+    records.write_json(paths.clock(node), records.NodeClock(node, *readings))
+
+
+def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
+    """Two nodes of one rank each. The clock of node02 is 1.3 s ahead; the job knew so, or not."""
+    paths = records.RunPaths(tmp_path)
+    cell = make_cell(
+        ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
+    )
+    for rank, node in enumerate((NODE, "node02")):
+        write_rank(paths, rank, node=node, gpu=0)
+        write_telemetry(paths, samples(), node=node)
+    write_steps(paths, 1, offset_s=1.3)
+    ahead(paths, NODE, 0.0)
+    ahead(paths, "node02", 1.3, error_s=0.001)
+    assert invalid_reason(paths, cell) is None
+    ahead(paths, "node02", 0.0, error_s=0.001)
+    assert "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node02" in reason(paths, cell)
+    # Corrected, half a millisecond is left, which the job could not tell; or three.
+    ahead(paths, "node02", 0.2995, error_s=0.001)
+    assert invalid_reason(paths, cell) is None
+    ahead(paths, "node02", 0.297, error_s=0.001)
+    assert "ended step 1 0.003 s before" in reason(paths, cell)

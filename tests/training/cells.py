@@ -9,7 +9,7 @@ from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry
 
 GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
 LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)
-MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2)
+MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2, 1e6)
 
 TRAINING = Training(
     zero_stage=1,

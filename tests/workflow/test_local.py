@@ -77,6 +77,22 @@ def test_a_profiled_run_ends_in_tables_of_its_traces_and_is_not_measured(finishe
         assert "gemm" in set(pl.read_parquet(run.kernels)["class"])
 
 
+def test_runs_began_in_the_order_of_their_places_and_the_tables_have_them(finished):
+    runs = [
+        RunPaths(measured.directory.with_name(name))
+        for measured in finished.runs().values()
+        for name in ("run0", "run1")
+    ]
+    runs.sort(key=lambda run: json.loads(run.outcome.read_text())["started_unix_s"])
+    orders = [json.loads(run.order.read_text()) for run in runs]
+    assert [order["place"] for order in orders] == sorted(order["place"] for order in orders)
+    assert [order["block"] for order in orders] == [1, 1, 0, 0]
+    table = pl.read_parquet(finished.directory / "results/sweeps/tiny/runs.parquet")
+    table = table.sort("started_unix_s")
+    assert table["order_place"].to_list() == [order["place"] for order in orders[:2]]
+    assert table["order_block"].to_list() == [1, 1]
+
+
 def test_an_archive_of_it_is_rebuilt_elsewhere_to_the_same_bytes(finished, tmp_path):
     archive = tmp_path / "tiny.zip"
     for command in (

@@ -11,7 +11,8 @@ from pathlib import Path
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
 from workflow_lib.archive.rebuild import described, rebuild
-from workflow_lib.records import RecordError
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
 
 _CHECKOUT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _pack(chosen) if chosen.command == "pack" else _rebuild(chosen)
     except (ArchiveError, ConfigError, RecordError, OSError) as error:
-        print(f"{chosen.command}: {error}", file=sys.stderr)
+        print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
 
 

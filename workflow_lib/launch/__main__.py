@@ -36,6 +36,9 @@ def main() -> int:
     array.add_argument(
         "--at-once", type=_positive, required=True, help="tasks of an array that may run at a time"
     )
+    array.add_argument(
+        "--order-seed", type=int, default=0, help="of the random order, as in config.yaml"
+    )
     arguments = parser.parse_args()
     commanded = {"render": _render, "run": _run, "array": _array}
     return commanded[arguments.command](arguments)
@@ -73,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _array(arguments: argparse.Namespace) -> int:
-    from workflow_lib import cells, records, results
+    from workflow_lib import cells, order, records, results
     from workflow_lib.launch.owner import array
     from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
@@ -85,21 +88,23 @@ def _array(arguments: argparse.Namespace) -> int:
         sweeps = cells.expand_study(study)
         chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
         runs = {
-            results.run_directory(arguments.results.absolute(), planned.cell.id, run): (
-                planned,
-                run,
-            )
+            (planned.cell.id, run): planned
             for planned, _ in chosen.values()
             if planned.feasible
             for run in planned.runs
         }
-        root = Path(__file__).parent.parent.parent
-        array.submit_all(
-            runs,
-            arguments.results.absolute(),
-            arguments.at_once,
-            lambda directory: render_run(study, *runs[directory], arguments.results, root),
-        )
+        directories = {
+            results.run_directory(arguments.results.absolute(), *run): (run, place)
+            for run, place in order.places(list(runs), arguments.order_seed).items()
+        }
+
+        def render_anew(directory: Path) -> None:
+            (cell, run), _ = directories[directory]
+            root = Path(__file__).parent.parent.parent
+            render_run(study, runs[cell, run], run, arguments.results, root)
+
+        order.write_all((directory, place) for directory, (_, place) in directories.items())
+        array.submit_all(directories, arguments.results.absolute(), arguments.at_once, render_anew)
     except (
         *(ConfigError, RenderError, SubmissionError, records.RecordError),
         OSError,

@@ -31,7 +31,8 @@ def is_half_set_aside(paths: RunPaths) -> bool:
 
 
 def set_aside(paths: RunPaths, job: str | None = None) -> None:
-    """Move everything but the cell and its script into ``attempts/<next number>/``.
+    """Move everything but the cell, its script and its place in the order of submission into
+    ``attempts/<next number>/``.
 
     The running ``job`` that does so still owns the run: ``job.json``, ``submission.json`` and the
     log that Slurm writes for it stay, and the attempt gets copies. Interrupted half-way, the next
@@ -39,7 +40,7 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
     """
     target = _moving(paths)
     target.mkdir(parents=True, exist_ok=True)
-    keep = {paths.cell, paths.script, paths.attempts, paths.lock}
+    keep = {paths.cell, paths.script, paths.order, paths.attempts, paths.lock}
     own = {paths.job, paths.submission, paths.logs / f"slurm-{job}.log"} if job is not None else ()
     for path in sorted(paths.directory.iterdir()):
         # A hidden file is a neighbour's, half written.

@@ -8,6 +8,7 @@ A run's directory, in the order in which its files appear::
 
     cell.json               the resolved cell: all that training and telemetry read
     job.sh                  the whole job; can be given to sbatch by hand
+    order.json              its place in the order of submission
     submission.json         that it is about to be submitted, and as what
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
@@ -22,6 +23,8 @@ A run's directory, in the order in which its files appear::
     cool-down.json          how long the job waited for cool GPUs, where it was asked to
     steps/rank<n>.json      where rank n ran, and which part of the model it held, how precisely
     steps/rank<n>.csv       one row a step
+    steps/links-rank<n>.json  what its GPU sent and received over its links in whole steps
+    steps/clock-<node>.json  how far the node's clock was ahead of rank 0's, of several nodes
     errors/rank<n>.json     what rank n died of, as it said itself
     exits/rank<n>.json      how rank n's process ended, where not well
     traces/rank<n>.json.gz  rank n's Kineto trace, of a profiled run
@@ -49,6 +52,7 @@ from workflow_lib.records.cell import (
     Workload,
 )
 from workflow_lib.records.cell_axes import IDENTITY, identity
+from workflow_lib.records.clocks import ClockReading, NodeClock
 from workflow_lib.records.columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -62,7 +66,6 @@ from workflow_lib.records.columns import (
 )
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.files import (
-    RecordError,
     read_if_there,
     read_json,
     read_outcome,
@@ -77,6 +80,9 @@ from workflow_lib.records.outcomes import (
     ExitRecord,
     JobRecord,
     JobState,
+    LinkCount,
+    LinkReading,
+    OrderRecord,
     Outcome,
     OutcomeRecord,
     RankRecord,
@@ -94,6 +100,7 @@ from workflow_lib.records.paths import (
 )
 from workflow_lib.records.precisions import SUMS, Precisions, precisions_of
 from workflow_lib.records.ranks import Coordinates, coordinates, group_members
+from workflow_lib.records.reading import RecordError, end_of_file, open_file, read_bytes, shown
 from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
@@ -103,6 +110,7 @@ from workflow_lib.records.tables import (
     PLAN,
     RUNS,
     TABLES,
+    UNUSED_GPUS,
     Table,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
@@ -133,8 +141,10 @@ __all__ = [
     "SUMS",
     "TABLES",
     "TRACES",
+    "UNUSED_GPUS",
     "Backend",
     "Cell",
+    "ClockReading",
     "Column",
     "CoolDown",
     "Coordinates",
@@ -147,8 +157,12 @@ __all__ = [
     "Hardware",
     "JobRecord",
     "JobState",
+    "LinkCount",
+    "LinkReading",
     "Measure",
     "Model",
+    "NodeClock",
+    "OrderRecord",
     "Outcome",
     "OutcomeRecord",
     "Precision",
@@ -169,18 +183,22 @@ __all__ = [
     "Workload",
     "boot_id",
     "coordinates",
+    "end_of_file",
     "group_members",
     "held",
     "identity",
     "inapplicable",
     "job_id",
     "node_name",
+    "open_file",
     "precisions_of",
     "rank_number",
+    "read_bytes",
     "read_if_there",
     "read_json",
     "read_outcome",
     "read_record",
+    "shown",
     "whole_file",
     "write_json",
 ]

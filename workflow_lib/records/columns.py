@@ -74,13 +74,13 @@ GPU_COUNTERS = columns(
     ("memory_used_bytes", int, "B", "device memory in use"),
     ("gpu_link_received_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
     ("gpu_link_sent_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
-    ("pcie_received_bytes", int, "B", "cumulative since sampling began; see pcie_sent_bytes"),
+    ("pcie_received_bytes", int, "B", "as pcie_sent_bytes"),
     (
         "pcie_sent_bytes",
         int,
         "B",
-        "cumulative since sampling began; a lower bound where the driver's 32-bit counter wrapped "
-        "more than once between two readings",
+        "empty, as PCIe's 32-bit counters tell no amount; in files of earlier versions, a number "
+        "that means nothing",
     ),
     ("ecc_corrected_errors", int, "", "memory errors that were corrected, since the driver loaded"),
     ("ecc_uncorrected_errors", int, "", "memory errors that were not, since the driver loaded"),
@@ -128,6 +128,8 @@ HOST_SAMPLES = columns(
     ("node_power_w", float, "W", "the whole node's, from IPMI or hwmon"),
     ("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
     ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
+    ("other_jobs", int, "", "other jobs of Slurm's on the node, by their control groups", LATER),
+    ("sampler_cpu_time_s", float, "s", "CPU time of the sampler itself, cumulative", LATER),
 )
 
 #: steps/rank<n>.csv
@@ -141,4 +143,32 @@ STEPS = columns(
     ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
     ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
+    (
+        "memory_reserved_bytes",
+        int,
+        "B",
+        "the most so far that torch's allocator held, cached blocks among it; empty on a CPU",
+        LATER,
+    ),
+    (
+        "memory_used_bytes",
+        int,
+        "B",
+        "of the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
+        LATER,
+    ),
+    (
+        "expert_choices",
+        int,
+        "",
+        "how often this rank's routers chose an expert for a token; empty in a dense model",
+        LATER,
+    ),
+    (
+        "dropped_choices",
+        int,
+        "",
+        "of these, those that were dropped because the expert had its share already",
+        LATER,
+    ),
 )

@@ -31,6 +31,10 @@ class RunPaths:
         return self.directory / "submission.json"
 
     @property
+    def order(self) -> Path:
+        return self.directory / "order.json"
+
+    @property
     def environment(self) -> Path:
         return self.directory / "environment.json"
 
@@ -119,6 +123,13 @@ class RunPaths:
 
     def rank_steps(self, rank: int) -> Path:
         return self.steps / f"rank{rank}.csv"
+
+    def link_count(self, rank: int) -> Path:
+        return self.steps / f"links-rank{rank}.json"
+
+    def clock(self, node: str) -> Path:
+        """Only in runs of several nodes."""
+        return self.steps / f"clock-{node}.json"
 
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}.json.gz"

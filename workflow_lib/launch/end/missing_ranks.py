@@ -6,15 +6,14 @@ import re
 from collections.abc import Collection
 
 from workflow_lib import records
-from workflow_lib.records import Cell, RankRecord, RunPaths
+from workflow_lib.records import Cell, RankRecord, RunPaths, bounds
 
 #: the line with which NCCL's watchdog ends a process, before Python learns of it
-_WATCHDOG = re.compile(
-    r"\[rank(\d+)\].*Watchdog caught collective operation timeout: .*OpType=(\w+)"
-)
+_WATCHDOG = "Watchdog caught collective operation timeout: "
+_RANK, _OPERATION = re.compile(r"\[rank(\d+)\]"), re.compile(r"OpType=(\w+)")
 #: a traceback's frame in torch's collectives, and one in this project's
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (\w+)')
-_OWN_FRAME = re.compile(r'File ".*workflow_lib/(training/\S+\.py)", line (\d+), in (\w+)')
+_OWN_FRAME = re.compile(r'File "[^"\n]*workflow_lib/(training/\S+\.py)", line (\d+), in (\w+)')
 #: ranks that a sentence names
 _NAMED = 4
 
@@ -39,15 +38,21 @@ def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
     found: dict[int, str] = {}
     log = paths.logs / "training.log"
     if log.exists():
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if match := _WATCHDOG.search(line):
-                    found.setdefault(int(match[1]), match[2])
+        with records.open_file(log) as stream:
+            # Of a line that never ends a part at a time: one that tells of it is short.
+            for raw in iter(lambda: stream.readline(bounds.LOG_LINE_BYTES.most), b""):
+                line = raw.decode("utf-8", "replace")
+                where = line.find(_WATCHDOG)
+                rank = _RANK.search(line, 0, max(where, 0))
+                operation = _OPERATION.search(line, where)
+                if where >= 0 and rank and operation:
+                    found.setdefault(int(rank[1]), operation[1])
     return found
 
 
 def collective(traceback: str) -> str:
     """In which collective of torch a traceback ends, or else in which line of training."""
+    traceback = traceback[-bounds.TRACEBACK_LETTERS.most :]
     if named := _COLLECTIVE.findall(traceback):
         return str(named[-1])
     if frames := _OWN_FRAME.findall(traceback):

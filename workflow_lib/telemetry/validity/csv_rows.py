@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from workflow_lib.records import Column, held
+from workflow_lib.records import Column, bounds, held, open_file, ranges
 
 Field = float | int | str | bool | None
 
@@ -25,8 +25,13 @@ def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[
     """
     names = [column.name for column in columns]
     there: Sequence[Column] | None = None
-    with path.open("rb") as stream:
-        for line, raw in enumerate(stream, start=1):
+    with open_file(path) as stream:
+        lines = iter(lambda: stream.readline(bounds.LINE_BYTES.most + 1), b"")
+        for line, raw in enumerate(lines, start=1):
+            if len(raw) > bounds.LINE_BYTES.most:
+                raise InvalidTelemetryError(
+                    f"{path}, line {line}: over {bounds.LINE_BYTES.most} bytes, more than any has."
+                )
             if not raw.endswith(b"\n"):
                 break
             fields = raw.decode("utf-8", "replace").rstrip("\r\n").split(",")
@@ -86,5 +91,7 @@ def _parse(text: str, column: Column) -> Field:
     except ValueError:
         raise ValueError(f"{column.name} is {text[:40]!r}, expected a number") from None
     if not math.isfinite(value):
-        raise ValueError(f"{column.name} is {text!r}, expected a finite number")
+        raise ValueError(f"{column.name} is {text[:40]!r}, expected a finite number")
+    if allowed := ranges.problem(column.name, value):
+        raise ValueError(f"{column.name} is {text[:40]!r}, expected {allowed}")
     return value
