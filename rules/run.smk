@@ -58,4 +58,4 @@ rule run:
         directory=subpath(output[0], parent=True),
     run:
         note_place(wildcards)
-        wait_for(params.directory, params.scheduler, log[0])
+        wait_for(params.directory, params.scheduler, log[0], wildcards)

@@ -3,20 +3,27 @@ import signal
 import threading
 
 from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch.rendering import render_run
 from workflow_lib.launch.owner.rule_run import run_logged
 from workflow_lib.records import RunPaths
 
 open_files.raise_limit()
 
 
-def wait_for(directory, scheduler, log):
+def wait_for(directory, scheduler, log, wildcards):
     """See a run to its end, in the thread of rule run; one that is no result fails the rule."""
+
+    def render_anew():
+        """After the results were moved or copied."""
+        planned, run = CELLS[wildcards.cell], int(wildcards.run)
+        render_run(STUDY, planned, run, Path(RESULTS), Path(workflow.basedir))
+
     if workflow.subprocess_exec:
         raise WorkflowError(
             "this would take a Snakemake for each run that is waited for: add "
             "--force-use-threads, or use a profile of profiles/"
         )
-    if problem := run_logged(Path(directory), scheduler, Path(log)):
+    if problem := run_logged(Path(directory), scheduler, Path(log), render_anew):
         raise WorkflowError(problem)
 
 

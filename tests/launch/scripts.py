@@ -91,7 +91,9 @@ class Recorders:
         command.chmod(0o755)
         return command
 
-    def run(self, script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: Path, *arguments: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a script with these commands before all others on its path."""
         path = f"{self.directory}{os.pathsep}{os.environ['PATH']}"
         inherited = {
@@ -101,7 +103,7 @@ class Recorders:
         }
         own = {"PATH": path, "RECORDS": str(self._records)}
         return subprocess.run(
-            ["bash", str(script)],
+            ["bash", str(script), *arguments],
             env=inherited | own | environment,
             capture_output=True,
             text=True,

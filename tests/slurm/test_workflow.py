@@ -157,6 +157,22 @@ def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cl
     assert not run.attempts.exists()
 
 
+@pytest.mark.slow
+def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tmp_path):
+    rendered = site.snakemake("slurm_mi250", "--until", "render")
+    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    (run,) = site.runs("mi250")
+    copied = RunPaths(tmp_path / "copy of results" / run.directory.relative_to(site.results))
+    shutil.copytree(site.results, tmp_path / "copy of results")
+    before = sorted(tmp_path.glob("*/cells/**/*"))
+    log = tmp_path / "slurm.log"
+    by_hand = ("sbatch", "--wait", "--output", str(log), str(copied.script))
+    slurm_cluster.run(*by_hand, timeout=120, check=False)
+    said = log.read_text()
+    assert f"this script lies in {copied.directory}, but was rendered for {run.directory}" in said
+    assert sorted(tmp_path.glob("*/cells/**/*")) == before
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [

@@ -149,7 +149,8 @@ def test_telemetry_that_ends_early(paths: records.RunPaths) -> None:
 
 
 def test_the_window_reaches_to_the_slowest_rank(paths: records.RunPaths) -> None:
-    write_steps(paths, 1, offset_s=2.5)
+    write_steps(paths, 1, offset_s=0.9)
+    write_telemetry(paths, samples(end_s=103.4))
     assert "GPU 0 is 0.5 s before the end" in reason(paths)
 
 
@@ -609,3 +610,109 @@ def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPat
     tracemalloc.stop()
     assert paths.gpu_samples(NODE).stat().st_size > 600_000
     assert peak_bytes < 300_000
+
+
+# ------------------------------------------------------------------------------ clocks of ranks
+
+
+def test_clocks_that_differ_by_less_than_a_step_pass(paths):
+    write_steps(paths, 1, offset_s=0.9)
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_a_step_that_ended_before_another_rank_began_it_is_refused(paths):
+    """Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end."""
+    write_steps(paths, 1, offset_s=1.3)
+    assert reason(paths) == (
+        "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node01 began it, by their clocks: "
+        "these differ by more than a step takes. Have the nodes' clocks synchronised (chronyc "
+        "tracking), and run the cell again."
+    )
+
+
+def test_a_clock_that_goes_wrong_in_the_middle_is_seen_in_that_step(paths):
+    text = paths.rank_steps(1).read_text()
+    paths.rank_steps(1).write_text(text.replace("102.0,,103.0", "103.01,,104.01"))
+    assert reason(paths).startswith("Rank 0 on node01 ended step 3 0.010 s before rank 1")
+
+
+def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
+    training = dataclasses.replace(CELL.training, workload="inference")
+    cell = dataclasses.replace(CELL, training=training)
+    write_steps(paths, 1, offset_s=1.3)
+    assert invalid_reason(paths, cell) is None
+    # Ranks of one replica must.
+    record = records.read_record(paths.rank(1), records.RankRecord)
+    records.write_json(paths.rank(1), dataclasses.replace(record, dp_rank=0, tp_rank=1))
+    assert "ended step 1 0.300 s before" in reason(paths, cell)
+
+
+# -------------------------------------------------------- telemetry under another run's name
+
+
+def rewrite(path: Path, kind: type[Any], **changes: Any) -> None:
+    """Change some keys of a record."""
+    records.write_json(path, dataclasses.replace(records.read_record(path, kind), **changes))
+
+
+@pytest.fixture
+def signed(paths) -> records.RunPaths:
+    """A run whose sampler and ranks say in which job and on which start of the node they ran."""
+    for rank in range(2):
+        rewrite(paths.rank(rank), records.RankRecord, job_id="41", boot_id="aa")
+    rewrite(paths.telemetry_start(NODE), records.TelemetryStart, job_id="41", boot_id="aa")
+    assert invalid_reason(paths, CELL) is None
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"job_id": "40"}, "sampled in job 40, but rank 0 trained in job 41. Run the cell again."),
+        ({"boot_id": "bb"}, "boot id bb, but rank 0 trained in start of the machine, boot id aa."),
+        ({"node": "node02"}, "is of node 'node02'."),
+    ],
+)
+def test_telemetry_of_another_run_is_refused(signed, changes, said):
+    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, **changes)
+    assert said in reason(signed)
+
+
+def test_a_rank_of_another_run_is_refused(signed):
+    rewrite(signed.rank(1), records.RankRecord, job_id="40")
+    assert "sampled in job 41, but rank 1 trained in job 40" in reason(signed)
+
+
+def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
+    rewrite(signed.rank(1), records.RankRecord, job_id=None, boot_id=None)
+    assert invalid_reason(signed, CELL) is None
+    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, job_id=None, boot_id=None)
+    assert invalid_reason(signed, CELL) is None
+
+
+def ahead(paths: records.RunPaths, node: str, ahead_s: float, error_s: float = 0.0) -> None:
+    """A node's clock, which was as far ahead before the steps as after them."""
+    readings = [records.ClockReading(time_s, ahead_s, error_s) for time_s in (90.0, 110.0)]
+    records.write_json(paths.clock(node), records.NodeClock(node, *readings))
+
+
+def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
+    """Two nodes of one rank each. The clock of node02 is 1.3 s ahead; the job knew so, or not."""
+    paths = records.RunPaths(tmp_path)
+    cell = make_cell(
+        ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
+    )
+    for rank, node in enumerate((NODE, "node02")):
+        write_rank(paths, rank, node=node, gpu=0)
+        write_telemetry(paths, samples(), node=node)
+    write_steps(paths, 1, offset_s=1.3)
+    ahead(paths, NODE, 0.0)
+    ahead(paths, "node02", 1.3, error_s=0.001)
+    assert invalid_reason(paths, cell) is None
+    ahead(paths, "node02", 0.0, error_s=0.001)
+    assert "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node02" in reason(paths, cell)
+    # Corrected, half a millisecond is left, which the job could not tell; or three.
+    ahead(paths, "node02", 0.2995, error_s=0.001)
+    assert invalid_reason(paths, cell) is None
+    ahead(paths, "node02", 0.297, error_s=0.001)
+    assert "ended step 1 0.003 s before" in reason(paths, cell)

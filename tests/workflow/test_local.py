@@ -15,7 +15,16 @@ import polars as pl
 import pytest
 
 from tests.workflow.conftest import SNAKEMAKE, SWEEP
-from workflow_lib.records import RunPaths
+from workflow_lib.records import (
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    RankRecord,
+    RunPaths,
+    TelemetryStart,
+    boot_id,
+    read_record,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -40,6 +49,17 @@ def test_a_sweep_ends_in_tables_figures_and_a_report(finished):
     assert runs["outcome"].to_list() == ["completed", "completed"]
     assert runs["tokens_per_s"].min() > 0
     assert runs["mfu_6n"].null_count() == 2
+
+
+def test_sampler_and_ranks_say_in_which_job_they_ran(finished):
+    run = finished.runs()["gpt3-tiny"]
+    job = read_record(run.job, JobRecord).job_id
+    (node,) = run.sampled_nodes()
+    for record in (
+        read_record(run.telemetry_start(node), TelemetryStart),
+        read_record(run.rank(0), RankRecord),
+    ):
+        assert (record.job_id, record.boot_id) == (job, boot_id())
 
 
 def test_a_profiled_run_ends_in_tables_of_its_traces_and_is_not_measured(finished):
@@ -325,3 +345,19 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
     assert row["cool_down_s"] == cooled["waited_s"]
     assert row["idle_power_w"] > 0
+
+
+def test_results_that_were_moved_before_they_ran_run_where_they_lie(checkout):
+    checkout.write_sweep(matrix=[{"models": ["gpt3-tiny"], "gpus": 1, "dp": 1}])
+    done = checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (checkout.directory / "results").rename(checkout.directory / "moved")
+    moved = ("--config", "sweeps=[tiny]", "results_directory=moved")
+    done = checkout.snakemake("measured", *moved)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (directory,) = (checkout.directory / "moved").glob("cells/*/*/*/run1")
+    assert read_record(RunPaths(directory).outcome, OutcomeRecord).outcome is Outcome.COMPLETED
+    assert not (checkout.directory / "results").exists()
+    # Rendered anew by the run itself, the script is no reason to run again.
+    again = checkout.snakemake("measured", *moved)
+    assert "Nothing to be done" in again.stdout + again.stderr

@@ -51,34 +51,16 @@ def _positive(text: str) -> int:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from workflow_lib import cells, results
-    from workflow_lib.launch.script import render
+    from workflow_lib import cells
+    from workflow_lib.launch.rendering import render_run
+    from workflow_lib.launch.script.render import RenderError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
         study = load_study(arguments.config)
         planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
-        if planned.estimate is None or not planned.feasible:
-            raise ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
-        cell = planned.cell
-        profiled_steps = planned.profiled_steps if arguments.run == results.PROFILED_RUN else 0
-        if arguments.run not in planned.runs:
-            raise ConfigError(
-                f"no sweep asks for run {arguments.run} of {cell.id}: its runs are "
-                f"{', '.join(map(str, planned.runs))}, where 0 is profiled and needs the sweep's "
-                "protocol to give profiled_steps"
-            )
-        directory = results.run_directory(arguments.results.absolute(), cell.id, arguments.run)
-        places = render.Places(
-            root=arguments.root.absolute(),
-            run_directory=directory,
-            tokens=results.tokens(arguments.results.absolute(), cell.data),
-        )
-        platform = study.platforms[cell.hardware.platform]
-        limit_min = planned.estimate.time_limit_min
-        script = render.job_script(cell, platform, places, limit_min, profiled_steps)
-        render.write(cell, script, directory)
-    except (ConfigError, render.RenderError, OSError) as error:
+        render_run(study, planned, arguments.run, arguments.results, arguments.root)
+    except (ConfigError, RenderError, OSError) as error:
         return _fail(error)
     return 0
 
@@ -96,27 +78,35 @@ def _run(arguments: argparse.Namespace) -> int:
 def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells, order, records, results
     from workflow_lib.launch.owner import array
+    from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
-    from workflow_lib.launch.script import render
+    from workflow_lib.launch.script.render import RenderError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        sweeps = cells.expand_study(load_study(arguments.config))
+        study = load_study(arguments.config)
+        sweeps = cells.expand_study(study)
         chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
-        runs = [
-            (planned.cell.id, run)
+        runs = {
+            (planned.cell.id, run): planned
             for planned, _ in chosen.values()
             if planned.feasible
             for run in planned.runs
-        ]
-        directories = {
-            results.run_directory(arguments.results.absolute(), *run): place
-            for run, place in order.places(runs, arguments.order_seed).items()
         }
-        order.write_all(directories.items())
-        array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
+        directories = {
+            results.run_directory(arguments.results.absolute(), *run): (run, place)
+            for run, place in order.places(list(runs), arguments.order_seed).items()
+        }
+
+        def render_anew(directory: Path) -> None:
+            (cell, run), _ = directories[directory]
+            root = Path(__file__).parent.parent.parent
+            render_run(study, runs[cell, run], run, arguments.results, root)
+
+        order.write_all((directory, place) for directory, (_, place) in directories.items())
+        array.submit_all(directories, arguments.results.absolute(), arguments.at_once, render_anew)
     except (
-        *(ConfigError, render.RenderError, SubmissionError, records.RecordError),
+        *(ConfigError, RenderError, SubmissionError, records.RecordError),
         OSError,
     ) as error:
         return _fail(error)

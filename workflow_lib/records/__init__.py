@@ -93,6 +93,8 @@ from workflow_lib.records.outcomes import (
 from workflow_lib.records.paths import (
     RunPaths,
     SweepPaths,
+    boot_id,
+    job_id,
     node_name,
     rank_number,
 )
@@ -179,12 +181,14 @@ __all__ = [
     "TelemetryStart",
     "Training",
     "Workload",
+    "boot_id",
     "coordinates",
     "end_of_file",
     "group_members",
     "held",
     "identity",
     "inapplicable",
+    "job_id",
     "node_name",
     "open_file",
     "precisions_of",

@@ -92,6 +92,8 @@ class SubmissionRecord:
     submitted_by: str
     #: which task of that job is this run's, where it is an array; its id is then "<job>_<task>"
     array_task: int | None = None
+    #: the number of the user who submits; null in records of earlier versions
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class JobRecord:
     #: what the scheduler calls it, by which another job that got the same id is known; null where
     #: the job itself wrote this
     job_name: str | None = None
+    #: the number of the user whose job it is; null in records of earlier versions
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,10 @@ class RankRecord:
     #: of its GPU, as the driver identifies it to CUDA; null on a CPU, on AMD GPUs, and in records
     #: of earlier versions
     gpu_uuid: str | None = None
+    #: which start of the node's kernel, and which job, this was; null where that is not known, and
+    #: in records of earlier versions
+    boot_id: str | None = None
+    job_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -225,6 +233,10 @@ class TelemetryStart:
     #: GPUs of the node that the driver lists and the job does not have: index, name, uuid,
     #: power_limit_w, and power_w, a reading before training; of one it may not read, null
     other_gpus: tuple[Mapping[str, Any], ...] = ()
+    #: which start of the node's kernel, and which job, this was; null where that is not known, and
+    #: in records of earlier versions
+    boot_id: str | None = None
+    job_id: str | None = None
 
     def number_of(self, gpu: int, uuid: str | None) -> int | None:
         """The sampler's number of the GPU that a rank trained on: that of its UUID, where the rank

@@ -213,3 +213,16 @@ def node_name() -> str:
 def rank_number() -> int:
     """This process's number among the ranks, as its launcher set it; 0 where none did."""
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+
+
+def boot_id() -> str | None:
+    """Which start of this node's kernel this is (random(4)); None where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def job_id() -> str | None:
+    """The scheduler's id of the job that this process is part of, as its script says; else None."""
+    return os.environ.get("TRIPTYCH_JOB_ID")

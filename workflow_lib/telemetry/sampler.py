@@ -137,6 +137,8 @@ class Sampler:
                 gpus=tuple(source.gpus),
                 missing={**source.missing, **self._host.missing},
                 other_gpus=tuple(source.others),
+                boot_id=records.boot_id(),
+                job_id=records.job_id(),
             ),
         )
 

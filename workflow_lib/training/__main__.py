@@ -24,6 +24,8 @@ from workflow_lib.records import (
     RankRecord,
     RecordError,
     RunPaths,
+    boot_id,
+    job_id,
     node_name,
     rank_number,
     read_record,
@@ -177,6 +179,8 @@ def _run(
         pid=os.getpid(),
         started_unix_s=started,
         gpu_uuid=device.uuid,
+        boot_id=boot_id(),
+        job_id=job_id(),
     )
     clock = _compare_clocks(launch, cell, progress)
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 5f9681cbf5d107cdf487f9d3943aaa8605d39f89ec2c09675002be51362e5f8a
+# sha256 of all lines below: 98707b097c726197d87057d58816e7da0e926718ff8131acb0642249f5d2f363
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -15,12 +15,22 @@ cell="$run_directory/cell.json"
 logs="$run_directory/logs"
 # Started by hand, the job is this process.
 job=${SUBMITIT_LOCAL_JOB_ID:-$$}
+lies_in=$(dirname -- "$0")
+# Of results that were copied, the copy must not write into the original.
+if ! [ "$lies_in" -ef "$run_directory" ]; then
+    printf 'triptych: this script lies in %s, but was rendered for %s: the results were moved or ' \
+        "$lies_in" "$run_directory" >&2
+    echo "copied. Delete it, and snakemake renders it anew" >&2
+    exit 76
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # Ranks end when this script is gone.

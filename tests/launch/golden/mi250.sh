@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: b6ae0c6fca0320b31bd3ee41fa4c419682758c49939553140b0fb080738fb1ce
+# sha256 of all lines below: c5c9686166343c23318ea04f48b86bbc5070a773dabd9bd9465e062cbed60a3a
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -27,6 +27,22 @@ cell="$run_directory/cell.json"
 logs="$run_directory/logs"
 # In an array the job is one of its tasks, which the array's script names.
 job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
+# An array's script lies beside a link to its run. Slurm runs a copy of any other, and knows of
+# what; where it does not say so, the directory must at least be there.
+if [ -n "${1-}" ]; then
+    lies_in=${0%.sh}
+else
+    lies_in=$(timeout 60 scontrol show job "$job" 2>/dev/null |
+        sed -n 's|^ *Command=\(/.*\)/.*|\1|p')
+fi
+lies_in=${lies_in:-$run_directory}
+# Of results that were copied, the copy must not write into the original.
+if ! [ "$lies_in" -ef "$run_directory" ]; then
+    printf 'triptych: this script lies in %s, but was rendered for %s: the results were moved or ' \
+        "$lies_in" "$run_directory" >&2
+    echo "copied. Delete it, and snakemake renders it anew" >&2
+    exit 76
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -34,6 +50,8 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.

@@ -34,6 +34,8 @@ _SCRIPT_EXITS = {
     72: "it could not enter the repository",
     73: "it could not make the run's directories",
     74: "it could not load a module",
+    76: "the results were moved or copied after it was rendered",
+    77: "the array's copy of it belongs to another user",
 }
 #: stages of the job that only telemetry can fail, and what to say then
 _BEFORE_TRAINING = {

@@ -64,6 +64,8 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         job_id=job,
         submitted_unix_s=time.time(),
         submitted_by="the job itself",
+        # In some containers this process has another number.
+        user_id=int(os.environ.get("SLURM_JOB_UID", os.getuid())),
     )
     over = paths.ended.exists() or paths.failure.exists()
     if known is None:

@@ -6,6 +6,7 @@ from workflow_lib import records
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner.job_wait import JobWait, NotYetError
+from workflow_lib.launch.owner.other_users import is_of_another
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.owner.record_outcome import record_outcome
 from workflow_lib.records import JobRecord, OutcomeRecord, SubmissionRecord
@@ -24,6 +25,11 @@ def cancel(run: OwnedRun) -> OutcomeRecord:
     submission = records.read_if_there(run.paths.submission, SubmissionRecord)
     if job is None and submission is None:
         raise InterruptedRunError("interrupted before anything was submitted")
+    record = job or submission
+    if record is not None and is_of_another(record):
+        raise InterruptedRunError(
+            f"the job of this run was submitted by another user ({record.submitted_by}): it goes on"
+        )
     if job is None:
         assert submission is not None
         problem = run.scheduler.cancel_submission(submission)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import other_users
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.owner.progress import Progress
-from workflow_lib.launch.schedulers import slurm
+from workflow_lib.launch.schedulers import queries, slurm
 from workflow_lib.records import EndedRecord, JobRecord, JobState
 
 #: how often the run directory is looked at, and what is known of the job
@@ -27,6 +29,9 @@ HELD_FOR_S = 60.0
 #: how long after a job's end record the scheduler may take until it has a final state for the job,
 #: once it is asked
 SETTLE_S = 15.0 + ASK_EVERY_S
+#: How long nothing of what a job writes may grow until it is believed that it is lost, where Slurm
+#: does not know of it: samplers write every second, and a client of NFS may see that 60 s later.
+QUIET_S = 90.0
 
 
 class NotYetError(RuntimeError):
@@ -53,12 +58,16 @@ class JobWait:
         self._interruptions = interruptions
         self._progress = Progress(run.paths)
         self._held_since: float | None = None
+        #: what the job had written when that last grew, and when that was seen
+        self._written: frozenset[tuple[str, int, int]] | None = None
+        self._written_at = 0.0
+        self._has_grown = False
 
     def wait(self) -> JobState | None:
         """Returns what the scheduler last said of the job.
 
-        Raises NotYetError, interruption.InterruptedRunError, and records.RecordError where the end
-        record cannot be read.
+        Raises NotYetError, interruption.InterruptedRunError, SubmissionError where the job is
+        another user's and hidden, and records.RecordError where the end record cannot be read.
         """
         while True:
             state = self._wait_once()
@@ -69,6 +78,8 @@ class JobWait:
                 return None
             written = _end_record_at(self._paths.ended)
             state = self._settled()
+            if state is None and other_users.is_of_another(self.job):
+                raise self._left_alone()  # it may be in the queue again
             if _end_record_at(self._paths.ended) != written:
                 continue  # the job has begun again meanwhile
             if not self._scheduler.will_start_again(state):
@@ -91,8 +102,12 @@ class JobWait:
         while not self._paths.ended.exists():
             if (now := time.monotonic()) >= first_query:
                 state = self._state()
+                if queries.word(state) == queries.LOST and self._writes():
+                    state = None
                 if self._scheduler.is_over(state):
-                    self.was_over = not waited
+                    if queries.word(state) == queries.LOST and other_users.is_of_another(self.job):
+                        raise self._left_alone()
+                    self.was_over = not (waited or self._has_grown)
                     self._wait_for_end_record()
                     return state
                 if self._is_held(state) and self._cancel_held():
@@ -103,6 +118,27 @@ class JobWait:
                 next_look = now + min(ASK_EVERY_S, 10.0)
             self._pause(LOOK_EVERY_S)
         return state
+
+    def _writes(self) -> bool:
+        """Of a job that Slurm does not know: whether what it writes has grown of late."""
+        files = [self._paths.environment]
+        files += [*self._paths.telemetry.glob("*.csv"), *self._paths.steps.glob("*.csv")]
+        found = []
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):  # the job may set an attempt aside
+                stat = path.stat()
+                found.append((path.name, stat.st_size, stat.st_mtime_ns))
+        written = frozenset(found)
+        now = time.monotonic()
+        if written != self._written:
+            if self._written is not None and not self._has_grown:
+                self._has_grown = True
+                say(f"Slurm does not know job {self.job.job_id}, but what it writes grows")
+            self._written, self._written_at = written, now
+        return bool(written) and now - self._written_at <= QUIET_S
+
+    def _left_alone(self) -> Exception:
+        return other_users.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
 
     def _is_held(self, state: JobState | None) -> bool:
         """Whether the job has been held for a while, and has never begun as far as can be seen."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
@@ -32,10 +32,14 @@ class OwnedRun:
     lock: int | None
     #: whether another process owned the run before
     had_to_wait: bool
+    #: writes the run's script anew, for where the run lies now; null where the one who waits cannot
+    render_anew: Callable[[], None] | None = None
 
 
 @contextmanager
-def own(paths: RunPaths, scheduler: Scheduler) -> Iterator[OwnedRun]:
+def own(
+    paths: RunPaths, scheduler: Scheduler, render_anew: Callable[[], None] | None = None
+) -> Iterator[OwnedRun]:
     """Take the run's lock, once no other process has it. Raises InterruptedRunError, OSError."""
     with paths.lock.open("a") as stream:
         had_to_wait = False
@@ -47,7 +51,9 @@ def own(paths: RunPaths, scheduler: Scheduler) -> Iterator[OwnedRun]:
         if not locked:
             # Of two jobs the second one still stops, when it begins.
             say(f"{stream.name}: no file locks on this file system; start one workflow only")
-        yield OwnedRun(paths, scheduler, stream.fileno() if locked else None, had_to_wait)
+        yield OwnedRun(
+            paths, scheduler, stream.fileno() if locked else None, had_to_wait, render_anew
+        )
 
 
 def try_to_lock(stream: IO[str]) -> bool | None:

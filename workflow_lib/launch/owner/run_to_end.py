@@ -4,12 +4,14 @@ where there is none, and tries it again where the cluster was at fault.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.launch import attempts
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import run_place
 from workflow_lib.launch.owner.cancellation import cancel
 from workflow_lib.launch.owner.job_wait import JobWait
 from workflow_lib.launch.owner.owned_run import OwnedRun, own
@@ -22,17 +24,20 @@ from workflow_lib.records import JobRecord, OutcomeRecord, RunPaths
 RETRIES = 2
 
 
-def run_to_end(directory: Path, scheduler_name: str) -> OutcomeRecord:
+def run_to_end(
+    directory: Path, scheduler_name: str, render_anew: Callable[[], None] | None = None
+) -> OutcomeRecord:
     """Run what is in ``directory`` to its end, and return how it ended.
 
-    Writes ``outcome.json`` where that is a result, else ``failure.json``.
+    Writes ``outcome.json`` where that is a result, else ``failure.json``. ``render_anew`` writes
+    the run's script again, where the results were moved or copied since it was rendered.
 
     Raises SubmissionError where the job cannot be submitted, RecordError where the files of the run
     contradict themselves, and InterruptedRunError where Ctrl-C left something behind.
     """
     paths = RunPaths(directory.absolute())
     failed_before = _written_at(paths.failure)
-    with own(paths, choice.choose(scheduler_name)) as run:
+    with own(paths, choice.choose(scheduler_name), render_anew) as run:
         if run.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
             return records.read_record(paths.failure, OutcomeRecord)
         try:
@@ -69,6 +74,8 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     had_ended = paths.ended.exists()
     was_submitted_before = job is not None
     if job is not None:
+        if not had_ended:
+            run_place.check_known(paths, f"job {job.job_id}")
         say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
     elif not had_ended:
         job = submit(run)

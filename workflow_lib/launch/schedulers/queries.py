@@ -182,7 +182,8 @@ def _output(*command: str) -> str:
         done = subprocess.run(
             command,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # a site's wrapper may speak in another encoding
             timeout=ANSWER_TIMEOUT_S,
             check=False,
             process_group=0,  # a terminal's Ctrl-C is for the process that asks

@@ -41,6 +41,9 @@ _NO_ANSWER = re.compile(
     re.IGNORECASE,
 )
 
+#: how sbatch begins what it says itself
+_SLURM_SAYS = re.compile(r"sbatch: (error|fatal)")
+
 
 class SubmissionError(RuntimeError):
     """A job could not be submitted. The message says why and what to change."""
@@ -55,9 +58,20 @@ class NotNowError(SubmissionError):
         self.may_have_been_submitted = may_have_been_submitted
 
 
-def refused(said: str, exit_code: int, platform: str) -> SubmissionError:
+class UnclearError(NotNowError):
+    """sbatch failed, and it was not Slurm that said why: a site's wrapper of it may have failed
+    before or after the job was submitted.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_have_been_submitted=True)
+
+
+def refused(
+    said: str, exit_code: int, platform: str, may_be_submitted: bool = False
+) -> SubmissionError:
     """What it means that sbatch ended with ``exit_code``, negative after a signal, and ``said``
-    this.
+    this; ``may_be_submitted`` where it printed an id all the same.
     """
     lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
     if exit_code < 0:
@@ -66,7 +80,9 @@ def refused(said: str, exit_code: int, platform: str) -> SubmissionError:
         return NotNowError(lines, False)
     if _NO_ANSWER.search(lines):
         return NotNowError(lines, True)
-    return SubmissionError(explain(lines or "no reason given", platform))
+    if may_be_submitted or not _SLURM_SAYS.search(lines):
+        return UnclearError(f"sbatch failed with exit code {exit_code}: {lines or 'no reason'}")
+    return SubmissionError(explain(lines, platform))
 
 
 def explain(refusal: str, platform: str) -> str:

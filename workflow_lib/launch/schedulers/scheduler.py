@@ -47,8 +47,9 @@ class Scheduler(Protocol):
     def submission_lock(self) -> AbstractContextManager[None]:
         """Held by the one thread that submits. Raises InterruptedRunError."""
 
-    def submit(self, submission: Submission) -> str:
-        """Submit the run's script; returns the job's id.
+    def submit(self, submission: Submission) -> str | None:
+        """Submit the run's script; returns the job's id, or None where that is not known and it
+        must be found by its name.
 
         Raises SubmissionError, and NotNowError where the same may succeed later.
         """

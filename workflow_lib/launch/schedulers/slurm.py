@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -21,14 +22,20 @@ from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
 #: how long scancel, or sbatch once nobody wants the job any more, may take
-_PATIENCE_S = 20.0
+_PATIENCE_S = queries.ANSWER_TIMEOUT_S
 _LOOK_EVERY_S = 0.5
+#: how often scancel is tried: a site's wrapper of it may fail now and then
+_CANCEL_TRIES = 5
+#: the line that sbatch --parsable prints: the job's id and, of several clusters, which
+_ID = re.compile(r"([1-9][0-9]*)(;[A-Za-z0-9_.-]+)?")
 
 
 def sbatch(
     script: Path, logs: Path, log: str, platform: str, *options: str, locks: Sequence[int] = ()
-) -> str:
-    """Submit a script whose output goes to the file ``log`` in ``logs``; returns the job's id.
+) -> str | None:
+    """Submit a script whose output goes to the file ``log`` in ``logs``; returns the job's id, or
+    None where it was submitted, but what sbatch printed does not say as what: a site's wrapper of
+    sbatch may print lines of its own.
 
     In ``log`` Slurm's patterns hold, such as %j. sbatch keeps the descriptors ``locks`` open, so
     that what they lock stays locked until it has finished, whatever becomes of this process. Raises
@@ -50,14 +57,22 @@ def sbatch(
         open_files.as_found(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        encoding="utf-8",
+        errors="replace",  # a wrapper may speak in another encoding
         pass_fds=locks,
         process_group=0,  # Ctrl-C must not tear it
     ) as process:
         said, errors = _communicate(process)
+    job_id = _told_id(said)
     if process.returncode != 0:
-        raise refused(errors, process.returncode, platform)
-    return said.strip().partition(";")[0]
+        raise refused(errors, process.returncode, platform, may_be_submitted=job_id is not None)
+    return job_id
+
+
+def _told_id(said: str) -> str | None:
+    """The id in what sbatch printed, where exactly one line can be one."""
+    ids = {found[1] for line in said.splitlines() if (found := _ID.fullmatch(line.strip()))}
+    return ids.pop() if len(ids) == 1 else None
 
 
 def _communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -103,7 +118,7 @@ class Slurm:
         finally:
             self._submission_lock.release()
 
-    def submit(self, submission: Submission) -> str:
+    def submit(self, submission: Submission) -> str | None:
         """Give ``job.sh`` to sbatch."""
         paths, avoid = submission.paths, submission.avoid
         options = [f"--job-name={submission.record.job_name}", "--open-mode=append"]
@@ -164,15 +179,22 @@ def _excluded(script: Path) -> list[str]:
 
 
 def _scancel(*which: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["scancel", *which],
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE_S,
-            check=False,
-            process_group=0,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"scancel: {error}"
-    return " ".join(done.stderr.split()) or "no reason given" if done.returncode else None
+    problem = None
+    for again in range(_CANCEL_TRIES):
+        time.sleep(_LOOK_EVERY_S if again else 0.0)
+        try:
+            done = subprocess.run(
+                ["scancel", *which],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_PATIENCE_S,
+                check=False,
+                process_group=0,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"scancel: {error}"
+        if not done.returncode:
+            return None
+        problem = " ".join(done.stderr.split()) or "no reason given"
+    return problem

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +31,14 @@ _HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: variables that the script or bash sets itself, so that a platform's value would not reach the job
 _TAKEN = re.compile(
-    r"root|run_directory|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank|here|stage"
-    r"|helper|telemetry|telemetry_exit|training|training_exit|patience"
+    r"root|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank"
+    r"|here|stage|helper|telemetry|telemetry_exit|training|training_exit|patience"
     r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
 )
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class RenderError(ValueError):
@@ -89,10 +92,15 @@ def job_script(
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:
-    """Write ``cell.json`` and ``job.sh`` of a run."""
+    """Write ``cell.json`` and ``job.sh`` of a run, which nobody else may write, whatever the umask:
+    they say what runs as the user who submits them.
+    """
     paths = RunPaths(directory)
     paths.logs.mkdir(parents=True, exist_ok=True)
+    for each in (paths.directory, paths.logs):
+        close(each)
     records.write_json(paths.cell, cell)
+    close(paths.cell)
     # Replaced, not overwritten: a shell that runs the old one reads on in it.
     with (
         records.whole_file(paths.script) as draft,
@@ -101,9 +109,17 @@ def write(cell: Cell, script: str, directory: Path) -> None:
         stream.write(script)
 
 
+def close(path: Path) -> None:
+    """Let nobody but its owner write the file or directory; others' are left as they are."""
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == os.getuid() and mode & _OTHERS_WRITE:
+        path.chmod(mode & ~_OTHERS_WRITE)
+
+
 def _executable(path: str, flags: int) -> int:
-    """Open a file that whoever may read it may execute."""
-    return os.open(path, flags, 0o777)
+    """Open a file that whoever may read it may execute, and its owner alone may write."""
+    return os.open(path, flags, 0o755)
 
 
 def _interpreter(python: str, root: Path) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 from workflow_lib import gpu_models, records
 from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, TelemetryStart
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.telemetry.validity.same_run import check_same_run
+from workflow_lib.telemetry.validity.same_steps import SameSteps
 from workflow_lib.telemetry.validity.sensors import check_sensors
 
 #: what of a step clocks of two nodes may be off each other
@@ -35,12 +37,14 @@ class _Window:
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     """None where telemetry fully covers the measured steps; else one sentence that says why not.
 
-    Every rank must have recorded all measured steps, and every node where ranks ran must have
-    watched the GPUs expected of it. Each power sensor must have been read from before the first of
-    these steps began until after the last had ended, with no gap above 1 s (or 5 periods, where
-    that is longer) that the driver's own samples do not bridge, must not be frozen, and must agree
-    with an energy counter that moves (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose
-    sampling rates took turns has no energy: there, only these turns must cover the measured steps.
+    Every rank must have recorded all measured steps, none of which ended on one rank before another
+    rank began it (:mod:`workflow_lib.telemetry.validity.same_steps`), and every node where ranks
+    ran must have watched the GPUs expected of it. Each power sensor must have been read from before
+    the first of these steps began until after the last had ended, with no gap above 1 s (or 5
+    periods, where that is longer) that the driver's own samples do not bridge, must not be frozen,
+    and must agree with an energy counter that moves
+    (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose sampling rates took turns has no
+    energy: there, only these turns must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)
@@ -64,9 +68,10 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
 def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     start, end = math.inf, -math.inf
     ranks: dict[str, list[RankRecord]] = {}
+    same_steps = SameSteps(paths, cell)
     for rank in range(cell.degrees.world_size):
         record = records.read_record(paths.rank(rank), RankRecord)
-        rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell)
+        rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell, record, same_steps)
         start, end = min(start, rank_start), max(end, rank_end)
         ranks.setdefault(record.node, []).append(record)
     if len(ranks) != cell.nodes:
@@ -95,7 +100,9 @@ def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Non
         )
 
 
-def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
+def _measured_steps(
+    path: Path, cell: Cell, rank: RankRecord, same_steps: SameSteps
+) -> tuple[float, float]:
     """Start of a rank's first measured step and end of its last."""
     expected = cell.training.warmup_steps
     before = -math.inf
@@ -116,6 +123,7 @@ def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
         if expected == cell.training.warmup_steps:
             start = started
         end = ended
+        same_steps.note(rank, expected, started, ended)
         expected += 1
     measured = expected - cell.training.warmup_steps
     if measured != cell.training.measured_steps:
@@ -130,6 +138,7 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
     if not path.exists():
         raise InvalidTelemetryError(f"Node {node} has no telemetry ({path} is missing).")
     start = records.read_record(path, records.TelemetryStart)
+    check_same_run(path, start, window.ranks[node])
     count = len(start.gpus)
     if cell.telemetry.source not in ("auto", start.source):
         raise InvalidTelemetryError(
