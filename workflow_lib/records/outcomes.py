@@ -111,6 +111,17 @@ class EndedRecord:
 
 
 @dataclass(frozen=True)
+class StopRecord:
+    """``stopped.json``: why the job stopped training early, written before it did."""
+
+    #: what the run then is
+    outcome: Outcome
+    #: a clause on what was seen
+    cause: str
+    unix_time_s: float
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """``steps/rank<n>.json``: where a rank ran and what it held."""
 

@@ -39,6 +39,11 @@ class RunPaths:
         return self.directory / "ended.json"
 
     @property
+    def stopped(self) -> Path:
+        """Why the job stopped training early; only where it did."""
+        return self.directory / "stopped.json"
+
+    @property
     def outcome(self) -> Path:
         return self.directory / "outcome.json"
 

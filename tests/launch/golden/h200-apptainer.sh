@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 655c11bb1dd7029d48563de63c00e486b602fc551006feac5068cfdbfacb5221
+# sha256 of all lines below: d5a148b0b4cf09c236ad7333769a205fc7e44bfb5ad3ea9df5e763c5e95cd09e
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -148,14 +148,21 @@ sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
-# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+# Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
+# It ends training where the run cannot become a result any more.
+"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training" &
+helper=$!
 wait "$training"
 training_exit=$?
+# Bash says of each process that it ends itself that it ended.
+{ kill "$helper"; wait "$helper"; } 2>/dev/null
+helper=
 [ "$training_exit" -eq 0 ] || exit 1
 
 stage=complete

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workflow_lib import records
-from workflow_lib.launch.end import gpu_faults, rank_ends
-from workflow_lib.launch.end.gpu_faults import GpuFault
+from workflow_lib.launch import gpu_faults
+from workflow_lib.launch.end import rank_ends
 from workflow_lib.launch.end.rank_ends import RankEnds
-from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
+from workflow_lib.launch.gpu_faults import GpuFault
+from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths, StopRecord
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Evidence:
     #: the job's state as the scheduler has it; null where it says nothing
     state: JobState | None
     job_id: str | None
+    #: why the job was stopped early, where it was
+    stopped: StopRecord | None
     ranks: RankEnds
     #: the likeliest cause first
     faults: tuple[GpuFault, ...]
@@ -49,6 +52,11 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
     except records.RecordError as error:
         ended = None
         unread.append(str(error))
+    try:
+        stopped = records.read_if_there(paths.stopped, StopRecord)
+    except records.RecordError as error:
+        stopped = None
+        unread.append(str(error))
     job = records.read_if_there(paths.job, JobRecord)
     ranks = rank_ends.read(paths)
     faults, unread_events = gpu_faults.find(paths)
@@ -57,6 +65,7 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
         ended=ended,
         state=state,
         job_id=ended.job_id if ended else (job.job_id if job else None),
+        stopped=stopped,
         ranks=ranks,
         faults=tuple(faults),
         damaged=(*unread, *ranks.damaged, *unread_events),
