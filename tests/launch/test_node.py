@@ -405,6 +405,14 @@ def test_telemetry_that_dies_in_training_stops_the_run(start):
     )
 
 
+def test_a_sampler_that_hangs_does_not_keep_the_job_from_ending(start):
+    hangs = 'touch "$run/telemetry/node1.ready"; trap "" TERM; while :; do sleep 0.1; done'
+    job = start(telemetry=hangs)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
+    assert ended.telemetry_exit_code == 137
+
+
 #: What a sampler writes of two GPUs, the second of which cools from 50 °C at every step of $run/go.
 COOLS = """
     header="{header}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: e95bf7d285d1d34c1d680fe19faa772bac19160f9dfc620a4e09e83491f78b3d
+# sha256 of all lines below: 152eadb713ffd4729d214c427b00eabe0e767d4eb039f95bf060d9f908502219
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -84,6 +84,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done

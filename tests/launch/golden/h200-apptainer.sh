@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d5a148b0b4cf09c236ad7333769a205fc7e44bfb5ad3ea9df5e763c5e95cd09e
+# sha256 of all lines below: 911be2cd508ee726e43ad124ac62f3b44e7a827cc86bd53f30ad476fafdaf6b7
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -105,6 +105,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done

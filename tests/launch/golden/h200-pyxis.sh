@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: e56c388330c2e5d812705218962363e9ba2010b561186556415e572757a9c6c0
+# sha256 of all lines below: c8a9fa0e6b13e28c6e7cb072d6f1c78bf0117c543755c597b6f68458db77ed8e
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -90,6 +90,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done

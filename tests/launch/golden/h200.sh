@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: effd61a87f2428b974f548fb214255b32beba12042fec275124db8c27d6ea31d
+# sha256 of all lines below: 563a12b201d050ac59f89a8fe19f3a5b62eb0479e9af3a82ee8e81a958d2ddef
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -84,6 +84,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 2438eff20f5e46934a9c8893d86918a651563657343a9803b8428a81e40e4d21
+# sha256 of all lines below: c78eafd98cfff04ed0d6e940be866d7cd3b6d19bbf474a73aab2dcce3739e5a0
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -67,6 +67,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 6616ed31e2f8f5be440f73eb6aed706f3a3d9498ee221871f1a0c18c09a54174
+# sha256 of all lines below: 13c09decb0897854700fc0e122f13629189950f85eb8c2482c7fec0b1127b7bc
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -84,6 +84,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done
