@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,54 @@ def test_slurm_is_asked_for_what_the_platforms_file_says(slurm_cluster, tmp_path
     # Two days, in the cluster's slurm.conf.
     (line,) = done.stdout.splitlines()
     assert "time_limit_max_min: 3000, but the partition takes jobs of at most 2880 min" in line
+
+
+@pytest.fixture
+def closed_partition(slurm_cluster):
+    """A partition whose jobs wait."""
+    slurm_cluster.run("scontrol", "update", "PartitionName=mi250", "State=DOWN")
+    yield "mi250"
+    slurm_cluster.run("scancel", "--partition=mi250")
+    slurm_cluster.run("scontrol", "update", "PartitionName=mi250", "State=UP")
+
+
+@pytest.mark.slow
+def test_no_more_runs_are_in_flight_than_open_files_allow(
+    site,  # noqa: F811
+    slurm_cluster,
+    closed_partition,
+):
+    _repeat(site.config, 7)
+    many = ("--resources", "runs_in_flight=7", "--until", "run")
+    # 96 for Snakemake, and 4 a run.
+    limited = ["prlimit", "--nofile=116:116", *site.command("slurm_mi250", *many)]
+    most, cancelled = 0, set()
+    with subprocess.Popen(
+        limited,
+        cwd=study.ROOT,
+        env=dict(site.environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as snakemake:
+        deadline = time.monotonic() + 240
+        while snakemake.poll() is None:
+            assert time.monotonic() < deadline
+            query = ("squeue", "--noheader", f"--partition={closed_partition}", "--format=%A")
+            waiting = set(slurm_cluster.run(*query).stdout.split()) - cancelled
+            most = max(most, len(waiting))
+            # Once as many wait as may, one makes place for the next.
+            if len(waiting) == min(5, 7 - len(cancelled)) and waiting:
+                cancelled.add(job := min(waiting))
+                slurm_cluster.run("scancel", job)
+            time.sleep(0.1)
+        output = snakemake.stdout.read()
+    assert "at most 5 runs are in flight at once, not 7: each takes 4 open files" in output
+    assert output.index("at most 5 runs") < output.index("submitted job")
+    assert (most, len(cancelled)) == (5, 7)
+    assert "Too many open files" not in output
+    ends = [json.loads(run.failure.read_text())["outcome"] for run in site.runs("mi250")]
+    assert ends == ["cancelled"] * 7
 
 
 @pytest.mark.slow
