@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +17,10 @@ from workflow_lib import records
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.job import stop_early
 from workflow_lib.launch.job.stop_early import Patience, Watch
-from workflow_lib.records import Cell, JobState, Outcome, RunPaths, StopRecord
+from workflow_lib.records import Cell, JobState, Outcome, RunPaths, StopRecord, SuspensionRecord
 
 PATIENCE = Patience()
+ROOT = Path(__file__).parents[2]
 LIVING = os.getpid()
 
 
@@ -215,3 +219,45 @@ def test_a_run_that_was_stopped_where_a_gpu_had_failed_is_tried_elsewhere(paths)
     assert found.outcome is Outcome.NODE_FAILURE
     assert found.failed_nodes == (runs.NODE,)
     assert "telemetry ended" in found.cause
+
+
+def test_a_run_that_was_suspended_says_so_with_its_cause(paths):
+    records.write_json(paths.suspended, SuspensionRecord(runs.START_S + 5, 12.4))
+    keep_steps(paths, 4)
+    lines = paths.gpu_samples(runs.NODE).read_text().splitlines(keepends=True)
+    # Of 24 ticks of two GPUs, those of 5 to 8 s are missing.
+    paths.gpu_samples(runs.NODE).write_text("".join(lines[:21] + lines[34:]))
+    runs.end(paths)
+    found = outcome.classify(paths, JobState("COMPLETED"))
+    assert found.outcome is Outcome.TELEMETRY_INVALID
+    assert found.cause.endswith("; the job was suspended for 12 s while it trained")
+
+
+def test_that_the_job_was_suspended_is_written_when_it_goes_on(paths, tmp_path):
+    """The watch is stopped and goes on, as Slurm does it with all processes of a job."""
+    with subprocess.Popen(["sleep", "600"]) as training:
+        program = f"""
+from pathlib import Path
+from workflow_lib.launch.job.stop_early import Patience, watch
+from workflow_lib.records import RunPaths
+print(flush=True)
+paths = RunPaths(Path({str(paths.directory)!r}))
+watch(paths, {LIVING}, {training.pid}, Patience(look_every_s=0.1))
+"""
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT
+        ) as watching:
+            watching.stdout.readline()
+            deadline = time.monotonic() + 60
+            while not paths.suspended.exists():
+                assert time.monotonic() < deadline
+                watching.send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                watching.send_signal(signal.SIGCONT)
+                time.sleep(0.5)
+            training.kill()
+            training.wait()
+            assert watching.wait(timeout=60) == 0
+    found = records.read_record(paths.suspended, SuspensionRecord)
+    assert found.seconds > 0.1
+    assert found.since_unix_s > runs.START_S

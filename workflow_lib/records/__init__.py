@@ -82,6 +82,7 @@ from workflow_lib.records.outcomes import (
     RankRecord,
     StopRecord,
     SubmissionRecord,
+    SuspensionRecord,
     TelemetryEnd,
     TelemetryStart,
 )
@@ -159,6 +160,7 @@ __all__ = [
     "RunPaths",
     "StopRecord",
     "SubmissionRecord",
+    "SuspensionRecord",
     "SweepPaths",
     "Table",
     "Telemetry",

@@ -122,6 +122,18 @@ class StopRecord:
 
 
 @dataclass(frozen=True)
+class SuspensionRecord:
+    """``suspended.json``: that the job was stopped for a while, by Slurm or a signal, and went on;
+    written when it did.
+    """
+
+    #: when it was last seen before it was stopped for the first time
+    since_unix_s: float
+    #: all times together, to within 5 s each
+    seconds: float
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """``steps/rank<n>.json``: where a rank ran and what it held."""
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from workflow_lib import records
 from workflow_lib.launch import gpu_faults
 from workflow_lib.launch.end import rank_ends
 from workflow_lib.launch.end.rank_ends import RankEnds
 from workflow_lib.launch.gpu_faults import GpuFault
-from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths, StopRecord
+from workflow_lib.records import (
+    EndedRecord,
+    JobRecord,
+    JobState,
+    RunPaths,
+    StopRecord,
+    SuspensionRecord,
+)
+
+_Record = TypeVar("_Record", EndedRecord, StopRecord, SuspensionRecord)
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,8 @@ class Evidence:
     job_id: str | None
     #: why the job was stopped early, where it was
     stopped: StopRecord | None
+    #: for how long it was suspended, where it was
+    suspended: SuspensionRecord | None
     ranks: RankEnds
     #: the likeliest cause first
     faults: tuple[GpuFault, ...]
@@ -47,16 +60,9 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
     Raises records.RecordError where its ``job.json`` cannot be read.
     """
     unread: list[str] = []
-    try:
-        ended = records.read_if_there(paths.ended, EndedRecord)
-    except records.RecordError as error:
-        ended = None
-        unread.append(str(error))
-    try:
-        stopped = records.read_if_there(paths.stopped, StopRecord)
-    except records.RecordError as error:
-        stopped = None
-        unread.append(str(error))
+    ended = _read(paths.ended, EndedRecord, unread)
+    stopped = _read(paths.stopped, StopRecord, unread)
+    suspended = _read(paths.suspended, SuspensionRecord, unread)
     job = records.read_if_there(paths.job, JobRecord)
     ranks = rank_ends.read(paths)
     faults, unread_events = gpu_faults.find(paths)
@@ -66,7 +72,17 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
         state=state,
         job_id=ended.job_id if ended else (job.job_id if job else None),
         stopped=stopped,
+        suspended=suspended,
         ranks=ranks,
         faults=tuple(faults),
         damaged=(*unread, *ranks.damaged, *unread_events),
     )
+
+
+def _read(path: Path, kind: type[_Record], unread: list[str]) -> _Record | None:
+    """A record of the job's own, where it is there and can be read."""
+    try:
+        return records.read_if_there(path, kind)
+    except records.RecordError as error:
+        unread.append(str(error))
+        return None

@@ -37,6 +37,9 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
     outcome, cause = _how(evidence)
     if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and evidence.faults:
         cause += f"; its telemetry saw a fault ({evidence.faults[0]})"
+    if outcome is not Outcome.COMPLETED and evidence.suspended is not None:
+        seconds = evidence.suspended.seconds
+        cause = f"{cause.rstrip('.')}; the job was suspended for {seconds:.0f} s while it trained"
     if outcome is not Outcome.COMPLETED and evidence.damaged:
         cause += f"; not readable: {'; '.join(evidence.damaged)}"
     edited = _was_edited(paths, ended)

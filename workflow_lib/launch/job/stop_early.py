@@ -22,11 +22,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 from workflow_lib import records, results
 from workflow_lib.launch import gpu_faults
 from workflow_lib.launch.processes import is_running
-from workflow_lib.records import Cell, Outcome, RunPaths, StopRecord
+from workflow_lib.records import Cell, Outcome, RunPaths, StopRecord, SuspensionRecord
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,36 @@ def _stop(outcome: Outcome, cause: str) -> StopRecord:
     return StopRecord(outcome, f"the run was stopped early: {cause}", time.time())
 
 
+class _Suspensions:
+    """Writes down how long the job was suspended. Slurm, and a shell, have its processes go on by
+    SIGCONT, which this process gets as well.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._went_on = False
+        self._since_unix_s: float | None = None
+        self._seconds = 0.0
+        signal.signal(signal.SIGCONT, self._on_signal)
+
+    def note(self, seconds: float) -> None:
+        """What ended just now took so many seconds more than it should have."""
+        if not self._went_on:
+            return
+        self._went_on = False
+        if self._since_unix_s is None:
+            self._since_unix_s = time.time() - seconds
+        self._seconds += max(0.0, seconds)
+        record = SuspensionRecord(self._since_unix_s, self._seconds)
+        try:
+            records.write_json(self._paths.suspended, record)
+        except OSError as error:
+            print(f"triptych: {self._paths.suspended}: {error}", file=sys.stderr, flush=True)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._went_on = True
+
+
 def watch(
     paths: RunPaths,
     samplers: int,
@@ -149,10 +180,12 @@ def watch(
     ``samplers`` and ``training`` are the processes that launched them.
     """
     watching = Watch(paths, samplers, patience)
+    suspended = _Suspensions(paths)
     stop = None
     while stop is None:
         before_s = time.monotonic()
         sleep(patience.look_every_s)
+        suspended.note(time.monotonic() - before_s - patience.look_every_s)
         if not is_running(training):
             return
         # Suspended, or kept from running, this process saw nothing.
