@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import struct
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.workflow.conftest import SNAKEMAKE, Checkout
+from tests.workflow.conftest import SNAKEMAKE, SWEEP, Checkout
 from tests.workflow.test_bad_input import message_of
 
 pytestmark = [
@@ -93,3 +97,40 @@ def test_a_full_tmpdir_and_no_shared_memory_and_a_read_only_home_hinder_nothing(
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = checkout.runs().values()
     assert json.loads(run.outcome.read_text())["outcome"] == "completed"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a clock that can be set is in C")
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-30.0, "the clock went backwards"), (3600.0, "the clock was set ahead by 3[56]")],
+)
+def test_a_clock_that_is_set_while_a_run_trains_is_named(checkout, tmp_path, seconds, said):
+    library, offset = tmp_path / "clock.so", tmp_path / "offset"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    offset.write_bytes(struct.pack("d", 0.0))
+    protocol = SWEEP["protocol"] | {"measured_steps": 30}
+    checkout.write_sweep(matrix=[MATRIX[0] | {"gpus": 1, "dp": 1}], protocol=protocol)
+    with subprocess.Popen(
+        [str(SNAKEMAKE), "--profile", "profiles/local", TARGET],
+        cwd=checkout.directory,
+        env=os.environ | {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(offset)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as workflow:
+        deadline = time.monotonic() + 120
+        while not any(_lines(run.rank_steps(0)) > 5 for run in checkout.runs().values()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with offset.open("r+b") as stream:
+            stream.write(struct.pack("d", seconds))
+        assert workflow.wait(timeout=240) != 0
+    (run,) = checkout.runs().values()
+    failure = json.loads(run.failure.read_text())
+    assert failure["outcome"] == "telemetry_invalid"
+    assert re.search(said, failure["cause"])
+    assert _lines(run.rank_steps(0)) == 1 + protocol["warmup_steps"] + 30
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
