@@ -1,5 +1,6 @@
 # The study, read once: what the rules know of sweeps, cells, runs and paths.
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -22,6 +23,21 @@ if "{" in workflow.basedir or "}" in workflow.basedir:
     raise WorkflowError(f"{workflow.basedir}: Snakemake reads braces; move the repository")
 CONFIG = str(Path(INVOCATION.config_directory))
 RESULTS = str(Path(INVOCATION.results_directory))
+
+
+def refuse_unwritable(directory, what):
+    """Refuse, in a sentence, a directory that this user cannot write to, be it read-only."""
+    there = next(path for path in [directory, *directory.parents] if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise WorkflowError(
+            f"{there} cannot be written to, and {what}. Work in a checkout of your own, with "
+            "`--config results_directory=DIRECTORY` if need be; to look at what is there, `python "
+            f"-m workflow_lib.status --results {RESULTS}` only reads"
+        )
+
+
+refuse_unwritable(Path(".snakemake").absolute(), "Snakemake keeps its records there")
+refuse_unwritable(Path(RESULTS).absolute(), "results go there")
 
 # Commands say `python` and find the package next to the Snakefile. Unless Snakemake makes the
 # environment, it is the one that Snakemake itself runs in.

@@ -88,6 +88,8 @@ class Site:
             "XDG_CACHE_HOME": str(self.directory / "cache"),
             "TMPDIR": str(self.temporary),
             "OMP_NUM_THREADS": "1",
+            # Ranks are held in the middle of their steps until the fault is in.
+            "TRIPTYCH_HUNG_AFTER_S": "600",
         }
 
     def rendered(self) -> list[RunPaths]:

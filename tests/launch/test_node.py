@@ -383,27 +383,34 @@ def test_telemetry_that_dies_in_the_idle_baseline_stops_the_run_before_training(
     assert found.cause == "telemetry ended before training began: disk full"
 
 
-def test_telemetry_that_dies_in_training_leaves_training_alone(start):
+def test_telemetry_that_dies_in_training_stops_the_run(start):
     dies = """
         touch "$run/telemetry/node1.ready"
         while [ ! -e "$run/training.pid" ]; do sleep 0.02; done
         echo "node1: the GPU fell off the bus" >&2
-        touch "$run/died"
         exit 9"""
-    trains = """
-        echo $$ >"$run/training.pid"
-        while [ ! -e "$run/died" ]; do sleep 0.02; done
-        sleep 0.3
-        touch "$run/trained" """
-    job = start(telemetry=dies, training=trains)
+    job = start(telemetry=dies, training=TRAINS_FOR_LONG)
+    training = job.training_process()
     ended = job.finish()
-    assert job.process.returncode == 0, job.output
-    assert (ended.failed_stage, ended.training_exit_code, ended.telemetry_exit_code) == (None, 0, 9)
-    assert (job.paths.directory / "trained").exists()
-    # Of this training nobody recorded steps: that alone makes it invalid, and the sampler is named.
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.training_exit_code) == ("training", 143)
+    assert ended.telemetry_exit_code == 9
+    assert not is_alive(training)
+    assert job.output == "triptych: the run was stopped early: telemetry ended while training ran\n"
     found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert "The sampler ended with exit code 9: node1: the GPU fell off the bus" in found.cause
+    assert found.cause == (
+        "the run was stopped early: telemetry ended while training ran. The sampler ended with "
+        "exit code 9: node1: the GPU fell off the bus"
+    )
+
+
+def test_a_sampler_that_hangs_does_not_keep_the_job_from_ending(start):
+    hangs = 'touch "$run/telemetry/node1.ready"; trap "" TERM; while :; do sleep 0.1; done'
+    job = start(telemetry=hangs)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
+    assert ended.telemetry_exit_code == 137
 
 
 #: What a sampler writes of two GPUs, the second of which cools from 50 °C at every step of $run/go.

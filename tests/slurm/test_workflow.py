@@ -31,23 +31,28 @@ class Site:
     results: Path
     environment: Mapping[str, str]
 
+    def command(self, profile: str, *arguments: str) -> list[str]:
+        """``snakemake --profile <profile>`` for the sweep; it asks for the analysis's jobs more
+        often than profiles do, which spare a site's slurmctld.
+        """
+        return [
+            str(SNAKEMAKE),
+            "--profile",
+            profile,
+            "--slurm-init-seconds-before-status-checks=2",
+            "--seconds-between-status-checks=2",
+            *arguments,
+            "--nolock",
+            "--config",
+            f"config_directory={self.config}",
+            f"results_directory={self.results}",
+            "sweeps=[tiny]",
+        ]
+
     def snakemake(self, profile: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``snakemake --profile <profile>`` in the repository, profiles registered; it asks for
-        the analysis's jobs more often than profiles do, which spare a site's slurmctld."""
+        """Run the command in the repository, profiles registered."""
         return subprocess.run(
-            [
-                str(SNAKEMAKE),
-                "--profile",
-                profile,
-                "--slurm-init-seconds-before-status-checks=2",
-                "--seconds-between-status-checks=2",
-                *arguments,
-                "--nolock",
-                "--config",
-                f"config_directory={self.config}",
-                f"results_directory={self.results}",
-                "sweeps=[tiny]",
-            ],
+            self.command(profile, *arguments),
             cwd=study.ROOT,
             env=dict(self.environment),
             capture_output=True,

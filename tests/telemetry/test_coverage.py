@@ -174,6 +174,32 @@ def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: b
         assert f"GPU 1: no power sample for {last_s - first_s:.1f} s" in reason(paths)
 
 
+def test_a_clock_that_was_set_ahead_is_named(paths: records.RunPaths) -> None:
+    """The sampler's deadlines go by the monotonic clock: by it no tick was late."""
+    for rank in range(2):
+        steps = paths.rank_steps(rank)
+        steps.write_text(steps.read_text().replace(",103.0,", ",3703.0,"))
+
+    def ahead(rows: list[Sample]) -> list[Sample]:
+        times = [row["unix_time_s"] for row in rows]
+        return [
+            row | {"lateness_s": 0.0, "unix_time_s": time_s + 3600.0 * (time_s > 102.0)}
+            for row, time_s in zip(rows, times, strict=True)
+        ]
+
+    rows = ahead(samples())
+    write_telemetry(paths, rows)
+    paths.gpu_counters(NODE).write_text(
+        csv(records.GPU_COUNTERS, ahead(counters())), encoding="utf-8"
+    )
+    assert "no power sample for 3600.1 s" in reason(paths)
+    assert reason(paths).endswith(": the clock was set ahead by 3600.1 s.")
+    # One that was stopped for as long was late.
+    late = [row | {"lateness_s": 3600.0 * (row["unix_time_s"] > 3600)} for row in rows]
+    paths.gpu_samples(NODE).write_text(csv(records.GPU_SAMPLES, late), encoding="utf-8")
+    assert reason(paths).endswith("1.0 s is allowed.")
+
+
 @pytest.mark.parametrize(("first_s", "bridged"), [(100.5, True), (101.7, False)])
 def test_the_drivers_own_samples_bridge_a_gap(
     paths: records.RunPaths, first_s: float, bridged: bool

@@ -302,14 +302,38 @@ def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
     assert {job for job in jobs if job[0] == "run"} == {("run", "llama3-tiny")}
 
 
-def test_a_sampler_that_dies_leaves_training_alone_and_its_figures_are_kept(checkout):
+def test_training_that_lost_its_sampler_is_stopped(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 2000})
+    snakemake = checkout.start()
+    started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
+    (run,) = checkout.runs().values()
+    (lock,) = run.telemetry.glob("*.lock")
+    os.kill(int(lock.read_text().split()[1]), signal.SIGKILL)
+    assert snakemake.wait(timeout=120) != 0
+    assert json.loads(run.stopped.read_text())["outcome"] == "telemetry_invalid"
+    failure = json.loads(run.failure.read_text())
+    assert failure["outcome"] == "telemetry_invalid"
+    assert "stopped early: telemetry ended while training ran" in failure["cause"]
+    assert "SIGKILL" in failure["cause"]
+
+
+def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 12})
     snakemake = checkout.start()
     started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     (run,) = checkout.runs().values()
     (lock,) = run.telemetry.glob("*.lock")
-    os.kill(int(lock.read_text().split()[1]), signal.SIGKILL)
+    sampler = int(lock.read_text().split()[1])
+    # It would be missed after a minute.
+    os.kill(sampler, signal.SIGSTOP)
+    lines = 1 + SWEEP["protocol"]["warmup_steps"] + 12
+    deadline = time.monotonic() + 60
+    while run.rank_steps(0).read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(sampler, signal.SIGKILL)
     assert snakemake.wait(timeout=120) != 0
 
     ended = json.loads(run.ended.read_text())

@@ -129,6 +129,29 @@ class EndedRecord:
 
 
 @dataclass(frozen=True)
+class StopRecord:
+    """``stopped.json``: why the job stopped training early, written before it did."""
+
+    #: what the run then is
+    outcome: Outcome
+    #: a clause on what was seen
+    cause: str
+    unix_time_s: float
+
+
+@dataclass(frozen=True)
+class SuspensionRecord:
+    """``suspended.json``: that the job was stopped for a while, by Slurm or a signal, and went on;
+    written when it did.
+    """
+
+    #: when it was last seen before it was stopped for the first time
+    since_unix_s: float
+    #: all times together, to within 5 s each
+    seconds: float
+
+
+@dataclass(frozen=True)
 class RankRecord:
     """``steps/rank<n>.json``: where a rank ran and what it held."""
 

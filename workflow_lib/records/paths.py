@@ -43,6 +43,16 @@ class RunPaths:
         return self.directory / "ended.json"
 
     @property
+    def stopped(self) -> Path:
+        """Why the job stopped training early; only where it did."""
+        return self.directory / "stopped.json"
+
+    @property
+    def suspended(self) -> Path:
+        """For how long the job was suspended while it trained; only where it was."""
+        return self.directory / "suspended.json"
+
+    @property
     def outcome(self) -> Path:
         return self.directory / "outcome.json"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a9ab167f4821c676adfd753181f8892e7e4866fae88705184e7526c3e1d03a05
+# sha256 of all lines below: 91fe19abf9bbbf25cca55db828c81df2df48e0ebcf2f2afd32bf0278bca8e65e
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -102,6 +102,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done
@@ -139,14 +141,21 @@ sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
-# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+# Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
+# It ends training where the run cannot become a result any more.
+"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training" &
+helper=$!
 wait "$training"
 training_exit=$?
+# Bash says of each process that it ends itself that it ended.
+{ kill "$helper"; wait "$helper"; } 2>/dev/null
+helper=
 [ "$training_exit" -eq 0 ] || exit 1
 
 stage=complete

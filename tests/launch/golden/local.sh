@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 98707b097c726197d87057d58816e7da0e926718ff8131acb0642249f5d2f363
+# sha256 of all lines below: d26d3c5e0b9ed8fb8459471c42031225746428c95ca440788b78a05544fa9032
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -77,6 +77,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done
@@ -114,14 +116,21 @@ sleep 2.0 &
 helper=$!
 wait "$helper"
 helper=
-# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+# Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
+# It ends training where the run cannot become a result any more.
+"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training" &
+helper=$!
 wait "$training"
 training_exit=$?
+# Bash says of each process that it ends itself that it ended.
+{ kill "$helper"; wait "$helper"; } 2>/dev/null
+helper=
 [ "$training_exit" -eq 0 ] || exit 1
 
 stage=complete

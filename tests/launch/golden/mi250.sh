@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c5c9686166343c23318ea04f48b86bbc5070a773dabd9bd9465e062cbed60a3a
+# sha256 of all lines below: b18b94cea93e2a56517085f7c03ca22f345182d93e7d27f0f2e6d3e06ab1e09c
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -102,6 +102,8 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done
@@ -139,14 +141,21 @@ sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
-# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+# Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
+# It ends training where the run cannot become a result any more.
+"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training" &
+helper=$!
 wait "$training"
 training_exit=$?
+# Bash says of each process that it ends itself that it ended.
+{ kill "$helper"; wait "$helper"; } 2>/dev/null
+helper=
 [ "$training_exit" -eq 0 ] || exit 1
 
 stage=complete

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
 from workflow_lib import records
-from workflow_lib.launch.end import gpu_faults, rank_ends
-from workflow_lib.launch.end.gpu_faults import GpuFault
+from workflow_lib.launch import gpu_faults
+from workflow_lib.launch.end import rank_ends
 from workflow_lib.launch.end.rank_ends import RankEnds
-from workflow_lib.records import EndedRecord, JobRecord, JobState, RunPaths
+from workflow_lib.launch.gpu_faults import GpuFault
+from workflow_lib.records import (
+    EndedRecord,
+    JobRecord,
+    JobState,
+    RunPaths,
+    StopRecord,
+    SuspensionRecord,
+)
+
+_Record = TypeVar("_Record", EndedRecord, StopRecord, SuspensionRecord)
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,10 @@ class Evidence:
     #: the job's state as the scheduler has it; null where it says nothing
     state: JobState | None
     job_id: str | None
+    #: why the job was stopped early, where it was
+    stopped: StopRecord | None
+    #: for how long it was suspended, where it was
+    suspended: SuspensionRecord | None
     ranks: RankEnds
     #: the likeliest cause first
     faults: tuple[GpuFault, ...]
@@ -44,11 +60,9 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
     Raises records.RecordError where its ``job.json`` cannot be read.
     """
     unread: list[str] = []
-    try:
-        ended = records.read_if_there(paths.ended, EndedRecord)
-    except records.RecordError as error:
-        ended = None
-        unread.append(str(error))
+    ended = _read(paths.ended, EndedRecord, unread)
+    stopped = _read(paths.stopped, StopRecord, unread)
+    suspended = _read(paths.suspended, SuspensionRecord, unread)
     job = records.read_if_there(paths.job, JobRecord)
     ranks = rank_ends.read(paths)
     faults, unread_events = gpu_faults.find(paths)
@@ -57,7 +71,18 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
         ended=ended,
         state=state,
         job_id=ended.job_id if ended else (job.job_id if job else None),
+        stopped=stopped,
+        suspended=suspended,
         ranks=ranks,
         faults=tuple(faults),
         damaged=(*unread, *ranks.damaged, *unread_events),
     )
+
+
+def _read(path: Path, kind: type[_Record], unread: list[str]) -> _Record | None:
+    """A record of the job's own, where it is there and can be read."""
+    try:
+        return records.read_if_there(path, kind)
+    except records.RecordError as error:
+        unread.append(str(error))
+        return None

@@ -10,7 +10,7 @@ from workflow_lib import records, results
 from workflow_lib.launch.end import job_causes, missing_ranks
 from workflow_lib.launch.end.evidence import Evidence, gather
 from workflow_lib.launch.end.logs import last_line
-from workflow_lib.launch.end.rank_ends import Kind
+from workflow_lib.launch.end.rank_ends import Kind, RankEnd
 from workflow_lib.launch.script import checksum
 from workflow_lib.records import (
     Cell,
@@ -20,6 +20,7 @@ from workflow_lib.records import (
     OutcomeRecord,
     RankRecord,
     RunPaths,
+    StopRecord,
 )
 from workflow_lib.telemetry.validity import coverage
 
@@ -36,6 +37,9 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
     outcome, cause = _how(evidence)
     if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and evidence.faults:
         cause += f"; its telemetry saw a fault ({evidence.faults[0]})"
+    if outcome is not Outcome.COMPLETED and evidence.suspended is not None:
+        seconds = evidence.suspended.seconds
+        cause = f"{cause.rstrip('.')}; the job was suspended for {seconds:.0f} s while it trained"
     if outcome is not Outcome.COMPLETED and evidence.damaged:
         cause += f"; not readable: {'; '.join(evidence.damaged)}"
     edited = _was_edited(paths, ended)
@@ -68,7 +72,8 @@ def _how(evidence: Evidence) -> tuple[Outcome, str]:
     # What the rank that failed first wrote comes before what the scheduler made of it. But a rank
     # that was killed, or only waited for others, says less than who ended the job from outside.
     ranks, first = evidence.ranks, evidence.ranks.first
-    if first is not None and first.kind is Kind.OWN:
+    stopped = evidence.stopped
+    if first is not None and first.kind is Kind.OWN and not _is_after(first, stopped):
         fault = evidence.fault_of(first.node)
         if fault is not None and first.outcome in (Outcome.ERROR, Outcome.NODE_FAILURE):
             return Outcome.NODE_FAILURE, f"{fault}; {first.description}"
@@ -79,6 +84,8 @@ def _how(evidence: Evidence) -> tuple[Outcome, str]:
         if outcome is Outcome.OUT_OF_MEMORY and first is not None and first.kind is Kind.KILLED:
             cause += f"; {ranks.description}"
         return outcome, cause
+    if stopped is not None:
+        return _stopped(evidence, stopped)
     if evidence.faults:
         also = f"; {_of_waiting(evidence) or ranks.description}"
         return Outcome.NODE_FAILURE, str(evidence.faults[0]) + also.removesuffix("; ")
@@ -91,18 +98,39 @@ def _how(evidence: Evidence) -> tuple[Outcome, str]:
     return job_causes.failed_stage(evidence.paths, evidence.ended)
 
 
+def _is_after(end: RankEnd, stopped: StopRecord | None) -> bool:
+    """Whether a rank ended because the job had been stopped."""
+    return stopped is not None and end.unix_time_s > stopped.unix_time_s
+
+
+def _stopped(evidence: Evidence, stopped: StopRecord) -> tuple[Outcome, str]:
+    """Of a run that the job itself stopped, as it could not become a result any more."""
+    if evidence.faults and stopped.outcome is not Outcome.NODE_FAILURE:
+        return Outcome.NODE_FAILURE, f"{evidence.faults[0]}; {stopped.cause}"
+    if stopped.outcome is Outcome.TELEMETRY_INVALID:
+        return stopped.outcome, f"{stopped.cause}.{_end_of_samplers(evidence)}"
+    return stopped.outcome, stopped.cause
+
+
+def _end_of_samplers(evidence: Evidence) -> str:
+    """A sentence on how the samplers' launcher ended; empty where that was in order."""
+    ended = evidence.ended
+    if ended is None or not ended.telemetry_exit_code:
+        return ""
+    code = job_causes.exit_code(ended.telemetry_exit_code)
+    said = last_line(evidence.paths.logs / "telemetry.log")
+    return f" The sampler ended with {code}: {said}"
+
+
 def _watched(evidence: Evidence) -> tuple[Outcome, str]:
     """Of a run that trained to its end: whether it was watched throughout, or left its traces."""
-    paths, ended = evidence.paths, evidence.ended
+    paths = evidence.paths
     if results.is_profiled(paths.directory):
         return _traced(paths)
     reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
     if reason is None:
         return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
-    if ended is not None and ended.telemetry_exit_code:
-        code = job_causes.exit_code(ended.telemetry_exit_code)
-        reason += f" The sampler ended with {code}: {last_line(paths.logs / 'telemetry.log')}"
-    return Outcome.TELEMETRY_INVALID, reason
+    return Outcome.TELEMETRY_INVALID, reason + _end_of_samplers(evidence)
 
 
 def _traced(paths: RunPaths) -> tuple[Outcome, str]:

@@ -1,4 +1,5 @@
-"""What a job script does in Python: ``begin``, ``wait-for-telemetry``, ``cool-down`` and ``end``.
+"""What a job script does in Python: ``begin``, ``wait-for-telemetry``, ``cool-down``,
+``stop-early`` and ``end``.
 
 It runs on the job's first node, perhaps in a site's container, so it needs only the standard
 library.
@@ -21,7 +22,7 @@ from typing import Any
 import workflow_lib
 from workflow_lib import records, results, safety
 from workflow_lib.launch import attempts
-from workflow_lib.launch.job import cool_down
+from workflow_lib.launch.job import cool_down, stop_early
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
@@ -219,7 +220,9 @@ def main() -> None:
     begin_command.add_argument("--scheduler", choices=("slurm", "local"), required=True)
     wait_command = commands.add_parser("wait-for-telemetry")
     cool_command = commands.add_parser("cool-down")
-    for command in (wait_command, cool_command):
+    stop_command = commands.add_parser("stop-early")
+    stop_command.add_argument("--training", type=int, required=True, help="of its launcher")
+    for command in (wait_command, cool_command, stop_command):
         command.add_argument(
             "--process", type=int, required=True, help="of the samplers; its end ends the wait"
         )
@@ -228,7 +231,7 @@ def main() -> None:
         end_command.add_argument(name, required=True)
     for command in (begin_command, end_command):
         command.add_argument("--job", required=True, help="the scheduler's id of the job")
-    for command in (begin_command, wait_command, cool_command, end_command):
+    for command in (begin_command, wait_command, cool_command, stop_command, end_command):
         command.add_argument("run_directory", type=Path)
     arguments = parser.parse_args()
     paths = RunPaths(arguments.run_directory)
@@ -238,6 +241,8 @@ def main() -> None:
         wait_for_telemetry(paths, arguments.process)
     elif arguments.command == "cool-down":
         cool_down.cool_down(paths, arguments.process)
+    elif arguments.command == "stop-early":
+        stop_early.watch(paths, arguments.process, arguments.training, stop_early.Patience())
     else:
         end(
             paths, arguments.job, arguments.stage, arguments.training_exit, arguments.telemetry_exit

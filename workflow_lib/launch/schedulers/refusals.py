@@ -31,7 +31,7 @@ _REFUSALS = (
 #: a state of Slurm that passes; it was told so before it took the job
 _NOT_NOW = re.compile(
     r"connect failure|standby mode|Resource temporarily unavailable|job queue full"
-    r"|temporarily unable|temporarily disabled|MaxSubmitJob",
+    r"|temporarily unable|temporarily disabled|(Max|Grp)SubmitJob",
     re.IGNORECASE,
 )
 #: one in which the question got through, perhaps, and the answer did not
@@ -87,6 +87,12 @@ def refused(
 
 def explain(refusal: str, platform: str) -> str:
     """The refusal, and which key of the platform's file mends it, where that is known."""
+    if "job array" in refusal.lower():
+        return (
+            f"Slurm refused the job: {refusal}. This site takes no job array of so many tasks "
+            "(`scontrol show config` has MaxArraySize); without one, `snakemake` submits a job a "
+            "run"
+        )
     for pattern, key, remedy in _REFUSALS:
         if re.search(pattern, refusal, re.IGNORECASE):
             return (

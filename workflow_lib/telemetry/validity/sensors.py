@@ -48,6 +48,8 @@ _LONGEST_WINDOW_S = 1.0
 #: One that resolves watts may, at its power limit, so that whole watts are no evidence.
 _FROZEN_FROM_S = 10.0
 _FROZEN_FROM_READINGS = 20
+#: a driver that holds up a tick explains less, and makes it no later
+_JUMP_S = 60.0
 #: what moves while a GPU works, even where its power is held at the limit
 _SIGNS_OF_LIFE = ("temperature_c", "sm_clock_mhz", "event_reasons", "utilisation_percent")
 
@@ -61,6 +63,8 @@ class _Gap:
     end_s: float
     #: until when power is known
     known_until_s: float
+    #: by how much the clock was set ahead between them; the sampler's deadlines do not go by it
+    jump_s: float
     longest_hole_s: float = 0.0
 
     def add(self, time_s: float) -> None:
@@ -75,7 +79,9 @@ class _Sensor:
     """What has been seen of one power sensor so far."""
 
     energy: CounterSpan
+    #: of the last reading of power, and of the last row
     time_s: float | None = None
+    row_time_s: float | None = None
     power_w: float = 0.0
     #: the trapezoid of power between the ends of the energy counter's span
     trapezoid_j: float = 0.0
@@ -108,14 +114,17 @@ def check_sensors(
     gaps: list[_Gap] = []
     for where, row in timed_rows(path, GPU_SAMPLES, _TIMED, count):
         time_s, gpu, power_w = row["unix_time_s"], row["gpu"], row["power_w"]
-        if gpu in seen and isinstance(power_w, float):
-            assert isinstance(gpu, int)
-            assert isinstance(time_s, float)
-            sensor = seen[gpu]
+        if not isinstance(gpu, int) or not isinstance(time_s, float) or gpu not in seen:
+            continue
+        sensor = seen[gpu]
+        if isinstance(power_w, float):
             if _has_gap(sensor.time_s, time_s, window, longest_s, where):
-                gaps.append(_Gap(where, gpu, time_s, sensor.time_s or time_s))
+                since_s = time_s - (sensor.row_time_s or time_s)
+                jump_s = since_s - late_s if isinstance(late_s := row["lateness_s"], float) else 0
+                gaps.append(_Gap(where, gpu, time_s, sensor.time_s or time_s, jump_s))
             _integrate(sensor, time_s, power_w)
             _note(sensor, time_s, row, window)
+        sensor.row_time_s = time_s
     _check_bridged(paths.power_samples(start.node), gaps, longest_s)
     for gpu, sensor in seen.items():
         _check_end(f"{path}: ", gpu, sensor, window)
@@ -220,9 +229,10 @@ def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
     for gap in gaps:
         gap.add(gap.end_s)
         if gap.longest_hole_s > longest_s:
+            told = f": the clock was set ahead by {gap.jump_s:.1f} s" * (gap.jump_s > _JUMP_S)
             raise InvalidTelemetryError(
                 f"{gap.where}: no power sample for {gap.longest_hole_s:.1f} s within the measured "
-                f"steps, where {longest_s:.1f} s is allowed."
+                f"steps, where {longest_s:.1f} s is allowed{told}."
             )
 
 
