@@ -89,6 +89,10 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
         known(steps.rows[name].cast(pl.Float64).max(), unknown)
         for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
+    if used[0] is not None and reserved[0] is not None:
+        # Ranks used to ask the driver at the end of a step, after the allocator had given back some
+        # of what the driver had counted.
+        used = known(max(used[0], reserved[0]))
     expected = memory.estimate(cell.model, cell.degrees, cell.training)
     expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
     return {

@@ -28,7 +28,8 @@ class Memory:
     peak: int
     #: the most that torch's allocator held: what is allocated, and what it kept for later
     reserved: int | None = None
-    #: of the whole GPU now, as the driver counts it: with contexts, libraries and communicators
+    #: of the whole GPU, as the driver counts it when the allocator holds the most: with contexts,
+    #: libraries and communicators
     used: int | None = None
 
 
@@ -53,11 +54,14 @@ class Device:
         """What is allocated, reserved and used."""
         if on_gpu(self.torch):
             free, total = torch.cuda.mem_get_info(self.torch)
+            reserved = torch.cuda.max_memory_reserved(self.torch)
+            # A full GPU makes the allocator give blocks back, so that the end of a step sees less.
+            given_back = reserved - torch.cuda.memory_reserved(self.torch)
             return Memory(
                 torch.cuda.memory_allocated(self.torch),
                 torch.cuda.max_memory_allocated(self.torch),
-                torch.cuda.max_memory_reserved(self.torch),
-                total - free,
+                reserved,
+                total - free + given_back,
             )
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         now = pages * resource.getpagesize()

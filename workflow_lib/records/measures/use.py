@@ -35,8 +35,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "memory_used_peak_bytes",
         "B",
-        "in use as the driver counts it, the most at the end of any step: with the CUDA context, "
-        "libraries and communicators; of the fullest rank's GPU",
+        "in use as the driver counts it when torch's allocator holds the most: with the CUDA "
+        "context, libraries and communicators; of the fullest rank's GPU",
         "Peak memory, used",
         GIGABYTES,
         sensor="memory",
