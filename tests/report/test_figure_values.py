@@ -226,6 +226,28 @@ def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
     assert {"power brake unknown", "node failure"} <= set(words(axes))
 
 
+def test_memory_shows_what_was_held_and_what_was_planned() -> None:
+    cell = cell_row(
+        known(),
+        memory_peak_bytes=90e9,
+        memory_reserved_peak_bytes=110e9,
+        memory_used_peak_bytes=(115e9, 114e9, 116e9),
+        memory_estimate_error=-0.2,
+    )
+    unknown = cell_row(known(2), memory_peak_bytes=80e9)
+    (axes,) = drawn("memory", cell, unknown).axes
+    places = {
+        line.get_marker(): float(line.get_xdata()[0])
+        for line in axes.lines
+        if line.get_marker() != "None"
+    }
+    # 115 GB used, a fifth less planned.
+    assert places == pytest.approx({"o": 90, "s": 110, "D": 115, "|": 92})
+    bars = [list(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 0.6]
+    assert bars == [pytest.approx([114, 116])]
+    assert len(axes.get_yticks()) == 1, "a cell whose use is unknown has no row"
+
+
 def test_the_front_holds_the_cells_that_no_other_beats_in_both() -> None:
     def cell(size: int, speed: float, yielded: float) -> dict:
         row = cell_row(known(size), tokens_per_s=speed, tokens_per_j=yielded)

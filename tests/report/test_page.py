@@ -96,7 +96,7 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
     assert "@import" not in page.source
     assert "fetch(" not in page.source
     assert set(re.findall(r"url\((.)", page.source)) <= {"#"}
-    assert sum(tag == "svg" for tag, _ in page.tags) == 4
+    assert sum(tag == "svg" for tag, _ in page.tags) == 5
 
 
 def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:
