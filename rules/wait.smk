@@ -17,8 +17,10 @@ open_files.raise_limit()
 def bound_runs_in_flight():
     """No more runs at once than open files allow; says so before anything starts."""
     most = open_files.most_runs()
-    told = workflow.global_resources.get("runs_in_flight")
-    asked = sys.maxsize if told is None else told.value
+    # Within a job of Slurm's, which analyses, Snakemake has the resource without a value.
+    resource = workflow.global_resources.get("runs_in_flight")
+    told = None if resource is None else resource.value
+    asked = sys.maxsize if told is None else told
     if most < 1:
         raise WorkflowError(
             f"waiting for one run takes {open_files.FOR_THE_REST + open_files.FOR_A_RUN} open "

@@ -23,6 +23,8 @@ ARCHIVE = Path(__file__).parent / "data" / "demo-0.1.zip"
 #: columns that mean something else now, and those that name other columns
 CHANGED = {
     *("measured_steps", "missing_reasons"),
+    # It was over the sampler's whole life, and is of the measured steps now.
+    *("sampler_cpu_share", "sampler_cpu_share_low", "sampler_cpu_share_high"),
     # Steadiness is another test now; drifts are of a least-squares line.
     *(
         name + suffix

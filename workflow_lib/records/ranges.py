@@ -54,6 +54,8 @@ _NAMED = {
     "interleaved_rates_hz": Range(0, 1e6),
     "block_s": Range(0, 1e9),
     "loss": _SIGNED,
+    # one clock less another
+    "ahead_s": Range(-1e11, 1e11),
     "learning_rate": Range(0, 1e38),
     "driver_time_us": Range(0, 1e17),
     "power_limit_w": Range(1e-3, 1e9),
