@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -142,8 +142,18 @@ def _made(layouts: Side, overlap: Side) -> str:
         f"{cell['measured_steps']} measured ones, of {cell['global_batch_size']} sequences of "
         f"{cell['sequence_length']} tokens, in micro-batches of {cell['micro_batch_size']}; "
         f"{cell['precision']}, compiled layers. Power limit {_number(cell, 'power_limit_w')} W, "
-        f"driver {environment['nvidia_driver']}, torch {environment['packages.torch']}."
+        f"driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
+        f"{_code(environment)}"
     )
+
+
+def _code(environment: Mapping[str, str]) -> str:
+    """Which code ran, as far as the runs recorded it."""
+    changed = environment["uncommitted_changes"] != "False"
+    rest = (
+        ", with changes that were not committed: it does not say which code ran" if changed else ""
+    )
+    return f"The commit that runs recorded is {environment['commit'][:12]}{rest}."
 
 
 def _begun(runs: Sequence[Row]) -> str:
