@@ -16,7 +16,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild compare profiles test test-all lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild evidence compare profiles test test-all lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -66,6 +66,9 @@ archive: $(VENV)/.installed-analysis ## pack SWEEP with its raw files into ARCHI
 rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figures and page anew
 	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo.zip" >&2; exit 1; }
 	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)"
+
+evidence: $(VENV)/.installed-analysis ## check what was measured, and make its tables, figures and pages anew
+	@$(BIN)/python -m docs.evidence
 
 # Names are those of sweeps under results/sweeps; what has a slash is a directory.
 compare: $(VENV)/.installed-analysis ## sweeps A and B side by side: ratios, intervals, and words for them

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.analysis.tables import read_table, table, write_table
-from workflow_lib.records import PLAN, Degrees, Outcome, RecordError, RunPaths
+from workflow_lib.records import MEASURES, PLAN, Degrees, Outcome, RecordError, RunPaths
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import Tables, write_figures
 from workflow_lib.report.page.safe_svg import safe_svg
@@ -81,6 +81,14 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     assert "Decoding per GPU" in both
     assert "MFU, causal" in both
     assert "Fastest" not in both, "a cell of each workload has none to be compared with"
+
+
+def test_the_page_names_every_convention_of_mfu_that_has_a_column(tmp_path: Path) -> None:
+    page = build(tmp_path, [Planned("tp1")])
+    assert len([name for name in MEASURES if name.startswith("mfu_")]) == 4
+    assert "MFU has four conventions" in page.text
+    for told in ("6·N·tokens", "causal attention", "as vendors count", "as torchtitan counts"):
+        assert told in page.text
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:

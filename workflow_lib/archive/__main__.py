@@ -34,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     packing.add_argument(
         "--published", type=date.fromisoformat, help="YYYY-MM-DD; the last run's day unless given"
     )
+    packing.add_argument(
+        "--cut-off",
+        action="store_true",
+        help="pack runs as they lie that nothing says the end of, as of a machine that is gone",
+    )
     rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it anew")
     rebuilding.add_argument("archive", type=Path, help="what pack wrote")
     rebuilding.add_argument("--into", type=Path, help="rebuilt/<archive's name> unless given")
@@ -58,6 +63,7 @@ def _pack(chosen: argparse.Namespace) -> int:
         _CHECKOUT,
         chosen.licence,
         chosen.published,
+        chosen.cut_off,
     )
     size = archive.stat().st_size
     print(
