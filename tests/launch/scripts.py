@@ -23,8 +23,9 @@ CONFIG = Path(__file__).parent.parent.parent / "config"
 
 #: each call leaves its name and arguments, and its environment, in two files, null-terminated
 _RECORDER = """#!/bin/sh
-printf '%s\\0' "$0" "$@" >"$RECORDS/$$.call"
 env -0 >"$RECORDS/$$.environment"
+printf '%s\\0' "$0" "$@" >"$RECORDS/$$.part"
+mv "$RECORDS/$$.part" "$RECORDS/$$.call"
 """
 
 
@@ -101,7 +102,9 @@ class Recorders:
             for name, value in os.environ.items()
             if "SLURM" not in name and name != "PYTHONPATH"
         }
-        own = {"PATH": path, "RECORDS": str(self._records)}
+        # A cluster of this machine may know a job of the same number.
+        no_cluster = {"SLURM_CONF": os.devnull}
+        own = {"PATH": path, "RECORDS": str(self._records), **no_cluster}
         return subprocess.run(
             ["bash", str(script), *arguments],
             env=inherited | own | environment,
@@ -118,7 +121,10 @@ class Recorders:
         for record in sorted(self._records.glob("*.call")):
             pairs = _fields(record.with_suffix(".environment"))
             environment = dict(pair.split("=", 1) for pair in pairs)
-            found.append(Call(_fields(record), environment))
+            call = Call(_fields(record), environment)
+            # What watches the run is ended at once, before or after it is recorded.
+            if "stop-early" not in call.argv:
+                found.append(call)
         for record in self._records.iterdir():
             record.unlink()
         return found

@@ -148,7 +148,7 @@ def test_a_loss_that_overflows_ends_the_run_and_names_the_step(tmp_path):
 
 
 def test_a_model_that_memory_cannot_hold_is_out_of_memory(tmp_path):
-    ended = run(tmp_path, cell(replace(LLAMA, ffn_hidden_size=1 << 40)))
+    ended = run(tmp_path, cell(replace(LLAMA, ffn_hidden_size=1 << 30)))
 
     record = read_record(RunPaths(tmp_path).rank_error(0), ErrorRecord)
     assert record.outcome == Outcome.OUT_OF_MEMORY
