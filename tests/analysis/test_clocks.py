@@ -88,8 +88,8 @@ def test_a_skew_of_0_3_s_and_a_drift_of_50_ppm_change_no_figure(tmp_path: Path) 
     for table in ("gpus", "nodes"):
         for left, right in zip(found[table], agreeing[table], strict=True):
             differing = {name for name in right if not same(left[name], right[name])}
-            # A sample at the very edge may fall on either side of it.
-            assert differing <= {"samples"}, table
+            # A sample, or a counter reading, at the very edge may fall on either side of it.
+            assert differing <= {"samples", "throttle_share_error"}, table
     assert invalid_reason(paths, cell(nodes=2)) is None
 
 
