@@ -134,11 +134,10 @@ def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
 def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One error a key: pydantic reports both readings of a value that may be one or a list."""
     for error in errors:
-        *above, last = error["loc"] or (None,)
-        # The key that is unknown may look like one.
-        named = error["type"] == "extra_forbidden" or (last is not None and not _is_type_tag(last))
-        kept_parts = [part for part in above if not _is_type_tag(part)]
-        error["loc"] = tuple([*kept_parts, last] if named else kept_parts)
+        # An unknown key is named whatever it looks like.
+        parts = len(error["loc"]) - (error["type"] == "extra_forbidden")
+        keys = (part for part in error["loc"][:parts] if not _is_type_tag(part))
+        error["loc"] = (*keys, *error["loc"][parts:])
     locations = [error["loc"] for error in errors]
     kept: dict[tuple[str | int, ...], dict[str, Any]] = {}
     for error in errors:

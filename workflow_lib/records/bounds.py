@@ -45,11 +45,9 @@ JSON_DEPTH = Bound(16, "levels", "objects and lists within each other in a recor
 JSON_VALUES = Bound(4_000_000, "values", "a record")
 TRACEBACK_LETTERS = Bound(65_536, "letters", "the end of a rank's traceback that is looked at")
 
-LINE_BYTES = Bound(65_536, "B", "a line of a CSV file, or of what a command of Slurm prints")
+LINE_BYTES = Bound(65_536, "B", "a line of a CSV file")
 CSV_BYTES = Bound(16 << 30, "B", "a CSV file of a run")
-LOG_BYTES = Bound(65_536, "B", "the end of a log that is looked at")
 LOG_LINE_BYTES = Bound(4_096, "B", "the part of a log's line that is searched for words")
-COMMAND_BYTES = Bound(64 * _MIB, "B", "what a command of Slurm prints")
 
 TABLE_ROWS = Bound(1, "rows/B", "rows of a parquet file by its size, beyond its first 100 000")
 TABLE_ROWS_FREE = 100_000
