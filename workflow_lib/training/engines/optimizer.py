@@ -18,4 +18,9 @@ def adamw(
     device: torch.device,
 ) -> torch.optim.AdamW:
     """AdamW with a cell's options, over weights or groups of them; one kernel for all on GPUs."""
-    return torch.optim.AdamW(weights, lr=training.learning_rate, fused=on_gpu(device))
+    return torch.optim.AdamW(
+        weights,
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        fused=on_gpu(device),
+    )
