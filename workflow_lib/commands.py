@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -83,8 +83,11 @@ class Listener:
                     return
 
 
-def run(command: Sequence[str], timeout_s: float) -> Answer:
-    """Run a command to its end. A terminal's Ctrl-C is for the process that asks.
+def run(
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> Answer:
+    """Run a command to its end, with variables beside those that there are. A terminal's Ctrl-C is
+    for the process that asks.
 
     Raises OSError where it cannot be started, TooMuchError, which is one, and
     subprocess.TimeoutExpired.
@@ -95,6 +98,7 @@ def run(command: Sequence[str], timeout_s: float) -> Answer:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
+        env=os.environ | (environment or {}),
     ) as process:
         listener = Listener(process)
         try:

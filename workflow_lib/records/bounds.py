@@ -53,6 +53,8 @@ COMMAND_BYTES = Bound(64 * _MIB, "B", "what a command of Slurm's prints, on each
 
 TABLE_ROWS = Bound(1, "rows/B", "rows of a parquet file by its size, beyond its first 100 000")
 TABLE_ROWS_FREE = 100_000
+PARQUET_CHECK_BYTES = Bound(8 << 30, "B", "address space in which another's parquet file is tried")
+PARQUET_CHECK_S = Bound(300, "s", "the time that this may take")
 FIGURE_BYTES = Bound(64 * _MIB, "B", "a figure that the page shows")
 
 TRACE_BYTES = Bound(16 << 30, "B", "a trace, unpacked")
