@@ -95,7 +95,7 @@ test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm
 	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 
 test-all: test ## the same, and INPUTS made-up files for every reader, for hours
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow/test_kills.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow
 	@OMP_NUM_THREADS=1 TRIPTYCH_FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n auto tests/fuzz
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules

@@ -10,6 +10,7 @@ configfile: "config/config.yaml"
 
 include: "rules/study.smk"
 include: "rules/wait.smk"
+include: "rules/damage.smk"
 include: "rules/plan.smk"
 include: "rules/run.smk"
 include: "rules/analyse.smk"

@@ -96,6 +96,19 @@ def test_excluded_nodes_do_not_count(differences):
     assert found == ["nodes: 4, but there are 2 that jobs may have"]
 
 
+def test_lines_of_a_sites_wrapper_are_no_nodes(differences):
+    banner = "### Friday: 12 nodes | 3 | a | b | c ###"
+    printed = [banner, "", *lines(), "Bye.", "a|b|c|d|e|f|g|h"]
+    assert differences(printed, [banner, "gpu9"], exclude_nodes=["gpu9"]) == []
+
+
+def test_what_is_said_of_nodes_in_another_way_is_quoted(differences):
+    with pytest.raises(
+        partition.NoAnswerError, match=r"it says of a node 'gpu1\|many\|.*not understood"
+    ):
+        differences([line.replace("|128|", "|many|") for line in lines()])
+
+
 @pytest.mark.parametrize(
     ("told", "minutes"),
     [

@@ -14,11 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from workflow_lib import commands
 from workflow_lib.config import Platform
+from workflow_lib.records import shown
 from workflow_lib.study import ConfigError, load_study, lookup
 
 #: what sinfo is asked of each node, and of its partition: MaxTime and the nodes that a job may have
 _ASKED = "%N|%c|%m|%G|%f|%T|%l|%s"
+#: what it answers: a line a node
+_LINE = re.compile(
+    r"([A-Za-z0-9_.-]+)\|([0-9]{1,9})\+?\|([0-9]{1,15})\+?\|([^|]*)\|([^|]*)\|([A-Za-z][^|]*)"
+    r"\|([0-9:-]{1,20}|[A-Za-z/]+)\|([0-9]+(?:-(?:[0-9]+|infinite))?)"
+)
+_ANSWER_TIMEOUT_S = 60.0
 #: states, as sinfo calls them, in which a node takes no jobs
 _DOWN = re.compile(r"down|drain|fail|maint|unk|power|inval|error", re.IGNORECASE)
 
@@ -52,11 +60,18 @@ def nodes_of(partition: str, excluded: Sequence[str]) -> list[Node]:
     """
     names = set()
     if excluded:
-        names = set(_output("scontrol", "show", "hostnames", ",".join(excluded)).split())
+        told = _output("scontrol", "show", "hostnames", ",".join(excluded))
+        names = {line.strip() for line in told.splitlines()}
     told = _output(
         "sinfo", "--noheader", "--Node", f"--partition={partition}", f"--format={_ASKED}"
     )
-    return [node for node in map(_node, told.splitlines()) if node.name not in names]
+    # A site's wrapper of sinfo may print lines of its own.
+    found = [match for line in told.splitlines() if (match := _LINE.fullmatch(line.strip()))]
+    if not found and (unknown := [line for line in told.splitlines() if line.count("|") == 7]):
+        raise NoAnswerError(
+            f"sinfo: it says of a node {shown(unknown[0])}, which is not understood"
+        )
+    return [node for node in map(_node, found) if node.name not in names]
 
 
 def differences(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
@@ -119,8 +134,8 @@ def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
             )
 
 
-def _node(line: str) -> Node:
-    name, cpus, memory, gres, features, state, limit, size = line.strip().split("|")
+def _node(line: re.Match[str]) -> Node:
+    name, cpus, memory, gres, features, state, limit, size = line.groups()
     gpus: dict[str, int] = {}
     for kind, number in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)", gres):
         gpus[kind] = gpus.get(kind, 0) + int(number)
@@ -152,12 +167,13 @@ def _listed(names: Sequence[str]) -> str:
 
 def _output(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = commands.run(command, _ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}; run this on a login node") from None
-    if done.returncode:
-        raise NoAnswerError(f"{command[0]}: {' '.join(done.stderr.split())}")
-    return done.stdout
+    if done.exit_code:
+        said = " ".join(done.errors.split()) or f"exit code {done.exit_code}"
+        raise NoAnswerError(f"{command[0]}: {said}")
+    return done.output
 
 
 def main() -> int:

@@ -146,6 +146,12 @@ def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
             )
 
 
+def write(plan: pl.DataFrame, path: Path) -> None:
+    """Write a plan, and its checksum beside it. Raises OSError."""
+    tables.write_table(plan, path)
+    records.write_checksums(records.SweepPaths(path.parent).plan_checksum, (path,))
+
+
 def main() -> int:
     """Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.plan", description=__doc__)
@@ -162,7 +168,7 @@ def main() -> int:
         refuse_idle(chosen, arguments.config)
         plan = table(chosen)
         if arguments.output:
-            tables.write_table(plan, arguments.output)
+            write(plan, arguments.output)
     except (ConfigError, OSError) as error:
         print(f"triptych: {error}", file=sys.stderr)
         return 1

@@ -42,6 +42,13 @@ def sweep_paths(results: Path, sweep: str) -> SweepPaths:
     return SweepPaths(results / "sweeps" / sweep)
 
 
+def comparisons(results: Path, sweep: str = "*") -> list[Path]:
+    """The directories of comparisons that there are: all, or those with a sweep."""
+    directory = results / "comparisons"
+    found = {*directory.glob(f"{sweep}_vs_*"), *directory.glob(f"*_vs_{sweep}")}
+    return sorted(each for each in found if each.is_dir())
+
+
 def array_directory(results: Path, name: str) -> Path:
     """What a job array starts from: its script, and a script and a link to each run."""
     return results / "arrays" / name

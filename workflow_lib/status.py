@@ -22,6 +22,7 @@ from tabulate import tabulate
 
 from workflow_lib import records, results
 from workflow_lib.analysis import tables
+from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
 from workflow_lib.safety import printable
 
@@ -62,9 +63,11 @@ def find(root: Path) -> Iterator[RunStatus]:
 
     Raises records.RecordError where a plan or a run's file is damaged.
     """
+    plans = sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
+    check_readable(plans)
     planned = {
         (row["cell"], run)
-        for path in sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
+        for path in plans
         for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])

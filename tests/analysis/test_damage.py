@@ -44,7 +44,8 @@ def test_damaged_telemetry_is_an_error_that_names_the_line(
     lines = samples.read_text(encoding="utf-8").splitlines(keepends=True)
     samples.write_text("".join([*lines[:6], damage, *lines[6:]]), encoding="utf-8")
     assert main(["reduce", str(paths.directory)]) == 1
-    assert capsys.readouterr().err == f"reduce: {samples}:7: {message}\n"
+    error = capsys.readouterr().err
+    assert error.startswith(f"reduce: {samples}:7: {message}; what was recorded cannot be made")
     assert not paths.summary.exists()
 
 
@@ -69,7 +70,8 @@ def test_damaged_samples_of_the_driver_are_the_same_error(
     lines = samples.read_text(encoding="utf-8").splitlines(keepends=True)
     samples.write_text("".join([*lines[:6], damage, *lines[6:]]), encoding="utf-8")
     assert main(["reduce", str(paths.directory)]) == 1
-    assert capsys.readouterr().err == f"reduce: {samples}:7: {message}\n"
+    error = capsys.readouterr().err
+    assert error.startswith(f"reduce: {samples}:7: {message}; what was recorded cannot be made")
     assert not paths.summary.exists()
 
 
@@ -168,4 +170,18 @@ def test_what_is_no_ended_run_is_one_message(
     assert main(["reduce", str(paths.directory)]) == 1
     error = capsys.readouterr().err
     assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["outcome.json", "steps/rank1.csv", "telemetry/node1.csv"])
+@pytest.mark.parametrize("content", [b"", b"\x00\xff"])
+def test_a_damaged_raw_file_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    (paths.directory / name).write_bytes(content)
+    assert main(["reduce", str(paths.directory)]) == 1
+    error = capsys.readouterr().err
+    assert str(paths.directory / name) in error
+    assert f"or remove {paths.directory}, and the same command trains this run again" in error
     assert error.count("\n") == 1

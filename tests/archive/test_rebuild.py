@@ -48,6 +48,11 @@ def files_below(directory: Path) -> set[str]:
     }
 
 
+def shown(names):
+    """Without hidden files: locks, and checksums of what is made."""
+    return {name for name in names if not Path(name).name.startswith(".")}
+
+
 def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(
     study: Study, archive: Path, tmp_path: Path
 ) -> None:
@@ -77,9 +82,8 @@ def test_elsewhere_at_another_time_as_another_user_everything_is_the_same(
     assert f"{len(products)} of {len(products)}" in done.stdout
     kinds = {Path(name).suffix for name in products}
     assert kinds == {".parquet", ".json", ".svg", ".pdf", ".html"}
-    assert {name for name in files_below(into) if name.startswith("results/")} == {
-        name for name in made if not Path(name).name.startswith(".")
-    }
+    rebuilt = {name for name in files_below(into) if name.startswith("results/")}
+    assert shown(rebuilt) == shown(made)
     for name in products:
         assert (into / name).read_bytes() == (study.directory / name).read_bytes(), name
 

@@ -20,6 +20,9 @@ from workflow_lib.records import RunPaths
 SNAKEMAKE = Path(sys.executable).parent / "snakemake"
 PARTS = ("Snakefile", "rules", "profiles", "config", "envs", "workflow_lib")
 
+#: what ends a Snakemake that hangs, on a busy machine; and a test with a few of them
+LONGEST_S, LONGEST_TEST_S = 900, 3600
+
 SWEEP: dict[str, Any] = {
     "description": "Tiny cells for the tests",
     "platforms": ["local"],
@@ -75,7 +78,7 @@ class Checkout:
             cwd=self.directory,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=LONGEST_S,
             check=False,
         )
 
@@ -149,3 +152,42 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     done = checkout.snakemake()
     assert done.returncode == 0, done.stdout + done.stderr
     return checkout
+
+
+#: made of two sweeps of ``compared``
+COMPARISON = "results/comparisons/tiny_vs_other/comparison.html"
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A sweep that ran without faults, one of its runs profiled, and its comparison."""
+    checkout = copy(tmp_path_factory.mktemp("compared") / "checkout")
+    checkout.write_sweep(
+        protocol=SWEEP["protocol"] | {"profiled_steps": 2},
+        matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}],
+    )
+    # Another sweep of the same cell trains nothing more, and can be compared with it.
+    sweeps = checkout.directory / "config" / "sweeps"
+    shutil.copy(sweeps / "tiny.yaml", sweeps / "other.yaml")
+    path = checkout.directory / "config" / "config.yaml"
+    chosen = yaml.safe_load(path.read_text(encoding="utf-8")) | {"sweeps": ["tiny", "other"]}
+    path.write_text(yaml.safe_dump(chosen), encoding="utf-8")
+    ran = invoke(checkout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return checkout
+
+
+def invoke(checkout: Checkout) -> subprocess.CompletedProcess[str]:
+    """The same command each time: all sweeps, and their comparison."""
+    return checkout.snakemake("all", COMPARISON)
+
+
+def made(checkout: Checkout) -> dict[str, bytes]:
+    """Every table, figure, page and script, and the cells, by name."""
+    results = checkout.directory / "results"
+    return {
+        path.relative_to(results).as_posix(): path.read_bytes()
+        for path in results.rglob("*")
+        if path.suffix in (".parquet", ".svg", ".pdf", ".html", ".sh")
+        or path.name in ("summary.json", "cell.json")
+    }

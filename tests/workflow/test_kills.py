@@ -8,11 +8,10 @@ import json
 import shutil
 
 import pytest
-import yaml
 
-from tests.workflow.conftest import SWEEP, copy
+from tests.workflow.conftest import COMPARISON, LONGEST_TEST_S, invoke, made
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
 
 #: Python runs it first, in whatever the rules start: they have the checkout in PYTHONPATH.
 KILLER = """
@@ -48,45 +47,32 @@ RULES = {
     "page": (["workflow_lib.report", "page"], "workflow_lib/report/html.py"),
     "compare": (["workflow_lib.comparison"], "workflow_lib/comparison/page.py"),
 }
+STATE = ("results", ".snakemake")
 STAGES = ("first", "between", "last")
 #: each takes a minute and more: the others are for `make test-all`
 USUAL = {("collect", "first"), ("page", "last")}
-COMPARISON = "results/comparisons/tiny_vs_other/comparison.html"
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A sweep that ran without faults, one of its runs profiled, and its comparison."""
-    checkout = copy(tmp_path_factory.mktemp("kills") / "checkout")
-    checkout.write_sweep(
-        protocol=SWEEP["protocol"] | {"profiled_steps": 2},
-        matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}],
-    )
-    # Another sweep of the same cell trains nothing more, and can be compared with it.
-    sweeps = checkout.directory / "config" / "sweeps"
-    shutil.copy(sweeps / "tiny.yaml", sweeps / "other.yaml")
-    path = checkout.directory / "config" / "config.yaml"
-    chosen = yaml.safe_load(path.read_text(encoding="utf-8")) | {"sweeps": ["tiny", "other"]}
-    path.write_text(yaml.safe_dump(chosen), encoding="utf-8")
-    ran = invoke(checkout)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    (checkout.directory / "sitecustomize.py").write_text(KILLER, encoding="utf-8")
-    return checkout
+def whole(compared, tmp_path_factory):
+    """A copy of what was made without faults, and of what Snakemake knows of it."""
+    copied = tmp_path_factory.mktemp("whole")
+    for name in STATE:
+        shutil.copytree(compared.directory / name, copied / name, symlinks=True)
+    return copied
 
 
-def invoke(checkout):
-    return checkout.snakemake("all", COMPARISON)
-
-
-def made(checkout):
-    """Every table, figure, page and script, and the cells, by name."""
-    results = checkout.directory / "results"
-    return {
-        path.relative_to(results).as_posix(): path.read_bytes()
-        for path in results.rglob("*")
-        if path.suffix in (".parquet", ".svg", ".pdf", ".html", ".sh")
-        or path.name in ("summary.json", "cell.json")
-    }
+@pytest.fixture
+def done(compared, whole):
+    """The sweep that ran without faults, whatever the test before left, where what runs next may be
+    killed.
+    """
+    for name in STATE:
+        shutil.rmtree(compared.directory / name)
+        shutil.copytree(whole / name, compared.directory / name, symlinks=True)
+    (compared.directory / "sitecustomize.py").write_text(KILLER, encoding="utf-8")
+    (compared.directory / "kill.json").unlink(missing_ok=True)
+    return compared
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
+from workflow_lib.analysis.raw_files import in_full
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.analysis.traces.of_run import analyse_run, described
 from workflow_lib.records import RecordError, bounds
@@ -56,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             collect(chosen.plan, chosen.results, chosen.output)
     except (RecordError, OSError) as error:
-        print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        said = f"{chosen.command}: {in_full(error)}"
+        print(printable(said, bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
 

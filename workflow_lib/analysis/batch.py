@@ -10,6 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from workflow_lib.analysis.raw_files import in_full
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import RecordError
 
@@ -56,5 +57,5 @@ def _problem(directory: Path) -> str:
     try:
         reduce_run(directory)
     except (RecordError, OSError) as error:
-        return str(error)
+        return in_full(error)
     return ""

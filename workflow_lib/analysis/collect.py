@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib import results as places
-from workflow_lib.analysis import medians, metrics
+from workflow_lib.analysis import medians, metrics, raw_files
 from workflow_lib.analysis.reduce import reduced_run
 from workflow_lib.analysis.tables import check_reasons, read_table, schema, table, write_table
 from workflow_lib.analysis.traces.shares import profiled_shares
@@ -33,6 +33,7 @@ from workflow_lib.records import (
     TABLES,
     TRACES,
     Outcome,
+    OutcomeRecord,
     RecordError,
     RunPaths,
     SweepPaths,
@@ -40,6 +41,7 @@ from workflow_lib.records import (
     read_json,
     read_outcome,
     shown,
+    write_checksums,
 )
 
 #: the outcome, in tables alone, of a run that has not ended
@@ -109,6 +111,7 @@ def collect(plan: Path, results: Path, output: Path) -> None:
             # They come in the order of cells and runs.
             frame = pl.concat([pl.DataFrame(schema=schema(kind.columns)), *gathered.frames[name]])
         write_table(frame, sweep.table(name))
+    write_checksums(sweep.table_checksums, map(sweep.table, TABLES))
 
 
 def _gather_run(
@@ -134,7 +137,7 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
     def told(outcome: str, cause: str) -> dict[str, Any]:
         return {"profiled_outcome": outcome, "profiled_cause": cause}
 
-    ended = read_outcome(paths)
+    ended = _ended(paths)
     if ended is None:
         return told(NOT_RUN, _NOT_ENDED)
     if ended.outcome is not Outcome.COMPLETED:
@@ -148,11 +151,16 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
     return told(ended.outcome.value, ended.cause) | profiled_shares(traces)
 
 
+def _ended(paths: RunPaths) -> OutcomeRecord | None:
+    with raw_files.of_run(paths):
+        return read_outcome(paths)
+
+
 def _read_run(
     paths: RunPaths, cell: Mapping[str, Any], repeat: int
 ) -> tuple[dict[str, Any], pl.DataFrame | None, pl.DataFrame | None]:
     """A run's row and those of its GPUs and rates, its steps and its series, where it has any."""
-    ended = read_outcome(paths)
+    ended = _ended(paths)
     summary: Any = None
     if ended is not None and paths.summary.is_file():
         summary = read_summary(paths.summary)

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib import results
+from workflow_lib.analysis import raw_files
 from workflow_lib.analysis.clocks import clock_values
 from workflow_lib.analysis.generation import generation_values
 from workflow_lib.analysis.known import Known, Values, known, merged
@@ -54,6 +55,7 @@ from workflow_lib.records import (
     read_if_there,
     read_outcome,
     read_record,
+    write_checksums,
     write_json,
 )
 
@@ -74,10 +76,13 @@ def reduce_run(directory: Path) -> None:
         )
     # The summary stands for all three.
     paths.summary.unlink(missing_ok=True)
-    reduced = reduced_run(paths, results.run_number(directory))
+    number = results.run_number(directory)
+    with raw_files.of_run(paths):
+        reduced = reduced_run(paths, number)
     write_table(reduced.steps, paths.step_times)
     write_table(reduced.series, paths.series)
     write_json(paths.summary, reduced.summary)
+    write_checksums(paths.reduced_checksums, paths.reduced())
 
 
 @dataclass(frozen=True)

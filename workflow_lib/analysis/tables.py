@@ -18,6 +18,8 @@ _TYPES: Mapping[type, Any] = {
     bool: pl.Boolean,
 }
 
+_REMEDY = "remove it, and the same command makes it anew"
+
 
 def schema(columns: Iterable[Column]) -> dict[str, Any]:
     """The polars type of each column, in order."""
@@ -54,24 +56,13 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
 
     Raises FileNotFoundError, or RecordError where it is not parquet, or holds other columns.
     """
-    remedy = "remove it, and the same command makes it anew"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
-    try:
-        lazy = pl.scan_parquet(path, glob=False)  # its name is no pattern
-        rows = lazy.select(pl.len()).collect().item()
-        if rows > bounds.TABLE_ROWS_FREE + path.stat().st_size * bounds.TABLE_ROWS.most:
-            raise RecordError(f"{path}: {rows} rows, more than a file of its size holds; {remedy}")
-        frame = lazy.collect()
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        why = str(error).splitlines()[0]
-        raise RecordError(f"{path}: not readable as parquet: {why}; {remedy}") from None
+    frame = read_frame(path)
     expected = schema(columns)
     if dict(frame.schema) == expected:
         try:
             check_reasons(frame)
         except RecordError as error:
-            raise RecordError(f"{path}: {error}; {remedy}") from None
+            raise RecordError(f"{path}: {error}; {_REMEDY}") from None
         return frame
     for name in (*expected, *frame.columns):
         found = frame.schema.get(name)
@@ -81,6 +72,24 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
                 "it was written by another version: make it anew"
             )
     return frame.select(expected)
+
+
+def read_frame(path: Path) -> pl.DataFrame:
+    """Read a parquet file, whatever its columns.
+
+    Raises FileNotFoundError, or RecordError where it is not parquet, or too much for its size.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
+    try:
+        lazy = pl.scan_parquet(path, glob=False)  # its name is no pattern
+        rows = lazy.select(pl.len()).collect().item()
+        if rows > bounds.TABLE_ROWS_FREE + path.stat().st_size * bounds.TABLE_ROWS.most:
+            raise RecordError(f"{path}: {rows} rows, more than a file of its size holds; {_REMEDY}")
+        return lazy.collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise RecordError(f"{path}: not readable as parquet: {why}; {_REMEDY}") from None
 
 
 def check_reasons(frame: pl.DataFrame) -> None:

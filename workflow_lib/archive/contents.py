@@ -29,9 +29,9 @@ _PRODUCT = re.compile(
 
 def is_product(name: str) -> bool:
     """Whether a file, by its name in the payload, is made from the others: a plan, a summary, a
-    table, a figure, the page.
+    table, a figure, the page. No hidden file, which archives do not hold, is among them.
     """
-    return bool(_PRODUCT.fullmatch(name))
+    return bool(_PRODUCT.fullmatch(name)) and "/." not in name
 
 
 def runs_of(sweep: Sweep, results_directory: Path) -> list[tuple[str, int, RunPaths]]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from workflow_lib import plan, results
 from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
-from workflow_lib.analysis.tables import write_table
 from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.archive.contents import runs_of
 from workflow_lib.cells import Sweep
@@ -30,7 +29,7 @@ def make_products(sweep: Sweep, results_directory: Path) -> None:
     Raises RecordError and OSError where raw files are damaged or missing.
     """
     paths = results.sweep_paths(results_directory, sweep.name)
-    write_table(plan.table([sweep]), paths.plan)
+    plan.write(plan.table([sweep]), paths.plan)
     cores = os.cpu_count() or 1
     measured = []
     for _, run, of_run in runs_of(sweep, results_directory):

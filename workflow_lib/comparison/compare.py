@@ -21,7 +21,7 @@ from workflow_lib.comparison.page import write_page
 from workflow_lib.comparison.ratio_figure import Line
 from workflow_lib.comparison.sides import read_sides
 from workflow_lib.comparison.verdicts import rows
-from workflow_lib.records import COMPARISON
+from workflow_lib.records import COMPARISON, ComparisonPaths, write_checksums
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 
@@ -46,14 +46,17 @@ def compare(
     found = rows(pairs, side_a, side_b)
     labels = Labels(side_a, side_b)
     entries = _figures(found, labels)
-    write_table(table(found, COMPARISON), output / "comparison.parquet")
-    figures = output / "figures"
-    figures.mkdir(exist_ok=True)
+    paths = ComparisonPaths(output)
+    write_table(table(found, COMPARISON), paths.table)
+    paths.figures.mkdir(exist_ok=True)
+    drawn = []
     for entry in entries:
         with style.styled(entry.stem):
-            style.save(entry.draw(), figures / entry.stem)
-    _forget_others(figures, entries)
-    return write_page(side_a, side_b, found, labels, entries, output)
+            drawn += style.save(entry.draw(), paths.figures / entry.stem)
+    _forget_others(paths.figures, entries)
+    write_page(side_a, side_b, found, labels, entries, paths)
+    write_checksums(paths.checksums, (paths.table, paths.page, *drawn))
+    return paths.page
 
 
 def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureEntry]:

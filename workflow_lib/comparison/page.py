@@ -19,7 +19,7 @@ from workflow_lib.comparison.matching import (
 from workflow_lib.comparison.measures import COMPARED
 from workflow_lib.comparison.sides import Side, changed_environment
 from workflow_lib.comparison.verdicts import TOLD_APART
-from workflow_lib.records import MEASURES, Measure, whole_file
+from workflow_lib.records import MEASURES, ComparisonPaths, Measure, whole_file
 from workflow_lib.report.cells import in_words
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
@@ -35,9 +35,9 @@ def write_page(
     rows: summary.Rows,
     labels: Labels,
     entries: Sequence[FigureEntry],
-    output: Path,
-) -> Path:
-    """Write ``comparison.html`` beside ``figures/`` from COMPARISON's rows; returns its path."""
+    paths: ComparisonPaths,
+) -> None:
+    """Write ``comparison.html`` beside ``figures/`` from COMPARISON's rows."""
     layouts = [row for row in rows if row["match"] in summary.KINDS]
     text = _TEMPLATES.get_template("comparison.html.j2").render(
         version=__version__,
@@ -56,12 +56,10 @@ def write_page(
         unmatched=[_alone(row, labels) for row in rows if row["match"] == UNMATCHED],
         unvalued=_unvalued(rows),
         changed=changed_environment(a, b),
-        figures=[_inline(entry, output / "figures") for entry in entries],
+        figures=[_inline(entry, paths.figures) for entry in entries],
     )
-    path = output / "comparison.html"
-    with whole_file(path) as draft:
+    with whole_file(paths.page) as draft:
         draft.write_text(text, encoding="utf-8")
-    return path
 
 
 def _kind(match: str, layouts: summary.Rows, labels: Labels) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.measures import completed_runs
 from workflow_lib.records import CELLS, GPUS, RUNS, RecordError, SweepPaths
@@ -93,6 +94,8 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
                 f"{letter} is {directory}, which has no cells.parquet: expected the directory of a "
                 "sweep that was run, as results/sweeps/<sweep>"
             )
+        # Of another, perhaps.
+        check_readable(paths.table(name) for name in ("cells", "runs", "gpus"))
         cells = read_table(paths.table("cells"), CELLS).to_dicts()
         runs = read_table(paths.table("runs"), RUNS).to_dicts()
         tables.append((cells, runs, _gpus(paths.table("gpus")), _limits(paths.table("gpus"))))

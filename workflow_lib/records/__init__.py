@@ -52,6 +52,7 @@ from workflow_lib.records.cell import (
     Workload,
 )
 from workflow_lib.records.cell_axes import IDENTITY, identity
+from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.clocks import ClockReading, NodeClock
 from workflow_lib.records.columns import (
     GPU_COUNTERS,
@@ -93,6 +94,7 @@ from workflow_lib.records.outcomes import (
     TelemetryStart,
 )
 from workflow_lib.records.paths import (
+    ComparisonPaths,
     RunPaths,
     SweepPaths,
     boot_id,
@@ -148,6 +150,7 @@ __all__ = [
     "Cell",
     "ClockReading",
     "Column",
+    "ComparisonPaths",
     "CoolDown",
     "Coordinates",
     "Data",
@@ -187,6 +190,7 @@ __all__ = [
     "Workload",
     "boot_id",
     "coordinates",
+    "damaged",
     "end_of_file",
     "group_members",
     "held",
@@ -204,5 +208,6 @@ __all__ = [
     "read_record",
     "shown",
     "whole_file",
+    "write_checksums",
     "write_json",
 ]

@@ -49,8 +49,12 @@ LINE_BYTES = Bound(65_536, "B", "a line of a CSV file")
 CSV_BYTES = Bound(16 << 30, "B", "a CSV file of a run")
 LOG_LINE_BYTES = Bound(4_096, "B", "the part of a log's line that is searched for words")
 
+COMMAND_BYTES = Bound(64 * _MIB, "B", "what a command of Slurm's prints, on each of two streams")
+
 TABLE_ROWS = Bound(1, "rows/B", "rows of a parquet file by its size, beyond its first 100 000")
 TABLE_ROWS_FREE = 100_000
+PARQUET_CHECK_BYTES = Bound(8 << 30, "B", "address space in which another's parquet file is tried")
+PARQUET_CHECK_S = Bound(300, "s", "the time that this may take")
 FIGURE_BYTES = Bound(64 * _MIB, "B", "a figure that the page shows")
 
 TRACE_BYTES = Bound(16 << 30, "B", "a trace, unpacked")

@@ -19,6 +19,11 @@ class RunPaths:
         return self.directory / "cell.json"
 
     @property
+    def cell_checksum(self) -> Path:
+        """Of ``cell.json``, as it was rendered."""
+        return self.directory / ".cell.sha256"
+
+    @property
     def script(self) -> Path:
         return self.directory / "job.sh"
 
@@ -74,6 +79,14 @@ class RunPaths:
         """Its GPUs over time; made with the summary."""
         return self.directory / "series.parquet"
 
+    def reduced(self) -> tuple[Path, ...]:
+        """What reducing makes of a measured run."""
+        return self.step_times, self.series, self.summary
+
+    @property
+    def reduced_checksums(self) -> Path:
+        return self.directory / ".reduced.sha256"
+
     @property
     def logs(self) -> Path:
         return self.directory / "logs"
@@ -108,6 +121,11 @@ class RunPaths:
     def trace_times(self) -> Path:
         """How each rank's time divides; made from the traces."""
         return self.traces / "traces.parquet"
+
+    @property
+    def trace_checksums(self) -> Path:
+        """Of the two tables."""
+        return self.traces / ".tables.sha256"
 
     @property
     def attempts(self) -> Path:
@@ -213,6 +231,47 @@ class SweepPaths:
     def report(self) -> Path:
         """The page that has everything in it."""
         return self.directory / "report.html"
+
+    @property
+    def plan_checksum(self) -> Path:
+        return self.directory / ".plan.sha256"
+
+    @property
+    def table_checksums(self) -> Path:
+        return self.directory / ".tables.sha256"
+
+    @staticmethod
+    def figure_checksums(figures: Path) -> Path:
+        """Goes with the figures, in their directory."""
+        return figures / ".figures.sha256"
+
+    @property
+    def report_checksum(self) -> Path:
+        return self.directory / ".report.sha256"
+
+
+@dataclass(frozen=True)
+class ComparisonPaths:
+    """Every path of what compares two sweeps. Nothing else in the project spells these names."""
+
+    directory: Path
+
+    @property
+    def table(self) -> Path:
+        return self.directory / "comparison.parquet"
+
+    @property
+    def figures(self) -> Path:
+        return self.directory / "figures"
+
+    @property
+    def page(self) -> Path:
+        return self.directory / "comparison.html"
+
+    @property
+    def checksums(self) -> Path:
+        """Of all three."""
+        return self.directory / ".comparison.sha256"
 
 
 def node_name() -> str:

@@ -21,6 +21,7 @@ from workflow_lib.records import (
     RunPaths,
     read_outcome,
     read_record,
+    write_checksums,
 )
 
 
@@ -55,6 +56,7 @@ def analyse_run(
         done = _without_traces(paths)
     write_table(done.kernels, paths.kernels)
     write_table(done.ranks, paths.trace_times)
+    write_checksums(paths.trace_checksums, (paths.kernels, paths.trace_times))
     return done
 
 

@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
+from workflow_lib import commands
 from workflow_lib.records import JobState
 
 #: how long a command may take to answer
@@ -179,18 +180,10 @@ def _told(value: str) -> str | None:
 def _output(*command: str) -> str:
     """What a command prints. Raises NoAnswerError where it fails, hangs or is not there."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",  # a site's wrapper may speak in another encoding
-            timeout=ANSWER_TIMEOUT_S,
-            check=False,
-            process_group=0,  # a terminal's Ctrl-C is for the process that asks
-        )
+        done = commands.run(command, ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}") from None
-    if done.returncode:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    if done.exit_code:
+        said = " ".join(done.errors.split()) or f"exit code {done.exit_code}"
         raise NoAnswerError(f"{command[0]}: {said}")
-    return done.stdout
+    return done.output

@@ -12,10 +12,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from workflow_lib import commands
 from workflow_lib.launch import interruption, open_files
 from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, JobStateCache
-from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
+from workflow_lib.launch.schedulers.refusals import (
+    NotNowError,
+    SubmissionError,
+    UnclearError,
+    refused,
+)
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
 from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 
@@ -57,15 +63,13 @@ def sbatch(
         open_files.as_found(command),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        encoding="utf-8",
-        errors="replace",  # a wrapper may speak in another encoding
         pass_fds=locks,
         process_group=0,  # Ctrl-C must not tear it
     ) as process:
-        said, errors = _communicate(process)
-    job_id = _told_id(said)
-    if process.returncode != 0:
-        raise refused(errors, process.returncode, platform, may_be_submitted=job_id is not None)
+        told = _listen(commands.Listener(process))
+    job_id = _told_id(told.output)
+    if told.exit_code != 0:
+        raise refused(told.errors, told.exit_code, platform, may_be_submitted=job_id is not None)
     return job_id
 
 
@@ -75,17 +79,20 @@ def _told_id(said: str) -> str | None:
     return ids.pop() if len(ids) == 1 else None
 
 
-def _communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What sbatch prints. Raises InterruptedRunError where it hangs and nobody wants the job."""
+def _listen(sbatch: commands.Listener) -> commands.Answer:
+    """What sbatch answers. Raises InterruptedRunError where it hangs and nobody wants the job, and
+    UnclearError where it prints without end.
+    """
     patience = _PATIENCE_S
     while True:
         try:
-            return process.communicate(timeout=1.0)
+            return sbatch.wait(1.0)
         except subprocess.TimeoutExpired:
             if interruption.is_asked() and (patience := patience - 1.0) <= 0:
-                process.kill()
-                process.communicate()
+                sbatch.kill()
                 interruption.check()
+        except commands.TooMuchError as error:
+            raise UnclearError(f"sbatch {error}") from None
 
 
 class Slurm:
@@ -183,18 +190,10 @@ def _scancel(*which: str) -> str | None:
     for again in range(_CANCEL_TRIES):
         time.sleep(_LOOK_EVERY_S if again else 0.0)
         try:
-            done = subprocess.run(
-                ["scancel", *which],
-                capture_output=True,
-                encoding="utf-8",
-                errors="replace",
-                timeout=_PATIENCE_S,
-                check=False,
-                process_group=0,
-            )
+            done = commands.run(["scancel", *which], _PATIENCE_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"scancel: {error}"
-        if not done.returncode:
+        if not done.exit_code:
             return None
-        problem = " ".join(done.stderr.split()) or "no reason given"
+        problem = " ".join(done.errors.split()) or "no reason given"
     return problem

@@ -99,14 +99,21 @@ def write(cell: Cell, script: str, directory: Path) -> None:
     paths.logs.mkdir(parents=True, exist_ok=True)
     for each in (paths.directory, paths.logs):
         close(each)
-    records.write_json(paths.cell, cell)
-    close(paths.cell)
+    write_cell(cell, directory)
     # Replaced, not overwritten: a shell that runs the old one reads on in it.
     with (
         records.whole_file(paths.script) as draft,
         open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
     ):
         stream.write(script)
+
+
+def write_cell(cell: Cell, directory: Path) -> None:
+    """Write ``cell.json`` of a run alone."""
+    paths = RunPaths(directory)
+    records.write_json(paths.cell, cell)
+    close(paths.cell)
+    records.write_checksums(paths.cell_checksum, (paths.cell,))
 
 
 def close(path: Path) -> None:

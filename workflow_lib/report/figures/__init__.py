@@ -10,6 +10,7 @@ import multiprocessing
 from collections.abc import Sequence
 from pathlib import Path
 
+from workflow_lib.records import SweepPaths, write_checksums
 from workflow_lib.report.figures import (
     energy,
     kernels,
@@ -110,6 +111,12 @@ def write_figures_of(directory: Path, output: Path, processes: int) -> list[Path
     """
     tables = read_tables(directory)
     processes = min(processes, -(-len(figures(tables)) // _FIGURES_A_PROCESS))
+    written = _written(tables, directory, output, processes)
+    write_checksums(SweepPaths.figure_checksums(output), written)
+    return written
+
+
+def _written(tables: Tables, directory: Path, output: Path, processes: int) -> list[Path]:
     if processes < 2:
         return write_figures(tables, output)
     # Not forked, because polars has threads that a fork would lose.

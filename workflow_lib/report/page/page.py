@@ -18,6 +18,7 @@ from workflow_lib.records import (
     SweepPaths,
     measures,
     whole_file,
+    write_checksums,
 )
 from workflow_lib.report.cell_page.pages import cell_pages
 from workflow_lib.report.cells import Row, completed, in_order, in_words, runs_by_cell
@@ -115,6 +116,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     )
     with whole_file(paths.report) as draft:
         draft.write_text(text, encoding="utf-8")
+    write_checksums(paths.report_checksum, (paths.report,))
     return paths.report
 
 

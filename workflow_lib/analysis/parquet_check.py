@@ -1,0 +1,70 @@
+"""Whether parquet files can be read at all, tried in a process of its own.
+
+Some damaged files have polars ask for more memory than there is, which ends the process and cannot
+be caught. ``python -m workflow_lib.analysis.parquet_check BYTES FILE …`` ends in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from workflow_lib import commands
+from workflow_lib.records import RecordError, bounds
+
+_UNREADABLE = 3
+#: each thread of polars would take address space; and the package is found wherever this runs
+_ENVIRONMENT = {
+    "POLARS_MAX_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]), *sys.path)),
+}
+
+
+def check_readable(paths: Iterable[Path]) -> None:
+    """Raises RecordError for the first of these files that polars cannot read within bounds of
+    memory and time; one that is not there is left to who reads it.
+    """
+    there = [str(each.absolute()) for each in paths if each.is_file()]
+    if not there:
+        return
+    command = [sys.executable, "-m", "workflow_lib.analysis.parquet_check"]
+    command += [str(bounds.PARQUET_CHECK_BYTES.most), *there]
+    try:
+        done = commands.run(command, bounds.PARQUET_CHECK_S.most, _ENVIRONMENT)
+    except subprocess.TimeoutExpired:
+        limit = f"{bounds.PARQUET_CHECK_S.most} s"
+        raise RecordError(f"{there[0]}, or one beside it: not read within {limit}") from None
+    except OSError as error:
+        raise RecordError(f"{there[0]}: {error}") from None
+    if done.exit_code:
+        begun = done.output.splitlines()
+        file = there[max(0, len(begun) - 1)]
+        why = begun[-1].partition(" ")[2] if done.exit_code == _UNREADABLE and begun else ""
+        raise RecordError(
+            f"{file}: not readable as parquet: {why or 'to read it takes more memory than it may'}"
+        )
+
+
+def _main(most_bytes: int, paths: list[str]) -> int:
+    """A line a file, once it is begun; and of one that is refused, why."""
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from workflow_lib.analysis.tables import read_frame
+
+    for number, path in enumerate(paths):
+        print(number, end=" ", flush=True)
+        try:
+            read_frame(Path(path))
+        except (RecordError, OSError) as error:
+            print(" ".join(str(error).removeprefix(f"{path}: ").split()), flush=True)
+            return _UNREADABLE
+        print(flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,26 @@
+"""What to do about a damaged raw file, which no command makes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from workflow_lib.records import RecordError, RunPaths
+
+
+@contextmanager
+def of_run(paths: RunPaths) -> Iterator[None]:
+    """Within it only raw files of a run are read: a RecordError gets a note of what to do."""
+    try:
+        yield
+    except RecordError as error:
+        error.add_note(
+            "what was recorded cannot be made again: copy the file back from a backup or an "
+            f"archive, or remove {paths.directory}, and the same command trains this run again"
+        )
+        raise
+
+
+def in_full(error: Exception) -> str:
+    """What an error says, with its notes."""
+    return "; ".join([str(error), *getattr(error, "__notes__", ())])
