@@ -105,8 +105,13 @@ class MatrixEntry(TrainingAxes):
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
     virtual_stages: Axis[StrictRanks] = 1
     """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
-    stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] = ()
-    """Transformer layers of each stage, first to last; spread evenly unless given."""
+    stage_layers: (
+        Axis[Literal["even", "auto"]]
+        | Annotated[tuple[StrictRanks, ...], Field(strict=False, min_length=1)]
+    ) = "even"
+    """Transformer layers of each stage, first to last; or even: equally many; or auto: so that the
+    pipeline's ranks have equal work, with embedding, head and loss counted. even unless given; a
+    list of words is an axis."""
     gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
     """The node's GPU of each local rank; local rank i uses GPU i unless given."""
 
