@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib import gpu_models, records, results, stage_layers
+from workflow_lib import gpu_models, pipelines, records, results
 from workflow_lib.config import (
     OPTION_DEFAULTS,
     Exclusion,
@@ -30,7 +30,7 @@ from workflow_lib.records.formats import CELL_FORMAT
 from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 
-_DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages")
+_DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def _plan(
     degrees = _degrees(point, gpus, model)
     training = _training(point, degrees, model, spec.protocol)
     if point["stage_layers"] == "auto":
-        divided = stage_layers.by_work(model, degrees, training)
+        divided = pipelines.layers_by_work(model, degrees, training)
         degrees = _plainest(dataclasses.replace(degrees, stage_layers=divided), model)
     cell = _cell(study, spec, platform_name, model, degrees, training, gpus)
     reason = infeasibility(cell, platform, gpus)
@@ -179,6 +179,8 @@ def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
     for rest, other in (("pp", "dp"), ("dp", "pp")):
         if given[rest] == "rest":
             given[rest] = max(gpus // (given["tp"] * given[other]), 1)
+    if given["pp"] == 1:
+        given["schedule"] = "1f1b"  # which means nothing there
     return _plainest(Degrees(**given), model)
 
 

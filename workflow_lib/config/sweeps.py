@@ -105,6 +105,9 @@ class MatrixEntry(TrainingAxes):
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
     virtual_stages: Axis[StrictRanks] = 1
     """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
+    schedule: Axis[records.Schedule] = "1f1b"
+    """Order of a pipeline's passes: 1f1b; or zero-bubble or zero-bubble-v, which compute gradients
+    of weights while they would wait. zero-bubble-v needs two virtual stages."""
     stage_layers: (
         Axis[Literal["even", "auto"]]
         | Annotated[tuple[StrictRanks, ...], Field(strict=False, min_length=1)]
@@ -139,6 +142,8 @@ class Exclusion(TrainingAxes):
     """Expert-parallel degree."""
     virtual_stages: Axis[StrictRanks] | None = None
     """Chunks of the model on each pipeline rank."""
+    schedule: Axis[records.Schedule] | None = None
+    """Order of a pipeline's passes."""
     stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] | None = None
     """Layers of each stage: exactly these."""
     gpu_order: (

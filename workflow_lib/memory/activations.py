@@ -58,6 +58,8 @@ class Layer:
         self.kept = each * kept
         #: gradients of the feed-forward part's inside, and of its input and the layer's
         self.gradients = each * (rows * inner + 2 * residual)
+        #: gradients of what its products give: all that the gradients of weights wait for
+        self.output_gradients = each * (attention + residual + widened)
 
 
 def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
@@ -65,16 +67,28 @@ def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
 
     1F1B: as many as there are ranks from this one on (arXiv 2104.04473, section 2.2.1).
     Interleaved: rank p of P with v chunks warms up with 2·(P − p − 1) + (v − 1)·P passes, P
-    micro-batches through each chunk in turn (section 2.2.2), and has one more under way.
+    micro-batches through each chunk in turn (section 2.2.2), and has one more under way. The
+    zero-bubble schedules keep a micro-batch until the gradients of weights are there, and as many
+    passes on every rank as 1F1B on the first (arXiv 2401.10241, sections 2.1 and 6): P · v.
     """
     pp, chunks = degrees.pp, degrees.virtual_stages
-    if chunks == 1:
+    if degrees.schedule == "zero-bubble-v":
+        return [min(2 * pp - rank, micro_batches), min(rank, micro_batches)]
+    if chunks == 1 and degrees.schedule == "1f1b":
         return [min(pp - rank, micro_batches)]
-    passes = min(2 * (pp - rank - 1) + (chunks - 1) * pp + 1, micro_batches * chunks)
+    warm_up = 2 * (pp - rank - 1) + (chunks - 1) * pp
+    if degrees.schedule == "zero-bubble":
+        warm_up = chunks * pp - 1
+    passes = min(warm_up + 1, micro_batches * chunks)
     return [
         sum(1 for number in range(passes) if number // pp % chunks == chunk)
         for chunk in range(chunks)
     ]
+
+
+def deferred(degrees: Degrees, rank: int) -> int:
+    """Passes of a pipeline rank's chunks, at most, whose weights' gradients are put off."""
+    return {"1f1b": 0, "zero-bubble": rank, "zero-bubble-v": 2 * rank}[degrees.schedule]
 
 
 def pipeline_bytes(
@@ -91,7 +105,8 @@ def pipeline_bytes(
     one = tokens * model.hidden_size * element_bytes(training)
     if training.backend == "deepspeed":
         return one * max(under_way, 2)
-    both = 2 * degrees.virtual_stages - (rank == 0) - (rank == degrees.pp - 1)
+    mine, end = degrees.stages_of(rank), degrees.stages - 1
+    both = sum((stage > 0) + (stage < end) for stage in mine)
     return one * both * training.micro_batches(degrees.dp)
 
 

@@ -1,4 +1,4 @@
-"""Layers divided by work, against every other way to divide them."""
+"""Layers divided by work, against every other way to divide them; and how much schedules idle."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.training import orders
 from tests.training.cells import TRAINING
-from workflow_lib import formulas, stage_layers
+from workflow_lib import formulas, pipelines
 from workflow_lib.records import Degrees
 from workflow_lib.study import load_study
 
@@ -67,7 +68,7 @@ def test_no_division_has_a_fullest_stage_with_one_percent_less_work(name, pp, re
     model, options = MODELS[name], training(recomputation=recomputation)
     work = formulas.stage_work(model, options)
 
-    divided = stage_layers.by_work(model, Degrees(pp=pp), options)
+    divided = pipelines.layers_by_work(model, Degrees(pp=pp), options)
 
     assert (len(divided), sum(divided)) == (pp, model.layers)
     assert max(of_stages(divided, work)) <= 1.01 * least_largest(model.layers, pp, work)
@@ -95,7 +96,7 @@ def test_the_head_of_llama3_8b_is_worth_two_layers():
     assert work.embedding == 4096
     assert work.head / work.layer == pytest.approx(2.09, abs=0.005)
     # 34.09 layers' worth over four stages is 8.5 each: 8 for two of them and 9 for one, at least.
-    divided = stage_layers.by_work(MODELS["llama3-8b"], Degrees(pp=4), training())
+    divided = pipelines.layers_by_work(MODELS["llama3-8b"], Degrees(pp=4), training())
     assert divided == (8, 9, 9, 6)
     # Recomputed layers take a third more, and the head does not.
     layers_again = training(recomputation="full")
@@ -132,11 +133,58 @@ def test_chunks_of_a_rank_count_together():
     # head: 2.09 layers' worth. 34.09 over two ranks is 17.05 each: 17 layers, and 15 with the head.
     degrees = Degrees(pp=2, virtual_stages=2)
 
-    divided = stage_layers.by_work(MODELS["llama3-8b"], degrees, training())
+    divided = pipelines.layers_by_work(MODELS["llama3-8b"], degrees, training())
 
     # Within the last rank the chunk with the head has fewer layers: 9, and 6 with the head's 2.09.
     assert divided == (8, 9, 9, 6)
 
 
 def test_what_cannot_be_divided_is_left_to_the_planner_to_refuse():
-    assert stage_layers.by_work(MODELS["mixtral-8x7b"], Degrees(pp=64), training()) == ()
+    assert pipelines.layers_by_work(MODELS["mixtral-8x7b"], Degrees(pp=64), training()) == ()
+
+
+def shape(pp, schedule, chunks):
+    return Degrees(pp=pp, schedule=schedule, virtual_stages=chunks)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "micro_batches", "expected"),
+    [
+        # Four ranks wait for three passes of each kind, of 8 micro-batches.
+        (shape(4, "1f1b", 1), 8, 3 / 8),
+        (shape(4, "1f1b", 2), 8, 3 / 16),
+        # Of forward, backward and weights, 3 · (1 + 1 − 1) of 8 · 3 passes.
+        (shape(4, "zero-bubble", 1), 8, 3 / 24),
+        (shape(4, "zero-bubble-v", 2), 8, 3 / 48),
+        (shape(1, "1f1b", 1), 8, 0),
+    ],
+)
+def test_the_bubble_is_as_worked_out_by_hand(degrees, micro_batches, expected):
+    assert pipelines.bubble(degrees, micro_batches) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+@pytest.mark.parametrize("rounds", [2, 3])
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [("1f1b", 1), ("zero-bubble", 1), ("zero-bubble", 2), ("zero-bubble-v", 2)],
+)
+def test_the_bubble_is_that_of_the_order_that_is_run(pp, rounds, schedule, chunks):
+    degrees, micro_batches = shape(pp, schedule, chunks), rounds * pp
+    worked = 3 * chunks * micro_batches
+
+    assert orders.run(degrees, micro_batches).units == pytest.approx(
+        worked * (1 + pipelines.bubble(degrees, micro_batches))
+    )
+
+
+def test_both_ends_of_a_v_are_on_the_first_rank():
+    assert [shape(3, "zero-bubble-v", 2).stages_of(rank) for rank in range(3)] == [
+        *((0, 5), (1, 4), (2, 3))
+    ]
+    # Llama 3 8B's head is worth 2.09 layers: 34.09 over two ranks is 17 and 17, of which the first
+    # has 15 layers in its two chunks.
+    divided = pipelines.layers_by_work(
+        MODELS["llama3-8b"], shape(2, "zero-bubble-v", 2), training()
+    )
+    assert divided == (9, 9, 8, 6)

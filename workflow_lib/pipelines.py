@@ -1,4 +1,4 @@
-"""Divides a model's layers over the stages of a pipeline, so that its ranks have equal work."""
+"""What can be said of a pipeline before it runs: layers of equal work, and how much ranks idle."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from workflow_lib import formulas
 from workflow_lib.records import Degrees, Model, Training
 
 
-def by_work(model: Model, degrees: Degrees, training: Training) -> tuple[int, ...]:
+def layers_by_work(model: Model, degrees: Degrees, training: Training) -> tuple[int, ...]:
     """How many layers each stage gets, first to last, so that the rank with the most work has as
     little as possible; see :func:`workflow_lib.formulas.stage_work`.
 
@@ -21,7 +21,7 @@ def by_work(model: Model, degrees: Degrees, training: Training) -> tuple[int, ..
     ends = [0.0] * stages
     ends[0] += work.embedding
     ends[-1] += work.head
-    held = [range(rank, stages, degrees.pp) for rank in range(degrees.pp)]
+    held = [degrees.stages_of(rank) for rank in range(degrees.pp)]
     of_ranks = _spread(
         model.layers,
         work.layer,
@@ -34,6 +34,21 @@ def by_work(model: Model, degrees: Degrees, training: Training) -> tuple[int, ..
         for stage, its in zip(mine, spread, strict=True):
             layers[stage] = its
     return tuple(layers)
+
+
+def bubble(degrees: Degrees, micro_batches: int) -> float:
+    """How long a rank idles in a step over how long it computes.
+
+    All passes of all stages take equally long here, and communication no time.
+
+    1F1B: (p − 1) / (v · m) for p ranks with v chunks each and m micro-batches (arXiv 2104.04473,
+    sections 2.2.1 and 2.2.2). The zero-bubble ones: of the (p − 1) · (T_F + T_B + T_W) that ranks
+    idle there, (p − 1) · (T_F + T_B − T_W) are left (arXiv 2401.10241, table 1), so a third where
+    the three passes take equally long. That paper calls it zero for the V schedule, as its
+    next step may begin while the last one ends; here all ranks end a step together.
+    """
+    idle = (degrees.pp - 1) / (degrees.virtual_stages * micro_batches)
+    return idle if degrees.schedule == "1f1b" else idle / 3
 
 
 def _spread(layers: int, work: float, ends: Sequence[float], least: int) -> list[int]:
