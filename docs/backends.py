@@ -89,7 +89,7 @@ class Combination:
     def is_part_of(self, cell: Cell) -> bool:
         """Whether a cell has all that the row names, whatever else it has."""
         wanted, actual = self.degrees, cell.degrees
-        axes = ("tp", "pp", "dp", "ep", "virtual_stages")
+        axes = ("tp", "cp", "pp", "dp", "ep", "virtual_stages")
         return (
             all(getattr(actual, axis) > 1 for axis in axes if getattr(wanted, axis) > 1)
             and actual.schedule == wanted.schedule
@@ -176,6 +176,19 @@ def combinations() -> Iterator[tuple[str, list[Combination]]]:
             Combination("TP × PP", Degrees(tp=2, pp=2), sequence),
             Combination("TP × DP × ZeRO-3", Degrees(tp=2, dp=2), {**sequence, "zero_stage": 3}),
             Combination("TP × EP", Degrees(tp=2, dp=2, ep=2), sequence, **of_experts),
+        ],
+    )
+    yield (
+        "Context parallelism",
+        [
+            Combination("CP", Degrees(cp=2)),
+            Combination("CP × ZeRO-3", Degrees(cp=2), {"zero_stage": 3}),
+            Combination("CP × DP", Degrees(cp=2, dp=2)),
+            Combination("TP × CP, sequence parallelism", Degrees(tp=2, cp=2), sequence),
+            Combination("CP × PP", Degrees(cp=2, pp=2)),
+            Combination("CP, full recomputation", Degrees(cp=2), {"recomputation": "full"}),
+            Combination("CP, compiled", Degrees(cp=2), {"compile": True}),
+            Combination("CP, experts", Degrees(cp=2), **of_experts),
         ],
     )
     overlap = {"overlap": True}

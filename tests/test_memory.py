@@ -228,6 +228,19 @@ def test_as_many_are_in_flight_as_the_schedule_keeps(pp, schedule, chunks):
         assert activations.deferred(degrees, rank) == ran.deferred[rank]
 
 
+def test_a_context_parallel_rank_keeps_its_tokens_and_all_keys_and_values():
+    # Of half the tokens two norms' inputs and outputs 4 · 4096, queries and attention's result
+    # 2 · 4096 and the gate's 3 · 14336; of all tokens keys and values, 2 · 1024. Two bytes each.
+    bare = training(backend="torch", recomputation="none")
+    whole = memory.estimate(MODEL, Degrees(cp=2), bare)
+    halves = 4096 * (6 * 4096 + 3 * 14336 + 2 * 2 * 1024)
+    assert whole.activations == MODEL.layers * 2 * halves
+    # Its weights are cut as over two replicas, and its logits are of half the tokens.
+    other = memory.estimate(MODEL, Degrees(dp=2), bare)
+    assert (whole.weights, whole.optimizer) == (other.weights, other.optimizer)
+    assert whole.logits < other.logits
+
+
 def test_interleaving_costs_activations():
     # On the second rank, which exchanges with both neighbours, 2·2 + 4 + 1 chunks of one layer
     # against 3 of two.

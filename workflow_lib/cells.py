@@ -30,7 +30,7 @@ from workflow_lib.records.formats import CELL_FORMAT
 from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 
-_DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages", "schedule")
+_DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
         given["stage_layers"] = ()
     for rest, other in (("pp", "dp"), ("dp", "pp")):
         if given[rest] == "rest":
-            given[rest] = max(gpus // (given["tp"] * given[other]), 1)
+            given[rest] = max(gpus // (given["tp"] * given["cp"] * given[other]), 1)
     if given["pp"] == 1:
         given["schedule"] = "1f1b"  # which means nothing there
     return _plainest(Degrees(**given), model)

@@ -56,7 +56,10 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     model, degrees, training = cell.model, cell.degrees, cell.training
     tp, pp, dp = degrees.tp, degrees.pp, degrees.dp
     if degrees.world_size != gpus:
-        yield f"tp × pp × dp = {tp} × {pp} × {dp} = {degrees.world_size}, but there are {gpus} GPUs"
+        names, factors = ("tp × pp × dp", f"{tp} × {pp} × {dp}")
+        if degrees.cp > 1:
+            names, factors = ("tp × cp × pp × dp", f"{tp} × {degrees.cp} × {pp} × {dp}")
+        yield f"{names} = {factors} = {degrees.world_size}, but there are {gpus} GPUs"
     available = platform.nodes * platform.gpus_per_node
     if gpus > available:
         yield (

@@ -97,6 +97,8 @@ class MatrixEntry(TrainingAxes):
     """GPUs to run on; all of the platform's unless given."""
     tp: Axis[StrictRanks] = 1
     """Tensor-parallel degree."""
+    cp: Axis[StrictRanks] = 1
+    """Context-parallel degree: each sequence is cut over cp ranks."""
     pp: Axis[StrictRanks] | Literal["rest"] = 1
     """Pipeline-parallel degree; rest is what the other degrees leave of the GPUs."""
     dp: Axis[StrictRanks] | Literal["rest"] = "rest"
@@ -134,6 +136,8 @@ class Exclusion(TrainingAxes):
     """Name of a model."""
     tp: Axis[StrictRanks] | None = None
     """Tensor-parallel degree."""
+    cp: Axis[StrictRanks] | None = None
+    """Context-parallel degree."""
     pp: Axis[StrictRanks] | None = None
     """Pipeline-parallel degree, rest resolved."""
     dp: Axis[StrictRanks] | None = None

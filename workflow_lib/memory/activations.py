@@ -24,8 +24,9 @@ class Layer:
         sliced = training.sequence_parallel
         # Between the tensor-parallel parts each rank has its slice of the sequence, or all of it.
         residual = hidden / tp if sliced else float(hidden)
-        # Queries, keys and values, and attention's result.
-        attention = (hidden + 2 * formulas.key_value_size(model) + hidden) / tp
+        # Queries, keys and values, those of whole sequences, and attention's result.
+        key_value = formulas.key_value_size(model)
+        attention = (hidden + 2 * key_value * degrees.cp + hidden) / tp
         widened = (1 if model.family == "gpt" else 2) * ffn / tp  # a gate and what it opens
         inner = widened + ffn / tp
         # Products that are summed over the group are kept by selective recomputation before and
@@ -51,7 +52,7 @@ class Layer:
             "selective": residual + attention + summed + products,
             "full": residual,
         }[training.recomputation]
-        each = training.micro_batch_size * model.sequence_length * element_bytes(training)
+        each = tokens_of_rank(model, degrees, training) * element_bytes(training)
         #: with nothing recomputed
         self.whole = each * whole
         #: with what is recomputed left out; training/recomputation.py lists what is not
@@ -60,6 +61,11 @@ class Layer:
         self.gradients = each * (rows * inner + 2 * residual)
         #: gradients of what its products give: all that the gradients of weights wait for
         self.output_gradients = each * (attention + residual + widened)
+
+
+def tokens_of_rank(model: Model, degrees: Degrees, training: Training) -> int:
+    """Tokens of a micro-batch that a rank has, all of its tensor-parallel group together."""
+    return training.micro_batch_size * model.sequence_length // degrees.cp
 
 
 def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
@@ -99,7 +105,7 @@ def pipeline_bytes(
     """
     if degrees.pp == 1:
         return 0.0
-    tokens = training.micro_batch_size * model.sequence_length
+    tokens = tokens_of_rank(model, degrees, training)
     if training.sequence_parallel:
         tokens //= degrees.tp
     one = tokens * model.hidden_size * element_bytes(training)
@@ -114,7 +120,7 @@ def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
     """Logits and their gradient, and some in fp32; see training/cross_entropy.py. DeepSpeed's
     pipeline keeps the logits of one more micro-batch.
     """
-    tokens = training.micro_batch_size * model.sequence_length
+    tokens = tokens_of_rank(model, degrees, training)
     count = tokens * model.padded_vocabulary_size / degrees.tp
     copies = 3 if degrees.pp > 1 and training.backend == "deepspeed" else 2
     return count * copies * element_bytes(training) + 4 * min(FP32_LOGITS, count)
@@ -122,5 +128,5 @@ def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
 
 def left_logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
     """Logits and their gradient that DeepSpeed's pipeline holds on to until the next step."""
-    tokens = training.micro_batch_size * model.sequence_length
+    tokens = tokens_of_rank(model, degrees, training)
     return 2 * element_bytes(training) * tokens * model.padded_vocabulary_size / degrees.tp

@@ -95,7 +95,7 @@ def states_bytes(
         dense, experts = held.adapters, 0.0
 
     def cut(bytes_each: float, divided: bool, dense: float, experts: float) -> float:
-        shards = (degrees.dp, max(degrees.dp // degrees.ep, 1)) if divided else (1, 1)
+        shards = (degrees.copies, max(degrees.dp // degrees.ep, 1)) if divided else (1, 1)
         return bytes_each * (dense / shards[0] + experts / shards[1])
 
     if training.backend == "torch":

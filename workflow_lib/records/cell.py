@@ -106,6 +106,17 @@ class Degrees:
             since=4,
         ),
     ] = "1f1b"
+    #: each sequence is cut over cp ranks, which hold the same weights, as replicas do
+    cp: Annotated[
+        int,
+        Axis(
+            "context-parallel degree",
+            "layout",
+            label="CP",
+            word=lambda cp: f"cp{cp}" if cp > 1 else "",
+            since=4,
+        ),
+    ] = 1
     dp: Annotated[int, Axis("data-parallel degree", "layout", label="DP", word="dp{}".format)] = 1
     #: experts are spread over ep of the dp replicas, so ep divides dp
     ep: Annotated[
@@ -137,7 +148,12 @@ class Degrees:
     @property
     def world_size(self) -> int:
         """The number of ranks, one GPU each."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same weights, and average their gradients: experts apart."""
+        return self.cp * self.dp
 
     @property
     def stages(self) -> int:
@@ -167,10 +183,10 @@ class Degrees:
 
     @property
     def name(self) -> str:
-        """For example ``tp2-pp16-dp1``; ``-ep8`` where experts are spread, ``pp4x2`` where two
-        chunks of the model are on each pipeline rank, ``pp4x2zbv`` with a schedule other than
-        1F1B, ``-l3.2x3`` where stages have 3, 2, 2 and 2
-        layers, ``-g`` and numbers where ranks do not use the GPUs in their order.
+        """For example ``tp2-pp16-dp1``; ``-ep8`` where experts are spread, ``-cp2`` where sequences
+        are, ``pp4x2`` where two chunks of the model are on each pipeline rank, ``pp4x2zbv`` with a
+        schedule other than 1F1B, ``-l3.2x3`` where stages have 3, 2, 2 and 2 layers, ``-g`` and
+        numbers where ranks do not use the GPUs in their order.
         """
         return "-".join(axes.words(self))
 
@@ -457,7 +473,7 @@ class Cell:
         if not ranges.is_cell_id(self.id):
             return f"id is {self.id[:120]!r}, expected three names of directories, a/b/c"
         if degrees.world_size > bounds.RANKS.most:
-            return f"tp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
+            return f"tp × cp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
         if not self.nodes <= degrees.world_size <= self.nodes * hardware.gpus_per_node:
             return (
                 f"{degrees.world_size} ranks do not fit {self.nodes} nodes of "

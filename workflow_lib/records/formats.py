@@ -6,7 +6,8 @@ it any more, or would read something else from it:
 - 1: version 0.1. Neither had a number.
 - 2: ``cell.json`` holds ``data.definition``; in records of format 1 it is null.
 - 3: ``cell.json`` holds ``model.rotary_base``; before, it was 500 000 for every model.
-- 4: ``cell.json`` holds ``degrees.schedule``; before, every pipeline ran 1F1B.
+- 4: ``cell.json`` holds ``degrees.schedule`` and ``degrees.cp``; before, every pipeline ran
+  1F1B, and each rank had whole sequences.
 
 A field that a format brings has a default: what cells were before it. Its axis says ``since`` which
 format it is there, and cells with the default keep their digests, so that their runs stay theirs.

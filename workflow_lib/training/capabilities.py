@@ -36,6 +36,7 @@ def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
         _indivisible(degrees, training, model),
         _stages(degrees, model),
         _experts(degrees, model),
+        _context(degrees, training, model),
         _workload(degrees, training, model),
         _inert_overlap(degrees, training),
         own(degrees, training, model),
@@ -105,6 +106,28 @@ def _experts(degrees: Degrees, model: Model) -> Iterator[str]:
         yield f"EP {ep} with DP {degrees.dp}: experts are spread over replicas; EP must divide DP"
 
 
+def _context(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
+    cp = degrees.cp
+    if cp == 1:
+        return
+    chunks = 2 * cp * (degrees.tp if training.sequence_parallel else 1)
+    if model.sequence_length % chunks:
+        yield (
+            f"CP {cp}: {model.name}'s sequences of {model.sequence_length} tokens cannot be cut in "
+            f"{chunks} chunks, two for each rank; use a cp that 2 · cp divides them by"
+        )
+    if model.experts:
+        yield (
+            f"CP {cp}: {model.name} has experts, whose load and losses are counted for whole "
+            "sequences; use cp 1, or a dense model"
+        )
+    if training.compile:
+        yield (
+            f"CP {cp} with compile: how the causal mask of a chunk is compiled is not known to be "
+            "right; use compile: false, or cp 1"
+        )
+
+
 def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
     if training.workload == "lora" and training.lora_rank < 1:
         yield f"workload lora with lora_rank {training.lora_rank}: use at least 1"
@@ -133,6 +156,7 @@ def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[st
         (training.overlap, "overlap", "overlap: false"),
         (training.compile, "compile", "compile: false"),
         (degrees.virtual_stages > 1, "virtual stages", "virtual_stages: 1"),
+        (degrees.cp > 1, f"CP {degrees.cp}", "cp 1"),
         (degrees.schedule != "1f1b", f"schedule {degrees.schedule}", "schedule: 1f1b"),
     ):
         if given:
@@ -166,6 +190,8 @@ def _deepspeed(degrees: Degrees, training: Training, model: Model) -> Iterator[s
         yield f"compile: DeepSpeed's hooks on parameters break up compiled layers; {torch}"
     if degrees.virtual_stages > 1:
         yield f"virtual stages: DeepSpeed's pipeline has no interleaved schedule; {torch}"
+    if degrees.cp > 1:
+        yield f"CP {degrees.cp}: DeepSpeed's engine cuts no sequences; {torch}"
     if degrees.schedule != "1f1b":
         yield f"schedule {degrees.schedule}: DeepSpeed's pipeline runs 1F1B alone; {torch}"
     if pp > 1 and stage > 1:

@@ -115,7 +115,7 @@ class TorchEngine:
         # Ranks without the last stage add nothing.
         if mesh.degrees.pp > 1:
             dist.all_reduce(total, group=mesh.pp_group)
-        if mesh.degrees.dp > 1:
+        if mesh.degrees.copies > 1:
             dist.all_reduce(total, group=mesh.dp_group)
         self._correct_gradients()
         if self._gradients is None:
@@ -126,7 +126,7 @@ class TorchEngine:
         self._optimizer.zero_grad()
         # The step's only wait for the device.
         value: float
-        value, self._norm = torch.stack([total / mesh.degrees.dp, norm]).tolist()
+        value, self._norm = torch.stack([total / mesh.degrees.copies, norm]).tolist()
         if math.isfinite(value) and not math.isfinite(self._norm):
             raise NonfiniteGradient(f"the norm of the gradient is {self._norm} (the loss {value})")
         return value
