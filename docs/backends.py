@@ -31,7 +31,7 @@ COMBINATIONS = """\
 Each row is refused, or not, by `workflow_lib/training/capabilities.py`. Degrees that are not named
 are 1, and what is not said is as in the study: bf16, ZeRO-1, no overlap, no recomputation. EP
 spreads experts over replicas, so that it has DP with it. *Interleaved* has two chunks on each
-pipeline rank, *uneven* has stages of unlike length.
+pipeline rank, *uneven* has stages of unlike length, *zero-bubble-v* two chunks as well.
 """
 
 SWEEP = """\
@@ -89,9 +89,10 @@ class Combination:
     def is_part_of(self, cell: Cell) -> bool:
         """Whether a cell has all that the row names, whatever else it has."""
         wanted, actual = self.degrees, cell.degrees
-        axes = ("tp", "pp", "dp", "ep", "virtual_stages")
+        axes = ("tp", "cp", "pp", "dp", "ep", "virtual_stages")
         return (
             all(getattr(actual, axis) > 1 for axis in axes if getattr(wanted, axis) > 1)
+            and actual.schedule == wanted.schedule
             and (len(set(actual.stage_layers)) > 1 or not wanted.stage_layers)
             and (cell.model.experts > 0 or not self.experts)
             and all(getattr(cell.training, key) == value for key, value in self.options.items())
@@ -152,6 +153,19 @@ def combinations() -> Iterator[tuple[str, list[Combination]]]:
                 Degrees(pp=2, dp=2, virtual_stages=2),
                 {"zero_stage": 3},
             ),
+            *(
+                Combination(f"{name}, {each.schedule}{what}", replace(each, tp=tp, dp=dp), options)
+                for each in (
+                    Degrees(pp=2, schedule="zero-bubble"),
+                    Degrees(pp=2, virtual_stages=2, schedule="zero-bubble-v"),
+                )
+                for name, tp, dp, what, options in (
+                    ("PP", 1, 1, "", {}),
+                    ("PP", 1, 1, ", overlap", {"overlap": True}),
+                    ("PP × DP", 1, 2, ", overlap", {"overlap": True}),
+                    ("TP × PP", 2, 1, ", overlap", {"overlap": True, "sequence_parallel": True}),
+                )
+            ),
         ],
     )
     sequence = {"sequence_parallel": True}
@@ -162,6 +176,19 @@ def combinations() -> Iterator[tuple[str, list[Combination]]]:
             Combination("TP × PP", Degrees(tp=2, pp=2), sequence),
             Combination("TP × DP × ZeRO-3", Degrees(tp=2, dp=2), {**sequence, "zero_stage": 3}),
             Combination("TP × EP", Degrees(tp=2, dp=2, ep=2), sequence, **of_experts),
+        ],
+    )
+    yield (
+        "Context parallelism",
+        [
+            Combination("CP", Degrees(cp=2)),
+            Combination("CP × ZeRO-3", Degrees(cp=2), {"zero_stage": 3}),
+            Combination("CP × DP", Degrees(cp=2, dp=2)),
+            Combination("TP × CP, sequence parallelism", Degrees(tp=2, cp=2), sequence),
+            Combination("CP × PP", Degrees(cp=2, pp=2)),
+            Combination("CP, full recomputation", Degrees(cp=2), {"recomputation": "full"}),
+            Combination("CP, compiled", Degrees(cp=2), {"compile": True}),
+            Combination("CP, experts", Degrees(cp=2), **of_experts),
         ],
     )
     overlap = {"overlap": True}

@@ -335,6 +335,33 @@ def test_lists_that_say_what_is_so_without_them_make_no_other_cell(reason_of, st
     assert cell.degrees == Degrees(pp=2, dp=16)
 
 
+def test_stages_by_work_are_cells_of_their_own_beside_even_ones(reason_of, study_directory):
+    reason_of("models: llama3-8b, pp: [1, 4], dp: rest, stage_layers: [even, auto]")
+    sweep = cells.expand_study(load_study(study_directory))["one-h200"]
+
+    # Recomputed layers: the head is worth 1.57 of them. One stage is the same either way.
+    names = [planned.cell.degrees.name for planned in sweep.cells]
+    assert names == ["tp1-pp1-dp32", "tp1-pp4-dp8", "tp1-pp4-dp8-l8.9.8.7"]
+    assert [planned.feasible for planned in sweep.cells] == [True] * 3
+
+
+def test_even_stages_are_what_cells_have_without_the_word(reason_of, study_directory):
+    ids = []
+    for words in ("", ", stage_layers: even", ", stage_layers: [even]"):
+        reason_of(f"models: llama3-8b, pp: 4, dp: rest{words}")
+        sweep = cells.expand_study(load_study(study_directory))["one-h200"]
+        ids += [planned.cell.id for planned in sweep.cells]
+
+    assert len(ids) == 3
+    assert len(set(ids)) == 1
+
+
+def test_more_stages_than_layers_are_refused_when_divided_by_work_too(reason_of):
+    reason = reason_of("models: mixtral-8x7b, pp: 32, dp: 1, virtual_stages: 2, stage_layers: auto")
+
+    assert reason.startswith("64 pipeline stages: mixtral-8x7b has only 32 layers")
+
+
 def test_an_exclusion_names_options_as_they_are_settled(reason_of, study_directory):
     reason_of(
         "models: llama3-8b, tp: [1, 8], pp: [1, 4], dp: rest, zero_stage: 3",

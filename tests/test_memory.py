@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.training import orders
 from workflow_lib import memory
 from workflow_lib.memory import activations
 from workflow_lib.records import Degrees, Model, Training
@@ -211,6 +212,33 @@ def test_the_fullest_stage_need_not_be_at_an_end():
 )
 def test_micro_batches_in_flight_are_counted_by_hand(degrees, micro_batches, rank, expected):
     assert activations.in_flight(degrees, micro_batches, rank) == expected
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("schedule", "chunks"),
+    [("1f1b", 1), ("zero-bubble", 1), ("zero-bubble", 2), ("zero-bubble-v", 2)],
+)
+def test_as_many_are_in_flight_as_the_schedule_keeps(pp, schedule, chunks):
+    degrees = Degrees(pp=pp, schedule=schedule, virtual_stages=chunks)
+    ran = orders.run(degrees, 3 * pp)
+
+    for rank in range(pp):
+        assert sum(activations.in_flight(degrees, 3 * pp, rank)) == ran.kept_at_once[rank]
+        assert activations.deferred(degrees, rank) == ran.deferred[rank]
+
+
+def test_a_context_parallel_rank_keeps_its_tokens_and_all_keys_and_values():
+    # Of half the tokens two norms' inputs and outputs 4 · 4096, queries and attention's result
+    # 2 · 4096 and the gate's 3 · 14336; of all tokens keys and values, 2 · 1024. Two bytes each.
+    bare = training(backend="torch", recomputation="none")
+    whole = memory.estimate(MODEL, Degrees(cp=2), bare)
+    halves = 4096 * (6 * 4096 + 3 * 14336 + 2 * 2 * 1024)
+    assert whole.activations == MODEL.layers * 2 * halves
+    # Its weights are cut as over two replicas, and its logits are of half the tokens.
+    other = memory.estimate(MODEL, Degrees(dp=2), bare)
+    assert (whole.weights, whole.optimizer) == (other.weights, other.optimizer)
+    assert whole.logits < other.logits
 
 
 def test_interleaving_costs_activations():

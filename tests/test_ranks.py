@@ -24,6 +24,17 @@ def test_groups_hold_the_ranks_that_differ_in_their_axes_only(axes, expected):
     assert group_members(EIGHT, *axes) == expected
 
 
+def test_the_ranks_of_a_sequence_lie_between_tensor_parallel_ones_and_replicas():
+    degrees = Degrees(tp=2, cp=2, dp=2)
+
+    assert (degrees.world_size, degrees.copies) == (8, 4)
+    assert coordinates(6, degrees) == Coordinates(tp=0, pp=0, dp=1, ep=0, cp=1)
+    assert group_members(degrees, "cp") == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert group_members(degrees, "dp") == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    # Those that hold the same weights.
+    assert group_members(degrees, "cp", "dp") == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
 def test_experts_are_spread_over_neighbouring_replicas_and_copied_over_the_rest():
     degrees = Degrees(tp=2, dp=4, ep=2)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib import gpu_models, records, results
+from workflow_lib import gpu_models, pipelines, records, results
 from workflow_lib.config import (
     OPTION_DEFAULTS,
     Exclusion,
@@ -29,7 +29,7 @@ from workflow_lib.records.cell_axes import AXES, CELL_FORMAT
 from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 
-_DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages")
+_DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,9 @@ def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
 def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, ...]]:
     """The values of each axis of a entry."""
     axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
+    # One list of numbers for the whole entry, or words that are an axis.
+    divided = values(entry.stage_layers)
+    axes["stage_layers"] = divided if isinstance(divided[0], str) else (divided,)
     axes |= {degree: values(getattr(entry, degree)) for degree in _DEGREES}
     for option in TrainingAxes.model_fields:
         given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
@@ -128,9 +131,8 @@ def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, .
 def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
     """The product of an entry's axes, as one dictionary a point."""
     axes = _axes(entry, inherited)
-    lists = {"stage_layers": entry.stage_layers, "gpu_order": entry.gpu_order}
     for point in itertools.product(*axes.values()):
-        yield dict(zip(axes, point, strict=True)) | lists
+        yield dict(zip(axes, point, strict=True)) | {"gpu_order": entry.gpu_order}
 
 
 def _excluded(cell: Cell, exclusion: Exclusion) -> bool:
@@ -154,6 +156,9 @@ def _plan(
     model = study.models[point["model"]].record(point["model"])
     degrees = _degrees(point, gpus, model)
     training = _training(point, degrees, model, spec.protocol)
+    if point["stage_layers"] == "auto":
+        divided = pipelines.layers_by_work(model, degrees, training)
+        degrees = _plainest(dataclasses.replace(degrees, stage_layers=divided), model)
     cell = _cell(study, spec, platform_name, model, degrees, training, gpus)
     reason = infeasibility(cell, platform, gpus)
     if reason is None:
@@ -164,15 +169,22 @@ def _plan(
 
 
 def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
-    """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so.
-
-    Layers and GPUs that are listed as they would be without a list are not listed.
+    """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so. Stages
+    that the planner is to divide are even here, as it needs the training for that.
     """
     given = {key: point[key] for key in (*_DEGREES, "stage_layers", "gpu_order")}
+    if isinstance(given["stage_layers"], str):
+        given["stage_layers"] = ()
     for rest, other in (("pp", "dp"), ("dp", "pp")):
         if given[rest] == "rest":
-            given[rest] = max(gpus // (given["tp"] * given[other]), 1)
-    degrees = Degrees(**given)
+            given[rest] = max(gpus // (given["tp"] * given["cp"] * given[other]), 1)
+    if given["pp"] == 1:
+        given["schedule"] = "1f1b"  # which means nothing there
+    return _plainest(Degrees(**given), model)
+
+
+def _plainest(degrees: Degrees, model: Model) -> Degrees:
+    """Layers and GPUs that are listed as they would be without a list are not listed."""
     even = dataclasses.replace(degrees, stage_layers=())
     if degrees.stage_layers == even.layers_of_stages(model.layers):
         degrees = even

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from workflow_lib import formulas, memory
+from workflow_lib import formulas, memory, pipelines
 from workflow_lib.config import Platform
 from workflow_lib.records import Cell
 from workflow_lib.training import capabilities
@@ -30,6 +30,8 @@ class Estimate:
     """What a cell will cost; null where the platform's peak is not known."""
 
     memory: memory.MemoryEstimate
+    #: of a step's time, what a pipeline's ranks wait for each other; null without a pipeline
+    bubble_share: float | None
     step_time_s: float | None
     run_time_s: float | None
     time_limit_min: int
@@ -54,7 +56,10 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     model, degrees, training = cell.model, cell.degrees, cell.training
     tp, pp, dp = degrees.tp, degrees.pp, degrees.dp
     if degrees.world_size != gpus:
-        yield f"tp × pp × dp = {tp} × {pp} × {dp} = {degrees.world_size}, but there are {gpus} GPUs"
+        names, factors = ("tp × pp × dp", f"{tp} × {pp} × {dp}")
+        if degrees.cp > 1:
+            names, factors = ("tp × cp × pp × dp", f"{tp} × {degrees.cp} × {pp} × {dp}")
+        yield f"{names} = {factors} = {degrees.world_size}, but there are {gpus} GPUs"
     available = platform.nodes * platform.gpus_per_node
     if gpus > available:
         yield (
@@ -99,6 +104,7 @@ def estimate(cell: Cell, platform: Platform) -> Estimate:
         wanted_min = max(math.ceil(wanted_s / 60), least_min)
     return Estimate(
         memory=memory.estimate(cell.model, cell.degrees, cell.training),
+        bubble_share=None if cell.degrees.pp == 1 else _bubble(cell) / (1 + _bubble(cell)),
         step_time_s=step_time_s,
         run_time_s=run_time_s,
         time_limit_min=wanted_min,
@@ -123,12 +129,8 @@ def _step_time_s(cell: Cell, platform: Platform) -> float | None:
 
 
 def _bubble(cell: Cell) -> float:
-    """The pipeline's idle time over the rest: (p − 1) / (m · v) for p ranks with v chunks each and
-    m micro-batches (arXiv 2104.04473, sections 2.2.1 and 2.2.2).
-    """
-    degrees = cell.degrees
-    passes = cell.training.micro_batches(degrees.dp) * degrees.virtual_stages
-    return (degrees.pp - 1) / passes
+    """The pipeline's idle time over the rest; see :func:`workflow_lib.pipelines.bubble`."""
+    return pipelines.bubble(cell.degrees, cell.training.micro_batches(cell.degrees.dp))
 
 
 def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | None:

@@ -176,6 +176,53 @@ def flops_per_token(
     )
 
 
+@dataclass(frozen=True)
+class StageWork:
+    """FLOPs for one token of a full sequence, in the parts that a pipeline's stages are made of.
+
+    Those that recomputation repeats are among them.
+    """
+
+    #: look-ups are no products; what is left are sums: of positions, and of the rows' gradients
+    embedding: float
+    #: one layer
+    layer: float
+    #: the last norm, the head and the loss
+    head: float
+
+
+def stage_work(model: Model, training: Training) -> StageWork:
+    """Count the FLOPs of each part of a pipeline for one token, attention being causal.
+
+    Products count as in :func:`flops_per_token`, over the vocabulary as it is trained; full
+    recomputation adds a layer's forward pass, and selective recomputation repeats no product. The
+    loss takes five FLOPs a logit: to subtract the largest one, raise, and sum, and to scale the
+    probabilities and subtract the target's in the backward pass.
+    """
+    counts = parameters(model, model.padded_vocabulary_size)
+    weights = counts.layer_dense + counts.experts_per_token * counts.feed_forward
+    matrix = counts.output_head or counts.input_embedding
+    attention = _ATTENTION_FLOPS / 2 * model.hidden_size * model.sequence_length
+    positions = model.hidden_size if counts.position_embedding else 0
+    if training.workload == "inference":
+        # The head takes the generated tokens alone.
+        share = training.generated_tokens / model.sequence_length
+        head = 2.0 * (counts.final_norm + matrix) * share
+        return StageWork(float(positions), 2.0 * weights + attention, head)
+    each, adapters, rows = 6.0, 0.0, model.hidden_size + 2 * positions
+    if training.workload == "lora":
+        each, rows = 4.0, positions
+        adapters = adapter_parameters(model, training.lora_rank) / model.layers
+    layer = each * weights + 6.0 * adapters + 3.0 * attention
+    if training.recomputation == "full":
+        layer += 2.0 * (weights + adapters) + attention
+    loss = _LOSS_FLOPS * model.padded_vocabulary_size
+    return StageWork(float(rows), layer, each * (counts.final_norm + matrix) + loss)
+
+
+#: of the cross entropy, for each logit, in both passes
+_LOSS_FLOPS = 5.0
+
 #: a layer's scores and weighted sum, forward, for each token, hidden column and token attended to:
 #: two products of two FLOPs
 _ATTENTION_FLOPS = 4

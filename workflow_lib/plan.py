@@ -38,6 +38,7 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         "memory_used_per_gpu_bytes": cost.memory.used(cell.hardware.gpu_memory_bytes)
         if cost
         else None,
+        "planned_bubble_share": cost.bubble_share if cost else None,
         "step_time_s": cost.step_time_s if cost else None,
         "gpu_hours": cost.gpu_hours(cell, planned.repeats, planned.profiled_steps)
         if cost and planned.feasible
@@ -52,20 +53,21 @@ def describe(plan: pl.DataFrame) -> str:
     """The plan as text: a line a cell, the infeasible ones with their reason, and the totals."""
     feasible = plan.filter(pl.col("feasible"))
     infeasible = plan.filter(~pl.col("feasible"))
-    headers = ["cell", "nodes", "GPUs", "GB/GPU", "s/step", "runs", "GPU-hours"]
+    headers = ["cell", "nodes", "GPUs", "GB/GPU", "bubble %", "s/step", "runs", "GPU-hours"]
     lines = [
         [
             _short(row),
             row["nodes"],
             row["gpus"],
             _number(row["memory_per_gpu_bytes"], 1e-9, 1),
+            _number(row["planned_bubble_share"], 100, 1),
             _number(row["step_time_s"], 1, 2),
             f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],
             _number(row["gpu_hours"], 1, 1),
         ]
         for row in feasible.iter_rows(named=True)
     ]
-    alignment = ("left", *["right"] * 6) if lines else None
+    alignment = ("left", *["right"] * 7) if lines else None
     parts = [tabulate(lines, headers, disable_numparse=True, colalign=alignment)]
     if len(infeasible):
         reasons = [[_short(row), row["reason"]] for row in infeasible.iter_rows(named=True)]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from workflow_lib import pipelines
 from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
 from workflow_lib.study import load_study
 from workflow_lib.training import capabilities
@@ -16,8 +17,11 @@ from workflow_lib.training import capabilities
 _CONFIG = Path(__file__).resolve().parents[2] / "config"
 
 
-def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]]:
-    """The cells by set: model, its layers (0: all), degrees, training options."""
+def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]]:
+    """The cells by set: model, its layers (0: all), degrees, training options.
+
+    Degrees may have ``stage_layers`` "auto", as a sweep's may.
+    """
     half = gpus // 2
     layouts = {
         "tensor": {"tp": gpus},
@@ -50,7 +54,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
         ({"dp": gpus}, {"zero_stage": 3, **best, "compile": False}),
         ({"dp": gpus}, {"zero_stage": 2, "overlap": gpus > 1, "recomputation": "none"}),
     ]
-    sets: dict[str, list[tuple[str, int, dict[str, int], dict[str, Any]]]] = {
+    sets: dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]] = {
         "llama3-8b": [("llama3-8b", 0, *one) for one in whole],
         "llama3-8b-8l": [("llama3-8b", 8, *one) for one in whole],
         "gpt3-175b": [("gpt3-175b", 8, *one) for one in dense],
@@ -70,6 +74,27 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, int], dic
         ("llama3-8b", 8, degrees, {**options, "overlap": overlap})
         for degrees, options in pairs
         for overlap in (False, True)
+    ]
+    by_work = {"pp": gpus, "stage_layers": "auto"}
+    sets["pipelines"] = [
+        ("llama3-8b", 0, degrees, {"backend": "torch", "overlap": overlap})
+        for degrees, overlap in (
+            ({"pp": gpus}, False),
+            (by_work, False),
+            (by_work, True),
+            ({**by_work, "virtual_stages": 2}, True),
+            ({**by_work, "schedule": "zero-bubble"}, True),
+            ({**by_work, "virtual_stages": 2, "schedule": "zero-bubble"}, True),
+            ({**by_work, "virtual_stages": 2, "schedule": "zero-bubble-v"}, True),
+        )
+    ]
+    sets["context"] = [
+        (
+            *(model, 8, {"cp": cp, "dp": gpus // cp}),
+            {"zero_stage": 3, "recomputation": "full", "backend": "torch", "overlap": True},
+        )
+        for model in ("llama3-8b", "llama3-8b-32k")
+        for cp in dict.fromkeys((1, half, gpus))
     ]
     # About as much as an H200 has, and more.
     sets["limits"] = [
@@ -106,7 +131,8 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
         for model_name, layers, degrees, options in option_sets(gpus)[name]:
             model: Model = study.models[model_name].record(model_name)
             model = dataclasses.replace(model, layers=layers or model.layers)
-            degree = Degrees(**degrees)
+            divided = degrees.get("stage_layers")
+            degree = Degrees(**degrees | {"stage_layers": ()})
             plain: dict[str, Any] = {
                 "zero_stage": 1,
                 "micro_batch_size": 1,
@@ -122,6 +148,9 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
                 "routing": "dropless" if model.experts else None,
             }
             training = Training(**{**plain, **options})
+            if divided == "auto":
+                layers_of_stages = pipelines.layers_by_work(model, degree, training)
+                degree = dataclasses.replace(degree, stage_layers=layers_of_stages)
             if reason := capabilities.refusal(degree, training, model):
                 if "RANK" not in os.environ:
                     print(f"{model.name} {degree.name} {training.name}: {reason}")

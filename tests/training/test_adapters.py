@@ -48,6 +48,7 @@ CELLS = {
     "torch tp2 sp overlap": cell(
         LLAMA, Degrees(tp=2), zero_stage=1, overlap=True, **LORA, **TORCH, **SP
     ),
+    "torch cp2 zero3 tied": cell(GPT, Degrees(cp=2), zero_stage=3, **LORA, **TORCH),
     "torch pp2 tied": cell(GPT, Degrees(pp=2), zero_stage=1, **LORA, **TORCH, **FULL),
     "torch ep2 zero3": cell(MIXTRAL, Degrees(dp=2, ep=2), zero_stage=3, **LORA, **TORCH),
     "tp2 pp2 sp zero1": cell(LLAMA, Degrees(tp=2, pp=2), zero_stage=1, **LORA, **SP),

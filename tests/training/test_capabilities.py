@@ -7,6 +7,11 @@ from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
 from workflow_lib.records import Degrees
 from workflow_lib.training.capabilities import refusal, with_backend
 
+ZERO_BUBBLE = Degrees(pp=2, schedule="zero-bubble")
+V_SHAPED = Degrees(pp=2, virtual_stages=2, schedule="zero-bubble-v")
+SPLIT = {"backend": "torch", "overlap": True}
+SPLIT_SEQUENCE = {**SPLIT, "sequence_parallel": True}
+
 
 @pytest.mark.parametrize(
     ("degrees", "changes", "model", "said"),
@@ -51,6 +56,23 @@ from workflow_lib.training.capabilities import refusal, with_backend
             LLAMA,
             "whole rounds of PP micro-batches",
         ),
+        (ZERO_BUBBLE, {**SPLIT, "backend": "deepspeed"}, LLAMA, "1F1B alone; use backend: torch"),
+        (replace(ZERO_BUBBLE, pp=1), {**SPLIT, "overlap": False}, LLAMA, "there is no pipeline"),
+        (ZERO_BUBBLE, {**SPLIT, "overlap": False}, LLAMA, "use overlap: true, or schedule: 1f1b"),
+        (replace(ZERO_BUBBLE, tp=2), SPLIT_SEQUENCE, LLAMA, "repeat sums over its ranks; use tp 1"),
+        (ZERO_BUBBLE, {**SPLIT, "routing": "balanced"}, MIXTRAL, "use a dense model"),
+        (ZERO_BUBBLE, {**SPLIT, "recomputation": "full"}, LLAMA, "use recomputation: none"),
+        (ZERO_BUBBLE, {**SPLIT, "compile": True}, LLAMA, "splits no compiled backward pass"),
+        (ZERO_BUBBLE, {**SPLIT, "zero_stage": 2}, LLAMA, "use zero_stage 0 or 1"),
+        (ZERO_BUBBLE, {**SPLIT, "workload": "lora", "lora_rank": 4}, LLAMA, "frozen weights"),
+        (ZERO_BUBBLE, {**SPLIT, "global_batch_size": 3}, LLAMA, "3 micro-batches on PP 2"),
+        (V_SHAPED, {**SPLIT, "global_batch_size": 2}, LLAMA, "2 · PP − 1 of them"),
+        (replace(V_SHAPED, virtual_stages=1), SPLIT, LLAMA, "use virtual_stages: 2"),
+        (Degrees(cp=2), {}, LLAMA, "CP 2: DeepSpeed's engine cuts no sequences"),
+        (Degrees(cp=3), SPLIT, LLAMA, "64 tokens cannot be cut in 6 chunks"),
+        (Degrees(tp=2, cp=32), SPLIT_SEQUENCE, LLAMA, "64 tokens cannot be cut in 128 chunks"),
+        (Degrees(cp=2), {**SPLIT, "routing": "balanced"}, MIXTRAL, "or a dense model"),
+        (Degrees(cp=2), {**SPLIT, "compile": True}, LLAMA, "compile: false, or cp 1"),
         (Degrees(dp=2, ep=2), {}, LLAMA, "llama-test has no experts"),
         (Degrees(dp=8, ep=8), {}, MIXTRAL, "mixtral-test has 4 experts"),
         (Degrees(tp=2, dp=1, ep=2), {}, MIXTRAL, "EP must divide DP"),

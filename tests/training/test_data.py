@@ -47,6 +47,15 @@ def test_tensor_parallel_ranks_see_the_same_sequences():
     assert torch.equal(torch.cat(rows(degrees, 2)), torch.cat(rows(degrees, 3)))
 
 
+def test_context_parallel_ranks_have_an_early_and_a_late_chunk_of_each_sequence():
+    whole = torch.cat(rows(Degrees(), 0))
+    first, second = (torch.cat(rows(Degrees(cp=2), rank)) for rank in (0, 1))
+
+    # Chunks of 16 of 64 tokens.
+    assert torch.equal(first, torch.cat([whole[:, :16], whole[:, 48:]], dim=1))
+    assert torch.equal(second, whole[:, 16:48])
+
+
 def test_steps_and_seeds_draw_other_sequences_and_a_repeat_the_same():
     base = torch.cat(rows(Degrees(), 0))
 

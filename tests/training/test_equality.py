@@ -105,6 +105,8 @@ DEEPSPEED = {
 }
 
 INTERLEAVED = Degrees(pp=2, virtual_stages=2)
+V_SHAPED = replace(INTERLEAVED, schedule="zero-bubble-v")
+SPLIT_BF16 = {**OVERLAP, **BF16}
 TORCH = {
     "one rank zero3": (GPT, Degrees(), {"zero_stage": 3}),
     "dp2 zero0 bf16 overlap": (GPT, Degrees(dp=2), {"zero_stage": 0, **BF16, **OVERLAP}),
@@ -115,6 +117,30 @@ TORCH = {
     "pp2x2 tied": (GPT, INTERLEAVED, {}),
     "pp2x2 overlap recompute": (LLAMA, INTERLEAVED, {**OVERLAP, **FULL}),
     "pp2x2 uneven": (SIX, replace(INTERLEAVED, stage_layers=(1, 2, 2, 1)), {}),
+    "pp2 zero-bubble tied": (GPT, Degrees(pp=2, schedule="zero-bubble"), OVERLAP),
+    "pp2x2 zero-bubble bf16": (LLAMA, replace(INTERLEAVED, schedule="zero-bubble"), SPLIT_BF16),
+    "pp2 zero-bubble-v": (LLAMA, V_SHAPED, {**OVERLAP, "zero_stage": 0}),
+    "pp2 zero-bubble-v tied uneven bf16": (
+        *(replace(GPT, name="gpt-six", layers=6), replace(V_SHAPED, stage_layers=(1, 2, 2, 1))),
+        SPLIT_BF16,
+    ),
+    "pp2 dp2 zero-bubble": (LLAMA, Degrees(pp=2, dp=2, schedule="zero-bubble"), OVERLAP),
+    "pp2 dp2 zero-bubble-v zero0 tied": (
+        *(GPT, replace(V_SHAPED, dp=2)),
+        {**OVERLAP, "zero_stage": 0, "global_batch_size": 8},
+    ),
+    "pp4 zero-bubble": (LLAMA, Degrees(pp=4, schedule="zero-bubble"), OVERLAP),
+    "cp2": (LLAMA, Degrees(cp=2), {}),
+    "cp2 zero3 tied recompute": (GPT, Degrees(cp=2), {"zero_stage": 3, **FULL}),
+    "cp2 zero0 bf16 overlap selective": (
+        *(LLAMA, Degrees(cp=2)),
+        {"zero_stage": 0, **BF16, **OVERLAP, **SELECTIVE},
+    ),
+    "cp4 two micro-batches of two": (LLAMA, Degrees(cp=4), {"micro_batch_size": 2}),
+    "tp2 cp2 tied sequence overlap": (GPT, Degrees(tp=2, cp=2), {**SEQUENCE, **OVERLAP}),
+    "cp2 dp2 zero3 overlap": (LLAMA, Degrees(cp=2, dp=2), {"zero_stage": 3, **OVERLAP}),
+    "pp2 cp2 tied zero0": (GPT, Degrees(pp=2, cp=2), {"zero_stage": 0}),
+    "pp2 cp2 zero-bubble": (LLAMA, Degrees(pp=2, cp=2, schedule="zero-bubble"), OVERLAP),
     "ep2 zero3 overlap": (MIXTRAL, Degrees(dp=2, ep=2), {"zero_stage": 3, **OVERLAP, **DROPLESS}),
     "dp2 zero3 compiled": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **COMPILED}),
     "tp2 compiled": (GPT, Degrees(tp=2), COMPILED),
@@ -165,6 +191,8 @@ FAST = {
     *("torch pp2x2 overlap recompute", "torch pp2 uneven selective", "torch ep2 zero3 overlap"),
     *("torch ep2 balancing loss", "torch pp2 zero3 overlap bf16"),
     *("deepspeed pp2 ep2 zero1", "deepspeed tp2 dp2 zero3 sequence overlap"),
+    *("torch cp2 zero3 tied recompute", "torch tp2 cp2 tied sequence overlap"),
+    *("torch pp2 zero-bubble tied", "torch pp2 zero-bubble-v tied uneven bf16"),
     *("torch pp2x2 dp2 zero3 overlap", "torch tp2 ep2 sequence balanced"),
     "torch tp2 pp2 ep2 zero3 sequence overlap",
 }
@@ -208,9 +236,12 @@ def trained(request, tokens, tmp_path_factory):
 
 
 @functools.cache
-def expected(model, micro_batch_size, routing, balancing_loss, tokens, device="cpu"):
+def expected(
+    model, micro_batch_size, routing, balancing_loss, tokens, device="cpu", global_batch_size=4
+):
     one = cell(
         model,
+        global_batch_size=global_batch_size,
         micro_batch_size=micro_batch_size,
         routing=routing,
         balancing_loss=balancing_loss,
@@ -232,6 +263,7 @@ def test_a_layout_trains_as_one_process_does(name, trained, tokens):
     losses, norms = expected(
         *(one.model, options.micro_batch_size, options.routing, options.balancing_loss, tokens),
         "cuda" if on_gpus else "cpu",
+        options.global_batch_size,
     )
 
     if options.compile and not any(map(shutil.which, ("c++", "g++", "clang++"))):

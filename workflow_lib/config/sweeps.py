@@ -101,6 +101,8 @@ class MatrixEntry(TrainingAxes):
     """GPUs to run on; all of the platform's unless given."""
     tp: Axis[StrictRanks] = 1
     """Tensor-parallel degree."""
+    cp: Axis[StrictRanks] = 1
+    """Context-parallel degree: each sequence is cut over cp ranks."""
     pp: Axis[StrictRanks] | Literal["rest"] = 1
     """Pipeline-parallel degree; rest is what the other degrees leave of the GPUs."""
     dp: Axis[StrictRanks] | Literal["rest"] = "rest"
@@ -109,8 +111,16 @@ class MatrixEntry(TrainingAxes):
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
     virtual_stages: Axis[StrictRanks] = 1
     """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
-    stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] = ()
-    """Transformer layers of each stage, first to last; spread evenly unless given."""
+    schedule: Axis[records.Schedule] = "1f1b"
+    """Order of a pipeline's passes: 1f1b; or zero-bubble or zero-bubble-v, which compute gradients
+    of weights while they would wait. zero-bubble-v needs two virtual stages."""
+    stage_layers: (
+        Axis[Literal["even", "auto"]]
+        | Annotated[tuple[StrictRanks, ...], Field(strict=False, min_length=1)]
+    ) = "even"
+    """Transformer layers of each stage, first to last; or even: equally many; or auto: so that the
+    pipeline's ranks have equal work, with embedding, head and loss counted. even unless given; a
+    list of words is an axis."""
     gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
     """The node's GPU of each local rank; local rank i uses GPU i unless given."""
 
@@ -130,6 +140,8 @@ class Exclusion(TrainingAxes):
     """Name of a model."""
     tp: Axis[StrictRanks] | None = None
     """Tensor-parallel degree."""
+    cp: Axis[StrictRanks] | None = None
+    """Context-parallel degree."""
     pp: Axis[StrictRanks] | None = None
     """Pipeline-parallel degree, rest resolved."""
     dp: Axis[StrictRanks] | None = None
@@ -138,6 +150,8 @@ class Exclusion(TrainingAxes):
     """Expert-parallel degree."""
     virtual_stages: Axis[StrictRanks] | None = None
     """Chunks of the model on each pipeline rank."""
+    schedule: Axis[records.Schedule] | None = None
+    """Order of a pipeline's passes."""
     stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] | None = None
     """Layers of each stage: exactly these."""
     gpu_order: (

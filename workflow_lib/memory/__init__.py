@@ -95,10 +95,11 @@ def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstima
 def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> MemoryEstimate:
     held = states.held_parameters(model, degrees, training, rank)
     layer = activations.Layer(model, degrees, training)
-    chunks = degrees.layers_of_stages(model.layers)[rank :: degrees.pp]
+    of_stages, mine = degrees.layers_of_stages(model.layers), degrees.stages_of(rank)
+    chunks = [of_stages[stage] for stage in mine]
     under_way = activations.in_flight(degrees, training.micro_batches(degrees.dp), rank)
     weights, gradients, optimizer, communication = states.states_bytes(held, degrees, training)
-    last = rank == degrees.pp - 1
+    last = mine[-1] == degrees.stages - 1
     step = states.step_bytes(held, degrees, training)
     if last and step and degrees.pp > 1:
         step += activations.left_logits_bytes(model, degrees, training)
@@ -108,7 +109,8 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
         optimizer=optimizer,
         communication=communication,
         activations=layer.kept
-        * sum(layers * times for layers, times in zip(chunks, under_way, strict=True)),
+        * sum(layers * times for layers, times in zip(chunks, under_way, strict=True))
+        + layer.output_gradients * max(chunks) * activations.deferred(degrees, rank),
         pipeline=activations.pipeline_bytes(model, degrees, training, rank, sum(under_way)),
         working=max(
             layer.whole

@@ -24,8 +24,9 @@ class Layer:
         sliced = training.sequence_parallel
         # Between the tensor-parallel parts each rank has its slice of the sequence, or all of it.
         residual = hidden / tp if sliced else float(hidden)
-        # Queries, keys and values, and attention's result.
-        attention = (hidden + 2 * formulas.key_value_size(model) + hidden) / tp
+        # Queries, keys and values, those of whole sequences, and attention's result.
+        key_value = formulas.key_value_size(model)
+        attention = (hidden + 2 * key_value * degrees.cp + hidden) / tp
         widened = (1 if model.family == "gpt" else 2) * ffn / tp  # a gate and what it opens
         inner = widened + ffn / tp
         # Products that are summed over the group are kept by selective recomputation before and
@@ -51,13 +52,20 @@ class Layer:
             "selective": residual + attention + summed + products,
             "full": residual,
         }[training.recomputation]
-        each = training.micro_batch_size * model.sequence_length * element_bytes(training)
+        each = tokens_of_rank(model, degrees, training) * element_bytes(training)
         #: with nothing recomputed
         self.whole = each * whole
         #: with what is recomputed left out; training/recomputation.py lists what is not
         self.kept = each * kept
         #: gradients of the feed-forward part's inside, and of its input and the layer's
         self.gradients = each * (rows * inner + 2 * residual)
+        #: gradients of what its products give: all that the gradients of weights wait for
+        self.output_gradients = each * (attention + residual + widened)
+
+
+def tokens_of_rank(model: Model, degrees: Degrees, training: Training) -> int:
+    """Tokens of a micro-batch that a rank has, all of its tensor-parallel group together."""
+    return training.micro_batch_size * model.sequence_length // degrees.cp
 
 
 def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
@@ -65,16 +73,28 @@ def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
 
     1F1B: as many as there are ranks from this one on (arXiv 2104.04473, section 2.2.1).
     Interleaved: rank p of P with v chunks warms up with 2·(P − p − 1) + (v − 1)·P passes, P
-    micro-batches through each chunk in turn (section 2.2.2), and has one more under way.
+    micro-batches through each chunk in turn (section 2.2.2), and has one more under way. The
+    zero-bubble schedules keep a micro-batch until the gradients of weights are there, and as many
+    passes on every rank as 1F1B on the first (arXiv 2401.10241, sections 2.1 and 6): P · v.
     """
     pp, chunks = degrees.pp, degrees.virtual_stages
-    if chunks == 1:
+    if degrees.schedule == "zero-bubble-v":
+        return [min(2 * pp - rank, micro_batches), min(rank, micro_batches)]
+    if chunks == 1 and degrees.schedule == "1f1b":
         return [min(pp - rank, micro_batches)]
-    passes = min(2 * (pp - rank - 1) + (chunks - 1) * pp + 1, micro_batches * chunks)
+    warm_up = 2 * (pp - rank - 1) + (chunks - 1) * pp
+    if degrees.schedule == "zero-bubble":
+        warm_up = chunks * pp - 1
+    passes = min(warm_up + 1, micro_batches * chunks)
     return [
         sum(1 for number in range(passes) if number // pp % chunks == chunk)
         for chunk in range(chunks)
     ]
+
+
+def deferred(degrees: Degrees, rank: int) -> int:
+    """Passes of a pipeline rank's chunks, at most, whose weights' gradients are put off."""
+    return {"1f1b": 0, "zero-bubble": rank, "zero-bubble-v": 2 * rank}[degrees.schedule]
 
 
 def pipeline_bytes(
@@ -85,13 +105,14 @@ def pipeline_bytes(
     """
     if degrees.pp == 1:
         return 0.0
-    tokens = training.micro_batch_size * model.sequence_length
+    tokens = tokens_of_rank(model, degrees, training)
     if training.sequence_parallel:
         tokens //= degrees.tp
     one = tokens * model.hidden_size * element_bytes(training)
     if training.backend == "deepspeed":
         return one * max(under_way, 2)
-    both = 2 * degrees.virtual_stages - (rank == 0) - (rank == degrees.pp - 1)
+    mine, end = degrees.stages_of(rank), degrees.stages - 1
+    both = sum((stage > 0) + (stage < end) for stage in mine)
     return one * both * training.micro_batches(degrees.dp)
 
 
@@ -99,7 +120,7 @@ def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
     """Logits and their gradient, and some in fp32; see training/cross_entropy.py. DeepSpeed's
     pipeline keeps the logits of one more micro-batch.
     """
-    tokens = training.micro_batch_size * model.sequence_length
+    tokens = tokens_of_rank(model, degrees, training)
     count = tokens * model.padded_vocabulary_size / degrees.tp
     copies = 3 if degrees.pp > 1 and training.backend == "deepspeed" else 2
     return count * copies * element_bytes(training) + 4 * min(FP32_LOGITS, count)
@@ -107,5 +128,5 @@ def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
 
 def left_logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
     """Logits and their gradient that DeepSpeed's pipeline holds on to until the next step."""
-    tokens = training.micro_batch_size * model.sequence_length
+    tokens = tokens_of_rank(model, degrees, training)
     return 2 * element_bytes(training) * tokens * model.padded_vocabulary_size / degrees.tp

@@ -47,8 +47,10 @@ def element_bytes(training: Training) -> int:
 
 def held_parameters(model: Model, degrees: Degrees, training: Training, rank: int) -> Held:
     counts = formulas.parameters(model, model.padded_vocabulary_size)
-    tp, pp = degrees.tp, degrees.pp
-    layers = sum(degrees.layers_of_stages(model.layers)[rank::pp])
+    tp, pp, mine = degrees.tp, degrees.pp, degrees.stages_of(rank)
+    last = mine[-1] == degrees.stages - 1
+    of_stages = degrees.layers_of_stages(model.layers)
+    layers = sum(of_stages[stage] for stage in mine)
     dense, experts = counts.layer_dense / tp, 0.0
     if model.experts:
         experts = counts.feed_forward * model.experts / (degrees.ep * tp)
@@ -59,7 +61,7 @@ def held_parameters(model: Model, degrees: Degrees, training: Training, rank: in
     ends, largest = 0.0, 0.0
     if rank == 0:
         ends, largest = embedding + counts.position_embedding, embedding
-    if rank == pp - 1:
+    if last:
         if not head and pp > 1:  # a tied head is a second copy of the embedding
             head = embedding
         ends += head + counts.final_norm
@@ -74,7 +76,7 @@ def held_parameters(model: Model, degrees: Degrees, training: Training, rank: in
         adapters=adapters,
         layer=dense + experts,
         end=largest,
-        last=(head or embedding) if rank == pp - 1 else dense + experts,
+        last=(head or embedding) if last else dense + experts,
     )
 
 
@@ -93,7 +95,7 @@ def states_bytes(
         dense, experts = held.adapters, 0.0
 
     def cut(bytes_each: float, divided: bool, dense: float, experts: float) -> float:
-        shards = (degrees.dp, max(degrees.dp // degrees.ep, 1)) if divided else (1, 1)
+        shards = (degrees.copies, max(degrees.dp // degrees.ep, 1)) if divided else (1, 1)
         return bytes_each * (dense / shards[0] + experts / shards[1])
 
     if training.backend == "torch":

@@ -19,6 +19,7 @@ Recomputation = Literal["none", "selective", "full"]
 Backend = Literal["deepspeed", "torch"]
 Workload = Literal["pretrain", "lora", "inference"]
 Routing = Literal["dropless", "balanced"]
+Schedule = Literal["1f1b", "zero-bubble", "zero-bubble-v"]
 TelemetrySource = Literal["auto", "nvidia", "amd", "simulated"]
 
 
@@ -91,6 +92,31 @@ class Degrees:
             joins=True,
         ),
     ] = 1
+    #: with "zero-bubble-v" ranks have two chunks, and pipeline rank p of pp has stages p and
+    #: 2 · pp − 1 − p, so that the first rank has both ends of the model
+    schedule: Annotated[
+        Schedule,
+        Axis(
+            "order of a pipeline's passes: 1f1b (interleaved where ranks have several chunks), or "
+            "zero-bubble or zero-bubble-v, which compute gradients of weights while they would "
+            "wait",
+            "layout",
+            word={"1f1b": "", "zero-bubble": "zb", "zero-bubble-v": "zbv"}.__getitem__,
+            joins=True,
+            since=5,
+        ),
+    ] = "1f1b"
+    #: each sequence is cut over cp ranks, which hold the same weights, as replicas do
+    cp: Annotated[
+        int,
+        Axis(
+            "context-parallel degree",
+            "layout",
+            label="CP",
+            word=lambda cp: f"cp{cp}" if cp > 1 else "",
+            since=5,
+        ),
+    ] = 1
     dp: Annotated[int, Axis("data-parallel degree", "layout", label="DP", word="dp{}".format)] = 1
     #: experts are spread over ep of the dp replicas, so ep divides dp
     ep: Annotated[
@@ -122,12 +148,23 @@ class Degrees:
     @property
     def world_size(self) -> int:
         """The number of ranks, one GPU each."""
-        return self.tp * self.pp * self.dp
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold the same weights, and average their gradients: experts apart."""
+        return self.cp * self.dp
 
     @property
     def stages(self) -> int:
         """Stages of the pipeline, over all ranks and their chunks."""
         return self.pp * self.virtual_stages
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages on a pipeline rank, in the order of the model."""
+        if self.schedule == "zero-bubble-v":
+            return rank, 2 * self.pp - 1 - rank
+        return tuple(range(rank, self.stages, self.pp))
 
     def layers_of_stages(self, layers: int) -> tuple[int, ...]:
         """How many of a model's layers each stage holds, first stage to last.
@@ -146,9 +183,10 @@ class Degrees:
 
     @property
     def name(self) -> str:
-        """For example ``tp2-pp16-dp1``; ``-ep8`` where experts are spread, ``pp4x2`` where two
-        chunks of the model are on each pipeline rank, ``-l3.2x3`` where stages have 3, 2, 2 and 2
-        layers, ``-g`` and numbers where ranks do not use the GPUs in their order.
+        """For example ``tp2-pp16-dp1``; ``-ep8`` where experts are spread, ``-cp2`` where sequences
+        are, ``pp4x2`` where two chunks of the model are on each pipeline rank, ``pp4x2zbv`` with a
+        schedule other than 1F1B, ``-l3.2x3`` where stages have 3, 2, 2 and 2 layers, ``-g`` and
+        numbers where ranks do not use the GPUs in their order.
         """
         return "-".join(axes.words(self))
 
@@ -438,7 +476,7 @@ class Cell:
         if not ranges.is_cell_id(self.id):
             return f"id is {self.id[:120]!r}, expected three names of directories, a/b/c"
         if degrees.world_size > bounds.RANKS.most:
-            return f"tp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
+            return f"tp × cp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
         if not self.nodes <= degrees.world_size <= self.nodes * hardware.gpus_per_node:
             return (
                 f"{degrees.world_size} ranks do not fit {self.nodes} nodes of "

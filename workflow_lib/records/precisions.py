@@ -34,7 +34,7 @@ def precisions_of(training: Training, degrees: Degrees) -> Precisions:
     """
     if training.workload == "inference":
         return Precisions(training.precision)
-    replicated = degrees.dp > 1
+    replicated = degrees.copies > 1
     return Precisions(
         weights=training.precision,
         gradients=SUMS,

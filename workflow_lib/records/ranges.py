@@ -31,7 +31,7 @@ _COUNT = Range(1, bounds.DIMENSION.most)
 _DEGREE = Range(1, bounds.RANKS.most)
 #: by the whole name
 _NAMED = {
-    **dict.fromkeys(("tp", "pp", "dp", "ep", "virtual_stages", "nodes"), _DEGREE),
+    **dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "virtual_stages", "nodes"), _DEGREE),
     **dict.fromkeys(("tp_rank", "pp_rank", "dp_rank", "ep_rank"), Range(0, bounds.RANKS.most)),
     "rank": Range(0, bounds.RANKS.most),
     "layers": Range(1, bounds.LAYERS.most),

@@ -3,7 +3,7 @@
 Tensor parallelism varies fastest and pipeline parallelism slowest, as in Megatron, so that the
 ranks of one tensor-parallel group are neighbours (on one node) and the stages are far apart::
 
-    rank = (pp_rank · dp + dp_rank) · tp + tp_rank
+    rank = ((pp_rank · dp + dp_rank) · cp + cp_rank) · tp + tp_rank
 
 Experts are spread over ``ep`` neighbouring data-parallel replicas: ``ep_rank = dp_rank mod ep``.
 """
@@ -23,32 +23,36 @@ class Coordinates:
     pp: int
     dp: int
     ep: int
+    cp: int = 0
 
 
 def coordinates(rank: int, degrees: Degrees) -> Coordinates:
     """Say where a rank sits. Raises ValueError for a rank outside of the layout."""
     if not 0 <= rank < degrees.world_size:
         raise ValueError(f"rank {rank} is outside of a layout of {degrees.world_size} ranks")
-    dp_rank = rank // degrees.tp % degrees.dp
+    within = degrees.tp * degrees.cp
+    dp_rank = rank // within % degrees.dp
     return Coordinates(
         tp=rank % degrees.tp,
-        pp=rank // (degrees.tp * degrees.dp),
+        pp=rank // (within * degrees.dp),
         dp=dp_rank,
         ep=dp_rank % degrees.ep,
+        cp=rank // degrees.tp % degrees.cp,
     )
 
 
 def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
     """List the groups of ranks that differ in the ``varying`` coordinates only, ranks ascending.
 
-    The axes are ``tp``, ``pp``, ``dp``, and within ``dp`` also ``ep`` (the replicas that share one
-    set of experts) and ``expert_dp`` (the replicas that hold copies of the same experts).
+    The axes are ``tp``, ``cp``, ``pp``, ``dp``, and within ``dp`` also ``ep`` (the replicas that
+    share one set of experts) and ``expert_dp`` (the replicas that hold copies of the same experts).
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for rank in range(degrees.world_size):
         place = coordinates(rank, degrees)
         fixed = {
             "tp": (place.tp,),
+            "cp": (place.cp,),
             "pp": (place.pp,),
             "dp": (place.dp,),
             "ep": (place.ep,),

@@ -20,7 +20,7 @@ KERNELS = columns(
         "and sets); all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
         "other_communication",
     ),
-    ("group", str, "", "of communication: TP, DP, PP, EP, or axes that it joins, as in TP+PP"),
+    ("group", str, "", "of communication: TP, CP, DP, PP, EP, or those that it joins, as in TP+PP"),
     ("fabric", str, "", "of communication: intra_node, or inter_node where its ranks need both"),
     ("kernels", int, "", "how many ran; on a CPU operators"),
     ("kernel_s", float, "s", "sum of their durations"),

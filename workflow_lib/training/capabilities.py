@@ -36,9 +36,10 @@ def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
         _indivisible(degrees, training, model),
         _stages(degrees, model),
         _experts(degrees, model),
+        _context(degrees, training, model),
         _workload(degrees, training, model),
         _inert_overlap(degrees, training),
-        own(degrees, training),
+        own(degrees, training, model),
     ):
         for reason in reasons:
             return reason
@@ -105,6 +106,28 @@ def _experts(degrees: Degrees, model: Model) -> Iterator[str]:
         yield f"EP {ep} with DP {degrees.dp}: experts are spread over replicas; EP must divide DP"
 
 
+def _context(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
+    cp = degrees.cp
+    if cp == 1:
+        return
+    chunks = 2 * cp * (degrees.tp if training.sequence_parallel else 1)
+    if model.sequence_length % chunks:
+        yield (
+            f"CP {cp}: {model.name}'s sequences of {model.sequence_length} tokens cannot be cut in "
+            f"{chunks} chunks, two for each rank; use a cp that 2 · cp divides them by"
+        )
+    if model.experts:
+        yield (
+            f"CP {cp}: {model.name} has experts, whose load and losses are counted for whole "
+            "sequences; use cp 1, or a dense model"
+        )
+    if training.compile:
+        yield (
+            f"CP {cp} with compile: how the causal mask of a chunk is compiled is not known to be "
+            "right; use compile: false, or cp 1"
+        )
+
+
 def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
     if training.workload == "lora" and training.lora_rank < 1:
         yield f"workload lora with lora_rank {training.lora_rank}: use at least 1"
@@ -133,6 +156,8 @@ def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[st
         (training.overlap, "overlap", "overlap: false"),
         (training.compile, "compile", "compile: false"),
         (degrees.virtual_stages > 1, "virtual stages", "virtual_stages: 1"),
+        (degrees.cp > 1, f"CP {degrees.cp}", "cp 1"),
+        (degrees.schedule != "1f1b", f"schedule {degrees.schedule}", "schedule: 1f1b"),
     ):
         if given:
             yield (
@@ -156,7 +181,7 @@ def _inert_overlap(degrees: Degrees, training: Training) -> Iterator[str]:
 # ------------------------------------------------------------------------------ DeepSpeed
 
 
-def _deepspeed(degrees: Degrees, training: Training) -> Iterator[str]:
+def _deepspeed(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
     pp, dp, stage = degrees.pp, degrees.dp, training.zero_stage
     torch = "use backend: torch"
     if training.workload == "inference":
@@ -165,6 +190,10 @@ def _deepspeed(degrees: Degrees, training: Training) -> Iterator[str]:
         yield f"compile: DeepSpeed's hooks on parameters break up compiled layers; {torch}"
     if degrees.virtual_stages > 1:
         yield f"virtual stages: DeepSpeed's pipeline has no interleaved schedule; {torch}"
+    if degrees.cp > 1:
+        yield f"CP {degrees.cp}: DeepSpeed's engine cuts no sequences; {torch}"
+    if degrees.schedule != "1f1b":
+        yield f"schedule {degrees.schedule}: DeepSpeed's pipeline runs 1F1B alone; {torch}"
     if pp > 1 and stage > 1:
         yield (
             f"PP {pp} with ZeRO-{stage}: DeepSpeed's pipeline engine takes ZeRO-0 and 1 only; "
@@ -206,7 +235,7 @@ def _deepspeed_overlap(degrees: Degrees, training: Training) -> Iterator[str]:
 # ------------------------------------------------------------------------------ torch
 
 
-def _torch(degrees: Degrees, training: Training) -> Iterator[str]:
+def _torch(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
     if training.workload == "inference":
         return
     pp, micro_batches = degrees.pp, training.micro_batches(degrees.dp)
@@ -216,9 +245,69 @@ def _torch(degrees: Degrees, training: Training) -> Iterator[str]:
             "at every step, for which torch would compile again and then give up; use routing: "
             "balanced, or compile: false"
         )
-    if degrees.virtual_stages > 1 and micro_batches % pp:
+    if degrees.schedule != "1f1b":
+        yield from _zero_bubble(degrees, training, model)
+    elif degrees.virtual_stages > 1 and micro_batches % pp:
         yield (
             f"virtual stages with {micro_batches} micro-batches on PP {pp}: the interleaved "
             "schedule is kept to whole rounds of PP micro-batches (arXiv 2104.04473, section "
             "2.2.2); use another micro_batch_size"
         )
+
+
+def _zero_bubble(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
+    """A backward pass in two: first the gradients that another stage waits for, later those of
+    weights. What computes both at once would be run twice.
+    """
+    pp, schedule = degrees.pp, f"schedule {degrees.schedule}"
+    micro_batches = training.micro_batches(degrees.dp)
+    remedy = "or schedule: 1f1b"
+    if pp == 1:
+        yield f"{schedule} with PP 1: there is no pipeline; use schedule: 1f1b, or a larger pp"
+    if training.workload == "lora":
+        yield (
+            f"{schedule} with workload lora: frozen weights have no gradients to put off; use "
+            "schedule: 1f1b"
+        )
+    for given, what, why, other in (
+        (degrees.tp > 1, f"TP {degrees.tp}", "sums over its ranks", "tp 1"),
+        (model.experts > 0, "experts", "their products", "a dense model"),
+        (training.recomputation != "none", "recomputation", "layers", "recomputation: none"),
+    ):
+        if given:
+            yield (
+                f"{schedule} with {what}: the two halves of a backward pass would each repeat "
+                f"{why}; use {other}, {remedy}"
+            )
+    if training.compile:
+        yield (
+            f"{schedule} with compile: torch splits no compiled backward pass; use compile: false, "
+            f"{remedy}"
+        )
+    if training.zero_stage > 1:
+        yield (
+            f"{schedule} with ZeRO-{training.zero_stage}: it reduces gradients in each backward "
+            "pass, where those of weights are not there yet; use zero_stage 0 or 1, " + remedy
+        )
+    if not training.overlap:
+        yield (
+            f"{schedule} without overlap: gradients of weights are put off to run beside sends, "
+            f"which would be awaited first; use overlap: true, {remedy}"
+        )
+    if degrees.schedule == "zero-bubble" and micro_batches % pp:
+        yield (
+            f"{schedule} with {micro_batches} micro-batches on PP {pp}: torch runs whole rounds of "
+            "PP micro-batches; use another micro_batch_size"
+        )
+    if degrees.schedule == "zero-bubble-v":
+        if degrees.virtual_stages != 2:
+            yield (
+                f"{schedule} with {degrees.virtual_stages} virtual stages: each rank has one chunk "
+                "on the way up and one on the way back; use virtual_stages: 2"
+            )
+        if micro_batches < 2 * pp - 1:
+            yield (
+                f"{schedule} with {micro_batches} micro-batches on PP {pp}: it needs 2 · PP − 1 of "
+                "them to fill the pipeline; use a larger global batch, or a smaller "
+                "micro_batch_size"
+            )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from workflow_lib.records import Cell, read_json, shown
+from workflow_lib.training.context_parallel import chunks_of, cut
 from workflow_lib.training.mesh import Mesh
 
 
@@ -109,7 +110,8 @@ def open_source(cell: Cell, description: Path | None) -> Source:
 def step_batches(source: Source, cell: Cell, mesh: Mesh, step: int) -> list[tuple[Tensor, Tensor]]:
     """The micro-batches of this rank's replica in a step: ids and the ids that follow them.
 
-    Each is a pair of [micro-batch size, sequence length] on the mesh's device.
+    Each is a pair of [micro-batch size, sequence length] on the mesh's device; of context-parallel
+    ranks each has its chunks of the sequences.
     """
     training, length = cell.training, cell.model.sequence_length
     count = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
@@ -119,7 +121,8 @@ def step_batches(source: Source, cell: Cell, mesh: Mesh, step: int) -> list[tupl
         for index in range(first, first + count)
     ]
     ids = torch.from_numpy(np.stack(rows)).to(mesh.device)
-    size = training.micro_batch_size
+    size, chunks = training.micro_batch_size, chunks_of(length, mesh.degrees.cp, mesh.place.cp)
     return [
-        (part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in torch.split(ids, size)
+        (cut(part[:, :-1], chunks, 1).contiguous(), cut(part[:, 1:], chunks, 1).contiguous())
+        for part in torch.split(ids, size)
     ]

@@ -72,5 +72,6 @@ def check(launch: Launch, degrees: Degrees) -> None:
     if launch.world_size != degrees.world_size:
         raise ValueError(
             f"{launch.world_size} ranks were started, but the cell's tp {degrees.tp} × "
-            f"pp {degrees.pp} × dp {degrees.dp} needs {degrees.world_size}: start that many"
+            f"cp {degrees.cp} × pp {degrees.pp} × dp {degrees.dp} needs {degrees.world_size}: "
+            "start that many"
         )

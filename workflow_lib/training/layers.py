@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workflow_lib.training.context_parallel import ContextParallel, cut
 from workflow_lib.training.device import on_gpu
 from workflow_lib.training.key_value_cache import KeyValueCache
 from workflow_lib.training.rotary import rotary_table, rotate
@@ -122,8 +123,8 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
 class Attention(nn.Module):
     """Causal attention with grouped key and value heads, the heads spread over the group.
 
-    ``rotary_length`` is the longest sequence where positions are rotary, with ``rotary_base``, and
-    0 where they are not.
+    ``rotary_base`` is null where positions are not rotary. ``context`` says what this rank has of
+    each sequence.
     """
 
     def __init__(
@@ -134,8 +135,8 @@ class Attention(nn.Module):
         hidden_size: int,
         heads: int,
         kv_heads: int,
-        rotary_length: int,
-        rotary_base: float,
+        context: ContextParallel,
+        rotary_base: float | None,
         bias: bool,
         output_deviation: float,
     ) -> None:
@@ -148,8 +149,9 @@ class Attention(nn.Module):
         self.cache: KeyValueCache | None = None
         # No buffer: engines cast those to bf16.
         self.rotary = None
-        if rotary_length:
-            self.rotary = rotary_table(rotary_length, self.head_size, rotary_base, device)
+        self.context = context
+        if rotary_base is not None:
+            self.rotary = rotary_table(context.chunks, self.head_size, rotary_base, device)
         self.query_key_value = ColumnParallelLinear(
             weights,
             parallel,
@@ -191,13 +193,23 @@ class Attention(nn.Module):
         ordered = self.kernels and several
         prefer = sdpa_kernel(self.kernels, True) if ordered else contextlib.nullcontext()
         with prefer:
-            mixed = F.scaled_dot_product_attention(
-                query.transpose(1, 2),
-                key.transpose(1, 2),
-                value.transpose(1, 2),
-                is_causal=several,
-                enable_gqa=self.heads != self.kv_heads,
-            )
+            if self.context.size == 1:
+                return self._mix(query, key, value, None, several)
+            key, value = self.context.gather(key, value)
+            parts = self.context.attended(query, key, value)
+            return torch.cat([self._mix(*part, False) for part in parts], dim=1)
+
+    def _mix(
+        self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, causal: bool
+    ) -> Tensor:
+        mixed = F.scaled_dot_product_attention(
+            query.transpose(1, 2),
+            key.transpose(1, 2),
+            value.transpose(1, 2),
+            attn_mask=seen,
+            is_causal=causal,
+            enable_gqa=self.heads != self.kv_heads,
+        )
         return mixed.transpose(1, 2)
 
 
@@ -231,10 +243,15 @@ class PositionEmbedding(nn.Module):
     """Learned positions, added to the token embeddings."""
 
     def __init__(
-        self, weights: Weights, parallel: TensorParallel, length: int, hidden_size: int
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        context: ContextParallel,
+        length: int,
+        hidden_size: int,
     ) -> None:
         super().__init__()
-        self.parallel = parallel
+        self.parallel, self.context = parallel, context
         self.weight = weights.normal("positions", (length, hidden_size))
         #: tokens that came before, where a sequence is being generated
         self.first = 0
@@ -242,7 +259,8 @@ class PositionEmbedding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         count = x.shape[1]
         first = self.parallel.rank * count if self.parallel.sequence else self.first
-        return x + self.parallel.whole(self.weight)[first : first + count]
+        mine = cut(self.parallel.whole(self.weight), self.context.chunks, 0)
+        return x + mine[first : first + count]
 
 
 class OutputHead(ColumnParallelLinear):

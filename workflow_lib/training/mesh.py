@@ -30,7 +30,9 @@ class Mesh:
     place: Coordinates
     device: torch.device
     tp_group: dist.ProcessGroup | None = None
+    #: the ranks that hold the same weights: of all replicas, and those that share a sequence
     dp_group: dist.ProcessGroup | None = None
+    cp_group: dist.ProcessGroup | None = None
     #: the ranks that pass activations and gradients on, first stage to last
     pp_group: dist.ProcessGroup | None = None
     #: the ranks of one replica: all stages and tensor-parallel ranks
@@ -52,8 +54,8 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size != degrees.world_size:
         raise ValueError(
-            f"{world_size} ranks were started, but tp {degrees.tp} × pp {degrees.pp} × "
-            f"dp {degrees.dp} needs {degrees.world_size}"
+            f"{world_size} ranks were started, but tp {degrees.tp} × cp {degrees.cp} × "
+            f"pp {degrees.pp} × dp {degrees.dp} needs {degrees.world_size}"
         )
 
     def group(*varying: str) -> dist.ProcessGroup:
@@ -67,7 +69,8 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
         coordinates(rank, degrees),
         device,
         tp_group=group("tp"),
-        dp_group=group("dp"),
+        dp_group=group("cp", "dp") if degrees.cp > 1 else group("dp"),
+        cp_group=group("cp") if degrees.cp > 1 else None,
         pp_group=group("pp"),
         replica_group=group("tp", "pp"),
         expert_group=group("ep") if degrees.ep > 1 else None,

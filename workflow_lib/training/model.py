@@ -14,6 +14,7 @@ from workflow_lib.records import Model, Training
 from workflow_lib.training import recomputation
 from workflow_lib.training.adapters import adapt
 from workflow_lib.training.collectives import Group
+from workflow_lib.training.context_parallel import ContextParallel
 from workflow_lib.training.cross_entropy import cross_entropy
 from workflow_lib.training.experts import SparseFeedForward
 from workflow_lib.training.feed_forward import GatedFeedForward, PlainFeedForward
@@ -40,6 +41,7 @@ class TransformerLayer(nn.Module):
         self,
         weights: Weights,
         parallel: TensorParallel,
+        context: ContextParallel,
         model: Model,
         index: int,
         training: Training,
@@ -58,8 +60,8 @@ class TransformerLayer(nn.Module):
             size,
             model.attention_heads,
             model.kv_heads,
-            rotary_length=0 if gpt else model.sequence_length,
-            rotary_base=model.rotary_base,
+            context,
+            rotary_base=None if gpt else model.rotary_base,
             bias=gpt,
             output_deviation=deviation,
         )
@@ -111,14 +113,17 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
     size, vocabulary = model.hidden_size, model.padded_vocabulary_size
     gpt = model.family == "gpt"
     parallel = TensorParallel(weights.mesh.tp_group, training.sequence_parallel, training.overlap)
+    context = ContextParallel(weights.mesh.cp_group, model.sequence_length, weights.mesh.device)
     embedding = Part(
         TokenEmbedding, (weights, parallel, vocabulary, size), "embedding" if gpt else None
     )
     positions = (
-        [Part(PositionEmbedding, (weights, parallel, model.sequence_length, size))] if gpt else []
+        [Part(PositionEmbedding, (weights, parallel, context, model.sequence_length, size))]
+        if gpt
+        else []
     )
     layers = [
-        Part(TransformerLayer, (weights, parallel, model, index, training))
+        Part(TransformerLayer, (weights, parallel, context, model, index, training))
         for index in range(model.layers)
     ]
     final_norm = Part(LayerNorm if gpt else RMSNorm, (weights, parallel, size))

@@ -145,3 +145,12 @@ def test_every_rank_knows_the_groups_that_training_makes(axes: str) -> None:
 def test_ranks_that_the_layout_does_not_have_are_told_by_the_groups_description() -> None:
     assert axis_of((0, 16), "mesh_pp", "send_receive", 0, LAYOUT) == "PP"
     assert axis_of((0, 16), None, "send_receive", 0, LAYOUT) is None
+
+
+def test_the_ranks_of_a_sequence_have_an_axis_of_their_own():
+    layout = Degrees(tp=2, cp=2, dp=2)
+
+    assert axis_of((0, 2), None, "all_gather", 0, layout) == "CP"
+    # Weights are gathered over all ranks that hold the same.
+    assert axis_of((0, 2, 4, 6), None, "all_gather", 0, layout) == "CP+DP"
+    assert axis_of((0, 2), "cp", "all_gather", 0, None) == "CP"

@@ -16,6 +16,7 @@ _DESCRIBED = (
     (re.compile(r"tensor|(?:^|_)tp(?:_|$)", re.IGNORECASE), "TP"),
     (re.compile(r"pipeline|(?:^|_)pp(?:_|$)", re.IGNORECASE), "PP"),
     (re.compile(r"data|fsdp|shard|(?:^|_)dp(?:_|$)", re.IGNORECASE), "DP"),
+    (re.compile(r"context|(?:^|_)cp(?:_|$)", re.IGNORECASE), "CP"),
 )
 _ELIDED = re.compile(r"\[([\d, ]+), ?\.\.\.,? ?(\d+)?\]")
 
@@ -63,7 +64,9 @@ def axis_of(
     if not involved <= set(range(degrees.world_size)):
         return described
     places = [coordinates(each, degrees) for each in involved]
-    axes = [axis for axis in ("tp", "dp", "pp") if len({getattr(at, axis) for at in places}) > 1]
+    axes = [
+        axis for axis in ("tp", "cp", "dp", "pp") if len({getattr(at, axis) for at in places}) > 1
+    ]
     if axes == ["dp"] and len({at.dp // degrees.ep for at in places}) == 1:
         if degrees.ep < degrees.dp:
             return "EP"

@@ -60,6 +60,14 @@ ESTIMATES: Mapping[str, Measure] = {
             "Memory used, fullest GPU",
             GIGABYTES,
         ),
+        Measure(
+            "planned_bubble_share",
+            "",
+            "share of a step in which a pipeline's rank waits for the others, by the schedule, if "
+            "all passes take equally long; null without a pipeline",
+            "Pipeline bubble, planned",
+            PERCENT_OF_TIME,
+        ),
         Measure("step_time_s", "s", "estimated, at the platform's expected MFU", "Step time"),
         Measure(
             "gpu_hours",

@@ -129,7 +129,8 @@ def _chosen(group: Sequence[Row]) -> list[Row]:
 
 def _stages(cell: Row, ranks: Ranks) -> dict[int, list[Times]]:
     """Times of the ranks of each pipeline rank."""
-    degrees = Degrees(tp=cell["tp"], pp=cell["pp"], dp=cell["dp"], ep=cell["ep"])
+    axes = ("tp", "cp", "pp", "dp", "ep")
+    degrees = Degrees(**{axis: cell[axis] for axis in axes})
     found: dict[int, list[Times]] = {}
     for rank, times in sorted(ranks.items()):
         found.setdefault(coordinates(rank, degrees).pp, []).append(times)

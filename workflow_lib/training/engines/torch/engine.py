@@ -82,7 +82,7 @@ class TorchEngine:
         #: this rank's stages, first to last
         self.chunks = chunks = [
             Chunk(of_stages[stage], self._sharding, training.compile)
-            for stage in range(mesh.place.pp, degrees.stages, degrees.pp)
+            for stage in degrees.stages_of(mesh.place.pp)
         ]
         self.parameters = sum(chunk.held_parameters for chunk in chunks)
         self._weights = [p for chunk in chunks for p in chunk.parameters() if p.requires_grad]
@@ -113,7 +113,7 @@ class TorchEngine:
         # Ranks without the last stage add nothing.
         if mesh.degrees.pp > 1:
             dist.all_reduce(total, group=mesh.pp_group)
-        if mesh.degrees.dp > 1:
+        if mesh.degrees.copies > 1:
             dist.all_reduce(total, group=mesh.dp_group)
         self._correct_gradients()
         if self._gradients is None:
@@ -124,7 +124,7 @@ class TorchEngine:
         self._optimizer.zero_grad()
         # The step's only wait for the device.
         value: float
-        value, self._norm = torch.stack([total / mesh.degrees.dp, norm]).tolist()
+        value, self._norm = torch.stack([total / mesh.degrees.copies, norm]).tolist()
         if math.isfinite(value) and not math.isfinite(self._norm):
             raise NonfiniteGradient(f"the norm of the gradient is {self._norm} (the loss {value})")
         return value
@@ -162,8 +162,11 @@ class TorchEngine:
     @torch.no_grad()
     def _correct_gradients(self) -> None:
         """Complete what FSDP2 has averaged over its own group alone."""
-        if self._tied is not None and (gradient := local_gradient(self._tied)) is not None:
-            dist.all_reduce(gradient, group=self._tied_group)
+        tied = [each for each in map(local_gradient, self._tied) if each is not None]
+        if len(tied) == 2:
+            tied[1].copy_(tied[0].add_(tied[1]))
+        elif tied:
+            dist.all_reduce(tied[0], group=self._tied_group)
         if self._mesh.degrees.ep > 1:
             # Experts have seen the tokens of ep replicas each, and were averaged over dp / ep.
             experts = [p for p in self._weights if not getattr(p, "allreduce", True)]
@@ -180,21 +183,23 @@ def _held_precision(training: Training) -> torch.dtype:
 
 def _tied_over_stages(
     of_stages: list[list[Part]], chunks: list[Chunk], mesh: Mesh
-) -> tuple[nn.Parameter | None, dist.ProcessGroup | None]:
-    """The weight that the first and the last stage share, where this rank has it, and their group.
+) -> tuple[list[nn.Parameter], dist.ProcessGroup | None]:
+    """The copies of the weight that the first and the last stage share, those that this rank has,
+    and the group of the two ranks; no group where one rank has both stages.
 
     The copy on the last stage is marked, by DeepSpeed's name, so that norms count it once.
     """
     degrees = mesh.degrees
     if degrees.pp == 1 or not any(part.tied for part in of_stages[0]):
-        return None, None
-    group = end_stages_group(degrees)
-    if mesh.place.pp == 0:
-        place = next(place for place, part in enumerate(of_stages[0]) if part.tied)
-        return next(chunks[0].parts[place].parameters()), group
-    if mesh.place.pp < degrees.pp - 1:
-        return None, None
-    place = next(place for place, part in enumerate(of_stages[-1]) if part.tied)
-    copy = next(chunks[-1].parts[place].parameters())
-    copy.ds_pipe_replicated = True  # type: ignore[attr-defined]
-    return copy, group
+        return [], None
+    mine, end = degrees.stages_of(mesh.place.pp), degrees.stages - 1
+    together = degrees.stages_of(0)[-1] == end
+    group = None if together else end_stages_group(degrees)
+    copies = []
+    for stage, chunk in zip(mine, chunks, strict=True):
+        if stage in (0, end):
+            place = next(place for place, part in enumerate(of_stages[stage]) if part.tied)
+            copies.append(next(chunk.parts[place].parameters()))
+        if stage == end:
+            copies[-1].ds_pipe_replicated = True  # type: ignore[attr-defined]
+    return copies, group

@@ -1,4 +1,5 @@
-"""The stages of a rank, and the schedules that run them: 1F1B, plain and interleaved.
+"""The stages of a rank, and the schedules that run them: 1F1B, plain and interleaved, and torch's
+zero-bubble ones (arXiv 2401.10241), which split the backward pass.
 
 Without overlap a rank waits for all sends and receives after each of its passes. With it, receives
 are awaited where they are used, and sends at the end of the step.
@@ -10,9 +11,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.pipelining import (
+    PipelineStage,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
+)
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     _Action,
@@ -49,10 +56,22 @@ class _Stage(PipelineStage):
     FSDP module, hence the Sequential.
     """
 
-    def __init__(self, root: nn.Module, sharding: Sharding, *arguments: Any, **named: Any) -> None:
-        super().__init__(nn.Sequential(root, _Packed()), *arguments, **named)
+    def __init__(
+        self, root: nn.Module, sharding: Sharding, packed: bool, *arguments: Any, **named: Any
+    ) -> None:
+        """``packed`` says whether the output may be a view, which no backward pass in two parts
+        takes: it drops the graph behind the output.
+        """
+        parts = [root, _Packed()] if packed else [root]
+        super().__init__(nn.Sequential(*parts), *arguments, **named)
         assert isinstance(root, FSDPModule)
         self._root, self._sharding = root, sharding
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        # Of a rank's own two stages, one next to the other: torch 2.11 has it connect with itself.
+        return [
+            each for each in super()._get_init_p2p_neighbors_ops() if each.peer != dist.get_rank()
+        ]
 
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
@@ -60,7 +79,10 @@ class _Stage(PipelineStage):
         self._sharding.before_backward(self._root, last_backward)
         # Before the last one, other micro-batches are still between their passes.
         self._root.set_is_last_backward(last_backward)
-        return super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+        if backward_type == "weight":
+            self._sharding.after_weights(self._root, last_backward)
+        return result
 
 
 class _Plain1F1B(_PipelineScheduleRuntime):
@@ -133,29 +155,33 @@ class Pipeline:
         loss: LossFunction,
     ) -> None:
         """``roots`` are this rank's chunks; ``loss`` takes logits and targets of a micro-batch."""
-        training, pp = cell.training, mesh.degrees.pp
+        training, degrees = cell.training, mesh.degrees
         stages = [
             _Stage(
                 root,
                 sharding,
-                chunk * pp + mesh.place.pp,
-                mesh.degrees.stages,
+                degrees.schedule == "1f1b",
+                stage,
+                degrees.stages,
                 mesh.device,
-                **_shapes(cell, mesh, chunk * pp + mesh.place.pp),
+                **_shapes(cell, mesh, stage),
                 group=mesh.pp_group,
             )
-            for chunk, root in enumerate(roots)
+            for stage, root in zip(degrees.stages_of(mesh.place.pp), roots, strict=True)
         ]
         self._first, self._last = stages[0].is_first, stages[-1].is_last
-        kind = {
-            (False, False): _AwaitedPlain1F1B,
-            (False, True): _Plain1F1B,
-            (True, False): _AwaitedInterleaved1F1B,
-            (True, True): ScheduleInterleaved1F1B,
-        }[len(stages) > 1, training.overlap]
+        kind: Any = {
+            ("1f1b", False, False): _AwaitedPlain1F1B,
+            ("1f1b", False, True): _Plain1F1B,
+            ("1f1b", True, False): _AwaitedInterleaved1F1B,
+            ("1f1b", True, True): ScheduleInterleaved1F1B,
+            ("zero-bubble", False, True): ScheduleInterleavedZeroBubble,
+            ("zero-bubble", True, True): ScheduleInterleavedZeroBubble,
+            ("zero-bubble-v", True, True): ScheduleZBVZeroBubble,
+        }[degrees.schedule, len(stages) > 1, training.overlap]
         # The loss is a mean over the replica's micro-batches already.
         self._schedule: _PipelineSchedule = kind(
-            stages, training.micro_batches(mesh.degrees.dp), loss_fn=loss, scale_grads=False
+            stages, training.micro_batches(degrees.dp), loss_fn=loss, scale_grads=False
         )
 
     def step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
@@ -171,7 +197,7 @@ class Pipeline:
 def _shapes(cell: Cell, mesh: Mesh, stage: int) -> dict[str, Tensor]:
     """What a stage takes and gives for one micro-batch, so that no rank has to ask another."""
     model, training, tp = cell.model, cell.training, mesh.degrees.tp
-    batch, length = training.micro_batch_size, model.sequence_length
+    batch, length = training.micro_batch_size, model.sequence_length // mesh.degrees.cp
     activations = DTYPES[training.precision]
 
     def meta(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,7 @@ summed and reduced in fp32.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import torch
@@ -91,12 +91,24 @@ class Sharding:
         root.set_reshard_after_backward(last or self._stage == 3)
 
     @staticmethod
+    def after_weights(root: FSDPModule, last: bool) -> None:
+        """Sum the gradients of weights that were computed apart from those of a stage's input, and
+        with ``last`` reduce them: FSDP2 does that itself only in a pass through the whole stage.
+        """
+        assert isinstance(root, nn.Module)
+        for group in (each._get_fsdp_state()._fsdp_param_group for each in _units(root)):
+            if group is not None:
+                group.post_backward()
+        if last:
+            root._get_fsdp_state()._root_post_backward_final_callback()
+
+    @staticmethod
     def precisions(roots: Iterable[nn.Module]) -> Precisions:
         """What the units of some stages hold and have been told, by FSDP2's rules; no moments."""
         weights: set[torch.dtype] = set()
         reduced: set[torch.dtype] = set()
         held: set[torch.dtype] = set()
-        units = (each for root in roots for each in root.modules() if isinstance(each, FSDPModule))
+        units = (each for root in roots for each in _units(root))
         for group in (unit._get_fsdp_state()._fsdp_param_group for unit in units):
             if group is None:  # without weights of its own
                 continue
@@ -146,6 +158,11 @@ class Sharding:
         # FSDP2 puts new parameters in their places; what the old ones were marked with stays true.
         for name, parameter in module.named_parameters():
             vars(parameter).update(marks[name])
+
+
+def _units(root: nn.Module) -> Iterator[FSDPModule]:
+    """What of a stage is gathered and reduced at once, the stage itself first."""
+    return (each for each in root.modules() if isinstance(each, FSDPModule))
 
 
 def _placement(ranks: int, parameter: nn.Parameter) -> Shard | None:

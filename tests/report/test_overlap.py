@@ -1,0 +1,113 @@
+"""Cells that overlap made slower are named, with where the time of their steps went."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workflow_lib.analysis.tables import table
+from workflow_lib.records import KERNELS, TRACES, Degrees
+from workflow_lib.report.page.overlap import slower_with_overlap
+from workflow_lib.report.tables import Tables
+
+from .full_matrix import cell_row, identity
+
+Three = tuple[float, float, float]
+OFF: Three = (1000.0, 990.0, 1010.0)
+ON: Three = (900.0, 880.0, 989.0)
+
+
+def cell(name: str, overlap: bool, rate: Three, runs: int = 3, **values: Any) -> dict[str, Any]:
+    known = identity("h200", "gpt3", Degrees(tp=4)) | {"cell": name, "overlap": overlap}
+    row = cell_row(known, "completed", tokens_per_s_per_gpu=rate)
+    return row | {"simulated": False, "completed": runs, **values}
+
+
+def trace(name: str, rank: int, steps: int, span: float, computed: float, exposed: float) -> Any:
+    return {
+        **{"cell": name, "run": 0, "rank": rank, "steps": steps, "on_gpu": True, "span_s": span},
+        **{"computation_s": computed, "exposed_communication_s": exposed},
+        "idle_s": span - computed - exposed,
+    }
+
+
+def kernel(name: str, rank: int, kind: str, covered: float, exposed: float | None = None) -> Any:
+    return {
+        **{"cell": name, "run": 0, "rank": rank, "class": kind, "kernels": 1},
+        **{"covered_s": covered, "exposed_s": exposed},
+    }
+
+
+def sentences(*cells: dict[str, Any], kernels: Any = (), traces: Any = ()) -> tuple[str, ...]:
+    tables = Tables(
+        cells, (), (), kernels=table(list(kernels), KERNELS), traces=table(list(traces), TRACES)
+    )
+    return slower_with_overlap(tables, {each["cell"]: each["cell"] for each in cells})
+
+
+def test_the_time_goes_where_the_tables_say() -> None:
+    # Two ranks of two steps each, so 4 rank-steps in all. Off: a step is 100 ms on the mean rank.
+    traces = [
+        trace("off", 0, 2, span=0.200, computed=0.160, exposed=0.030),
+        trace("off", 1, 2, span=0.200, computed=0.140, exposed=0.050),
+        trace("on", 0, 2, span=0.220, computed=0.200, exposed=0.014),
+        trace("on", 1, 2, span=0.220, computed=0.180, exposed=0.026),
+    ]
+    kernels = [
+        *(kernel("off", rank, "gemm", 0.120) for rank in (0, 1)),
+        *(kernel("on", rank, "gemm", 0.164) for rank in (0, 1)),
+        *(kernel(name, rank, "attention", 0.020) for name in ("off", "on") for rank in (0, 1)),
+        # In two rows of different groups; and one that a single rank has.
+        kernel("off", 0, "all_gather", 0.02, 0.020),
+        kernel("off", 0, "all_gather", 0.01, 0.010),
+        kernel("off", 1, "all_gather", 0.05, 0.050),
+        kernel("on", 0, "all_gather", 0.05, 0.010),
+        kernel("on", 1, "all_gather", 0.05, 0.010),
+        kernel("on", 1, "send_receive", 0.02, 0.020),
+    ]
+    # Computation 0.300 / 4 and 0.380 / 4; GEMM 0.088 / 4 more; exposed 0.080 / 4 and 0.040 / 4:
+    # all-gather 0.060 / 4 less, sends 0.020 / 4 more; nothing running 0.020 / 4 in both.
+    assert sentences(
+        cell("off", False, OFF), cell("on", True, ON), kernels=kernels, traces=traces
+    ) == (
+        "on is 10.0 % slower than without: 900 tokens/s/GPU (880–989) against 1,000 tokens/s/GPU "
+        "(990–1,010). On the mean rank a profiled step took 100 → 110 ms: "
+        "computation 75.0 → 95.0 (GEMM +22.0); nothing running 5.00 → 5.00; "
+        "exposed communication 20.0 → 10.0 (all-gather −15.0, send/receive +5.00).",
+    )
+
+
+def test_cells_whose_intervals_meet_or_that_are_faster_are_not_named() -> None:
+    for on in ((900.0, 880.0, 990.0), (1100.0, 1090.0, 1110.0)):
+        assert sentences(cell("off", False, OFF), cell("on", True, on)) == ()
+
+
+def test_only_cells_that_differ_in_overlap_alone_are_compared() -> None:
+    off = cell("off", False, OFF)
+
+    assert sentences(off, cell("on", True, ON, micro_batch_size=7)) == ()
+    assert sentences(off, cell("on", True, ON, simulated=True)) == ()
+
+
+def test_one_run_has_no_interval_so_that_nothing_is_said() -> None:
+    assert sentences(cell("off", False, OFF), cell("on", True, ON, runs=1)) == ()
+
+
+def test_without_traces_the_page_says_that_it_does_not_know() -> None:
+    off, on = cell("off", False, OFF), cell("on", True, ON)
+    of_off = trace("off", 0, 2, span=0.2, computed=0.1, exposed=0.1)
+
+    (neither,) = sentences(off, on)
+    (one,) = sentences(off, on, traces=[of_off])
+    (uncounted,) = sentences(off, on, traces=[of_off, of_off | {"cell": "on", "steps": 0}])
+
+    assert neither.endswith("Where the time went is not known: no trace tells a step of either.")
+    assert one.endswith("no trace tells a step of the one with.")
+    assert uncounted == one
+
+
+def test_there_may_be_no_tables_of_traces_at_all() -> None:
+    cells = (cell("off", False, OFF), cell("on", True, ON))
+
+    (sentence,) = slower_with_overlap(Tables(cells, (), ()), {"on": "on", "off": "off"})
+
+    assert sentence.endswith("no trace tells a step of either.")

@@ -1,0 +1,60 @@
+"""What each context-parallel rank has of a sequence, and what its queries see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from workflow_lib.training.context_parallel import ContextParallel, chunks_of, cut, seen_by
+
+
+def test_chunks_are_as_drawn_by_hand():
+    # Twelve tokens over three ranks, in chunks of two: 0 1 2 | 2 1 0.
+    assert [chunks_of(12, 3, rank) for rank in range(3)] == [
+        *(((0, 2), (10, 12)), ((2, 4), (8, 10)), ((4, 6), (6, 8)))
+    ]
+    assert chunks_of(12, 1, 0) == ((0, 12),)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_every_rank_attends_to_equally_many_tokens(ranks):
+    # The token at place t sees t + 1 of them.
+    seen = [
+        sum(place + 1 for begin, end in chunks_of(64, ranks, rank) for place in range(begin, end))
+        for rank in range(ranks)
+    ]
+
+    assert seen == [64 * 65 // 2 // ranks] * ranks
+
+
+class Rank(ContextParallel):
+    """A rank of a group that is not there: what the others have is given."""
+
+    def __init__(self, ranks, rank, length):
+        super().__init__(None, length, torch.device("cpu"))
+        self.size, self.chunks = ranks, chunks_of(length, ranks, rank)
+        self._seen = seen_by(self.chunks)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_chunks_attend_as_the_whole_sequence_does(ranks):
+    torch.manual_seed(1)
+    query, key, value = (torch.randn(2, 32, heads, 8) for heads in (4, 2, 2))
+
+    def mixed(query, key, value, seen, causal):
+        return F.scaled_dot_product_attention(
+            *(each.transpose(1, 2) for each in (query, key, value)),
+            attn_mask=seen,
+            is_causal=causal,
+            enable_gqa=True,
+        ).transpose(1, 2)
+
+    whole = mixed(query, key, value, None, True)
+
+    for rank in range(ranks):
+        context = Rank(ranks, rank, 32)
+        mine = cut(query, context.chunks, 1)
+        parts = [mixed(*part, False) for part in context.attended(mine, key, value)]
+
+        torch.testing.assert_close(torch.cat(parts, dim=1), cut(whole, context.chunks, 1))

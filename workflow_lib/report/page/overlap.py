@@ -1,0 +1,141 @@
+"""Names cells that overlap made slower, and says where the time of their steps went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from workflow_lib.records import MEASURES, cell_axes
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.figures.kernel_times import CLASSES
+from workflow_lib.report.numbers import MINUS, shown, significant
+from workflow_lib.report.tables import Tables
+
+_RATE = MEASURES["tokens_per_s_per_gpu"]
+#: what a step's time on a rank is made of, one after the other, by its column of TRACES
+_PARTS = {
+    "computation_s": "computation",
+    "exposed_communication_s": "exposed communication",
+    "idle_s": "nothing running",
+}
+#: changes of a class that are less than this of the largest one are not told
+_SMALL = 0.05
+
+
+@dataclass
+class _Step:
+    """A step of a cell's profiled run, in s: means over its ranks."""
+
+    span: float
+    #: by column of TRACES, those of _PARTS
+    parts: dict[str, float]
+    #: by class of KERNELS; of communication what was exposed
+    computation: dict[str, float] = field(default_factory=dict)
+    exposed: dict[str, float] = field(default_factory=dict)
+
+
+def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """A sentence for each cell with overlap that is slower than the same one without, where their
+    intervals do not meet: how much slower, and what of its step takes longer, or why that is not
+    known. ``labels`` are by cell.
+
+    Cells of one run have no interval, and are not judged.
+    """
+    done = [cell for cell in tables.cells if completed(cell) and cell["completed"] > 1]
+    pairs = [tuple(sorted(pair, key=_overlaps)) for pair in cell_axes.alike(done, ("overlap",))]
+    slower = [pair for pair in pairs if len(pair) == 2 and _is_slower(*pair)]
+    steps = _steps(tables, [cell["cell"] for pair in slower for cell in pair])
+    return tuple(_sentence(off, on, labels, steps) for off, on in slower)
+
+
+def _overlaps(cell: Row) -> bool:
+    return bool(cell["overlap"])
+
+
+def _is_slower(off: Row, on: Row) -> bool:
+    if bool(off["simulated"]) != bool(on["simulated"]) or None in (off[_RATE.name], on[_RATE.name]):
+        return False
+    return bool(on[f"{_RATE.name}_high"] < off[f"{_RATE.name}_low"])
+
+
+def _sentence(off: Row, on: Row, labels: Mapping[str, str], steps: Mapping[str, _Step]) -> str:
+    name = _RATE.name
+    lost = significant(100 * (1 - on[name] / off[name]), decimals=1)
+    told = f"{labels[on['cell']]} is {lost} % slower than without: {_rate(on)} against {_rate(off)}"
+    if missing := [cell for cell in (off, on) if cell["cell"] not in steps]:
+        which = "either" if len(missing) == 2 else "the one with" if on in missing else "that one"
+        return f"{told}. Where the time went is not known: no trace tells a step of {which}."
+    before, after = steps[off["cell"]], steps[on["cell"]]
+    parts = "; ".join(_parts(before, after))
+    return (
+        f"{told}. On the mean rank a profiled step took {_change(before.span, after.span)} ms: "
+        f"{parts}."
+    )
+
+
+def _rate(cell: Row) -> str:
+    text, interval, _ = shown(cell, _RATE)
+    return f"{text} {_RATE.people_unit} ({interval})"
+
+
+def _parts(before: _Step, after: _Step) -> Iterator[str]:
+    """What the step is made of, off → on, that which grew most first."""
+    by_class = {
+        "computation_s": (before.computation, after.computation),
+        "exposed_communication_s": (before.exposed, after.exposed),
+    }
+    for name in sorted(_PARTS, key=lambda name: before.parts[name] - after.parts[name]):
+        text = f"{_PARTS[name]} {_change(before.parts[name], after.parts[name])}"
+        classes = ", ".join(_classes(*by_class[name])) if name in by_class else ""
+        yield f"{text} ({classes})" if classes else text
+
+
+def _classes(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:
+    """By how much each class changed, in ms, the largest change first."""
+    changes = {
+        each.legend: after.get(each.name, 0.0) - before.get(each.name, 0.0) for each in CLASSES
+    }
+    largest = max(map(abs, changes.values()))
+    for name, change in sorted(changes.items(), key=lambda item: -abs(item[1])):
+        if change and abs(change) >= _SMALL * largest:
+            sign = "+" if change > 0 else MINUS
+            yield f"{name} {sign}{significant(1000 * abs(change))}"
+
+
+def _change(before: float, after: float) -> str:
+    return f"{significant(1000 * before)} → {significant(1000 * after)}"
+
+
+def _steps(tables: Tables, cells: Sequence[str]) -> dict[str, _Step]:
+    """The profiled steps of some cells, those of which a trace says how many steps it holds."""
+    if tables.kernels is None or tables.traces is None:
+        return {}
+    known = pl.col("cell").is_in(cells) & (pl.col("steps") > 0)
+    columns = ("span_s", *_PARTS)
+    ranks = tables.traces.filter(known).drop_nulls(columns)
+    means = ranks.group_by("cell").agg(
+        pl.len().alias("ranks"), *((pl.col(name) / pl.col("steps")).mean() for name in columns)
+    )
+    found = {
+        row["cell"]: _Step(row["span_s"], {name: row[name] for name in _PARTS})
+        for row in means.iter_rows(named=True)
+    }
+    key = ["cell", "run", "rank"]
+    of_class = (
+        tables.kernels.join(ranks.select(*key, "steps"), on=key)
+        .group_by("cell", "class")
+        .agg((pl.col(name) / pl.col("steps")).sum() for name in ("covered_s", "exposed_s"))
+        .join(means.select("cell", "ranks"), on="cell")
+        .sort("cell", "class")
+    )
+    communicating = {each.name for each in CLASSES if each.communicates}
+    for row in of_class.iter_rows(named=True):
+        # A class that a rank lacks took none of its time, so the mean is over all ranks.
+        step, name = found[row["cell"]], row["class"]
+        if name in communicating:
+            step.exposed[name] = row["exposed_s"] / row["ranks"]
+        else:
+            step.computation[name] = row["covered_s"] / row["ranks"]
+    return found
