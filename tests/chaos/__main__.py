@@ -33,8 +33,18 @@ _COPIED = ("workflow_lib", "rules", "config", "tests", "envs", "Snakefile", "pyp
 _AT_ONCE = 14
 #: rounds of such faults, and of faults of Snakemake, at once
 _ROUNDS_AT_ONCE = 3
-#: Slurm's waits for what does not come, shorter than on a real cluster
-_SETTINGS = {"SlurmdTimeout": "10", "MessageTimeout": "10"}
+#: how many turns there are from one of the kinds that are costly to the next
+_TURNS_BETWEEN = 3
+#: Slurm's waits for what does not come, shorter than on a real cluster; and what sites may rule
+_SETTINGS = {
+    "SlurmdTimeout": "10",
+    "MessageTimeout": "10",
+    "PrivateData": "jobs",
+    "PreemptType": "preempt/qos",
+    "PreemptMode": "REQUEUE",
+    "PreemptExemptTime": "0",
+    "MaxArraySize": "0",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -88,12 +98,20 @@ def _enter(arguments: Sequence[str], output: Path) -> int:
     return code
 
 
+def _turns(kinds: Sequence[Kind]) -> Iterator[Kind]:
+    """The kinds in turn, for ever. Those that take more than a run for themselves, and so several
+    times as long, come in every third turn.
+    """
+    for turn in itertools.count():
+        yield from (kind for kind in kinds if kind.scope == "run" or turn % _TURNS_BETWEEN == 0)
+
+
 def _injections(
     laboratory: Laboratory, kinds: Sequence[Kind], count: int, real: int, seed: int
 ) -> Iterator[Injection]:
-    """``count`` faults, the kinds in turn, ``real`` of them with real training, in rounds."""
+    """``count`` faults, ``real`` of them with real training, in rounds."""
     random = Random(seed)
-    turns = list(itertools.islice(itertools.cycle(kinds), count))
+    turns = list(itertools.islice(_turns(kinds), count))
     trainable = [index for index, kind in enumerate(turns) if kind.real]
     trained = set(trainable[:real])
     platforms = itertools.cycle(PLATFORMS)

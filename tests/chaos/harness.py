@@ -112,7 +112,9 @@ class Laboratory:
         shape = _ONE_NODE_EACH.get(platform, {}) if scope == "node" else {}
         reference = self.reference(platform, real, shape)
         changes = shape | ({"exclusive": True} if scope == "node" else {})
-        directory = self.directory / f"round{next(self._rounds)}"
+        # Every other one below a name that has to be quoted.
+        number = next(self._rounds)
+        directory = self.directory / (f"round{number}" if number % 2 else f"ro und '{number}' é")
         site = build(self.cluster, directory, platform, repeats, real, **changes)
         random = Random(f"{seed} {first}")
         victims = [
@@ -232,7 +234,7 @@ def _check(case: _Case, victim: Victim, wrong: list[str]) -> None:
     parts: list[Callable[[], Iterator[str]]] = [
         lambda: iter(checks.doubled(victim, kind.trainings)),
         lambda: iter(checks.lost(victim)),
-        lambda: iter(checks.unreadable(victim.paths.directory)),
+        lambda: iter(checks.unreadable(victim.paths.directory, victim.damaged)),
         lambda: _unexplained(case, victim),
     ]
     for part in parts:
