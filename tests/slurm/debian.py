@@ -21,6 +21,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.slurm import namespaces
+
 #: Slurm's version → the Debian that has it
 RELEASES = {"22.05": "bookworm", "24.11": "trixie"}
 #: where roots lie: root alone writes there
@@ -30,8 +32,6 @@ _PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "iproute2", "pr
 _PACKAGES += ("ca-certificates", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libssl3")
 ROOT = Path(__file__).parent.parent.parent
 _INSIDE = "TRIPTYCH_DEBIAN_INSIDE"
-#: the first process of a process namespace inherits orphans, and has to wait for each that ends
-_INIT = '"$@" & trap "kill -TERM $!" TERM INT; wait "$!"; code=$?; exit "$code"'
 
 
 class RootError(Exception):
@@ -84,7 +84,7 @@ def run(version: str, command: Sequence[str]) -> int:
     inside = [sys.executable, "-m", "tests.slurm.debian", version, "--", *command]
     try:
         return subprocess.run(
-            [*unshare, "bash", "-c", _INIT, "bash", *inside],
+            [*unshare, *namespaces.as_first_process(inside)],
             env=dict(os.environ) | {_INSIDE: f"{root}:{private}"},
             check=False,
         ).returncode
@@ -101,18 +101,13 @@ def enter(root: Path, private: Path, command: Sequence[str]) -> None:
     layers = f"lowerdir={root},upperdir={private}/changes,workdir={private}/work"
     _mount("-t", "overlay", "-o", layers, "overlay", str(merged))
     _mount("-t", "proc", "proc", f"{merged}/proc")
-    _mount("-t", "tmpfs", "none", f"{merged}/run")
+    _mount("-t", "tmpfs", "-o", "mode=755", "none", f"{merged}/run")
     for path in ("/sys", "/dev", "/var/tmp", *_of_python(), str(ROOT)):
         (merged / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
         _mount("--rbind", path, f"{merged}{path}")
     own = socket.gethostname().partition(".")[0]
     (merged / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n127.0.0.1 {own}\n")
-    for arguments in (
-        ["link", "set", "lo", "up"],
-        # Without an address beside 127.0.0.1 the resolver tells Slurm of none.
-        ["address", "add", "10.66.0.1/32", "dev", "lo"],
-    ):
-        subprocess.run(["ip", *arguments], check=True)
+    namespaces.bring_up_network()
     os.chroot(merged)
     os.chdir(here)
     kept = {name: value for name, value in os.environ.items() if name != _INSIDE}
