@@ -5,6 +5,7 @@ The checkout is a copy, so that an edit while faults are put in changes nothing 
 
 from __future__ import annotations
 
+import compileall
 import os
 import shlex
 import shutil
@@ -198,6 +199,8 @@ def ensure_copy(parent: Path, real: bool) -> Path:
     if not real:
         stand_in = Path(__file__).with_name("stand_in.py")
         shutil.copy2(stand_in, copy / "workflow_lib" / "training" / "__main__.py")
+    # Thousands of processes start from it.
+    compileall.compile_dir(copy / "workflow_lib", quiet=1)
     return copy
 
 
