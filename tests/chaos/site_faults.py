@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 import zlib
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def hidden_from_another_user(victim: Victim) -> None:
     victim.leave_alone()
     victim.before = _AS_ANOTHER
     victim.start()
-    victim.until_said(f"Slurm does not know job {victim.job()}, but what it writes grows")
+    victim.until_said(f"job {victim.job()} was submitted before")
+    # It asks, and is told nothing, several times.
+    time.sleep(victim.random.uniform(10, 30))
 
 
 def submissions_limited(victim: Victim) -> None:
