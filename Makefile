@@ -9,6 +9,9 @@ INJECTIONS ?= 300
 REAL ?= 30
 SEED ?= 1
 INPUTS ?= 100000
+# Which Slurm: empty for the machine's own; 22.05 or 24.11 for that of a Debian installed beside it.
+SLURM ?=
+IN_DEBIAN := $(if $(SLURM),$(BIN)/python -m tests.slurm.debian $(SLURM) --)
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
@@ -16,7 +19,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild evidence compare profiles test test-all lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild evidence compare profiles test test-all lint format equality benchmarks chaos test-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -118,8 +121,12 @@ benchmarks: $(VENV)/.installed-tests ## print the figures that the documentation
 	@code=0; for benchmark in benchmarks/*.py; do $(BIN)/python $$benchmark || code=1; done; exit $$code
 
 chaos: $(VENV)/.installed-tests ## put INJECTIONS faults into runs on a Slurm of its own, as root
-	@sh tests/slurm/install.sh
-	@$(BIN)/python -m tests.chaos --injections $(INJECTIONS) --real $(REAL) --seed $(SEED)
+	@$(if $(SLURM),true,sh tests/slurm/install.sh)
+	@$(IN_DEBIAN) $(BIN)/python -m tests.chaos --injections $(INJECTIONS) --real $(REAL) --seed $(SEED)
+
+test-slurm: $(VENV)/.installed-tests ## the tests of the cluster, on SLURM=24.11 for instance; as root
+	@$(if $(SLURM),true,sh tests/slurm/install.sh)
+	@OMP_NUM_THREADS=1 $(IN_DEBIAN) $(BIN)/python -m pytest tests/slurm
 
 slurm-cluster: ## start a throwaway Slurm of five GPU nodes on this machine
 	@sh tests/slurm/install.sh

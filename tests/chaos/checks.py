@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -59,7 +59,7 @@ def doubled(victim: Victim, trainings: int) -> Iterable[str]:
     written = {
         path.parent.name: records.read_record(path, records.EndedRecord).job_id
         for path in (victim.paths.ended, *victim.paths.attempts.glob("*/ended.json"))
-        if path.exists()
+        if path.exists() and path.name not in victim.damaged
     }
     unknown = set(written.values()) - set(victim.jobs())
     if unknown:
@@ -127,10 +127,14 @@ def lost(victim: Victim) -> Iterable[str]:
             yield f"{name}, {len(text)} bytes of it, is in no attempt"
 
 
-def unreadable(directory: Path) -> Iterable[str]:
-    """Files of a run or of an attempt that cannot be read, but for a torn last line."""
+def unreadable(directory: Path, damaged: Collection[str] = ()) -> Iterable[str]:
+    """Files of a run or of an attempt that cannot be read, but for a torn last line, and for what
+    was ``damaged`` on purpose.
+    """
     for attempt in (directory, *directory.glob("attempts/*")):
         for path in (*attempt.glob("*.json"), *attempt.glob("*/rank*.json")):
+            if attempt != directory and path.name in damaged:
+                continue
             try:
                 json.loads(path.read_bytes())
             except ValueError as error:

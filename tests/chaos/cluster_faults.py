@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Callable
 
 from tests.chaos import processes
-from tests.chaos.victim import PATIENCE_S, Victim
+from tests.chaos.victim import ASK_EVERY_S, PATIENCE_S, Victim
 
 _REQUEUE_PAUSE_S = 8.0
 
@@ -52,8 +54,48 @@ def node_lost(victim: Victim) -> None:
     def noticed() -> bool:
         return victim.site.cluster.node_states().get(node, "").startswith("down")
 
-    victim.until(noticed, f"Slurm's word that {node} is down", 120)
+    victim.until(noticed, f"Slurm's word that {node} is down", 120, ASK_EVERY_S)
     victim.site.cluster.revive(node)
+    _hurry_if_requeued(victim)
+
+
+def preempted_and_requeued(victim: Victim) -> None:
+    """A job of a QoS that may preempt wants the node; Slurm starts the run again."""
+    _preempted(victim, "requeue")
+
+
+def preempted_and_cancelled(victim: Victim) -> None:
+    """The same where Slurm ends what it preempts."""
+    _preempted(victim, "cancel")
+
+
+def _preempted(victim: Victim, mode: str) -> None:
+    run = victim.site.cluster.run
+    for request in (
+        ["add", "qos", "urgent"],
+        ["modify", "qos", "urgent", "set", "Preempt=normal"],
+        ["modify", "qos", "normal", "set", f"PreemptMode={mode}"],
+        ["modify", "user", "root", "set", "QOS=normal,urgent"],
+    ):
+        # What is so already is refused as "nothing modified".
+        run("sacctmgr", "--immediate", *request, check=False)
+    victim.start()
+    victim.train()
+    node = victim.random.choice(victim.nodes())
+    victim.note(node)
+    urgent = ("--qos=urgent", f"--partition={victim.site.platform}", f"--nodelist={node}")
+    job = run(
+        *("sbatch", "--parsable", "--exclusive", "--account=research", "--output=/dev/null"),
+        *(*urgent, "--wrap=sleep 3"),
+    ).stdout.partition(";")[0]
+    query = ("squeue", "--noheader", f"--jobs={job.strip()}", "--format=%T")
+    victim.until(
+        lambda: run(*query, check=False).stdout.strip() != "PENDING",
+        "the urgent job's start",
+        120,
+        ASK_EVERY_S,
+    )
+    victim.release()
     _hurry_if_requeued(victim)
 
 
@@ -85,20 +127,43 @@ def _set_node(victim: Victim, node: str, *settings: str) -> None:
 # ---------------------------------------------------------------------- the whole cluster
 
 
+def no_shared_memory(victims: list[Victim]) -> None:
+    """/dev/shm takes nothing, on any node."""
+    mount = ["mount", "-t", "tmpfs", "-o", "ro,size=4k", "none", "/dev/shm"]
+    subprocess.run(mount, check=True)
+
+    def repair() -> None:
+        subprocess.run(["umount", "/dev/shm"], check=True)
+
+    victims[0].afterwards.append(repair)
+    for victim in victims:
+        victim.start()
+    for victim in victims:
+        victim.train()
+        victim.note()
+
+
 def slurmctld_killed(victims: list[Victim]) -> None:
-    _daemons_killed(victims, ("slurmctld",))
+    daemons_killed(victims, ("slurmctld",))
 
 
 def slurmdbd_killed(victims: list[Victim]) -> None:
-    _daemons_killed(victims, ("slurmdbd",))
+    daemons_killed(victims, ("slurmdbd",))
 
 
 def slurmctld_and_slurmdbd_killed(victims: list[Victim]) -> None:
-    _daemons_killed(victims, ("slurmctld", "slurmdbd"))
+    daemons_killed(victims, ("slurmctld", "slurmdbd"))
 
 
-def _daemons_killed(victims: list[Victim], names: tuple[str, ...]) -> None:
-    """Some runs train, some are yet to be submitted; all end while the daemons are gone or not."""
+def daemons_killed(
+    victims: list[Victim],
+    names: tuple[str, ...],
+    meanwhile: Callable[[list[Victim]], None] = lambda trained: None,
+) -> None:
+    """Some runs train, some are yet to be submitted; all end while the daemons are gone or not.
+
+    ``meanwhile`` happens to those that train, while the daemons are gone.
+    """
     cluster = victims[0].site.cluster
     first, rest = victims[::2], victims[1::2]
     for victim in first:
@@ -114,6 +179,7 @@ def _daemons_killed(victims: list[Victim], names: tuple[str, ...]) -> None:
         victim.note()
     for name in names:
         cluster.kill(name)
+    meanwhile(first)
     for victim in rest:
         victim.start()
     time.sleep(1)

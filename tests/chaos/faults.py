@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tests.chaos import processes
-from tests.chaos.victim import Victim
+from tests.chaos.victim import ASK_EVERY_S, Victim
 
 _MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 _HOST_MEMORY_LEFT_BYTES = 48_000_000
@@ -172,7 +172,9 @@ def time_limit(victim: Victim) -> None:
     victim.site.cluster.run(
         "scontrol", "update", f"JobId={victim.job()}", f"EndTime=now+{ahead_s}seconds"
     )
-    victim.until(lambda: victim.state() not in ("RUNNING",), "the end at the time limit", 120)
+    victim.until(
+        lambda: victim.state() not in ("RUNNING",), "the end at the time limit", 120, ASK_EVERY_S
+    )
 
 
 def requeue(victim: Victim) -> None:
@@ -192,7 +194,7 @@ def hurry(victim: Victim) -> None:
         victim.site.cluster.run("scontrol", "update", f"JobId={job}", "StartTime=now", check=False)
         return victim.state() not in ("PENDING", "COMPLETING", "REQUEUED", "NODE_FAIL")
 
-    victim.until(started, "the second start", 120)
+    victim.until(started, "the second start", 120, ASK_EVERY_S)
 
 
 def script_replaced(victim: Victim) -> None:
@@ -261,7 +263,7 @@ def stale_lock(victim: Victim) -> None:
 def remove_mounts(directory: Path) -> None:
     """Unmount what faults have mounted below, and remove all of it."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for point in mounted:
+    for point in (each.replace("\\040", " ") for each in mounted):
         if Path(point).is_relative_to(directory):
             subprocess.run(["umount", point], check=True)
     shutil.rmtree(directory)

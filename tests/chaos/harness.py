@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import shutil
 import threading
 import time
@@ -31,6 +32,9 @@ _ONE_NODE_EACH: dict[str, Shape] = {
 NODES = {"h200": 1, "h100": 2, "mi250": 1}
 #: how long what has ended may take to be gone, in seconds
 _GONE_WITHIN_S = 40.0
+
+#: how long the command may take that completes a sweep, in seconds: the machine may be busy
+_RERUN_WITHIN_S = 1800.0
 
 
 @dataclass
@@ -75,8 +79,11 @@ class _Case:
 class Laboratory:
     """Runs rounds: a site each, several faults in it, and one Snakemake that completes it."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
-        """``directory`` holds the sites, and is made where it does not exist."""
+    def __init__(self, cluster: Cluster, directory: Path, minutes: float = math.inf) -> None:
+        """``directory`` holds the sites, and is made where it does not exist. No round begins after
+        so many ``minutes``.
+        """
+        self._until_s = time.monotonic() + minutes * 60
         self.cluster = cluster
         self.directory = directory
         directory.mkdir(exist_ok=True)
@@ -95,7 +102,7 @@ class Laboratory:
     def _run_undisturbed(self, platform: str, real: bool, shape: Shape) -> Site:
         directory = self.directory / f"reference{len(self._references)}"
         site = build(self.cluster, directory, platform, 1, real, **shape)
-        done = site.run(site.snakemake(), timeout_s=600)
+        done = site.run(site.snakemake(), _RERUN_WITHIN_S)
         if done.code:
             raise AssertionError(f"the sweep fails without any fault:\n{done.said[-4000:]}")
         return site
@@ -103,8 +110,12 @@ class Laboratory:
     def round(
         self, kinds: Sequence[Kind], platform: str, seed: int, first: int, real: bool = False
     ) -> list[Injection]:
-        """Put in one fault of each of ``kinds``, all of one scope, into runs of one site."""
+        """Put in one fault of each of ``kinds``, all of one scope, into runs of one site; none
+        where the time for it is over.
+        """
         began = time.monotonic()
+        if began > self._until_s:
+            return []
         scope = kinds[0].scope
         alone = scope in ("cluster", "workflow")
         # Two cells: each repeat gives two runs.
@@ -112,7 +123,9 @@ class Laboratory:
         shape = _ONE_NODE_EACH.get(platform, {}) if scope == "node" else {}
         reference = self.reference(platform, real, shape)
         changes = shape | ({"exclusive": True} if scope == "node" else {})
-        directory = self.directory / f"round{next(self._rounds)}"
+        # Every other one below a name that has to be quoted.
+        number = next(self._rounds)
+        directory = self.directory / (f"round{number}" if number % 2 else f"ro und '{number}' é")
         site = build(self.cluster, directory, platform, repeats, real, **changes)
         random = Random(f"{seed} {first}")
         victims = [
@@ -128,7 +141,12 @@ class Laboratory:
             cases.append(_Case(kind, injection, own))
         with ThreadPoolExecutor(len(cases)) as pool:
             list(pool.map(self._put_in, cases))
-        self._complete(site, cases, reference)
+        try:
+            self._complete(site, cases, reference)
+        except Exception as error:
+            # As where the rerun never ends: what cannot be checked is not right.
+            for case in cases:
+                case.injection.wrong.append(f"{type(error).__name__}: {error}")
         for case in cases:
             case.injection.wall_s = time.monotonic() - began
         if all(case.injection.right for case in cases):
@@ -199,7 +217,7 @@ class Laboratory:
         for case in cases:
             for victim in case.victims:
                 victim.release()
-        done = site.run(site.snakemake("--nolock"), timeout_s=600)
+        done = site.run(site.snakemake("--nolock"), _RERUN_WITHIN_S)
         shared = []
         if done.code:
             shared.append(f"the rerun does not complete the sweep: {done.said[-1500:]}")
@@ -232,7 +250,7 @@ def _check(case: _Case, victim: Victim, wrong: list[str]) -> None:
     parts: list[Callable[[], Iterator[str]]] = [
         lambda: iter(checks.doubled(victim, kind.trainings)),
         lambda: iter(checks.lost(victim)),
-        lambda: iter(checks.unreadable(victim.paths.directory)),
+        lambda: iter(checks.unreadable(victim.paths.directory, victim.damaged)),
         lambda: _unexplained(case, victim),
     ]
     for part in parts:

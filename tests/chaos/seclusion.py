@@ -14,9 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.slurm import namespaces
+
 INSIDE = "TRIPTYCH_CHAOS_INSIDE"
-#: the first process of a process namespace inherits orphans, and has to wait for each that ends
-_INIT = '"$@" & trap "kill -TERM $!" TERM INT; wait "$!"; code=$?; exit "$code"'
 
 
 def enter(directory: Path, arguments: Sequence[str]) -> int:
@@ -35,7 +35,7 @@ def enter(directory: Path, arguments: Sequence[str]) -> int:
         )
     program = [sys.executable, "-m", "tests.chaos", *arguments]
     return subprocess.run(
-        [*unshare, "bash", "-c", _INIT, "bash", *program],
+        [*unshare, *namespaces.as_first_process(program)],
         env=dict(os.environ) | {INSIDE: str(directory)},
         check=False,
     ).returncode
@@ -52,9 +52,7 @@ def furnish(directory: Path) -> None:
     (etc / "hosts").write_text("\n".join([*kept, f"127.0.0.1 {own}", ""]))
     for command in (
         ["mount", "--bind", str(etc), "/etc"],
-        ["mount", "-t", "tmpfs", "none", "/run"],
-        ["ip", "link", "set", "lo", "up"],
-        # Without an address beside 127.0.0.1 the resolver tells Slurm of none.
-        ["ip", "address", "add", "10.66.0.1/32", "dev", "lo"],
+        ["mount", "-t", "tmpfs", "-o", "mode=755", "none", "/run"],
     ):
         subprocess.run(command, check=True)
+    namespaces.bring_up_network()

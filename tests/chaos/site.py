@@ -5,7 +5,9 @@ The checkout is a copy, so that an edit while faults are put in changes nothing 
 
 from __future__ import annotations
 
+import compileall
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -25,15 +27,15 @@ from workflow_lib.records import RunPaths
 from workflow_lib.study import load_study
 
 SWEEP = "chaos"
-#: how often Slurm is asked, in seconds
-ASK_EVERY_S = 2
+#: how often Slurm is asked by each process that waits, in seconds
+ASK_EVERY_S = 3
 _COPIED = ("workflow_lib", "rules", "envs", "Snakefile")
 #: sbatch that notes what it submitted, holds it in the queue where it is told to, and kills whoever
 #: called it, before it can hear of the job or just after
 _SBATCH = """#!/usr/bin/env bash
 [ -z "${CHAOS_HOLD_IN_QUEUE:-}" ] || set -- --hold "$@"
 answer=$(%s "$@") || exit
-printf '%%s %%s\\n' "${answer%%%%;*}" "$*" >>%s
+{ printf '%%s' "${answer%%%%;*}"; printf '\\t%%s' "$@"; echo; } >>%s
 [ -z "${CHAOS_KILL_SUBMITTER:-}" ] || kill -KILL "$PPID"
 printf '%%s\\n' "$answer"
 """
@@ -92,19 +94,22 @@ class Site:
             "TRIPTYCH_HUNG_AFTER_S": "600",
         }
 
-    def rendered(self) -> list[RunPaths]:
-        """Render every run of the sweep, as the rule does; returns them in order."""
+    def rendered(self, below: Path | None = None) -> list[RunPaths]:
+        """Render every run of the sweep, as the rule does, in the results or in another directory
+        of such; returns them in order.
+        """
+        below = below or self.results
         found = load_study(self.directory / "config")
         sweep = cells.expand_study(found)[f"{SWEEP}-{self.platform}"]
         runs = []
         for planned in sweep.cells:
             assert planned.estimate is not None, planned.reason
             for number in range(1, planned.repeats + 1):
-                directory = results.run_directory(self.results, planned.cell.id, number)
+                directory = results.run_directory(below, planned.cell.id, number)
                 places = render.Places(
                     root=self.directory,
                     run_directory=directory,
-                    tokens=results.tokens(self.results, planned.cell.data),
+                    tokens=results.tokens(below, planned.cell.data),
                 )
                 script = render.job_script(
                     planned.cell,
@@ -173,7 +178,8 @@ def build(
     site.temporary.mkdir(exist_ok=True)
     command = directory / "bin" / "sbatch"
     command.parent.mkdir()
-    command.write_text(_SBATCH % (shutil.which("sbatch"), site.submissions))
+    noted = shlex.quote(str(site.submissions))
+    command.write_text(_SBATCH % (shutil.which("sbatch"), noted))
     command.chmod(command.stat().st_mode | stat.S_IXUSR)
     return site
 
@@ -193,6 +199,8 @@ def ensure_copy(parent: Path, real: bool) -> Path:
     if not real:
         stand_in = Path(__file__).with_name("stand_in.py")
         shutil.copy2(stand_in, copy / "workflow_lib" / "training" / "__main__.py")
+    # Thousands of processes start from it.
+    compileall.compile_dir(copy / "workflow_lib", quiet=1)
     return copy
 
 

@@ -2,7 +2,8 @@
 
 It writes what training writes, record by record, with losses that are known beforehand, and takes
 a second instead of ten. Where ``.hold`` lies in the run's directory, its ranks wait in the middle
-of their steps until it is gone; ``.devour`` there has rank 0 take memory until something stops it.
+of their steps until it is gone; ``.devour`` there has rank 0 take memory until something stops it;
+and by the seconds in ``.skew`` the clock of the last rank is ahead.
 ``.trained`` gets a line for each beginning and each end of a rank: what really ran.
 """
 
@@ -74,6 +75,7 @@ def _train(cell: Cell, paths: RunPaths, rank: int) -> None:
     degrees = cell.degrees
     tokens = training.micro_batches(degrees.dp) * training.micro_batch_size
     tokens *= cell.model.sequence_length
+    skew = paths.directory / ".skew"
     record = RankRecord(
         rank=rank,
         node=records.node_name(),
@@ -100,12 +102,14 @@ def _train(cell: Cell, paths: RunPaths, rank: int) -> None:
             (paths.steps / f"rank{rank}.began{step}").touch()
             time.sleep(STEP_S)
             _wait_for_others(paths, degrees.world_size, step)
+            is_last = rank == degrees.world_size - 1
+            ahead_s = float(skew.read_text()) if is_last and skew.exists() else 0.0
             rows.writerow(
                 {
                     "step": step,
                     "phase": "warmup" if step < training.warmup_steps else "measured",
-                    "started_unix_s": f"{began:.6f}",
-                    "ended_unix_s": f"{time.time():.6f}",
+                    "started_unix_s": f"{began + ahead_s:.6f}",
+                    "ended_unix_s": f"{time.time() + ahead_s:.6f}",
                     "loss": loss(step),
                     "tokens": tokens,
                     "memory_allocated_bytes": 1_000_000,
@@ -127,7 +131,7 @@ def _wait_while_held(paths: RunPaths, rank: int) -> None:
     while (paths.directory / ".hold").exists():
         if rank == 0 and (paths.directory / ".devour").exists():
             taken.append(bytearray(_DEVOURED_AT_ONCE))
-        time.sleep(0.02)
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import checks
+from tests.chaos.__main__ import _turns
 from tests.chaos.harness import Laboratory
 from tests.chaos.kinds import KINDS
 from tests.chaos.victim import Verdict
@@ -22,6 +24,10 @@ SUBSET = (
     "waiting_process_killed",
     "two_invocations",
     "stale_lock",
+    "end_record_damaged",
+    "job_record_damaged",
+    "results_copied",
+    "waiting_process+rank_killed",
 )
 
 
@@ -32,6 +38,21 @@ def test_nothing_is_lost_doubled_or_unexplained_after_a_fault(slurm_cluster, tmp
     injections = laboratory.round(kinds, "h200", seed=1, first=0)
     assert [each.kind for each in injections] == list(SUBSET)
     assert {each.kind: each.wrong for each in injections if not each.right} == {}
+
+
+def test_costly_kinds_come_in_every_third_turn_and_the_others_in_each():
+    kinds = [KINDS[name] for name in ("rank_killed", "node_lost", "scancel", "two_snakemakes")]
+    names = [kind.name for kind in itertools.islice(_turns(kinds), 10)]
+    cheap, all_of_them = ["rank_killed", "scancel"], [kind.name for kind in kinds]
+    assert names == [*all_of_them, *cheap, *cheap, "rank_killed", "node_lost"]
+
+
+def test_a_fault_under_a_condition_must_end_as_the_fault_alone():
+    mixed, alone = KINDS["wrappers_slow+scancel"], KINDS["scancel"]
+    assert mixed.endings == alone.endings
+    assert mixed.inject is not alone.inject
+    assert len([kind for kind in KINDS.values() if "+" in kind.name]) >= 20
+    assert len(KINDS) >= 80
 
 
 def test_an_outcome_explains_a_fault_only_where_its_cause_says_so():

@@ -18,6 +18,8 @@ from workflow_lib.records import JobRecord, OutcomeRecord, RecordError, RunPaths
 
 #: how long anything may take that has to come, in seconds
 PATIENCE_S = 240.0
+#: how often Slurm is asked by what waits for it here, in seconds
+ASK_EVERY_S = 1.0
 #: rows in a file of steps (a header among them) that say: ranks are held, or well under way
 _UNDER_WAY = {False: 4, True: 8}
 
@@ -49,6 +51,12 @@ class Victim:
     measured: dict[str, bytes] = field(default_factory=dict)
     #: what was done, beyond the kind's name
     details: list[str] = field(default_factory=list)
+    #: what it is waited for with: variables, a umask, and a program that becomes the process
+    variables: dict[str, str] = field(default_factory=dict)
+    umask: int = -1
+    before: tuple[str, ...] = ()
+    #: files that were damaged on purpose, wherever they are kept: path below the run's directory
+    damaged: set[str] = field(default_factory=set)
     #: to be done once the verdict is there: repairs, and faults that come after it
     afterwards: list[Callable[[], None]] = field(default_factory=list)
 
@@ -67,9 +75,10 @@ class Victim:
         command = [sys.executable, "-m", "workflow_lib.launch", "run", str(self.paths.directory)]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [*command, "--scheduler", "slurm"],
+                [*self.before, *command, "--scheduler", "slurm"],
                 cwd=self.site.directory,
-                env=self.site.environment | variables,
+                env=dict(self.site.environment) | self.variables | variables,
+                umask=self.umask,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -94,7 +103,13 @@ class Victim:
         if what:
             self.details.append(what)
 
-    def until(self, condition: Callable[[], bool], what: str, limit_s: float = PATIENCE_S) -> None:
+    def until(
+        self,
+        condition: Callable[[], bool],
+        what: str,
+        limit_s: float = PATIENCE_S,
+        every_s: float = 0.2,
+    ) -> None:
         """Wait. Raises Stuck."""
         deadline = time.monotonic() + limit_s
         for _ in itertools.count():
@@ -102,7 +117,7 @@ class Victim:
                 return
             if time.monotonic() > deadline:
                 raise Stuck(f"{self.paths.directory}: {what} did not come in {limit_s:.0f} s")
-            time.sleep(0.1)
+            time.sleep(every_s)
 
     def job(self) -> str:
         """The id of its job, once that is on record."""
@@ -184,4 +199,18 @@ class Victim:
             return []
         lines = self.site.submissions.read_text().splitlines()
         script = str(self.paths.script)
-        return [line.split()[0] for line in lines if script in line.split()]
+        return [line.split("\t")[0] for line in lines if script in line.split("\t")]
+
+    def until_said(self, words: str, limit_s: float = PATIENCE_S) -> None:
+        """Wait until a waiting process has said that. Raises Stuck."""
+
+        def is_said() -> bool:
+            return words in self.log.read_text(errors="replace")
+
+        self.until(is_said, f"the words {words!r} in {self.log}", limit_s)
+
+    def leave_alone(self) -> None:
+        """End whoever waits for it, as a crash would."""
+        for process in self.waiting:
+            process.kill()
+            process.wait()

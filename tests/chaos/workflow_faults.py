@@ -6,19 +6,22 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos import processes
-from tests.chaos.site import Site
-from tests.chaos.victim import PATIENCE_S, Victim
+from tests.chaos.site import SWEEP, Site
+from tests.chaos.victim import ASK_EVERY_S, PATIENCE_S, Victim
 
 
-def snakemake_killed(victims: list[Victim]) -> None:
+def snakemake_killed(victims: list[Victim], meanwhile: Callable[[], None] = lambda: None) -> None:
     """Snakemake alone, with which every wait ends; jobs go on."""
     process = _all_train(victims)
     process.kill()
     process.wait()
+    meanwhile()
     _release(victims)
     _again(victims[0].site)
 
@@ -46,9 +49,9 @@ def two_snakemakes(victims: list[Victim]) -> None:
     """The same command twice, without Snakemake's own lock, as from two checkouts."""
     site = victims[0].site
     _release(victims)
-    first = _start(site, "--nolock", "--until", "run")
+    first = start_snakemake(site, "--nolock", "--until", "run")
     time.sleep(victims[0].random.uniform(0, 3))
-    second = _start(site, "--nolock", "--until", "run")
+    second = start_snakemake(site, "--nolock", "--until", "run")
     for victim in victims:
         victim.until(victim.paths.job.exists, "job.json")
         victim.note()
@@ -72,12 +75,28 @@ def interrupt(victims: list[Victim]) -> None:
         ):
             raise AssertionError(f"Ctrl-C: nothing says that job {job} is cancelled")
     for victim in victims:
-        victim.until(victim.is_over, "the end of the cancelled job", 60)
+        victim.until(victim.is_over, "the end of the cancelled job", 60, ASK_EVERY_S)
     _release(victims)
 
 
+def arrays_forbidden(victims: list[Victim]) -> None:
+    """The site takes no job arrays (MaxArraySize=0): a sentence says so, and a job a run goes."""
+    site = victims[0].site
+    for victim in victims:
+        victim.note()
+    _release(victims)
+    arguments = ["--config", str(site.directory / "config"), "--results", str(site.results)]
+    command = [sys.executable, "-m", "workflow_lib.launch", "array", *arguments]
+    done = site.run([*command, "--sweep", f"{SWEEP}-{site.platform}", "--at-once", "2"])
+    if done.code == 0 or "This site takes no job array" not in done.said:
+        raise AssertionError(f"an array was not refused in a sentence: {done.said[-500:]}")
+    if any(victim.jobs() for victim in victims):
+        raise AssertionError("an array was submitted")
+    start_snakemake(site, "--until", "run").wait(PATIENCE_S)
+
+
 def _all_train(victims: list[Victim]) -> subprocess.Popen[bytes]:
-    process = _start(victims[0].site)
+    process = start_snakemake(victims[0].site)
     for victim in victims:
         victim.train()
     for victim in victims:
@@ -89,7 +108,8 @@ def _output(site: Site) -> Path:
     return site.directory / "snakemake.log"
 
 
-def _start(site: Site, *options: str) -> subprocess.Popen[bytes]:
+def start_snakemake(site: Site, *options: str) -> subprocess.Popen[bytes]:
+    """Start the command that completes the sweep, or with ``--until`` a part of it."""
     with _output(site).open("ab") as log:
         return subprocess.Popen(
             site.snakemake(*options),
@@ -122,7 +142,7 @@ def _group(pid: int) -> int | None:
 def _again(site: Site) -> None:
     """The same command, as the documentation says: unlock first where Snakemake asks for it."""
     site.run(site.snakemake("--unlock"))
-    again = _start(site, "--until", "run")
+    again = start_snakemake(site, "--until", "run")
     again.wait(240)
 
 

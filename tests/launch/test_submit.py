@@ -331,6 +331,18 @@ def test_a_job_that_ends_while_it_is_waited_for_is_not_run_again(paths, use):
     assert scheduler.submitted == []
 
 
+def test_an_end_record_that_was_damaged_while_nobody_waited_is_an_earlier_attempt(paths, use):
+    records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
+    runs.end(paths, job_id="6")
+    paths.ended.write_bytes(paths.ended.read_bytes()[:40])
+    scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.COMPLETED
+    assert len(scheduler.submitted) == 1
+    earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
+    assert earlier.outcome == Outcome.ERROR
+    assert f"not readable: {paths.ended}: not readable as JSON" in earlier.cause
+
+
 # --------------------------------------------------------------------------- nothing runs twice
 
 
@@ -358,6 +370,26 @@ def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, 
     known = records.read_record(interrupted.job, JobRecord)
     assert (known.job_id, known.submitted_by) == ("41", "somebody")
     assert "triptych-0a1b2c3d-1-00ff00ff is job 41" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damaged", ["", '{"job_id": "4'])
+def test_a_job_whose_record_was_damaged_is_found_by_its_name(interrupted, use, capsys, damaged):
+    interrupted.job.write_text(damaged)
+    scheduler = use(Fake(states=("RUNNING",)))
+    scheduler.found = ["41"]
+    threading.Timer(0.5, runs.complete, [interrupted, "41"]).start()
+    assert run_to_end.run_to_end(interrupted.directory, "slurm").job_id == "41"
+    assert scheduler.submitted == []
+    assert records.read_record(interrupted.job, JobRecord).job_id == "41"
+    assert "looking for the job by its name" in capsys.readouterr().err
+
+
+def test_where_nothing_names_the_job_the_message_says_what_to_do(paths, use):
+    paths.job.write_text("")
+    scheduler = use(Fake())
+    with pytest.raises(records.RecordError, match=f"no job of the run is left, delete {paths.job}"):
+        run_to_end.run_to_end(paths.directory, "slurm")
+    assert scheduler.submitted == []
 
 
 def test_a_run_is_submitted_anew_once_it_is_certain_that_no_job_was(interrupted, use):

@@ -351,10 +351,12 @@ class Cluster:
             # A GPU must be a character device; Slurm only ever looks at its number.
             (self.directory / "dev" / f"gpu{index}").symlink_to("/dev/null")
         (self.directory / "gres.conf").write_text(gres)
+        hidden = (self._settings or {}).get("PrivateData", "")  # it has a file of its own
         database = self.directory / "slurmdbd.conf"
         database.touch(mode=0o600)  # slurmdbd refuses a file that others can read
         database.write_text(
             SLURMDBD_CONF.format(directory=self.directory, database_port=DATABASE_PORT)
+            + f"PrivateData={hidden}\n" * bool(hidden)
         )
         key = self.directory / "munge.key"
         key.touch(mode=0o600)

@@ -57,7 +57,6 @@ class Site:
             env=dict(self.environment),
             capture_output=True,
             text=True,
-            timeout=280,
             check=False,
         )
 

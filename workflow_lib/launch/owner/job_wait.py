@@ -66,14 +66,14 @@ class JobWait:
     def wait(self) -> JobState | None:
         """Returns what the scheduler last said of the job.
 
-        Raises NotYetError, interruption.InterruptedRunError, SubmissionError where the job is
-        another user's and hidden, and records.RecordError where the end record cannot be read.
+        Raises NotYetError, interruption.InterruptedRunError, and SubmissionError where the job is
+        another user's and hidden.
         """
         while True:
             state = self._wait_once()
             if not self._paths.ended.exists() or self._scheduler.is_over(state):
                 return state
-            if records.read_record(self._paths.ended, EndedRecord).failed_stage is None:
+            if _ended_well(self._paths.ended):
                 # It did all that it had to do: what the scheduler calls that changes nothing.
                 return None
             written = _end_record_at(self._paths.ended)
@@ -189,6 +189,14 @@ class JobWait:
         interruption.pause(seconds, self._interruptions)
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise NotYetError(f"job {self.job.job_id} has not ended")
+
+
+def _ended_well(ended: Path) -> bool:
+    """Whether the job says that it did all that it had to do; one that is damaged does not."""
+    try:
+        return records.read_record(ended, EndedRecord).failed_stage is None
+    except records.RecordError:
+        return False
 
 
 def _end_record_at(ended: Path) -> int | None:

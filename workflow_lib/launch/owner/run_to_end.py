@@ -70,7 +70,7 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     paths = run.paths
     if paths.failure.exists():
         attempts.set_aside(paths)
-    job = records.read_if_there(paths.job, JobRecord)
+    job = _known_job(paths)
     had_ended = paths.ended.exists()
     was_submitted_before = job is not None
     if job is not None:
@@ -83,6 +83,23 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     ended = record_outcome(run, wait)
     # One that left no end record, on a full file system for instance, is told by the scheduler.
     return ended, had_ended or (was_submitted_before and wait is not None and wait.was_over)
+
+
+def _known_job(paths: RunPaths) -> JobRecord | None:
+    """The job that owns the run. Where its record is damaged, the job is found again by the name
+    that was written before it was submitted. Raises RecordError where there is none.
+    """
+    try:
+        return records.read_if_there(paths.job, JobRecord)
+    except records.RecordError as error:
+        if not paths.submission.exists():
+            raise records.RecordError(
+                f"{error}. Which job it names is not known: once no job of the run is left, delete "
+                f"{paths.job}"
+            ) from None
+        say(f"{error}; looking for the job by its name")
+        paths.job.unlink()
+        return None
 
 
 def _written_at(path: Path) -> int | None:

@@ -1,0 +1,67 @@
+"""Another Debian's Slurm beside the machine's: its root is whole or absent, and stays as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.slurm import debian
+
+
+@pytest.fixture
+def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where roots lie, and nothing on the path but what a test puts there."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    monkeypatch.setattr(debian, "ROOTS", tmp_path / "roots")
+    monkeypatch.setattr(debian.shutil, "which", lambda name, path: str(tools / name))
+    return tmp_path / "roots"
+
+
+def _tool(roots: Path, name: str, text: str) -> None:
+    path = roots.parent / "tools" / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_a_root_that_cannot_be_made_leaves_its_log_and_nothing_else(roots: Path) -> None:
+    _tool(roots, "debootstrap", 'mkdir "$3/usr"; echo "E: no such suite" >&2; exit 1')
+    with pytest.raises(debian.RootError, match=f"see {roots}/trixie.log"):
+        debian.install("24.11")
+    assert [path.name for path in roots.iterdir()] == ["trixie.log"]
+    assert (roots / "trixie.log").read_text() == "E: no such suite\n"
+
+
+def test_without_debootstrap_the_message_says_what_to_install(
+    roots: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debian.shutil, "which", lambda name, path: None)
+    with pytest.raises(debian.RootError, match="apt-get install debootstrap"):
+        debian.install("24.11")
+    assert not roots.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not (debian.ROOTS / debian.RELEASES["24.11"]).exists(),
+    reason="needs root and the root of `make test-slurm SLURM=24.11`",
+)
+def test_the_command_sees_the_other_slurm_and_what_it_writes_is_gone() -> None:
+    script = "/usr/sbin/slurmctld -V; cd /; echo seen >/etc/marker; cat /etc/marker; exit 7"
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.slurm.debian", "24.11", "--", "bash", "-c", script],
+        cwd=debian.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.splitlines()[1:] == ["seen"]
+    assert done.stdout.startswith("slurm-wlm 24.11.")
+    assert not (debian.ROOTS / debian.RELEASES["24.11"] / "etc" / "marker").exists()
+    assert not Path("/etc/marker").exists()
+    assert not list(debian.ROOTS.glob(".run-*/changes/etc/marker"))
