@@ -16,7 +16,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild evidence compare profiles test test-all lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -77,6 +77,13 @@ compare: $(VENV)/.installed-analysis ## sweeps A and B side by side: ratios, int
 	@$(BIN)/python -m workflow_lib.comparison \
 	  "$(if $(findstring /,$(A)),$(A),results/sweeps/$(A))" "$(if $(findstring /,$(B)),$(B),results/sweeps/$(B))" \
 	  --output "$(or $(OUTPUT),results/comparisons/$(notdir $(A))_vs_$(notdir $(B)))"
+
+# Without SWEEPS, what this repository's evidence says.
+claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS, or by the evidence
+	@test -n "$(SWEEPS)" || test -d rebuilt/evidence || $(BIN)/python -m docs.evidence
+	@$(BIN)/python -m workflow_lib.claims \
+	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),$(if $(findstring /,$(sweep)),$(sweep),results/sweeps/$(sweep))),rebuilt/evidence/*/results/sweeps/*) \
+	  --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
 
 profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(PYTHON) profiles/register.py
