@@ -31,15 +31,16 @@ _SHOWN = (
     "mfu_causal",
 )
 _CONTRASTED = ("tokens_per_s_per_gpu", "power_per_gpu_mean_w", "tokens_per_j", "temperature_mean_c")
+ABOUT_LAYOUTS = "Temperature, power, clock, efficiency and throughput"
 #: figures of the sweeps: the stem, and what it shows
 _FIGURES = {
-    LAYOUTS: ("parallelism-llama3-8b", "Temperature, power, clock, efficiency and throughput"),
+    LAYOUTS: ("parallelism-llama3-8b", ABOUT_LAYOUTS),
     OVERLAP: ("optimisation-h200x2-llama3-8b", "The same cells without and with overlap"),
 }
 
 
 def files(rebuilt: Path) -> dict[Path, str]:
-    """Every file of docs/results, from the rebuilt archives: its path and its text."""
+    """The page of layouts and its figures, from the rebuilt archives: each path and its text."""
     found = {
         DIRECTORY / "images" / f"{sweep}.svg": (
             _directory(rebuilt, sweep) / "figures" / f"{stem}.svg"

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import csv
 import itertools
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from docs import evidence, findings
+from docs import evidence, findings, verdicts
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import RUNS
 
@@ -62,13 +63,20 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(evidence, "CHECKOUT", tmp_path)
     monkeypatch.setattr(findings, "DIRECTORY", tmp_path)
     monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
-    for path, text in findings.files(rebuilt).items():
+    monkeypatch.setattr(verdicts, "PAGE", tmp_path / "claims.md")
+    # README.md has its findings between two lines of its own, and the rest by hand.
+    monkeypatch.setattr(verdicts, "README", tmp_path / "README.md")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for path, text in evidence.pages(rebuilt).items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert evidence.stale(rebuilt) == []
     findings.PAGE.write_text("10,120 tokens/s, typed by hand", encoding="utf-8")
     (tmp_path / "old.md").write_text("of another sweep", encoding="utf-8")
     assert evidence.stale(rebuilt) == ["old.md", "page.md"]
+    text = verdicts.README.read_text(encoding="utf-8")
+    verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
+    assert "README.md" in evidence.stale(rebuilt)
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

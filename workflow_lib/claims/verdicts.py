@@ -45,7 +45,7 @@ _SLOWDOWN = Measure("slowdown", "", "what sampling costs", "Slowdown", ("%", 100
 
 def of_contrast(test: ClaimTest, row: Mapping[str, Any]) -> tuple[Verdict, str]:
     """The verdict of a contrast, and the sentence that says why."""
-    claimed = f"claimed: {range_in_words(test, row.get('contrast'))}"
+    claimed = f"claimed: {range_in_words(test)}"
     if not row.get("has_values"):
         return NOT_TESTABLE, row["in_words"]
     if row["simulated"] and measure_of(test).sensor:
@@ -102,20 +102,16 @@ def kind_of(test: ClaimTest) -> str:
     return measure.contrast.kind if test.first and measure.contrast else VALUE
 
 
-def range_in_words(test: ClaimTest, kind: str | None = None) -> str:
+def range_in_words(test: ClaimTest) -> str:
     """The range that a test claims: "above +200 %"."""
-    measure, kind = measure_of(test), kind or kind_of(test)
-    above, below = (
-        None if end is None else _number(measure, kind, end) for end in (test.above, test.below)
-    )
+    above, below = (None if end is None else amount(test, end) for end in (test.above, test.below))
     if above is not None and below is not None:
         return f"between {above} and {below}"
     return f"below {below}" if above is None else f"above {above}"
 
 
 def _interval_in_words(test: ClaimTest, row: Mapping[str, Any]) -> str:
-    measure, kind = measure_of(test), row["contrast"]
-    ends = (_number(measure, kind, row[end]) for end in ("wide_low", "wide_high"))
+    ends = (amount(test, row[end]) for end in ("wide_low", "wide_high"))
     about = f"coverage {100 * row['coverage']:g} %; {row['assumes']}"
     return f"{_subject(test)}: {' to '.join(ends)} ({about})"
 
@@ -130,8 +126,9 @@ def _subject(test: ClaimTest) -> str:
     return heading
 
 
-def _number(measure: Measure, kind: str, value: float) -> str:
-    """A contrast as people read it: ratios as a percentage with a sign."""
+def amount(test: ClaimTest, value: float) -> str:
+    """A contrast of a test as people read it: ratios as a percentage with a sign."""
+    measure, kind = measure_of(test), kind_of(test)
     scaled, unit = 100 * (value - 1), "%"
     if kind != RATIO:
         scaled, unit = measure.factor * value, measure.people_unit
