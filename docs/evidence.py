@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import findings, verdicts
+from docs import findings, sweeps, verdicts
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
 
@@ -65,6 +65,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
     judged = verdicts.rows_of(rebuilt)
     return {
         **findings.files(rebuilt),
+        **sweeps.files(rebuilt),
         verdicts.PAGE: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }

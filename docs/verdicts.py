@@ -27,7 +27,7 @@ _NOTICE = (
 _BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "<!-- /findings -->"
 #: our own claims that the README tells of, of one test each
 _TOLD = ("T4", "T5")
-#: pages of docs/results that have a page's sweeps
+#: the pages of sweeps that have none of their own name
 _PAGES = {findings.LAYOUTS: findings.PAGE.name, findings.OVERLAP: findings.PAGE.name}
 
 
@@ -42,7 +42,7 @@ def claims_page(rows: Sequence[Row]) -> str:
     """The ledger, with links to the pages of the sweeps that show the cells."""
 
     def link(sweep: str, cell: str) -> str:
-        return _PAGES.get(sweep, "../../evidence/README.md")
+        return _PAGES.get(sweep, f"{sweep}.md")
 
     return page.markdown(load_ledger(LEDGER), rows, link, _NOTICE)
 

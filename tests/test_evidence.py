@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import evidence, findings, verdicts
+from docs import evidence, findings, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import RUNS
 
@@ -77,6 +77,28 @@ def test_pages_say_what_the_tables_hold(
     text = verdicts.README.read_text(encoding="utf-8")
     verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
     assert "README.md" in evidence.stale(rebuilt)
+
+
+def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> None:
+    directory = rebuilt / SWEEPS[1] / "results" / "sweeps" / SWEEPS[1]
+    made = sweeps.of_sweep(directory)
+    page, *images = made
+    assert page == findings.DIRECTORY / f"{SWEEPS[1]}.md"
+    assert all(image.name in made[page] for image in images)
+    text = made[page]
+    assert (
+        text.splitlines()[2]
+        == "# What overlap gains Llama 3 8B on two GPUs, off and on in the same blocks"
+    )
+    # The same contrasts as those of the page by hand: of overlap, since all else differs in more.
+    by_hand = findings.page(rebuilt)
+    contrasts = [
+        line for line in text.splitlines() if line.startswith("| `tp2 sp overlap` | `tp2 sp` |")
+    ]
+    assert len(contrasts) == 4
+    assert all(line in by_hand for line in contrasts)
+    assert "| `pp2` | 9,003 (9,002–9,003) |" in text
+    assert "run 2 of `pp2 overlap`" in text
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
