@@ -72,7 +72,8 @@ def test_pages_say_what_the_tables_hold(
         path.write_text(text, encoding="utf-8")
     assert evidence.stale(rebuilt) == []
     findings.PAGE.write_text("10,120 tokens/s, typed by hand", encoding="utf-8")
-    (tmp_path / "old.md").write_text("of another sweep", encoding="utf-8")
+    (tmp_path / "old.md").write_text("<!-- Made by … --> of another sweep", encoding="utf-8")
+    (tmp_path / "written.md").write_text("by hand, without an archive", encoding="utf-8")
     assert evidence.stale(rebuilt) == ["old.md", "page.md"]
     text = verdicts.README.read_text(encoding="utf-8")
     verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
