@@ -430,7 +430,7 @@ def test_the_peaks_of_links_are_a_gpus_in_its_node_and_a_nodes_between_nodes(swe
     assert sweeps["demo"].cells[0].cell.hardware.inter_node_bytes_per_s is None
 
 
-def test_rates_that_take_turns_are_the_cells(cell_of_protocol):
+def test_rates_that_alternate_are_the_cells(cell_of_protocol):
     planned = cell_of_protocol("  interleaved_rates_hz: [0, 1, 50]\n  block_s: 10\n")
     telemetry = planned.cell.telemetry
     assert (telemetry.interleaved_rates_hz, telemetry.block_s) == ((0, 1, 50), 10)

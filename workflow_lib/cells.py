@@ -25,8 +25,7 @@ from workflow_lib.config import (
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records import Cell, Degrees, Model, Training, bounds
 from workflow_lib.records.axes import as_before, fields
-from workflow_lib.records.cell_axes import AXES
-from workflow_lib.records.formats import CELL_FORMAT
+from workflow_lib.records.cell_axes import AXES, CELL_FORMAT
 from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 

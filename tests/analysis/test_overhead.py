@@ -1,4 +1,4 @@
-"""What sampling costs, on runs whose answer was made by hand: rates that take turns of 10 s."""
+"""What sampling costs, on runs whose answer was made by hand: rates alternate in blocks of 10 s."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BLOCK_S = 10.0
 RATES = (0.0, 50.0, 10.0, 0.0, 10.0, 50.0)
 
 
-def turns(rounds: int) -> list[float]:
+def alternating(rounds: int) -> list[float]:
     """The rate of each block: 0, 50, 10, 0, 10, 50 Hz, and so on."""
     return [*RATES * rounds, 0.0]
 
@@ -43,7 +43,7 @@ def write_run(
     nodes: tuple[str, ...] = ("node1",),
     late_s: float = 0.0,
 ) -> RunPaths:
-    """A run of one rank a node that is measured while ``rates`` take their turns.
+    """A run of one rank a node that is measured while ``rates`` alternate.
 
     ``step_s`` gives a step's time from the rate and number of the block that it begins in. The last
     node's blocks begin ``late_s`` after the others'.
@@ -118,7 +118,7 @@ def one_percent_at_50_hz(rate: float, block: int) -> float:
 
 
 def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path: Path) -> None:
-    rows, run = reduced(write_run(tmp_path / "run1", turns(5), one_percent_at_50_hz))
+    rows, run = reduced(write_run(tmp_path / "run1", alternating(5), one_percent_at_50_hz))
     assert rows[50]["slowdown"] == pytest.approx(0.01)
     assert rows[50]["slowdown_low"] == pytest.approx(0.01)
     assert rows[50]["slowdown_high"] == pytest.approx(0.01)
@@ -134,11 +134,11 @@ def test_a_slowdown_of_exactly_one_percent_is_found(tmp_path: Path) -> None:
 
 
 def test_such_a_run_has_no_energy_and_says_why(tmp_path: Path) -> None:
-    _, run = reduced(write_run(tmp_path / "run1", turns(1), one_percent_at_50_hz))
+    _, run = reduced(write_run(tmp_path / "run1", alternating(1), one_percent_at_50_hz))
     reasons = json.loads(run["missing_reasons"])
     for name in ("energy_j", "power_mean_w", "temperature_mean_c", "steady", "sampler_cpu_share"):
         assert run[name] is None
-        assert reasons[name] == "telemetry took turns at several rates"
+        assert reasons[name] == "the sampler's rate alternated"
     assert run["step_time_drift"] is not None
 
 
@@ -148,7 +148,7 @@ def test_slow_drift_is_in_both_blocks_of_a_pair(tmp_path: Path) -> None:
     def drifting(rate: float, block: int) -> float:
         return (1.01 if rate == 50 else 1.0) * 1.002**block
 
-    rows, _ = reduced(write_run(tmp_path / "run1", turns(5), drifting))
+    rows, _ = reduced(write_run(tmp_path / "run1", alternating(5), drifting))
     assert rows[50]["slowdown"] == pytest.approx(0.01, abs=3e-4)
     assert rows[10]["slowdown"] == pytest.approx(0, abs=3e-4)
     assert rows[50]["slowdown_low"] < 0.01 < rows[50]["slowdown_high"]
@@ -168,7 +168,7 @@ def test_two_blocks_that_are_equally_near_are_averaged(tmp_path: Path) -> None:
 
 
 def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
-    rows, _ = reduced(write_run(tmp_path / "run1", turns(2), one_percent_at_50_hz))
+    rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), one_percent_at_50_hz))
     row = rows[50]
     assert row["achieved_rate_hz"] == pytest.approx(45)
     # Of 500 ticks that were due in a block 50 were missed and 3 late.
@@ -182,7 +182,7 @@ def test_what_the_sampler_did_and_took(tmp_path: Path) -> None:
 
 
 def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> None:
-    rates = turns(2)
+    rates = alternating(2)
     one, _ = reduced(write_run(tmp_path / "run1", rates, lambda rate, block: 1.0))
     paths = write_run(tmp_path / "run2", rates, lambda rate, block: 1.0, ("a", "b"), late_s=0.5)
     two, _ = reduced(paths)
@@ -195,7 +195,7 @@ def test_only_steps_that_all_nodes_spend_at_one_rate_count(tmp_path: Path) -> No
 
 
 def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path: Path) -> None:
-    paths = write_run(tmp_path / "run1", turns(1), lambda rate, block: 1.0, ("a", "b"))
+    paths = write_run(tmp_path / "run1", alternating(1), lambda rate, block: 1.0, ("a", "b"))
     text = paths.sampler_blocks("b").read_text(encoding="utf-8")
     paths.sampler_blocks("b").write_text(text.replace(",50.0,", ",10.0,"), encoding="utf-8")
     with pytest.raises(RecordError, match="nodes sampled at 10 Hz, 50 Hz; expected one"):
@@ -203,12 +203,12 @@ def test_nodes_that_disagree_about_a_rate_are_an_error(tmp_path: Path) -> None:
 
 
 def test_steps_longer_than_a_block_compare_nothing(tmp_path: Path) -> None:
-    rows, _ = reduced(write_run(tmp_path / "run1", turns(2), lambda rate, block: 15.0))
+    rows, _ = reduced(write_run(tmp_path / "run1", alternating(2), lambda rate, block: 15.0))
     assert rows[50]["blocks"] == 0
     reasons = json.loads(rows[50]["missing_reasons"])
     assert reasons["slowdown"] == (
-        "no measured step lies wholly within a turn of 50 Hz: use more measured_steps or, where a "
-        "step takes longer than a turn, a longer block_s"
+        "no measured step lies wholly within a block of 50 Hz: use more measured_steps or, where a "
+        "step takes longer than a block, a longer block_s"
     )
 
 

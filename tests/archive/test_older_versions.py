@@ -16,7 +16,8 @@ from workflow_lib.archive import pack as packing
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.rebuild import Rebuilt, rebuild
 from workflow_lib.records import Cell, RecordError, SweepPaths, read_record, write_json
-from workflow_lib.records.formats import ARCHIVE_FORMAT, CELL_FORMAT
+from workflow_lib.records.cell_axes import CELL_FORMAT
+from workflow_lib.records.formats import ARCHIVE_FORMAT
 
 #: the demo as version 0.1 ran and packed it, on a CPU with simulated GPUs
 ARCHIVE = Path(__file__).parent / "data" / "demo-0.1.zip"
@@ -69,7 +70,7 @@ def test_nothing_of_the_archive_is_left_out(rebuilt: tuple[Rebuilt, SweepPaths])
 def test_a_record_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cell.json"
     write_json(path, {"format": CELL_FORMAT + 1, "new": "unknown"})
-    with pytest.raises(RecordError, match=r"cell.json: it was written in format 4 by a newer"):
+    with pytest.raises(RecordError, match=r"cell.json: it was written in format 5 by a newer"):
         read_record(path, Cell)
     write_json(path, {"format": "two"})
     with pytest.raises(RecordError, match=r"its format is 'two', expected a whole number"):

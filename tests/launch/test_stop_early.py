@@ -85,7 +85,7 @@ def test_a_node_that_leaves_no_samples_for_a_minute_stops_the_run(paths):
     assert f"no sample of {runs.NODE} came for 60 s" in stop.cause
 
 
-def test_where_rates_take_turns_a_block_without_samples_is_no_loss(paths):
+def test_where_rates_alternate_a_block_without_samples_is_no_loss(paths):
     cell = records.read_record(paths.cell, Cell)
     telemetry = dataclasses.replace(cell.telemetry, interleaved_rates_hz=(0.0, 10.0), block_s=30.0)
     records.write_json(paths.cell, dataclasses.replace(cell, telemetry=telemetry))

@@ -73,6 +73,35 @@ def test_the_parallelism_figure_names_cells_quantities_and_units(tmp_path: Path)
     assert "peak reading" in lines
 
 
+def test_peaks_of_unlike_sensors_have_their_own_markers_and_their_names(tmp_path: Path) -> None:
+    samples = {"power_peak_w": 929.0, "power_peak_sensor": "driver's samples, 20 ms apart"}
+    readings = {"power_peak_w": 703.0, "power_peak_sensor": "readings, each the mean of 1 s"}
+    alike = write_sweep(
+        tmp_path / "alike", [Planned("tp1", measures=samples), Planned("tp2", measures=samples)]
+    )
+    unlike = write_sweep(
+        tmp_path / "unlike", [Planned("tp1", measures=samples), Planned("tp2", measures=readings)]
+    )
+
+    one, two = (figures(read_tables(each))[0] for each in (alike, unlike))
+
+    assert "(driver's samples, 20 ms apart). " in one.caption
+    told = (
+        "(triangles: driver's samples, 20 ms apart; "
+        "inverted triangles: readings, each the mean of 1 s); "
+        "peaks of unlike sensors are not comparable"
+    )
+    assert told in two.caption
+    with style.styled("peaks"):
+        power = two.draw().axes[1]
+    peaks = {
+        line.get_marker(): list(line.get_ydata())
+        for line in power.lines
+        if line.get_marker() in ("^", "v")
+    }
+    assert peaks == {"^": [929.0], "v": [703.0]}
+
+
 def test_a_cell_without_a_result_is_labelled_with_its_fate(tmp_path: Path) -> None:
     text = draw(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Rates that take turns: their order, and a sampler whose rate does."""
+"""Rates that alternate: their order, and a sampler whose rate does."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from workflow_lib.telemetry.source import TelemetryError
 Start = Callable[..., subprocess.Popen[str]]
 
 RATES_HZ = (0.0, 1.0, 10.0, 50.0)
-TURNS = records.Telemetry("simulated", 10.0, 0.0, RATES_HZ, block_s=5.0)
+ALTERNATING = records.Telemetry("simulated", 10.0, 0.0, RATES_HZ, block_s=5.0)
 #: some day of 2026
 FIRST_BLOCK = 355_000_000 * 4
 
 
 def test_every_round_has_each_rate_once() -> None:
     for first in range(FIRST_BLOCK, FIRST_BLOCK + 400, 4):
-        rates_hz = [rate_of_block(TURNS, 7, block) for block in range(first, first + 4)]
+        rates_hz = [rate_of_block(ALTERNATING, 7, block) for block in range(first, first + 4)]
         assert sorted(rates_hz) == [0, 1, 10, 50]
 
 
 def test_rounds_have_orders_of_their_own() -> None:
     # Of 24 orders, 240 rounds have each ten times on average: every rate is in every place, and
     # comes after every other, so that no drift of training favours one.
-    rates_hz = [rate_of_block(TURNS, 7, FIRST_BLOCK + place) for place in range(960)]
+    rates_hz = [rate_of_block(ALTERNATING, 7, FIRST_BLOCK + place) for place in range(960)]
     orders = Counter(tuple(rates_hz[first : first + 4]) for first in range(0, 960, 4))
     assert len(orders) == 24
     followers = Counter(itertools.pairwise(rates_hz))
@@ -44,7 +44,7 @@ def test_rounds_have_orders_of_their_own() -> None:
 
 def test_the_order_is_of_the_seed_alone() -> None:
     def rates_hz(seed: int) -> list[float]:
-        return [rate_of_block(TURNS, seed, FIRST_BLOCK + place) for place in range(40)]
+        return [rate_of_block(ALTERNATING, seed, FIRST_BLOCK + place) for place in range(40)]
 
     assert rates_hz(7) == rates_hz(7)
     assert rates_hz(7) != rates_hz(8)
@@ -55,9 +55,9 @@ def test_the_order_is_of_the_seed_alone() -> None:
 
 def test_a_block_is_a_span_of_the_wall_clock() -> None:
     for unix_time_s in (5000.0, 5004.999):
-        block = block_at(TURNS, 7, unix_time_s)
+        block = block_at(ALTERNATING, 7, unix_time_s)
         assert (block.begin_unix_s, block.end_unix_s) == (5000.0, 5005.0)
-        assert block.rate_hz == rate_of_block(TURNS, 7, 1000)
+        assert block.rate_hz == rate_of_block(ALTERNATING, 7, 1000)
     assert block.holds(5000.0)
     assert not block.holds(5005.0)
     # The clock was set back.
@@ -74,25 +74,25 @@ def test_without_turns_there_is_one_block_for_ever() -> None:
 @pytest.mark.parametrize("rate_hz", [0.0, -1.0, 50.1, 1000.0, float("nan"), float("inf")])
 def test_rates_that_no_sampler_can_have_are_refused(rate_hz: float) -> None:
     with pytest.raises(TelemetryError, match=r"sample_rate_hz is .*, but must be above 0 and"):
-        check_rates(dataclasses.replace(TURNS, sample_rate_hz=rate_hz))
+        check_rates(dataclasses.replace(ALTERNATING, sample_rate_hz=rate_hz))
     if rate_hz != 0:
         with pytest.raises(TelemetryError, match=r"interleaved_rates_hz has .*, but rates are"):
-            check_rates(dataclasses.replace(TURNS, interleaved_rates_hz=(0.0, rate_hz)))
+            check_rates(dataclasses.replace(ALTERNATING, interleaved_rates_hz=(0.0, rate_hz)))
 
 
 @pytest.mark.parametrize("block_s", [0.0, 0.5, -5.0, float("nan"), float("inf")])
 def test_turns_need_a_length(block_s: float) -> None:
     with pytest.raises(TelemetryError, match=r"block_s is .*, but .* at least 1 s"):
-        check_rates(dataclasses.replace(TURNS, block_s=block_s))
+        check_rates(dataclasses.replace(ALTERNATING, block_s=block_s))
 
 
 def test_rates_within_bounds_are_taken() -> None:
-    check_rates(TURNS)
+    check_rates(ALTERNATING)
     check_rates(records.Telemetry("simulated", 0.05, 0.0))
     check_rates(records.Telemetry("simulated", 50.0, 0.0))
 
 
-def test_a_samplers_rate_takes_turns(tmp_path: Path, sampler: Start) -> None:
+def test_a_samplers_rate_alternates(tmp_path: Path, sampler: Start) -> None:
     paths = records.RunPaths(tmp_path)
     cell = make_cell(interleaved_rates_hz=(0.0, 20.0), block_s=1.0)
     process = sampler(tmp_path, cell)

@@ -520,7 +520,7 @@ def write_blocks(paths: records.RunPaths, *edges: tuple[float, float]) -> None:
     paths.sampler_blocks(NODE).write_text(csv(records.SAMPLER_BLOCKS, rows), encoding="utf-8")
 
 
-def test_where_rates_take_turns_only_the_turns_need_cover(paths: records.RunPaths) -> None:
+def test_where_rates_alternate_only_the_blocks_need_cover(paths: records.RunPaths) -> None:
     write_telemetry(paths, [], counted=[])
     write_blocks(paths, (99.0, 100.0), (100.0, 102.0), (102.0, 103.5))
     assert invalid_reason(paths, TURNS) is None
@@ -529,21 +529,24 @@ def test_where_rates_take_turns_only_the_turns_need_cover(paths: records.RunPath
 @pytest.mark.parametrize(
     ("edges", "message"),
     [
-        ([(100.5, 102.0), (102.0, 104.0)], "first turn of a rate begins 0.5 s after the start"),
-        ([(98.0, 100.0), (100.0, 102.0)], "last turn of a rate ends 1.0 s before the end"),
-        ([(98.0, 100.0), (101.2, 104.0)], "line 3: no turn for 1.2 s within the measured steps"),
+        ([(100.5, 102.0), (102.0, 104.0)], "first sampling block begins 0.5 s after the start"),
+        ([(98.0, 100.0), (100.0, 102.0)], "last sampling block ends 1.0 s before the end"),
+        (
+            [(98.0, 100.0), (101.2, 104.0)],
+            "line 3: no sampling block for 1.2 s within",
+        ),
         ([(98.0, 102.0), (101.0, 104.0)], "line 3: the clock went backwards"),
-        ([], "holds no turn of a rate"),
+        ([], "holds no sampling block"),
     ],
 )
-def test_turns_that_do_not_cover(
+def test_blocks_that_do_not_cover(
     paths: records.RunPaths, edges: list[tuple[float, float]], message: str
 ) -> None:
     write_blocks(paths, *edges)
     assert message in reason(paths, TURNS)
 
 
-def test_turns_must_cover_on_every_node(paths: records.RunPaths) -> None:
+def test_blocks_must_cover_on_every_node(paths: records.RunPaths) -> None:
     write_blocks(paths, (98.0, 104.0))
     write_rank(paths, 1, node="node02")
     write_telemetry(paths, [], node="node02")

@@ -59,8 +59,8 @@ def recorded(directory: Path, driver: Driver, seconds: int) -> list[int]:
     paths = RunPaths(directory)
     paths.telemetry.mkdir(parents=True)
     with closing(Host()) as host:
-        recorder = Recorder(paths, "node1", driver, host, rates_take_turns=False)
-        recorder.begin_turns(10.0)
+        recorder = Recorder(paths, "node1", driver, host, rates_alternate=False)
+        recorder.restart_rounds(10.0)
         for tick in range(10 * seconds):
             driver.now_us = 10_000_000 + tick * 100_000
             recorder.tick(driver.now_us / 1e6, 0.0)

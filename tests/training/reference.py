@@ -19,7 +19,11 @@ def reference(cell: Cell, tokens: Path, device: str = "cpu") -> tuple[list[float
     adapters = torch.float32 if cell.training.workload == "lora" else None
     weights = Weights(mesh, cell.training.seed, torch.float32, adapters)
     model = Decoder(parts(cell.model, weights, cell.training), None)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=cell.training.learning_rate)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=cell.training.learning_rate,
+        weight_decay=cell.training.weight_decay,
+    )
     source = TokenFile(tokens, cell.model.vocabulary_size, cell.model.sequence_length + 1)
     losses, norms = [], []
     for step in range(cell.training.warmup_steps + cell.training.measured_steps):

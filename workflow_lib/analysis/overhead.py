@@ -1,6 +1,6 @@
 """What sampling costs training: the time of steps at each rate, against steps without sampling.
 
-Two runs differ by more than sampling costs, so the rates take turns within one run::
+Two runs differ by more than sampling costs, so the rates alternate within one run::
 
     blocks   |  10 Hz  |  0 Hz   |  50 Hz  |   1 Hz  |  0 Hz   |  …
     steps    |--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|     not those across an edge
@@ -41,7 +41,7 @@ _FIGURES = tuple(
 
 @dataclass(frozen=True)
 class _Block:
-    """A turn of one rate, as every node took it, and the whole measured steps in it."""
+    """A block of one rate, as every node took it, and the whole measured steps in it."""
 
     #: how many lengths of a block after the epoch
     number: int
@@ -63,10 +63,10 @@ def overhead_rows(
     measured: pl.DataFrame,
     simulated: bool | None,
 ) -> list[dict[str, Any]]:
-    """A row of OVERHEAD, less ``cell`` and ``run``, of each rate of a run whose rates took turns.
+    """A row of OVERHEAD, less ``cell`` and ``run``, of each rate of a run whose rates alternated.
 
     ``measured`` has the rows of the measured steps of every rank. Raises FileNotFoundError or
-    RecordError where the turns of a node are missing, damaged, or not those of the others.
+    RecordError where the blocks of a node are missing, damaged, or not those of the others.
     """
     blocks = [block for block in _blocks(paths, cell, nodes, measured) if block.step_times_s]
     unsampled = [block for block in blocks if block.rate_hz == 0]
@@ -150,8 +150,8 @@ def _row(
     }
     if not blocks:
         reason = (
-            f"no measured step lies wholly within a turn of {rate_hz:g} Hz: use more "
-            "measured_steps or, where a step takes longer than a turn, a longer block_s"
+            f"no measured step lies wholly within a block of {rate_hz:g} Hz: use more "
+            "measured_steps or, where a step takes longer than a block, a longer block_s"
         )
         return row, dict.fromkeys((name for name in _FIGURES if row[name] is None), reason)
     reasons: dict[str, str] = {}
@@ -164,7 +164,7 @@ def _row(
         reasons["slowdown"] = (
             "the other rates are compared with this one"
             if rate_hz == 0
-            else "no measured step lies wholly within a turn without sampling to compare with"
+            else "no measured step lies wholly within a block without sampling to compare with"
         )
     if len(slowdowns) >= _FEWEST_PAIRS:
         row["slowdown_low"], row["slowdown_high"] = slowdown_interval(slowdowns)

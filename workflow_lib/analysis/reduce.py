@@ -57,7 +57,7 @@ from workflow_lib.records import (
     write_json,
 )
 
-_TURNS = "telemetry took turns at several rates"
+_ALTERNATED = "the sampler's rate alternated"
 
 
 def reduce_run(directory: Path) -> None:
@@ -148,14 +148,14 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
 
 
 def _in_turns(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> _Parts:
-    """Of a run whose sampling rates took turns: what its steps tell, and what each rate cost."""
+    """Of a run whose sampling rates alternated: what its steps tell, and what each rate cost."""
     nodes = sorted({rank.node for rank in steps.ranks})
-    values, rows = _training(cell, steps, _TURNS)
+    values, rows = _training(cell, steps, _ALTERNATED)
     return _Parts(
         values=merged(values, {"cool_down_s": cool_down_s(paths, cell)}),
         overhead=overhead_rows(paths, cell, nodes, steps.measured, simulated),
         steps=rows,
-        otherwise=_TURNS,
+        otherwise=_ALTERNATED,
     )
 
 

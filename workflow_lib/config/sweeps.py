@@ -48,6 +48,9 @@ class TrainingAxes(Strict):
     pipeline's sends with compute."""
     learning_rate: Axis[PositiveFloat] | None = None
     """Of AdamW."""
+    weight_decay: Axis[Annotated[float, Field(ge=0, le=1)]] | None = None
+    """Of AdamW: each step takes this times the learning rate from every weight. 0.01 unless
+    given."""
     seed: Axis[Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]] | None = None
     """Of the initial weights and the order of the data."""
     backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
@@ -83,6 +86,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
     "balancing_loss": 0.0,
     "lora_rank": 16,
     "generated_tokens": 128,
+    "weight_decay": 0.01,
 }
 
 

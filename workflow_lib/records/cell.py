@@ -261,6 +261,9 @@ class Training:
     seed: Annotated[int, Axis("of the initial weights and the order of the data", "work")]
     warmup_steps: Annotated[int, Axis("steps before measuring starts", "protocol")]
     measured_steps: Annotated[int, Axis("steps that are to be measured", "protocol")]
+    weight_decay: Annotated[
+        float, Axis("of AdamW, a step's is this times the learning rate", "work", since=4)
+    ] = 0.01
 
     def micro_batches(self, dp: int) -> int:
         """Micro-batches that one replica accumulates in a step."""

@@ -102,6 +102,8 @@ ALL_AXES: Mapping[str, CellAxis] = {axis.name: axis for axis in _axes()}
 AXES: Mapping[str, CellAxis] = {
     name: axis for name, axis in ALL_AXES.items() if axis.role != "analysis"
 }
+#: the format of cell.json, in its key ``format``: that of the newest field
+CELL_FORMAT = max(axis.field.axis.since for axis in ALL_AXES.values())
 _FIRST = ("platform", "model")
 
 #: what tells one cell from another, in every table

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 from workflow_lib.records import bounds, ranges
 from workflow_lib.records.bounds import Bound
 from workflow_lib.records.cell import Cell
-from workflow_lib.records.formats import CELL_FORMAT, newer
+from workflow_lib.records.cell_axes import CELL_FORMAT
+from workflow_lib.records.formats import newer
 from workflow_lib.records.outcomes import OutcomeRecord
 from workflow_lib.records.paths import RunPaths
 from workflow_lib.records.reading import RecordError, read_bytes, shown

@@ -3,20 +3,17 @@
 What a version wrote, later ones read. A format's number grows where an older version could not read
 it any more, or would read something else from it:
 
-- 1: version 0.1. Neither had a number.
-- 2: ``cell.json`` holds ``data.definition``; in records of format 1 it is null.
-- 3: ``cell.json`` holds ``model.rotary_base``; before, it was 500 000 for every model.
+Format 1 is that of version 0.1, which wrote no number.
 
-A field that a format brings has a default: what cells were before it. Its axis says ``since`` which
-format it is there, and cells with the default keep their digests, so that their runs stay theirs.
+A field that a format of ``cell.json`` brings has a default: what cells were before it. Its axis
+says ``since`` which format it is there, so that the newest is that of the newest field
+(``records.cell_axes.CELL_FORMAT``). Cells with the default keep their digests, and so their runs.
 Columns that runs' CSV files were given later are marked in ``records/columns.py``; in older files
 they are empty.
 """
 
 from __future__ import annotations
 
-#: of cell.json, in its key ``format``
-CELL_FORMAT = 3
 #: of archives, in bag-info.txt
 ARCHIVE_FORMAT = 2
 

@@ -140,25 +140,25 @@ NODES = (
     *_REASONS,
 )
 
-#: overhead.parquet: what each sampling rate cost training, one row a run whose rates took turns and
+#: overhead.parquet: what each sampling rate cost training, one row a run whose rates alternated and
 #: rate; only where a sweep has such cells
 OVERHEAD = columns(
     *_RUN,
     ("simulated", bool, "", "whether GPU readings were simulated"),
     ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 where nothing was read"),
-    ("blocks", int, "", "turns of this rate that hold whole steps"),
+    ("blocks", int, "", "blocks of this rate that hold whole steps"),
     ("steps", int, "", "whole measured steps within them"),
     ("step_time_s", float, "s", "median over these steps"),
     (
         "slowdown",
         float,
         "",
-        "median step time of a turn over that of the nearest turn at rate 0, less 1: mean over "
+        "median step time of a block over that of the nearest block at rate 0, less 1: mean over "
         "pairs",
     ),
     ("slowdown_low", float, "", "lower end of its 95 % interval (Student's t over pairs)"),
     ("slowdown_high", float, "", "upper end of the same"),
-    ("pairs", int, "", "turns that were compared with one at rate 0"),
+    ("pairs", int, "", "blocks that were compared with one at rate 0"),
     ("sampler_cpu_share", float, "", "CPU time of the busiest node's sampler, share of one core"),
     ("sampler_memory_bytes", float, "B", "the largest sampler's resident memory"),
     ("achieved_rate_hz", float, "Hz", "ticks sampled over time"),
@@ -241,7 +241,7 @@ TABLES: Mapping[str, Table] = {
     ),
     "nodes": Table(NODES, "One row a node and run, over the measured steps."),
     "overhead": Table(
-        OVERHEAD, "One row a sampling rate and run, of the runs in which rates take turns."
+        OVERHEAD, "One row a sampling rate and run, of the runs in which rates alternate."
     ),
     "steps": Table(
         STEP_TIMES,

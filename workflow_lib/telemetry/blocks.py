@@ -1,4 +1,4 @@
-"""Rates that take turns: which one the sampler has when, and what each turn cost.
+"""Rates that alternate: which one the sampler has when, and what each block cost.
 
 What sampling costs training shows only within one run, because two runs differ by more than that.
 So the rate changes every ``block_s``::
@@ -43,7 +43,7 @@ def check_rates(telemetry: Telemetry) -> None:
             )
     if telemetry.interleaved_rates_hz and not 1 <= telemetry.block_s < math.inf:
         raise TelemetryError(
-            f"telemetry.block_s is {telemetry.block_s:g}, but rates that take turns need blocks of "
+            f"telemetry.block_s is {telemetry.block_s:g}, but rates that alternate need blocks of "
             "at least 1 s; correct the sweep's protocol and render the run again"
         )
 
@@ -62,7 +62,7 @@ def rate_of_block(telemetry: Telemetry, seed: int, block: int) -> float:
 
 @dataclass(frozen=True)
 class Block:
-    """A span of the wall clock with one rate; one without an end where rates take no turns."""
+    """A span of the wall clock with one rate; one without an end where rates do not alternate."""
 
     rate_hz: float
     begin_unix_s: float = -math.inf

@@ -4,9 +4,9 @@ What is read when::
 
     tick     0         1         2         3    …    every GPU's row of fast readings
     GPU      0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each with the wall clock of its own reading
-    turn     0               1         2         3   each GPU once a second: counters that are due,
-                                                     and at every other turn the driver's own
-                                                     samples of power
+    GPU      0               1         2         3   each once a second, a round: counters that
+                                                     are due, and in every other round the
+                                                     driver's own samples of power
     second   host, events; all rows go to the thread that writes
 """
 
@@ -40,18 +40,18 @@ class Recorder:
         node: str,
         source: Source,
         host: Host,
-        rates_take_turns: bool,
+        rates_alternate: bool,
     ) -> None:
         """Create the files. Raises TelemetryError where one of them exists."""
         self._source = source
         self._host = host
         self._gpus = range(len(source.gpus))
-        #: of each GPU, at every how many turns the driver's samples are collected: a call costs as
+        #: of each GPU, in every how many rounds the driver's samples are collected: a call costs as
         #: much for one as for all that are kept, which on H200 are those of 2.4 s
-        self._power_turns = [2] * len(source.gpus)
+        self._power_rounds = [2] * len(source.gpus)
         #: of each GPU, the driver's time of the last sample, 0 before the first
         self._power_until_us = [0] * len(source.gpus)
-        self.begin_turns(time.monotonic())
+        self.restart_rounds(time.monotonic())
         self._files: list[SampleFile] = []
         with ExitStack() as opened:
             create = functools.partial(self._create, opened)
@@ -63,28 +63,28 @@ class Recorder:
                 self._power = create(paths.power_samples(node), records.POWER_SAMPLES)
             if "event" not in source.missing:
                 self._events = create(paths.gpu_events(node), records.GPU_EVENTS)
-            if rates_take_turns:
+            if rates_alternate:
                 self._blocks = create(paths.sampler_blocks(node), records.SAMPLER_BLOCKS)
             self._writing = Writing(self._samples, paths.telemetry_stop)
             opened.callback(self._writing.end)
             self._opened = opened.pop_all()
 
-    def begin_turns(self, now_s: float) -> None:
-        """Let GPUs' turns begin anew, so that they spread over a second after a pause as well."""
-        self._turns_from_s = now_s
-        self._turns = 0
+    def restart_rounds(self, now_s: float) -> None:
+        """Begin a round of the GPUs, so that they spread over a second after a pause as well."""
+        self._rounds_from_s = now_s
+        self._counter_reads = 0
 
     def tick(self, now_s: float, lateness_s: float) -> None:
-        """Read every GPU, and the counters of those whose turn came; ``now_s`` is monotonic."""
+        """Read every GPU, and the counters of those that are due; ``now_s`` is monotonic."""
         self._read_gpus(lateness_s)
-        due = int((now_s - self._turns_from_s) * len(self._gpus))
-        # After a tick that was late, no GPU has more than one turn.
-        for turn in range(max(self._turns, due + 1 - len(self._gpus)), due + 1):
-            gpu = turn % len(self._gpus)
+        due = int((now_s - self._rounds_from_s) * len(self._gpus))
+        # After a tick that was late, no GPU is read more than once.
+        for number in range(max(self._counter_reads, due + 1 - len(self._gpus)), due + 1):
+            gpu = number % len(self._gpus)
             self._read_counters(gpu, everything=False)
-            if turn // len(self._gpus) % self._power_turns[gpu] == 0:
+            if number // len(self._gpus) % self._power_rounds[gpu] == 0:
                 self._collect_power(gpu)
-        self._turns = due + 1
+        self._counter_reads = due + 1
 
     def second(self) -> None:
         """Read the host and the events; then have all rows written.
@@ -170,7 +170,7 @@ class Recorder:
         latest_us = self._power_until_us[gpu]
         if latest_us and samples[0][0] - latest_us > _LOST_US:
             # The driver keeps fewer than were due: what is left of them is to be had more often.
-            self._power_turns[gpu] = 1
+            self._power_rounds[gpu] = 1
         self._power_until_us[gpu] = samples[-1][0]
         self._power.add_lines(f"{time_us},{gpu},{power_mw}" for time_us, power_mw in samples)
 

@@ -1,8 +1,8 @@
 """The sampling process of a node: from its first readings until it is told to stop.
 
 Ticks are due on the monotonic clock, so that a wall clock that is set moves none of them; rows have
-the wall clock, because training's steps have it as well. Where rates take turns, the wall clock
-says whose turn it is.
+the wall clock, because training's steps have it as well. Where rates alternate, the wall clock
+says which one it is.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Sampler:
                 self._node,
                 self._source,
                 self._host,
-                rates_take_turns=bool(self._telemetry.interleaved_rates_hz),
+                rates_alternate=bool(self._telemetry.interleaved_rates_hz),
             )
             try:
                 self._write_start()
@@ -101,7 +101,7 @@ class Sampler:
         start_s = time.monotonic()
         # At rate 0 no tick is ever due.
         ticks = Deadlines(start_s, 1 / block.rate_hz) if reads else Deadlines(math.inf, 1)
-        recorder.begin_turns(start_s)
+        recorder.restart_rounds(start_s)
         while not self._stopping and block.holds(unix_time_s := time.time()):
             self._stopping |= recorder.asked_to_stop
             next_s = min(ticks.next_s, seconds.next_s)

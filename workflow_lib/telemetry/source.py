@@ -58,7 +58,7 @@ class Source(Protocol):
     ) -> Mapping[str, Value]:
         """Read what of GPU_COUNTERS is due by now, or everything; empty where nothing is.
 
-        Called for each GPU about once a second, in turn.
+        Called for each GPU about once a second, one after the other.
         """
         ...
 

@@ -69,7 +69,7 @@ class Watch:
         self._samplers = samplers
         self._patience = patience
         self._cell = records.read_record(paths.cell, Cell)
-        # Nobody measures a profiled run, and where rates take turns, some turns have no samples.
+        # Nobody measures a profiled run, and where rates alternate, some blocks have no samples.
         self._is_measured = not results.is_profiled(paths.directory)
         self._samples_s = patience.samples_s + self._cell.telemetry.block_s
         self._nodes = {node: _SinceChange() for node in paths.sampled_nodes()}

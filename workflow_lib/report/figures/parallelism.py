@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -70,10 +71,8 @@ _PANELS = (
 
 #: with fewer cells than this, each keeps the width that it would have among so many
 _FEWEST_COLUMNS = 6
-_OF_POWER = (
-    "Mean power is of one GPU; peak power is the highest reading of any one power sensor, a lower "
-    "bound. "
-)
+#: of peaks of power, one for each kind of sensor: marker, and what the caption calls it
+_PEAK_MARKERS = {"^": "triangles", "v": "inverted triangles", "<": "triangles that point left"}
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
@@ -105,11 +104,37 @@ def _division(
         cells,
         "One column a cell, laid out like figure 4 of the study. Markers are medians over "
         f"completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
-        + (_OF_POWER if "power" in panels else "")
+        + (_of_power(cells) if "power" in panels else "")
         + (f"Power and efficiency have a systematic error of {error}. " if error else "")
         + "Hatched columns have no values, and say why.",
         partial(parallelism_figure, runs=runs),
         title=f"{', '.join(first)}{' and ' if first else ''}{last}",
+    )
+
+
+def _peaks_by_sensor(cells: Sequence[Row]) -> dict[str, str]:
+    """Marker → what the peaks of power with it are the highest of."""
+    sensors = {_peak_sensor(cell) for cell in cells if cell["power_peak_w"] is not None}
+    return dict(zip(itertools.cycle(_PEAK_MARKERS), sorted(sensors), strict=False))
+
+
+def _peak_sensor(cell: Row) -> str:
+    return cell["power_peak_sensor"] or "readings of an unnamed sensor"
+
+
+def _of_power(cells: Sequence[Row]) -> str:
+    """What the caption says of power: peaks of unlike sensors are told apart by their markers."""
+    told = [
+        f"{_PEAK_MARKERS[marker]}: {sensor}" for marker, sensor in _peaks_by_sensor(cells).items()
+    ]
+    if not told:
+        return "Power is the mean of one GPU. "
+    if len(told) == 1:
+        told = list(_peaks_by_sensor(cells).values())
+    unlike = "; peaks of unlike sensors are not comparable" if len(told) > 1 else ""
+    return (
+        "Mean power is of one GPU; peak power is the highest value of any one GPU, a lower bound "
+        f"({'; '.join(told)}){unlike}. "
     )
 
 
@@ -195,17 +220,18 @@ def _draw_panel(
             continue
         drawn = True
         shift = 0.0 if len(panel.series) == 1 else 0.12 * (1 if series.marker == "^" else -1)
-        axes.errorbar(
-            [place + shift for place, _ in have],
-            [cell[series.measure] for _, cell in have],
-            yerr=whiskers([cell for _, cell in have], series.measure),
-            fmt=series.marker,
-            color=series.colour,
-            markersize=3.6,
-            elinewidth=0.9,
-            capsize=1.5,
-            label=series.legend,
-        )
+        for marker, alike in _alike(series, have):
+            axes.errorbar(
+                [place + shift for place, _ in alike],
+                [cell[series.measure] for _, cell in alike],
+                yerr=whiskers([cell for _, cell in alike], series.measure),
+                fmt=marker,
+                color=series.colour,
+                markersize=3.6,
+                elinewidth=0.9,
+                capsize=1.5,
+                label=series.legend,
+            )
         _draw_runs(axes, series, have, names, runs, shift)
         for place, cell in have:
             text = f"{names[place]}: {in_words(cell, series.measure)}"
@@ -219,6 +245,17 @@ def _draw_panel(
         axes.set_ylim(0, axes.dataLim.y1 * 1.15)
     else:
         _widen(axes)
+
+
+def _alike(
+    series: _Series, have: Sequence[tuple[int, Row]]
+) -> Iterator[tuple[str, list[tuple[int, Row]]]]:
+    """A series' values by what they can be compared with, each with its marker."""
+    if series.measure != "power_peak_w":
+        yield series.marker, list(have)
+        return
+    for marker, sensor in _peaks_by_sensor([cell for _, cell in have]).items():
+        yield marker, [(place, cell) for place, cell in have if _peak_sensor(cell) == sensor]
 
 
 def _widen(axes: Axes) -> None:

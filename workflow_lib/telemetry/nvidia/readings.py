@@ -22,11 +22,11 @@ _NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
 #: is in docs/explanation/measurement.md. What is not here costs microseconds.
 PERIODS_S: dict[tuple[str, ...], float] = {
     ("energy_j",): 20.0,
-    THROTTLE_COLUMNS: 20.0,
+    THROTTLE_COLUMNS: 10.0,
     ("power_instant_w",): 30.0,
     ("gpu_fan_speed_percent",): 30.0,
     ("memory_temperature_c",): 20.0,
-    ("thermal_margin_c",): 60.0,
+    ("thermal_margin_c",): 15.0,
     _NVLINK_COLUMNS: 60.0,  # what counts is read by ranks, between steps
     ("memory_used_bytes",): 10.0,  # it hardly changes
     ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides

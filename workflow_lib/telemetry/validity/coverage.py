@@ -21,7 +21,7 @@ from workflow_lib.telemetry.validity.sensors import check_sensors
 
 #: what of a step clocks of two nodes may be off each other
 _LARGEST_CLOCK_ERROR = 0.01
-#: where rates take turns, no two turns may lie further apart than this
+#: where rates alternate, no two blocks may lie further apart than this
 _LONGEST_PAUSE_S = 1.0
 
 
@@ -43,8 +43,8 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     the first of these steps began until after the last had ended, with no gap above 1 s (or 5
     periods, where that is longer) that the driver's own samples do not bridge, must not be frozen,
     and must agree with an energy counter that moves
-    (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose sampling rates took turns has no
-    energy: there, only these turns must cover the measured steps.
+    (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose sampling rates alternated has no
+    energy: there, only their blocks must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)
@@ -196,19 +196,19 @@ def _power_sensors(start: TelemetryStart, cell: Cell) -> list[int]:
 
 
 def _check_blocks(path: Path, window: tuple[float, float]) -> None:
-    """The turns of the sampler's rates must follow one another from the window's start to its end.
+    """The blocks of the sampler's rates must follow one another from the window's start to its end.
 
-    A turn counts only once it has ended: what is not written down cannot be told from a crash.
+    A block counts only once it has ended: what is not written down cannot be told from a crash.
     """
     start_s, end_s = window
     covered_s: float | None = None
     for line, row in read_csv(path, records.SAMPLER_BLOCKS):
         began, ended = row["started_unix_s"], row["ended_unix_s"]
         if not isinstance(began, float) or not isinstance(ended, float) or ended < began:
-            raise InvalidTelemetryError(f"{path}, line {line}: the turn has no start or no end.")
+            raise InvalidTelemetryError(f"{path}, line {line}: the block has no start or no end.")
         if covered_s is None and began > start_s:
             raise InvalidTelemetryError(
-                f"{path}: the first turn of a rate begins {began - start_s:.1f} s after the start "
+                f"{path}: the first sampling block begins {began - start_s:.1f} s after the start "
                 "of the measured steps."
             )
         if covered_s is not None and start_s < began and covered_s < end_s:
@@ -216,14 +216,14 @@ def _check_blocks(path: Path, window: tuple[float, float]) -> None:
                 raise InvalidTelemetryError(f"{path}, line {line}: the clock went backwards.")
             if began - covered_s > _LONGEST_PAUSE_S:
                 raise InvalidTelemetryError(
-                    f"{path}, line {line}: no turn for {began - covered_s:.1f} s within the "
-                    f"measured steps, where {_LONGEST_PAUSE_S:.1f} s is allowed."
+                    f"{path}, line {line}: no sampling block for {began - covered_s:.1f} s within "
+                    f"the measured steps, where {_LONGEST_PAUSE_S:.1f} s is allowed."
                 )
         covered_s = ended
     if covered_s is None:
-        raise InvalidTelemetryError(f"{path} holds no turn of a rate.")
+        raise InvalidTelemetryError(f"{path} holds no sampling block.")
     if covered_s < end_s:
         raise InvalidTelemetryError(
-            f"{path}: the last turn of a rate ends {end_s - covered_s:.1f} s before the end of the "
+            f"{path}: the last sampling block ends {end_s - covered_s:.1f} s before the end of the "
             "measured steps."
         )

@@ -25,6 +25,7 @@ from workflow_lib.training.clipping import NonfiniteGradient, clip_gradients
 from workflow_lib.training.device import on_gpu
 from workflow_lib.training.engines.deepspeed_precisions import deepspeed_precisions
 from workflow_lib.training.engines.deepspeed_settings import buckets, settings
+from workflow_lib.training.engines.optimizer import adamw
 from workflow_lib.training.mesh import Mesh
 from workflow_lib.training.model import Decoder, Loss, Part, held_parameters, parts
 from workflow_lib.training.precisions import DTYPES
@@ -79,11 +80,7 @@ class DeepSpeedEngine:
             self.parameters = held_parameters(module)
             configuration["zero_optimization"].update(buckets(module))
             self._spread_experts(module)
-            self._adamw = torch.optim.AdamW(
-                _parameter_groups(module),
-                lr=cell.training.learning_rate,
-                fused=on_gpu(mesh.device),
-            )
+            self._adamw = adamw(_parameter_groups(module), cell.training, mesh.device)
             self._engine = deepspeed.initialize(
                 model=module,
                 optimizer=self._adamw,

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule
 from workflow_lib.records import SUMS, Cell, Precisions, Training
 from workflow_lib.training import stages
 from workflow_lib.training.clipping import NonfiniteGradient, clip_gradients, local_gradient
-from workflow_lib.training.device import on_gpu
+from workflow_lib.training.engines.optimizer import adamw
 from workflow_lib.training.engines.torch.sharding import Sharding
 from workflow_lib.training.mesh import Mesh, end_stages_group
 from workflow_lib.training.model import Loss, Part, TransformerLayer, held_parameters, parts
@@ -87,9 +87,7 @@ class TorchEngine:
         self.parameters = sum(chunk.held_parameters for chunk in chunks)
         self._weights = [p for chunk in chunks for p in chunk.parameters() if p.requires_grad]
         self._tied, self._tied_group = _tied_over_stages(of_stages, chunks, mesh)
-        self._optimizer = torch.optim.AdamW(
-            self._weights, lr=training.learning_rate, fused=on_gpu(mesh.device)
-        )
+        self._optimizer = adamw(self._weights, training, mesh.device)
         if degrees.pp > 1:
             from workflow_lib.training.engines.torch.pipeline import Pipeline
 
