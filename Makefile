@@ -19,7 +19,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild evidence compare profiles test test-all lint format equality benchmarks chaos test-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos test-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -73,13 +73,25 @@ rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figu
 evidence: $(VENV)/.installed-analysis ## check what was measured, and make its tables, figures and pages anew
 	@$(BIN)/python -m docs.evidence
 
-# Names are those of sweeps under results/sweeps; what has a slash is a directory.
+# A sweep's directory: what has a slash, else one of yours under results/sweeps, else one of the evidence.
+sweep_of = $(if $(findstring /,$(1)),$(1),$$(test -d "results/sweeps/$(1)" || test ! -f "evidence/$(1).zip" \
+  && echo "results/sweeps/$(1)" || echo "rebuilt/evidence/$(1)/results/sweeps/$(1)"))
+# Makes the evidence where one of some sweeps is of it.
+evidence_of = test -z "$(filter evidence-%,$(1))" || test -d rebuilt/evidence || $(BIN)/python -m docs.evidence
+
 compare: $(VENV)/.installed-analysis ## sweeps A and B side by side: ratios, intervals, and words for them
 	@test -n "$(A)" && test -n "$(B)" || \
 	  { echo "say which: make compare A=parallelism-h200 B=parallelism-h100" >&2; exit 1; }
-	@$(BIN)/python -m workflow_lib.comparison \
-	  "$(if $(findstring /,$(A)),$(A),results/sweeps/$(A))" "$(if $(findstring /,$(B)),$(B),results/sweeps/$(B))" \
+	@$(call evidence_of,$(A) $(B))
+	@$(BIN)/python -m workflow_lib.comparison "$(call sweep_of,$(A))" "$(call sweep_of,$(B))" \
 	  --output "$(or $(OUTPUT),results/comparisons/$(notdir $(A))_vs_$(notdir $(B)))"
+
+# Without SWEEPS, what this repository's evidence says.
+claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS, or by the evidence
+	@$(call evidence_of,$(or $(SWEEPS),evidence-all))
+	@$(BIN)/python -m workflow_lib.claims \
+	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),"$(call sweep_of,$(sweep))"),rebuilt/evidence/*/results/sweeps/*) \
+	  --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
 
 profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(PYTHON) profiles/register.py

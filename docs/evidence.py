@@ -2,8 +2,8 @@
 
 Each archive in evidence/ is checked file by file, and its tables, figures and page are made anew
 in rebuilt/evidence/. Tables, summaries and SVG figures have to be, byte for byte, those whose
-digests evidence/products.sha256 keeps, and docs/results/ has to hold what they say; ``--write``
-writes both.
+digests evidence/products.sha256 keeps, and docs/results/ and the findings of README.md have to hold
+what they say; ``--write`` writes all three.
 PDFs and pages are made too, and not compared: they hold what zlib packed, which is not the same
 bytes everywhere.
 """
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import findings
+from docs import findings, sweeps, verdicts
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
 
@@ -60,11 +60,27 @@ def differing(rebuilt: Path) -> list[str]:
     return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
 
 
+def pages(rebuilt: Path) -> dict[Path, str]:
+    """Every file of docs/results, and README.md with its findings: each path and its text."""
+    judged = verdicts.rows_of(rebuilt)
+    return {
+        **findings.files(rebuilt),
+        **sweeps.files(rebuilt),
+        verdicts.PAGE: verdicts.claims_page(judged),
+        verdicts.README: verdicts.readme(rebuilt, judged),
+    }
+
+
 def stale(rebuilt: Path) -> list[str]:
-    """Files of docs/results that are not what the rebuilt tables say."""
-    made = findings.files(rebuilt)
-    here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
-    others = here - made.keys()
+    """Files of docs/results, and README.md, that are not what the rebuilt tables say."""
+    made = pages(rebuilt)
+    here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()} | {verdicts.README}
+    # Pages that somebody wrote of measurements without an archive are left alone.
+    others = {
+        path
+        for path in here - made.keys()
+        if path.suffix != ".md" or path.read_text("utf-8").startswith("<!-- Made by")
+    }
     changed = [p for p, text in made.items() if p not in here or p.read_text("utf-8") != text]
     return sorted(path.relative_to(CHECKOUT).as_posix() for path in [*others, *changed])
 
@@ -78,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rebuild_all(REBUILT)
     if chosen.write:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
-        for path, text in findings.files(REBUILT).items():
+        for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     compared = len(DIGESTS.read_text(encoding="utf-8").splitlines())

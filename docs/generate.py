@@ -90,6 +90,9 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Training options", config.TrainingAxes),
     ("Entry of the matrix", config.MatrixEntry),
     ("Exclusion", config.Exclusion),
+    ("Ledger", config.Ledger),
+    ("Claim", config.Claim),
+    ("Test of a claim", config.ClaimTest),
 )
 
 _TABLES = (
@@ -121,6 +124,12 @@ _TABLES = (
         "[two sweeps that are compared](../how-to/compare-two-sweeps.md). A pair that did not "
         "complete on both sides, and a cell without a partner, has one row without a measure.",
         records.COMPARISON,
+    ),
+    (
+        "claims.parquet",
+        "One row a contrast by which a claim is judged. A test without cells, and a claim without "
+        "a test, has one row that says so.",
+        records.CLAIMS,
     ),
 )
 
@@ -191,7 +200,9 @@ def _accepts(schema: Mapping[str, Any]) -> str:
     if kind == "array":
         return f"list of {_accepts(schema['items'])}"
     if kind == "object":
-        return "names and texts"
+        of_values = schema.get("additionalProperties") or {}
+        several = any("items" in each for each in of_values.get("anyOf", ()))
+        return "names and values" if several else "names and texts"
     if kind == "string" and "pattern" in schema:
         plain = "control" if "x00" in schema["pattern"] else None
         return "text" if plain else f"text: `{schema['pattern']}`"

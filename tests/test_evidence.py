@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import csv
 import itertools
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from docs import evidence, findings
+from docs import evidence, findings, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import RUNS
 
@@ -62,13 +63,43 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(evidence, "CHECKOUT", tmp_path)
     monkeypatch.setattr(findings, "DIRECTORY", tmp_path)
     monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
-    for path, text in findings.files(rebuilt).items():
+    monkeypatch.setattr(verdicts, "PAGE", tmp_path / "claims.md")
+    # README.md has its findings between two lines of its own, and the rest by hand.
+    monkeypatch.setattr(verdicts, "README", tmp_path / "README.md")
+    shutil.copy(ROOT / "README.md", tmp_path)
+    for path, text in evidence.pages(rebuilt).items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert evidence.stale(rebuilt) == []
     findings.PAGE.write_text("10,120 tokens/s, typed by hand", encoding="utf-8")
-    (tmp_path / "old.md").write_text("of another sweep", encoding="utf-8")
+    (tmp_path / "old.md").write_text("<!-- Made by … --> of another sweep", encoding="utf-8")
+    (tmp_path / "written.md").write_text("by hand, without an archive", encoding="utf-8")
     assert evidence.stale(rebuilt) == ["old.md", "page.md"]
+    text = verdicts.README.read_text(encoding="utf-8")
+    verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
+    assert "README.md" in evidence.stale(rebuilt)
+
+
+def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> None:
+    directory = rebuilt / SWEEPS[1] / "results" / "sweeps" / SWEEPS[1]
+    made = sweeps.of_sweep(directory)
+    page, *images = made
+    assert page == findings.DIRECTORY / f"{SWEEPS[1]}.md"
+    assert all(image.name in made[page] for image in images)
+    text = made[page]
+    assert (
+        text.splitlines()[2]
+        == "# What overlap gains Llama 3 8B on two GPUs, off and on in the same blocks"
+    )
+    # The same contrasts as those of the page by hand: of overlap, since all else differs in more.
+    by_hand = findings.page(rebuilt)
+    contrasts = [
+        line for line in text.splitlines() if line.startswith("| `tp2 sp overlap` | `tp2 sp` |")
+    ]
+    assert len(contrasts) == 4
+    assert all(line in by_hand for line in contrasts)
+    assert "| `pp2` | 9,003 (9,002–9,003) |" in text
+    assert "run 2 of `pp2 overlap`" in text
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from workflow_lib import formulas, records
 from workflow_lib.config import (
     DataSpec,
+    Ledger,
     ModelSpec,
     Platform,
     Published,
@@ -71,6 +72,11 @@ def load_study(directory: Path) -> Study:
     for name, sweep in study.sweeps.items():
         _check_references(directory / "sweeps" / f"{name}.yaml", sweep, study)
     return study
+
+
+def load_ledger(path: Path) -> Ledger:
+    """Read and check a file of claims, as ``config/claims.yaml``. Raises ConfigError."""
+    return _load(path, Ledger)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

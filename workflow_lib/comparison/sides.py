@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -88,33 +88,38 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
         raise RecordError(f"A and B are both {a}: name two sweeps")
     tables = []
     for letter, directory in (("A", a), ("B", b)):
-        paths = SweepPaths(directory)
-        if not paths.table("cells").is_file():
+        if not SweepPaths(directory).table("cells").is_file():
             raise FileNotFoundError(
                 f"{letter} is {directory}, which has no cells.parquet: expected the directory of a "
                 "sweep that was run, as results/sweeps/<sweep>"
             )
-        # Of another, perhaps.
-        check_readable(paths.table(name) for name in ("cells", "runs", "gpus"))
-        cells = read_table(paths.table("cells"), CELLS).to_dicts()
-        runs = read_table(paths.table("runs"), RUNS).to_dicts()
-        tables.append((cells, runs, _gpus(paths.table("gpus")), _limits(paths.table("gpus"))))
-    chosen = list(names) if names else _names(a, b, [cells for cells, *_ in tables])
+        tables.append(read_side(directory, letter))
+    chosen = list(names) if names else _names(a, b, [side.cells for side in tables])
     if len(set(chosen)) != 2 or "" in chosen:
         raise RecordError(f"the names {chosen} do not tell two sides apart: give two")
-    sides = [
-        Side(
-            name,
-            each.resolve().name,
-            tuple(cells),
-            tuple(runs),
-            gpus,
-            limits,
-            _environment(each, runs),
-        )
-        for name, each, (cells, runs, gpus, limits) in zip(chosen, (a, b), tables, strict=True)
-    ]
-    return sides[0], sides[1]
+    one, other = (
+        replace(side, name=name, environment=_environment(directory, side.runs))
+        for side, name, directory in zip(tables, chosen, (a, b), strict=True)
+    )
+    return one, other
+
+
+def read_side(directory: Path, name: str) -> Side:
+    """Read the tables of a sweep from its directory, without its environment.
+
+    Raises FileNotFoundError where one is missing, and RecordError where one is of another version.
+    """
+    paths = SweepPaths(directory)
+    # Of another, perhaps.
+    check_readable(paths.table(each) for each in ("cells", "runs", "gpus"))
+    return Side(
+        name,
+        directory.resolve().name,
+        tuple(read_table(paths.table("cells"), CELLS).to_dicts()),
+        tuple(read_table(paths.table("runs"), RUNS).to_dicts()),
+        _gpus(paths.table("gpus")),
+        _limits(paths.table("gpus")),
+    )
 
 
 def _limits(path: Path) -> dict[tuple[str, int], tuple[float, ...]]:

@@ -3,6 +3,7 @@
 study.load_study reads them. ``docs/reference/configuration.md`` is made from the docstrings here.
 """
 
+from workflow_lib.config.claims import Claim, ClaimTest, Ledger
 from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
 from workflow_lib.config.invocation import Invocation
@@ -20,11 +21,14 @@ from workflow_lib.config.sweeps import (
 
 __all__ = [
     "OPTION_DEFAULTS",
+    "Claim",
+    "ClaimTest",
     "Container",
     "CoolDown",
     "DataSpec",
     "Exclusion",
     "Invocation",
+    "Ledger",
     "MatrixEntry",
     "ModelSpec",
     "Network",

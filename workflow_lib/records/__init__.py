@@ -54,6 +54,7 @@ from workflow_lib.records.cell import (
 )
 from workflow_lib.records.cell_axes import IDENTITY, identity
 from workflow_lib.records.checksums import damaged, write_checksums
+from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.clocks import ClockReading, NodeClock
 from workflow_lib.records.columns import (
     GPU_COUNTERS,
@@ -123,6 +124,7 @@ from workflow_lib.records.whole_files import whole_file
 
 __all__ = [
     "CELLS",
+    "CLAIMS",
     "COMPARISON",
     "ESTIMATES",
     "GPUS",

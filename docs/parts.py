@@ -1,0 +1,158 @@
+"""What pages of docs/results are made of: tables of cells, contrasts in words, what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from workflow_lib.comparison.matching import NAMED, Pair
+from workflow_lib.comparison.sides import Side
+from workflow_lib.comparison.verdicts import rows
+from workflow_lib.records import MEASURES
+from workflow_lib.report.cells import Row
+from workflow_lib.report.intervals import interval_in_words
+from workflow_lib.report.labels import labels
+from workflow_lib.report.numbers import NOTHING, significant
+from workflow_lib.words import counted
+
+_SHOWN = (
+    "tokens_per_s_per_gpu",
+    "prefill_tokens_per_s_per_gpu",
+    "decode_tokens_per_s_per_gpu",
+    "power_per_gpu_mean_w",
+    "tokens_per_j",
+    "decode_tokens_per_j",
+    "memory_used_peak_bytes",
+    "mfu_causal",
+)
+_CONTRASTED = (
+    "tokens_per_s_per_gpu",
+    "prefill_tokens_per_s_per_gpu",
+    "decode_tokens_per_s_per_gpu",
+    "power_per_gpu_mean_w",
+    "tokens_per_j",
+    "decode_tokens_per_j",
+    "temperature_mean_c",
+)
+
+
+def names_of(side: Side) -> dict[str, str]:
+    """The label of each cell."""
+    return dict(zip((c["cell"] for c in side.cells), labels(side.cells, short=True), strict=True))
+
+
+def code_in_words(environment: Mapping[str, str]) -> str:
+    """Which code ran, as far as the runs recorded it."""
+    changed = environment["uncommitted_changes"] != "False"
+    rest = (
+        ", with changes that were not committed: it does not say which code ran" if changed else ""
+    )
+    return f"The commit that runs recorded is {environment['commit'][:12]}{rest}."
+
+
+def runs_in_words(runs: Sequence[Row]) -> str:
+    """How many runs there are, completed ones among them, and when these began."""
+    done = [run for run in runs if run["outcome"] == "completed"]
+    began = sorted(datetime.fromtimestamp(run["started_unix_s"], UTC) for run in done)
+    return (
+        f"{counted(len(runs), 'run')} ({len(done)} completed, begun {began[0]:%Y-%m-%d %H:%M} to "
+        f"{began[-1]:%H:%M} UTC)"
+    )
+
+
+def _sensors(side: Side) -> str:
+    """How far the sensors of power may be off."""
+    shares = {run["energy_systematic_share"] for run in side.runs} - {None}
+    if not shares:
+        return "whose error is unknown"
+    return f"which may be off by ±{100 * max(shares):g} %"
+
+
+def _steadiness(side: Side) -> str:
+    """In how many runs a drift was told from noise."""
+    done = [run for run in side.runs if run["outcome"] == "completed"]
+    drifts = [run["step_time_drift"] * 100 for run in done if not run["steady"]]
+    told_of = f"{len(done) - len(drifts)} of {counted(len(done), 'completed run')} were steady"
+    if not drifts:
+        return f"{told_of}."
+    low, high = significant(min(drifts), 2), significant(max(drifts), 2)
+    return (
+        f"{told_of}; in the others step time drifted within the measured steps, by {low} to "
+        f"{high} %. All measured steps count even so."
+    )
+
+
+def value_of(cell: Row, name: str, end: str = "") -> str:
+    measure = MEASURES[name]
+    value = cell[name + end]
+    return NOTHING if value is None else significant(value * measure.factor, 4)
+
+
+def table_of(side: Side, cells: Sequence[Row]) -> str:
+    named = names_of(side)
+    workloads = {cell["workload"] for cell in cells}
+    shown = [name for name in _SHOWN if any(map(MEASURES[name].applies, workloads))]
+    heads = [f"{MEASURES[n].heading}, {MEASURES[n].people_unit}" for n in shown]
+    lines = [f"| cell | {' | '.join(heads)} | runs |", "|---" * (len(heads) + 2) + "|"]
+    for cell in cells:
+        values = [_value(cell, name) for name in shown]
+        number = f"{cell['completed']} of {cell['repeats']}"
+        lines.append(f"| `{named[cell['cell']]}` | {' | '.join(values)} | {number} |")
+    return "\n".join(lines)
+
+
+def _value(cell: Row, name: str) -> str:
+    text = value_of(cell, name)
+    if name == "memory_used_peak_bytes" and cell[name] == cell["memory_reserved_peak_bytes"]:
+        text = f"at least {text}"
+    ends = [value_of(cell, name, end) for end in ("_low", "_high")]
+    if cell["completed"] < 2 or cell[name] is None:
+        return text
+    return f"{text} ({'–'.join(ends)})" if ends[0] != ends[1] else text
+
+
+def note(side: Side) -> str:
+    return (
+        f"Medians over completed runs; in brackets {interval_in_words(side.cells)}, left out where "
+        "all have the same four digits: no confidence interval. Power and tokens/J come from the "
+        f"GPUs' own sensors, {_sensors(side)}. "
+        'Memory used is a lower bound, "at least", '
+        "where the driver was asked after torch's allocator had given memory back. "
+        "[Measurement](../explanation/measurement.md) says what each measure is. "
+        f"{_steadiness(side)}"
+    )
+
+
+def contrasts(pairs: Sequence[tuple[Row, Row]], side: Side) -> list[Row]:
+    """The comparison's own rows of pairs of cells of one sweep."""
+    a, b = dataclasses.replace(side, name="the first"), dataclasses.replace(side, name="the second")
+    found = rows([Pair(NAMED, one, other) for one, other in pairs], a, b)
+    return [row for row in found if row["measure"] in _CONTRASTED]
+
+
+def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
+    named = names_of(side)
+    found = contrasts(pairs, side)
+    lines = ["| the first | the second | measure | what the runs support |", "|---|---|---|---|"]
+    for row in found:
+        heading = MEASURES[row["measure"]].heading
+        a, b = named[row["cell_a"]], named[row["cell_b"]]
+        lines.append(f"| `{a}` | `{b}` | {heading} | {row['in_words']} |")
+    assumed = {
+        f"- `{named[row['cell_a']]}` and `{named[row['cell_b']]}`: {row['assumes']}."
+        for row in found
+        if row["assumes"]
+    }
+    return "\n".join([*lines, "", "What each pair is judged under:", "", *sorted(assumed)])
+
+
+def failed_runs(side: Side) -> list[str]:
+    """A line for each run that did not complete."""
+    named = names_of(side)
+    return [
+        f"- run {run['run']} of `{named[run['cell']]}` (`{side.sweep}`): "
+        f"{run['outcome'].replace('_', ' ')}, {run['cause']}."
+        for run in side.runs
+        if run["outcome"] != "completed"
+    ]

@@ -1,0 +1,118 @@
+"""A page in docs/results for each archived sweep that has none of its own: cells, differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs import findings, parts
+from workflow_lib.comparison.sides import Side, read_side
+from workflow_lib.records import SweepPaths, cell_axes
+from workflow_lib.report.cells import Row, completed, in_order
+from workflow_lib.report.environments import environments
+from workflow_lib.study import load_study
+from workflow_lib.words import counted
+
+#: kinds of figures that a page shows, by the first word of a file's name, and what they show
+_FIGURES = {
+    "parallelism": "Temperature, power, clock, efficiency and throughput",
+    "optimisation": "The same cells with and without options",
+    "microbatch": "The same cells over micro-batches",
+    "memory": "Memory, as planned and as used",
+}
+#: axes that follow from others
+_FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The pages and their figures: each path and its text."""
+    found: dict[Path, str] = {}
+    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
+        if directory.name not in (findings.LAYOUTS, findings.OVERLAP):
+            found |= of_sweep(directory)
+    return found
+
+
+def of_sweep(directory: Path) -> dict[Path, str]:
+    """The page of a sweep and its figures."""
+    sweep = directory.name
+    side = read_side(directory, sweep)
+    cells = in_order(side.cells)
+    figures = {
+        path: about
+        for path in sorted(SweepPaths(directory).figures.glob("*.svg"))
+        for about in [_FIGURES.get(path.stem.split("-")[0])]
+        if about
+    }
+    pairs = _pairs(cells)
+    images = {f"{sweep}-{path.stem}.svg": path for path in figures}
+    ends = parts.failed_runs(side)
+    told = [
+        "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
+        f"# {_description(sweep)}",
+        _made(side, directory.parents[1]),
+        "## Cells",
+        parts.table_of(side, cells),
+        parts.note(side) if any(map(completed, cells)) else "No run completed.",
+        *(
+            f"![{figures[path]}](images/{name})\n\n*{figures[path]}: markers and bars are medians, "
+            "whiskers the range of the runs.*"
+            for name, path in images.items()
+        ),
+        "## What the differences support",
+        "Pairs of cells that differ in one axis alone.",
+        parts.words(side, pairs) if pairs else "There is no such pair.",
+        "## What is missing",
+        "\n".join(ends) or "Nothing: every run completed.",
+    ]
+    found = {findings.DIRECTORY / f"{sweep}.md": "\n\n".join(told) + "\n"}
+    for name, path in images.items():
+        found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def _description(sweep: str) -> str:
+    """What its file says that it is for; a sweep of several platforms has a view of each."""
+    known = load_study(findings.CHECKOUT / "config").sweeps
+    fitting = [name for name in known if sweep == name or sweep.startswith(f"{name}-")]
+    if not fitting:
+        return sweep
+    name = max(fitting, key=len)
+    platform = sweep[len(name) + 1 :]
+    return known[name].description + (f" ({platform})" if platform else "")
+
+
+def _made(side: Side, results: Path) -> str:
+    """When, with what and on what."""
+    if not any(map(completed, side.cells)):
+        return f"{counted(len(side.runs), 'run')}, none of which completed."
+    environment = {
+        key: ", ".join(value for value, _ in values)
+        for key, values, _ in environments(side.runs, results)["rows"]
+    }
+    told = [
+        f"{parts.runs_in_words(side.runs)} of `{side.sweep}`, on {', '.join(side.gpu_names)}: "
+        f"{_values(side.cells, 'warmup_steps')} steps of warm-up and "
+        f"{_values(side.cells, 'measured_steps')} measured ones, of "
+        f"{_values(side.cells, 'global_batch_size')} sequences of "
+        f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
+        f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
+        f"{parts.code_in_words(environment)} It says nothing of other models, hosts or days."
+    ]
+    return " ".join(told)
+
+
+def _values(cells: Sequence[Row], name: str) -> str:
+    return " or ".join(str(value) for value in sorted({cell[name] for cell in cells}))
+
+
+def _pairs(cells: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Cells that differ in one axis and in what follows from it, the later one first."""
+    return [
+        (later, earlier)
+        for earlier, later in itertools.combinations(cells, 2)
+        if completed(earlier)
+        and completed(later)
+        and len(cell_axes.differing([earlier, later], _FOLLOW)) == 1
+    ]

@@ -1,0 +1,98 @@
+"""docs/results/claims.md, and the findings that README.md opens with: from the rebuilt evidence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs import findings
+from workflow_lib.claims import measured, page
+from workflow_lib.claims.ledger import judge
+from workflow_lib.claims.verdicts import IN_WORDS, amount, measure_of
+from workflow_lib.report.cells import Row
+from workflow_lib.study import load_ledger
+from workflow_lib.words import counted
+
+CHECKOUT = Path(__file__).parents[1]
+PAGE = findings.DIRECTORY / "claims.md"
+README = CHECKOUT / "README.md"
+LEDGER = CHECKOUT / "config" / "claims.yaml"
+
+_NOTICE = (
+    "<!-- Made by `python -m docs.evidence --write` from config/claims.yaml and the archives in "
+    "evidence/. -->"
+)
+#: where README.md holds what is made here
+_BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "<!-- /findings -->"
+#: our own claims that the README tells of, of one test each
+_TOLD = ("T4", "T5")
+#: the pages of sweeps that have none of their own name
+_PAGES = {findings.LAYOUTS: findings.PAGE.name, findings.OVERLAP: findings.PAGE.name}
+
+
+def rows_of(rebuilt: Path) -> list[Row]:
+    """The rows of CLAIMS by every sweep of the rebuilt evidence."""
+    sweeps = sorted(rebuilt.glob("*/results/sweeps/*/cells.parquet"))
+    known = measured.read(path.parent for path in sweeps)
+    return list(judge(load_ledger(LEDGER), known))
+
+
+def claims_page(rows: Sequence[Row]) -> str:
+    """The ledger, with links to the pages of the sweeps that show the cells."""
+
+    def link(sweep: str, cell: str) -> str:
+        return _PAGES.get(sweep, f"{sweep}.md")
+
+    return page.markdown(load_ledger(LEDGER), rows, link, _NOTICE)
+
+
+def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
+    """README.md with its findings made anew. Raises ValueError where it has no place for them."""
+    text = README.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise ValueError(f"{README.name} has no lines {_BEGIN} and {_END}")
+    results = f"docs/results/{findings.PAGE.name}"
+    image = f"docs/results/images/{findings.LAYOUTS}.svg"
+    made = [
+        f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
+        f"differences support]({results}).",
+        *(
+            f"{number}. {_of_claim(rows, name)} [The runs behind it](docs/results/claims.md"
+            f"#{name.lower()})."
+            for number, name in enumerate(_TOLD, start=2)
+        ),
+        "",
+        f"{_counts(rows)} [Each with its rule, its interval and its cells]"
+        "(docs/results/claims.md).",
+    ]
+    about = findings.ABOUT_LAYOUTS
+    figure = f"[![{about} of four layouts of Llama 3 8B on two H200]({image})]({results})"
+    return f"{before}{begin}\n\n" + "\n".join(made) + f"\n\n{figure}\n\n{end}{after}"
+
+
+def _of_claim(rows: Sequence[Row], name: str) -> str:
+    """What runs say of one of our claims, in a sentence."""
+    own = [row for row in rows if row["claim"] == name]
+    told = [row for row in own if row["coverage"] is not None]
+    verdict = IN_WORDS[own[0]["claim_verdict"]]
+    if not told:
+        return f"“{own[0]['says']}” is our claim: {verdict}."
+    (test,) = next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
+    low = min(row["wide_low"] for row in told)
+    high = max(row["wide_high"] for row in told)
+    return (
+        f"“{own[0]['says']}” is our claim: {verdict} by {counted(len(told), 'contrast')}, "
+        f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."
+    )
+
+
+def _counts(rows: Sequence[Row]) -> str:
+    """How many claims of the study have which verdict."""
+    verdicts = Counter(
+        {row["claim"]: row["claim_verdict"] for row in rows if row["by"] == "study"}.values()
+    )
+    told = ", ".join(f"{verdicts[each]} {words}" for each, words in IN_WORDS.items())
+    return f"Of the study's {sum(verdicts.values())} claims, by these runs alone: {told}."

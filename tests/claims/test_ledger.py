@@ -1,0 +1,169 @@
+"""What a ledger may hold, what is read for it, and what is written of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.claims.made import CLAIM, ledger
+from tests.comparison.sides import known, side, write
+from tests.comparison.sides import measured as cell
+from tests.conftest import ROOT
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.claims import page
+from workflow_lib.claims.__main__ import main
+from workflow_lib.claims.ledger import judge
+from workflow_lib.claims.measured import Measured, read
+from workflow_lib.records import CLAIMS, RecordError
+from workflow_lib.study import ConfigError, load_ledger, load_study
+
+SHIPPED = ROOT / "config" / "claims.yaml"
+CONTRAST = {"measure": "tokens_per_s", "first": {"tp": 2}, "second": {"tp": 4}, "above": 1.0}
+
+
+def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is():
+    shipped, study = load_ledger(SHIPPED), load_study(ROOT / "config")
+    of_study = [claim.id for claim in shipped.claims if claim.by == "study"]
+    assert of_study == [f"C{number}" for number in range(1, 20)]
+    assert all(claim.section for claim in shipped.claims if claim.by == "study")
+    named = {
+        name
+        for claim in shipped.claims
+        for test in claim.tests
+        for which in (test.cells, test.first, test.second)
+        for name in [which.get("model", ())]
+    }
+    models = {each for name in named for each in ((name,) if isinstance(name, str) else name)}
+    assert models
+    assert models <= study.models.keys()
+    words = " ".join(claim.would_test for claim in shipped.claims)
+    sweeps = {name for name in study.sweeps if name in words}
+    assert {"parallelism", "microbatch", "optimisation", "evidence-one-gpu"} <= sweeps
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"mesure": "x"}, "claims.0.tests.0.mesure: unknown key; did you mean 'measure'?"),
+        ({"first": {"microbatch": 1}}, "'microbatch' is no axis of cells; valid: "),
+        ({"first": {"tp": "2"}}, "tp is '2', expected int"),
+        ({"first": {"overlap": 1}}, "overlap is 1, expected bool"),
+        ({"first": {"stage_layers": 1}}, "'stage_layers' is no axis of cells"),
+        ({"second": {}}, "first and second go together"),
+        ({"measure": "temperature"}, "'temperature' contrasts no cells; valid: tokens_per_s, "),
+        ({"above": None}, "needs above, below or both"),
+        ({"below": 0.9}, "nothing lies above 1 and below 0.9"),
+        ({"sample_rate_hz": 10.0}, "measure slowdown and sample_rate_hz go together"),
+        ({"gpus": ["rear", "front"]}, "gpus are two groups within a run"),
+        ({"first": {}, "second": {}, "measure": "power_peak_w"}, "rests on sensors of power"),
+        ({"first": {}, "second": {}, "choose": "best"}, "mean nothing without first and second"),
+        (
+            {"first": {}, "second": {}, "gpus": ["hottest", "front"], "measure": "power_mean_w"},
+            "'power_mean_w' contrasts no GPUs; valid: ",
+        ),
+        (
+            {
+                "first": {},
+                "second": {},
+                "gpus": ["hottest", "coolest"],
+                "measure": "temperature_mean_c",
+            },
+            "hotter by choice",
+        ),
+        ({"above": float("inf")}, "finite"),
+    ],
+)
+def test_a_rule_that_cannot_be_applied_is_refused(changed, message):
+    with pytest.raises(ConfigError) as refused:
+        ledger(CONTRAST | changed)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"no_rule": "none"}, "a claim has tests, or no_rule says why it has none"),
+        ({"id": "c1"}, "claims.0.id: "),
+        ({"verdict": "supported"}, "claims.0.verdict: unknown key"),
+        ({"by": "me"}, "claims.0.by: "),
+    ],
+)
+def test_a_claim_that_is_none_is_refused(changed, message):
+    with pytest.raises(ConfigError) as refused:
+        ledger(CONTRAST, **changed)
+    assert message in str(refused.value)
+
+
+def test_two_claims_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "claims.yaml"
+    claim = "\n".join(f"    {key}: {value}" for key, value in CLAIM.items() if key != "id")
+    one = f"  - id: X1\n{claim}\n    no_rule: None yet.\n"
+    path.write_text(f"description: Made up.\nclaims:\n{one}{one}", encoding="utf-8")
+    with pytest.raises(ConfigError, match="two claims are called X1"):
+        load_ledger(path)
+
+
+def sweep(directory, *values, began=1e9):
+    """The tables of one cell whose runs have these throughputs."""
+    of_cell = cell(known(), tokens_per_s=values)
+    for run in of_cell[1]:
+        run["started_unix_s"] = began + run["run"]
+    return write(directory, of_cell)
+
+
+def test_a_run_that_two_sweeps_show_counts_once(tmp_path):
+    first = sweep(tmp_path / "a", 100.0, 101.0)
+    second = sweep(tmp_path / "b", 100.0, 101.0, 102.0)
+    both = read([first, second])
+    (of_cell,) = both.side.cells
+    assert [run["tokens_per_s"] for run in both.completed(of_cell)] == [100.0, 101.0, 102.0]
+    assert (of_cell["completed"], both.sweeps[of_cell["cell"]]) == (3, ["a", "b"])
+
+
+def test_other_runs_under_the_same_number_are_refused(tmp_path):
+    first, second = sweep(tmp_path / "a", 100.0), sweep(tmp_path / "b", 100.0, began=2e9)
+    with pytest.raises(RecordError, match="give sweeps of one results directory"):
+        read([first, second])
+    with pytest.raises(RecordError, match="sweeps of one name"):
+        read([first, sweep(tmp_path / "other" / "a", 100.0)])
+
+
+def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsys):
+    results = tmp_path / "results"
+    pair = [
+        cell(known(overlap=on), tokens_per_s=of)
+        for on, of in ((True, [90.0, 91.0, 89.0]), (False, [100.0, 101.0, 99.0]))
+    ]
+    directory = write(results / "sweeps" / "mine", *pair)
+    output = results / "claims"
+    arguments = [str(directory), "--claims", str(SHIPPED), "--output", str(output)]
+    assert main(arguments) == 0
+    rows = {row["claim"]: row for row in read_table(output / "claims.parquet", CLAIMS).to_dicts()}
+    # It costs this pipeline speed, and no other part of the claim has values.
+    assert rows["C13"]["test_verdict"] == "supported"
+    assert rows["C13"]["claim_verdict"] == "contradicted"
+    for name in ("claims.md", "claims.html"):
+        text = (output / name).read_text(encoding="utf-8")
+        assert "../sweeps/mine/report.html#cell=h200%2Fllama3-70b%2F" in text
+    before = (output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes()
+    assert main(arguments) == 0
+    assert before == ((output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes())
+    assert capsys.readouterr().out.startswith("35 claims: 0 supported, 1 contradicted, ")
+
+
+def test_text_of_others_stays_text(tmp_path):
+    hostile = "<script>alert(1)</script> | [x](y)"
+    claims = ledger(CONTRAST, says=hostile, needs=hostile, would_test=hostile, section=hostile)
+    rows = judge(claims, Measured(side("none")))
+    plain = page.markdown(claims, rows, lambda sweep, cell: "")
+    assert "<script" not in plain
+    assert plain.count("&lt;script>alert(1)&lt;/script> \\| \\[x](y)") == 5
+    assert "<script" not in page.html(claims, rows, lambda sweep, cell: "")
+
+
+def test_a_directory_without_tables_is_one_message(tmp_path, capsys):
+    arguments = [str(tmp_path), "--claims", str(SHIPPED), "--output", str(tmp_path / "out")]
+    assert main(arguments) == 1
+    assert "cells.parquet: no such table" in capsys.readouterr().err
+    arguments[2] = str(tmp_path / "none.yaml")
+    assert main(arguments) == 1
+    assert "none.yaml: cannot be read" in capsys.readouterr().err

@@ -1,0 +1,126 @@
+"""Contrasts of GPUs of one run, and of sampling rates, by hand: Student's t of two degrees of
+freedom is 4.303."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.claims.made import judged
+from tests.comparison.sides import known
+from tests.comparison.sides import measured as cell
+
+CELL = known()
+RUNS = cell(CELL, tokens_per_s=[100.0, 101.0, 99.0])
+T = 4.302653
+
+
+def gpus(*runs):
+    """Rows of GPUS: of each run, of each GPU, where it sits, its temperature and its clock."""
+    return {
+        (CELL["cell"], number): [
+            {"airflow": airflow, "temperature_mean_c": warm, "sm_clock_mean_mhz": clock}
+            for airflow, warm, clock in run
+        ]
+        for number, run in enumerate(runs, start=1)
+    }
+
+
+def of_gpus(test, *runs):
+    (row,) = judged(test, RUNS, gpus=gpus(*runs))
+    return row
+
+
+REAR = {"measure": "temperature_mean_c", "gpus": ["rear", "front"]}
+
+
+def test_rear_gpus_that_are_hotter_by_more_than_their_sensors_round():
+    runs = [
+        [("rear", 70.0 + more, 1500.0), ("rear", 72.0 + more, 1500.0), ("front", 61.0, 1500.0)]
+        for more in (-1.0, 0.0, 1.0)
+    ]
+    row = of_gpus({**REAR, "above": 0.0}, *runs)
+    # Differences of 9, 10 and 11 °C; each group may be off by half a degree.
+    half = T * 1.0 / 3**0.5
+    assert (row["estimate"], row["low"]) == pytest.approx((10.0, 10.0 - half), rel=1e-4)
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx(
+        (10.0 - half - 1.0, 10.0 + half + 1.0), rel=1e-4
+    )
+    assert (row["verdict"], row["contrast"]) == ("supported", "difference")
+    assert of_gpus({**REAR, "above": 20.0}, *runs)["verdict"] == "contradicted"
+    alike = [[("rear", 61.5, 1.0), ("front", 61.0, 1.0)]] * 3
+    # Half a degree is less than what rounding may do.
+    assert of_gpus({**REAR, "above": 0.0}, *alike)["verdict"] == "undecided"
+
+
+def test_where_gpus_sit_has_to_be_known():
+    row = of_gpus({**REAR, "above": 0.0}, *[[("unknown", 70.0, 1.0), ("unknown", 60.0, 1.0)]] * 3)
+    assert (row["verdict"], row["in_words"]) == ("not_testable", "no GPU is known as rear")
+
+
+def test_the_hottest_gpus_clock():
+    test = {"measure": "sm_clock_mean_mhz", "gpus": ["hottest", "coolest"], "above": 0.99}
+    runs = [[("unknown", 60.0, 1600.0), ("unknown", 70.0 + n, 1504.0 + n)] for n in range(3)]
+    row = of_gpus(test, *runs)
+    assert row["estimate"] == pytest.approx(1505.0 / 1600.0, rel=1e-4)
+    assert (row["verdict"], row["contrast"]) == ("contradicted", "ratio")
+    assert "hottest against coolest GPUs: −6.1 % to −5.8 %" in row["in_words"]
+    alone = of_gpus(test, *[[("unknown", 60.0, 1600.0)]] * 3)
+    assert alone["verdict"] == "not_testable"
+    unread = of_gpus(test, *[[("unknown", 60.0, 1600.0), ("unknown", 70.0, None)]] * 3)
+    assert unread["in_words"] == "no value: run 1 has none of a GPU"
+
+
+def test_two_runs_of_gpus_give_no_interval():
+    cells = cell(CELL, tokens_per_s=[100.0, 101.0])
+    run = [("rear", 70.0, 1.0), ("front", 61.0, 1.0)]
+    (row,) = judged({**REAR, "above": 0.0}, cells, gpus=gpus(run, run))
+    assert (row["verdict"], row["coverage"]) == ("not_testable", None)
+    assert row["in_words"] == "fewer than 3 runs give a range alone"
+
+
+SLOWDOWN = {"measure": "slowdown", "sample_rate_hz": 10.0, "below": 0.005}
+
+
+def costs(*slowdowns):
+    alternating = {**CELL, "interleaved_rates_hz": "[0, 10]"}
+    rows = [
+        {
+            "sample_rate_hz": 10.0,
+            "slowdown": each,
+            "slowdown_low": each - 0.002,
+            "slowdown_high": each + 0.002,
+            "missing_reasons": "{}",
+        }
+        for each in slowdowns
+    ]
+    of_cell = cell(alternating, tokens_per_s=[100.0] * len(slowdowns))
+    (row,) = judged(SLOWDOWN, of_cell, overhead={CELL["cell"]: rows})
+    return row
+
+
+def test_what_sampling_costs_is_judged_over_runs_and_of_few_by_their_own_intervals():
+    row = costs(0.001, 0.002, 0.003)
+    assert row["wide_high"] == pytest.approx(0.002 + T * 0.001 / 3**0.5, rel=1e-4)
+    assert row["verdict"] == "supported"
+    row = costs(0.001, 0.002)
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx((-0.001, 0.004))
+    assert row["verdict"] == "supported"
+    assert costs(0.004)["verdict"] == "undecided"
+    assert costs(0.008)["verdict"] == "contradicted"
+    (row,) = judged(SLOWDOWN, RUNS)
+    assert row["in_words"] == "no sweep has runs in which sampling rates alternate"
+
+
+def test_a_profiled_run_alone_gives_no_interval():
+    of_cell = cell(CELL, tokens_per_s=[100.0] * 3)
+    of_cell[0]["exposed_communication_share"] = 0.6
+    (row,) = judged({"measure": "exposed_communication_share", "above": 0.5}, of_cell)
+    assert (row["verdict"], row["estimate"]) == ("not_testable", 0.6)
+    assert row["in_words"] == "one profiled run gives no interval"
+
+
+def test_a_temperature_itself():
+    of_cell = cell(CELL, temperature_peak_c=[70.0, 70.0, 70.0])
+    test = {"measure": "temperature_peak_c", "above": 69.0}
+    (row,) = judged(test, of_cell)
+    assert (row["wide_low"], row["wide_high"], row["verdict"]) == (69.5, 70.5, "supported")

@@ -1,0 +1,11 @@
+"""The ledger: claims, and the verdicts that runs support.
+
+::
+
+    config/claims.yaml ──┐
+                         ├─ pairs (which cells) ─ contrasts (their intervals) ─ verdicts ─▶ page
+    tables of sweeps ────┘
+
+``contrasts`` takes ratios, differences and their intervals from :mod:`workflow_lib.comparison` and
+:mod:`workflow_lib.intervals`; nothing here estimates anything besides.
+"""

@@ -1,0 +1,71 @@
+"""``python -m workflow_lib.claims SWEEP … --output DIR``: judge claims by what sweeps measured.
+
+Writes ``claims.parquet``, ``claims.md`` and ``claims.html``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.claims import measured, page
+from workflow_lib.claims.ledger import judge
+from workflow_lib.claims.verdicts import IN_WORDS
+from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, whole_file
+from workflow_lib.report.embedding import address
+from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, load_ledger
+
+
+def write(claims: Path, sweeps: Sequence[Path], output: Path) -> str:
+    """Judge the claims of a file by sweeps, and write the three files; returns a line of counts.
+
+    Raises ConfigError, RecordError and OSError.
+    """
+    ledger = load_ledger(claims)
+    known = measured.read(sweeps)
+    rows = judge(ledger, known)
+    write_table(table(rows, CLAIMS), output / "claims.parquet")
+
+    def link(sweep: str, cell: str) -> str:
+        report = SweepPaths(known.directories[sweep]).report
+        return Path(os.path.relpath(report, output)).as_posix() + address(cell)
+
+    texts = {
+        "claims.md": page.markdown(ledger, rows, link),
+        "claims.html": page.html(ledger, rows, link),
+    }
+    for name, text in texts.items():
+        with whole_file(output / name) as draft:
+            draft.write_text(text, encoding="utf-8")
+    verdicts = Counter({row["claim"]: row["claim_verdict"] for row in rows}.values())
+    told = ", ".join(f"{verdicts[each]} {words}" for each, words in IN_WORDS.items())
+    return f"{len(ledger.claims)} claims: {told}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code, 1 after one message on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.claims", description=__doc__)
+    parser.add_argument(
+        "sweeps", type=Path, nargs="+", help="directories of sweeps, as results/sweeps/<sweep>"
+    )
+    parser.add_argument("--claims", type=Path, default=Path("config/claims.yaml"))
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    chosen = parser.parse_args(arguments)
+    try:
+        counts = write(chosen.claims, chosen.sweeps, chosen.output)
+    except (ConfigError, RecordError, OSError) as error:
+        print(printable(f"claims: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        return 1
+    print(counts)
+    print(chosen.output / "claims.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""The contrasts of a test, each with its interval: from the comparison's rows, or within runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from workflow_lib.claims.measured import Measured
+from workflow_lib.claims.pairs import fitting, none_found, pairs
+from workflow_lib.comparison.measures import (
+    DIFFERENCE,
+    RATIO,
+    READING_ERROR_C,
+    is_temperature,
+    values,
+)
+from workflow_lib.comparison.verdicts import rows as compared
+from workflow_lib.config import ClaimTest
+from workflow_lib.intervals import differences
+from workflow_lib.records import MEASURES
+from workflow_lib.records.measures import PROFILED
+from workflow_lib.report.cells import Row, completed, in_words
+
+VALUE = "value"
+#: columns of the comparison's rows that a row of CLAIMS has too
+_TAKEN = (
+    *(
+        "cell_a",
+        "cell_b",
+        "contrast",
+        "estimate",
+        "low",
+        "high",
+        "coverage",
+        "wide_low",
+        "wide_high",
+    ),
+    *("assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
+)
+#: verdicts of the comparison that leave nothing to judge
+_WITHOUT_VALUES = ("missing", "refused")
+#: what is said of an interval over the runs of one cell
+_OVER_RUNS = "assumes normal noise, independent between runs"
+
+
+def found(test: ClaimTest, measured: Measured) -> list[dict[str, Any]]:
+    """The contrasts of a test: columns of CLAIMS without verdicts. ``wide_low`` is null where there
+    is no interval, and ``in_words`` then says why. One without cells where there are none.
+    """
+    made = list(_of_cells(test, measured) if test.first else _of_each(test, measured))
+    return made or [{"in_words": none_found(test, measured.side.cells)}]
+
+
+def _of_cells(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
+    side = measured.side
+    one, other = (dataclasses.replace(side, name=name) for name in ("the first", "the second"))
+    measure = MEASURES[test.measure]
+    for pair in pairs(test, side.cells):
+        # No row where the measure means nothing for the workload.
+        for row in compared([dataclasses.replace(pair, measure=measure)], one, other):
+            has_values = row["measure"] is not None and row["verdict"] not in _WITHOUT_VALUES
+            yield {
+                **{name: row[name] for name in _TAKEN},
+                "runs_a": _numbers(measured, row["cell_a"]),
+                "runs_b": _numbers(measured, row["cell_b"]),
+                "has_values": has_values,
+            }
+
+
+def _numbers(measured: Measured, cell: str) -> str:
+    """The numbers of a cell's completed runs; "" where none completed."""
+    return ", ".join(str(run["run"]) for run in measured.completed({"cell": cell}))
+
+
+def _of_each(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
+    """Of tests that look at one cell at a time."""
+    for cell in fitting(measured.side.cells, test.cells):
+        if test.sample_rate_hz is not None and cell["interleaved_rates_hz"] is None:
+            continue
+        row: dict[str, Any] = {
+            "model": cell["model"],
+            "cell_a": cell["cell"],
+            "platform_a": cell["platform"],
+            "simulated": bool(cell["simulated"]),
+            "runs_a": _numbers(measured, cell["cell"]),
+            "has_values": False,
+        }
+        if not completed(cell):
+            yield row | {"in_words": f"no run completed: {in_words(cell['outcome'])}"}
+        elif test.sample_rate_hz is not None:
+            yield row | _slowdown(test.sample_rate_hz, measured.overhead.get(cell["cell"], ()))
+        elif test.gpus:
+            yield row | _between_gpus(test, measured, cell)
+        else:
+            yield row | _value(test.measure, measured, cell)
+
+
+def _value(name: str, measured: Measured, cell: Row) -> dict[str, Any]:
+    """Of a measure itself."""
+    if name in PROFILED:
+        if cell[name] is None:
+            return {"in_words": "no profiled run of the cell completed"}
+        return {
+            "contrast": VALUE,
+            "estimate": cell[name],
+            "has_values": True,
+            "in_words": "one profiled run gives no interval",
+        }
+    measure = MEASURES[name]
+    known, why = values(measure, measured.completed(cell))
+    if not known:
+        return {"in_words": f"no value: {why}"}
+    error = READING_ERROR_C if is_temperature(measure) else 0.0
+    return _interval(VALUE, known, [0.0] * len(known), error, _OVER_RUNS)
+
+
+def _slowdown(rate_hz: float, rows: Sequence[Row]) -> dict[str, Any]:
+    """What a sampling rate costs: over runs; of fewer than three, all that their own intervals
+    hold.
+    """
+    own = [row for row in rows if row["sample_rate_hz"] == rate_hz]
+    known = [row for row in own if row["slowdown_low"] is not None]
+    if not known:
+        reasons = [json.loads(row["missing_reasons"] or "{}").get("slowdown", "") for row in own]
+        why = next(filter(None, reasons), f"no run alternates with {rate_hz:g} Hz")
+        return {"in_words": f"no value: {why}"}
+    slowdowns = [row["slowdown"] for row in known]
+    if len(known) >= differences.FEWEST_RUNS:
+        return _interval(VALUE, slowdowns, [0.0] * len(known), 0.0, _OVER_RUNS)
+    low = min(row["slowdown_low"] for row in known)
+    high = max(row["slowdown_high"] for row in known)
+    return {
+        **_ends(VALUE, statistics.fmean(slowdowns), low, high, 0.0),
+        "assumes": "assumes normal noise, independent between turns of one run",
+    }
+
+
+def _between_gpus(test: ClaimTest, measured: Measured, cell: Row) -> dict[str, Any]:
+    """Of two groups of GPUs within each run."""
+    measure = MEASURES[test.measure]
+    sides: tuple[list[float], list[float]] = ([], [])
+    for run in measured.completed(cell):
+        rows = measured.gpus.get((run["cell"], run["run"]), ())
+        for name, of_side in zip(test.gpus, sides, strict=True):
+            group = _GROUPS[name](rows)
+            readings = [row[test.measure] for row in group]
+            if not group:
+                return {"in_words": f"no GPU is known as {name}"}
+            if None in readings:
+                return {"in_words": f"no value: run {run['run']} has none of a GPU"}
+            of_side.append(statistics.fmean(readings))
+    as_ratio = measure.sensor == "clock"
+    if as_ratio and min(*sides[0], *sides[1]) <= 0:
+        return {"in_words": "no value: a clock is 0, of which there is no ratio"}
+    # Each of two groups may be off by half a degree.
+    error = 2 * READING_ERROR_C if is_temperature(measure) else 0.0
+    assumed = f"{_OVER_RUNS}; it says nothing of other GPUs than these"
+    if as_ratio:
+        first, second = ([math.log(each) for each in side] for side in sides)
+        return _interval(RATIO, first, second, 0.0, assumed, math.exp)
+    return _interval(DIFFERENCE, *sides, error, assumed)
+
+
+def _at(airflow: str) -> Callable[[Sequence[Row]], Sequence[Row]]:
+    return lambda rows: [row for row in rows if row["airflow"] == airflow]
+
+
+def _extreme(choose: Callable[..., Row]) -> Callable[[Sequence[Row]], Sequence[Row]]:
+    """The one GPU that a choice by mean temperature falls on; none where it is not known, or where
+    there is one GPU alone.
+    """
+
+    def group(rows: Sequence[Row]) -> Sequence[Row]:
+        if len(rows) < 2 or any(row["temperature_mean_c"] is None for row in rows):
+            return []
+        return [choose(rows, key=lambda row: row["temperature_mean_c"])]
+
+    return group
+
+
+_GROUPS: Mapping[str, Callable[[Sequence[Row]], Sequence[Row]]] = {
+    "front": _at("front"),
+    "rear": _at("rear"),
+    "hottest": _extreme(max),
+    "coolest": _extreme(min),
+}
+
+
+def _interval(
+    kind: str,
+    first: Sequence[float],
+    second: Sequence[float],
+    error: float,
+    assumes: str,
+    back: Callable[[float], float] = float,
+) -> dict[str, Any]:
+    """The interval of paired values, a pair a run; ``back`` undoes a logarithm."""
+    if len(first) < differences.FEWEST_RUNS:
+        apart = [back(a - b) for a, b in zip(first, second, strict=True)]
+        ends = {"low": min(apart), "high": max(apart)}
+        why = f"fewer than {differences.FEWEST_RUNS} runs give a range alone"
+        middle = back(statistics.fmean(first) - statistics.fmean(second))
+        return {"contrast": kind, "estimate": middle, **ends, "has_values": True, "in_words": why}
+    made = differences.in_blocks(first, second)
+    estimate, low, high = (back(each) for each in (made.estimate, made.low, made.high))
+    return {**_ends(kind, estimate, low, high, error), "assumes": assumes}
+
+
+def _ends(kind: str, estimate: float, low: float, high: float, error: float) -> dict[str, Any]:
+    return {
+        "contrast": kind,
+        "estimate": estimate,
+        "low": low,
+        "high": high,
+        "coverage": differences.COVERAGE,
+        "wide_low": low - error,
+        "wide_high": high + error,
+        "has_values": True,
+        "in_words": "",
+    }

@@ -1,0 +1,105 @@
+"""What was measured: the tables of all sweeps that claims are judged by, as one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.comparison.measures import completed_runs
+from workflow_lib.comparison.sides import Side, read_side
+from workflow_lib.records import GPUS, OVERHEAD, Outcome, RecordError, SweepPaths
+from workflow_lib.report.cells import Row
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Cells and runs of several sweeps; a cell that several of them show is there once."""
+
+    side: Side
+    #: rows of GPUS of each run (cell, number)
+    gpus: Mapping[tuple[str, int], Sequence[Row]] = field(default_factory=dict)
+    #: rows of OVERHEAD of each cell
+    overhead: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    #: the names of the sweeps that show a cell
+    sweeps: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: the directory of each sweep
+    directories: Mapping[str, Path] = field(default_factory=dict)
+
+    def completed(self, cell: Row) -> list[Row]:
+        """A cell's completed runs, by number."""
+        return completed_runs(self.side.runs_of(cell))
+
+
+def read(directories: Iterable[Path]) -> Measured:
+    """Read the tables of sweeps from their directories.
+
+    Raises FileNotFoundError where one is missing; RecordError where one is of another version, or
+    where two sweeps have another run under one cell and number.
+    """
+    cells: dict[str, Row] = {}
+    runs: dict[tuple[str, int], Row] = {}
+    of_gpus: dict[tuple[str, int], frozenset[str]] = {}
+    limits: dict[tuple[str, int], tuple[float, ...]] = {}
+    gpus: dict[tuple[str, int], list[Row]] = {}
+    overhead: dict[str, list[Row]] = {}
+    sweeps: dict[str, list[str]] = {}
+    found: dict[str, Path] = {}
+    for directory in directories:
+        side = read_side(directory, "measured")
+        if side.sweep in found:
+            raise RecordError(
+                f"{found[side.sweep]} and {directory} are sweeps of one name: give one of them"
+            )
+        found[side.sweep] = directory
+        mine = _add_runs(runs, side, directory)
+        for cell in side.cells:
+            sweeps.setdefault(cell["cell"], []).append(side.sweep)
+            known = cells.get(cell["cell"])
+            if known is None or cell["completed"] > known["completed"]:
+                cells[cell["cell"]] = cell
+        of_gpus |= {run: side.gpus[run] for run in mine & side.gpus.keys()}
+        limits |= {run: side.limits_w[run] for run in mine & side.limits_w.keys()}
+        paths = SweepPaths(directory)
+        _add_gpus(gpus, read_table(paths.table("gpus"), GPUS).to_dicts(), mine)
+        if paths.table("overhead").is_file():
+            for row in read_table(paths.table("overhead"), OVERHEAD).to_dicts():
+                if (row["cell"], row["run"]) in mine:
+                    overhead.setdefault(row["cell"], []).append(row)
+    side = Side("measured", "all", tuple(cells.values()), tuple(runs.values()), of_gpus, limits)
+    return Measured(side, gpus, overhead, sweeps, found)
+
+
+def _add_runs(
+    runs: dict[tuple[str, int], Row], side: Side, directory: Path
+) -> set[tuple[str, int]]:
+    """Add a sweep's runs to those that are known; returns which of them are from it."""
+    mine = set()
+    for run in side.runs:
+        key = run["cell"], run["run"]
+        known = runs.get(key)
+        if known is not None and _done(known) and _done(run):
+            if known["started_unix_s"] != run["started_unix_s"]:
+                raise RecordError(
+                    f"{directory}: run {run['run']} of {run['cell']} is not the run that another "
+                    "sweep has under this number: give sweeps of one results directory"
+                )
+            continue
+        if known is None or not _done(known):
+            runs[key] = run
+            mine.add(key)
+    return mine
+
+
+def _done(run: Row) -> bool:
+    return bool(run["outcome"] == Outcome.COMPLETED.value)
+
+
+def _add_gpus(
+    gpus: dict[tuple[str, int], list[Row]], rows: Sequence[Row], mine: set[tuple[str, int]]
+) -> None:
+    for row in rows:
+        key = row["cell"], row["run"]
+        if key in mine:
+            gpus.setdefault(key, []).append(row)

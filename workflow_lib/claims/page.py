@@ -1,0 +1,221 @@
+"""The ledger as people read it: ``claims.md``, and ``claims.html`` in the look of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workflow_lib import __version__
+from workflow_lib.claims.verdicts import IN_WORDS, NOT_TESTABLE, kind_of, measure_of, range_in_words
+from workflow_lib.config import Claim, ClaimTest, Ledger
+from workflow_lib.report.html import page_templates
+from workflow_lib.report.numbers import NOTHING
+from workflow_lib.words import counted
+
+Row = Mapping[str, Any]
+#: where a sweep shows a cell: the name of the sweep, and the cell's id; "" where nothing does
+Link = Callable[[str, str], str]
+
+_BY = {
+    "study": "What the study claims",
+    "triptych": "What we claim",
+    "reviewers": "What the study's reviewers asked",
+}
+_KINDS = {
+    "ratio": "the first over the second",
+    "difference": "the first less the second",
+    "value": "the measure itself",
+}
+_TEMPLATES = page_templates("workflow_lib.claims", "workflow_lib.report")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A contrast on the page."""
+
+    verdict: str
+    in_words: str
+    #: cell by cell: its name, platform and model, its runs, and where it is shown
+    cells: tuple[tuple[str, str, str], ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A test on the page."""
+
+    part: str
+    rule: str
+    verdict: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim on the page."""
+
+    claim: Claim
+    verdict: str
+    #: verdicts of its contrasts, counted: "2 supported, 1 undecided"
+    counts: str
+    rules: tuple[Rule, ...]
+
+
+def entries(ledger: Ledger, rows: Sequence[Row], link: Link) -> dict[str, list[Entry]]:
+    """The claims with their verdicts, by whose they are."""
+    found: dict[str, list[Entry]] = {}
+    for claim in ledger.claims:
+        own = [row for row in rows if row["claim"] == claim.id]
+        rules = tuple(
+            _rule(test, [row for row in own if row["test"] == number], link)
+            for number, test in enumerate(claim.tests, start=1)
+        )
+        verdict = IN_WORDS[own[0]["claim_verdict"]]
+        entry = Entry(claim, verdict, _counted(own), rules)
+        found.setdefault(_BY[claim.by], []).append(entry)
+    return found
+
+
+def _counted(rows: Sequence[Row]) -> str:
+    """How many contrasts have which verdict; "" where there is none to judge."""
+    verdicts = [row["verdict"] for row in rows if row["cell_a"]]
+    counts = {words: verdicts.count(each) for each, words in IN_WORDS.items()}
+    return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+
+
+def _rule(test: ClaimTest, rows: Sequence[Row], link: Link) -> Rule:
+    measure, kind = measure_of(test), _KINDS[kind_of(test)]
+    scope = "all such cells" if test.holds_in == "all" else "some such cells"
+    return Rule(
+        part=test.part or "",
+        rule=f"{measure.heading} ({kind}) is {range_in_words(test)}, in {scope}",
+        verdict=IN_WORDS[rows[0]["test_verdict"]],
+        lines=tuple(_lines(rows, link)),
+    )
+
+
+def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
+    """Of each contrast one; of those that are not testable for one reason, one together."""
+    untold: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["verdict"] == NOT_TESTABLE and row["cell_b"] is None and row["cell_a"]:
+            untold.setdefault(row["in_words"], []).append(row)
+        else:
+            yield _line(row, link)
+    for why, alike in untold.items():
+        yield Line(IN_WORDS[NOT_TESTABLE], f"{counted(len(alike), 'cell')}: {why}", ())
+
+
+def _line(row: Row, link: Link) -> Line:
+    cells = []
+    for end in ("a", "b"):
+        cell = row[f"cell_{end}"]
+        if cell is not None:
+            name = f"{row['model']} {row[f'label_{end}']} on {row[f'platform_{end}']}"
+            runs = row[f"runs_{end}"]
+            about = f"{name}, runs {runs}" if runs else f"{name}, no completed run"
+            sweep = row[f"sweeps_{end}"].split(", ")[0]
+            cells.append((about, cell, link(sweep, cell)))
+    return Line(IN_WORDS[row["verdict"]], row["in_words"], tuple(cells))
+
+
+def by_chance(rows: Sequence[Row]) -> tuple[int, int]:
+    """How many verdicts rest on an interval, and how many of these may be wrong by chance."""
+    judged = [row for row in rows if row["verdict"] in ("supported", "contradicted")]
+    missing = sum(1 - row["coverage"] for row in judged)
+    return len(judged), -int(-missing // 1)
+
+
+def markdown(ledger: Ledger, rows: Sequence[Row], link: Link, notice: str = "") -> str:
+    """The page as Markdown."""
+    parts = [notice] if notice else []
+    parts += [
+        "# Claims, and what runs say of them",
+        _cell(ledger.description),
+        _METHOD,
+        _chance(rows),
+    ]
+    told = entries(ledger, rows, link)
+    for heading, of_one in told.items():
+        parts += [f"## {heading}", _summary(of_one)]
+    parts += ["## Why", *(_told(entry) for of_one in told.values() for entry in of_one)]
+    return "\n\n".join(parts) + "\n"
+
+
+_METHOD = (
+    "A claim is *supported* where the whole interval of each contrast lies where the claim says, "
+    "*contradicted* where none of an interval does, and *undecided* where some of it does, or "
+    "where it is unknown how far the sensors may be off. *Not testable here* is a contrast without "
+    "an interval: no sweep has the cells, or too few of their runs completed. It has no say where "
+    "others have an interval. A claim holds where all of its tests do. Intervals have a coverage "
+    "of 95 % and are those of `make compare`, with what dates, nodes and sensors may do. A verdict "
+    "is of the cells that it names, and of no others. What a projection says is no measurement and "
+    "has a column of its own; none has been made."
+)
+
+
+def _chance(rows: Sequence[Row]) -> str:
+    judged, wrong = by_chance(rows)
+    return (
+        f"{judged} contrasts are supported or contradicted; by chance alone, {wrong} of them may "
+        "be wrong."
+    )
+
+
+def _summary(told: Sequence[Entry]) -> str:
+    lines = ["| | claim | by runs | contrasts | by projection |", "|---|---|---|---|---|"]
+    for entry in told:
+        claim = entry.claim
+        lines.append(
+            f"| [{claim.id}](#{claim.id.lower()}) | {_cell(claim.says)} | **{entry.verdict}** | "
+            f"{entry.counts or NOTHING} | {NOTHING} |"
+        )
+    return "\n".join(lines)
+
+
+def _told(entry: Entry) -> str:
+    claim = entry.claim
+    where = f" ({_cell(claim.section)})" if claim.section else ""
+    parts = [
+        f"### {claim.id}",
+        f"{_cell(claim.says)}{where} **{entry.verdict.capitalize()}.**",
+        f"Needs: {_cell(claim.needs)} Would test it: {_cell(claim.would_test)}",
+    ]
+    if claim.no_rule:
+        parts.append(f"No rule: {_cell(claim.no_rule)}")
+    for rule in entry.rules:
+        about = f"{_cell(rule.part)}: " if rule.part else ""
+        lines = [f"{about}{rule.rule}. **{rule.verdict.capitalize()}.**", ""]
+        for line in rule.lines:
+            said = f"{_named(line)}: {line.verdict}; " if line.cells else ""
+            lines.append(f"- {said}{_cell(line.in_words)}.")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _named(line: Line) -> str:
+    """The cells of a contrast, each with where it is shown."""
+    return " against ".join(
+        f"[`{_code(name)}`]({address})" if address else f"`{_code(name)}`"
+        for name, _, address in line.cells
+    )
+
+
+def _cell(text: str) -> str:
+    """Text that ends no cell of a table, and is no markup."""
+    return text.replace("|", "\\|").replace("[", "\\[").replace("<", "&lt;")
+
+
+def _code(text: str) -> str:
+    return text.replace("`", "'")
+
+
+def html(ledger: Ledger, rows: Sequence[Row], link: Link) -> str:
+    """The page as HTML."""
+    return _TEMPLATES.get_template("claims.html.j2").render(
+        version=__version__,
+        ledger=ledger,
+        told=entries(ledger, rows, link),
+        chance=_chance(rows),
+        simulated=any(row["simulated"] for row in rows),
+    )

@@ -1,0 +1,86 @@
+"""Which cells a test contrasts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workflow_lib.comparison.matching import NAMED, Pair, best_pairs
+from workflow_lib.config import ClaimTest, values
+from workflow_lib.records import cell_axes
+from workflow_lib.report.cells import Row, in_order
+
+_PLACE = cell_axes.of_roles("place")
+_LAYOUT = cell_axes.of_roles("layout")
+
+
+def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
+    """The cells that have the values of all of these, in the order of reports."""
+    return [
+        cell
+        for cell in in_order(cells)
+        if all(cell[name] in values(value) for each in wanted for name, value in each.items())
+    ]
+
+
+def pairs(test: ClaimTest, cells: Sequence[Row]) -> list[Pair]:
+    """The pairs of cells that a test with ``first`` and ``second`` contrasts."""
+    first = fitting(cells, test.cells, test.first)
+    second = fitting(cells, test.cells, test.second)
+    if test.choose == "best":
+        best = best_pairs(first, second)
+        return [pair for pair in best if pair.measure and pair.measure.name == test.measure]
+    free = _free(test)
+    groups: dict[Any, list[Row]] = {}
+    for cell in second:
+        groups.setdefault(cell_axes.key(cell, free), []).append(cell)
+    return [
+        Pair(NAMED, one, other)
+        for one in first
+        for other in groups.get(cell_axes.key(one, free), [])
+        if one["cell"] != other["cell"]
+    ]
+
+
+def _free(test: ClaimTest) -> set[str]:
+    """The axes in which two cells of a test may differ: those that it names, and what follows from
+    them.
+    """
+    named = {*test.first, *test.second, *test.alike_but}
+    free = set(named)
+    if named & {*_PLACE}:
+        free |= {*_PLACE}
+    if named & {*_PLACE, *_LAYOUT, "gpus"}:
+        free.add("nodes")
+    if "tp" in named:
+        # It means nothing where TP is 1.
+        free.add("sequence_parallel")
+    for name, axis in cell_axes.AXES.items():
+        if axis.field.axis.only_with and axis.field.axis.only_with[0] in named:
+            free.add(name)
+    return free
+
+
+def none_found(test: ClaimTest, cells: Sequence[Row]) -> str:
+    """Why a test has nothing to contrast: which cells no sweep has."""
+    missing = [
+        f"{name} ({_in_words({**test.cells, **which})})"
+        for name, which in (("the first", test.first), ("the second", test.second))
+        if not fitting(cells, test.cells, which)
+    ]
+    if test.sample_rate_hz is not None:
+        return "no sweep has runs in which sampling rates alternate"
+    if not test.first:
+        return f"no sweep has such a cell ({_in_words(test.cells)})"
+    if missing:
+        return f"no sweep has a cell that fits {' nor '.join(missing)}"
+    return "no two such cells are alike in every other axis"
+
+
+def _in_words(wanted: Mapping[str, Any]) -> str:
+    told = (
+        f"{name} {' or '.join(json.dumps(each).strip(chr(34)) for each in values(value))}"
+        for name, value in wanted.items()
+    )
+    return ", ".join(told) or "any"

@@ -1,0 +1,138 @@
+"""Which verdict a contrast, a test and a claim get.
+
+A test says where a contrast lies: in a range with one end or two. By the interval of a contrast,
+with what dates, nodes and sensors may do to it::
+
+    range claimed         ├──────────────────▶
+    supported                 ├─────┤             all of the interval lies in the range
+    contradicted    ├───┤                         none of it does
+    undecided          ├─────┤                    some of it does
+
+The ends are not of the range: two cells that never throttle do not show that throttling grows.
+Where it is unknown how far sensors may be off, so is the interval, and the verdict is undecided.
+``not_testable`` is a contrast without an interval: of cells that no sweep has, that did not
+complete, of which there are too few runs, or whose readings are missing or simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+from workflow_lib.claims.contrasts import VALUE
+from workflow_lib.comparison.measures import DIFFERENCE, RATIO, difference_unit
+from workflow_lib.config import ClaimTest
+from workflow_lib.records import MEASURES, Measure
+from workflow_lib.records.measures import PROFILED
+from workflow_lib.report.numbers import significant
+
+Verdict = Literal["supported", "contradicted", "undecided", "not_testable"]
+SUPPORTED: Verdict = "supported"
+CONTRADICTED: Verdict = "contradicted"
+UNDECIDED: Verdict = "undecided"
+NOT_TESTABLE: Verdict = "not_testable"
+#: as people read them
+IN_WORDS: Mapping[Verdict, str] = {
+    SUPPORTED: "supported",
+    CONTRADICTED: "contradicted",
+    UNDECIDED: "undecided",
+    NOT_TESTABLE: "not testable here",
+}
+
+#: what sampling costs, as a measure that people read; overhead.parquet has it
+_SLOWDOWN = Measure("slowdown", "", "what sampling costs", "Slowdown", ("%", 100.0))
+
+
+def of_contrast(test: ClaimTest, row: Mapping[str, Any]) -> tuple[Verdict, str]:
+    """The verdict of a contrast, and the sentence that says why."""
+    claimed = f"claimed: {range_in_words(test)}"
+    if not row.get("has_values"):
+        return NOT_TESTABLE, row["in_words"]
+    if row["simulated"] and measure_of(test).sensor:
+        return NOT_TESTABLE, "readings of GPUs were simulated"
+    low, high = row.get("wide_low"), row.get("wide_high")
+    if row.get("coverage") is None:
+        return NOT_TESTABLE, row["in_words"].removeprefix("no verdict: ")
+    if low is None or high is None:
+        return UNDECIDED, f"{row['in_words']}; {claimed}"
+    words = row["in_words"] or _interval_in_words(test, row)
+    return of_interval(low, high, test.above, test.below), f"{words}; {claimed}"
+
+
+def of_interval(low: float, high: float, above: float | None, below: float | None) -> Verdict:
+    """The verdict of an interval beside the range that is claimed; an end that is null is open."""
+    inside = (above is None or low > above) and (below is None or high < below)
+    outside = (above is not None and high <= above) or (below is not None and low >= below)
+    return SUPPORTED if inside else CONTRADICTED if outside else UNDECIDED
+
+
+def of_test(test: ClaimTest, verdicts: Collection[Verdict]) -> Verdict:
+    """The verdict of a test by those of its contrasts; what is not testable has no say where
+    anything is.
+    """
+    told = [each for each in verdicts if each != NOT_TESTABLE]
+    if not told:
+        return NOT_TESTABLE
+    enough, needed = (SUPPORTED, CONTRADICTED)
+    if test.holds_in == "all":
+        enough, needed = needed, enough
+    if enough in told:
+        return enough
+    return needed if all(each == needed for each in told) else UNDECIDED
+
+
+def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
+    """The verdict of a claim by those of its tests: it holds where all of them do."""
+    for each in (CONTRADICTED, UNDECIDED, NOT_TESTABLE):
+        if each in verdicts:
+            return each
+    return SUPPORTED if verdicts else NOT_TESTABLE
+
+
+def measure_of(test: ClaimTest) -> Measure:
+    """The measure that a test names."""
+    return MEASURES.get(test.measure) or PROFILED.get(test.measure) or _SLOWDOWN
+
+
+def kind_of(test: ClaimTest) -> str:
+    """What the ends of a test's range are of, whether or not there is a contrast."""
+    measure = measure_of(test)
+    if test.gpus:
+        return RATIO if measure.sensor == "clock" else DIFFERENCE
+    return measure.contrast.kind if test.first and measure.contrast else VALUE
+
+
+def range_in_words(test: ClaimTest) -> str:
+    """The range that a test claims: "above +200 %"."""
+    above, below = (None if end is None else amount(test, end) for end in (test.above, test.below))
+    if above is not None and below is not None:
+        return f"between {above} and {below}"
+    return f"below {below}" if above is None else f"above {above}"
+
+
+def _interval_in_words(test: ClaimTest, row: Mapping[str, Any]) -> str:
+    ends = (amount(test, row[end]) for end in ("wide_low", "wide_high"))
+    about = f"coverage {100 * row['coverage']:g} %; {row['assumes']}"
+    return f"{_subject(test)}: {' to '.join(ends)} ({about})"
+
+
+def _subject(test: ClaimTest) -> str:
+    """What an interval is of."""
+    heading = measure_of(test).heading
+    if test.gpus:
+        return f"{heading}, {test.gpus[0]} against {test.gpus[1]} GPUs"
+    if test.sample_rate_hz is not None:
+        return f"{heading} at {test.sample_rate_hz:g} Hz"
+    return heading
+
+
+def amount(test: ClaimTest, value: float) -> str:
+    """A contrast of a test as people read it: ratios as a percentage with a sign."""
+    measure, kind = measure_of(test), kind_of(test)
+    scaled, unit = 100 * (value - 1), "%"
+    if kind != RATIO:
+        scaled, unit = measure.factor * value, measure.people_unit
+    if kind == DIFFERENCE:
+        unit = difference_unit(measure)
+    text = significant(scaled, 2, decimals=2)
+    return f"{'+' if kind != VALUE and scaled > 0 else ''}{text} {unit}".rstrip()
