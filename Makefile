@@ -8,6 +8,7 @@ SWEEP ?= demo
 INJECTIONS ?= 300
 REAL ?= 30
 SEED ?= 1
+INPUTS ?= 100000
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
@@ -15,7 +16,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild compare profiles test lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan partition status archive rebuild evidence compare profiles test test-all lint format equality benchmarks chaos slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -66,6 +67,9 @@ rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figu
 	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo.zip" >&2; exit 1; }
 	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)"
 
+evidence: $(VENV)/.installed-analysis ## check what was measured, and make its tables, figures and pages anew
+	@$(BIN)/python -m docs.evidence
+
 # Names are those of sweeps under results/sweeps; what has a slash is a directory.
 compare: $(VENV)/.installed-analysis ## sweeps A and B side by side: ratios, intervals, and words for them
 	@test -n "$(A)" && test -n "$(B)" || \
@@ -89,6 +93,10 @@ test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm
 	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
 	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
 	  wait $$beside || code=$$?; cat "$$log"; exit $$code
+
+test-all: test ## the same, and INPUTS made-up files for every reader, for hours
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow/test_kills.py
+	@OMP_NUM_THREADS=1 TRIPTYCH_FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n auto tests/fuzz
 
 lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .

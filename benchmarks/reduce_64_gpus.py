@@ -79,12 +79,11 @@ def cost_of(command: list[str]) -> Cost:
 
 def peer(paths: RunPaths) -> float:
     """The energy of the measured steps in J, with the standard library alone."""
-    run = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
     started, ended = [], []
     for path in paths.steps.glob("*.csv"):
         with path.open(encoding="utf-8", newline="") as stream:
             for row in csv.DictReader(stream):
-                if row["phase"] == "measured" and int(row["step"]) >= run["steady_from_step"]:
+                if row["phase"] == "measured":
                     started.append(float(row["started_unix_s"]))
                     ended.append(float(row["ended_unix_s"]))
     start, end = min(started), max(ended)

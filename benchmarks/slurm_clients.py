@@ -5,9 +5,11 @@ On the throwaway Slurm (``make slurm-cluster`` first), one client after the othe
 ``flight``      Slurm commands a minute, memory and CPU time with 1, 50 and 400 runs in flight.
                 Their jobs wait in a partition that is down, so that a small machine can hold 400:
                 submitted and not ended, they are in flight, and both clients ask about all of them.
-``dead_jobs``   from the end of a job that was killed without a last word, or that failed, until
+``dead_jobs``   from the end of a job that was killed without an end record, or that failed, until
                 Snakemake says so. Jobs of both clients idle on emulated nodes.
 ``allocation``  GPU-seconds of an allocation outside of training and baseline, for a run of one GPU.
+``wasted``      GPU-seconds from a fault after which a run cannot become a result any more, to the
+                end of its allocation.
 
 The plugin checks as it does by default: 40 s after its start, then every 20, 30, … up to 180 s; and
 40 s after it saw a job end. Slurm's own times are whole seconds.
@@ -27,8 +29,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.measuring.parts import Log, run_parts
 from benchmarks.measuring.slurm_bench import CLIENTS, Bench
 from benchmarks.measuring.slurm_parts import allocation, dead_jobs, flight
+from benchmarks.measuring.wasted import wasted
 
-PARTS = {"flight": flight, "dead_jobs": dead_jobs, "allocation": allocation}
+PARTS = {"flight": flight, "dead_jobs": dead_jobs, "allocation": allocation, "wasted": wasted}
 
 
 def main() -> int:
@@ -41,6 +44,7 @@ def main() -> int:
     parser.add_argument("--deaths", type=int, default=10, help="jobs of each kind that are ended")
     parser.add_argument("--apart-s", type=float, default=8.0, help="between them, on average")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each client for allocation")
+    parser.add_argument("--faults", type=int, default=3, help="runs with each kind of fault")
     parser.add_argument(
         "--output", type=Path, help="append every figure to this file; tables show all it holds"
     )

@@ -1,7 +1,8 @@
 """Writes the reference pages that restate the code: ``python -m docs.generate``.
 
 ``configuration.md`` comes from the models in workflow_lib/config and their docstrings,
-``columns.md`` from workflow_lib/records/columns.py, ``backends.md`` from what
+``columns.md`` from workflow_lib/records/columns.py, ``bounds.md`` from its bounds.py,
+``backends.md`` from what
 workflow_lib/training/capabilities.py says of the combinations in docs/backends.py.
 tests/test_docs.py fails when one is stale.
 """
@@ -58,8 +59,20 @@ _COLUMNS = """\
 
 Every table and CSV file, column by column. In a CSV file an empty field is a reading that could not
 be had; in a table it is null, and `missing_reasons`, where there is one, says why. A missing value
-is never written as 0 or −1. [Measurement](../explanation/measurement.md) says how the figures come
+is never written as 0 or −1. [Measurement](../explanation/measurement.md) says how the numbers come
 about, [Files](files.md) where they lie.
+"""
+
+_BOUNDS = """\
+# Bounds
+
+How large, deep and many what is read may be: configuration, results and archives may come from
+somebody else, and be made to do harm. What is beyond a bound is refused in one sentence with the
+name of the file. All lie far above what the workflow itself writes.
+
+Parquet files are the exception: a damaged or hostile one can still end the process that reads it,
+as polars asks for the memory that such a file names. An archive's tables are never read: they are
+made anew from its raw files.
 """
 
 #: a page's sections: the title, and the model whose keys it lists
@@ -75,7 +88,7 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Protocol", config.Protocol),
     ("Cool-down", config.CoolDown),
     ("Training options", config.TrainingAxes),
-    ("Block", config.Block),
+    ("Entry of the matrix", config.MatrixEntry),
     ("Exclusion", config.Exclusion),
 )
 
@@ -95,7 +108,7 @@ _TABLES = (
     ("telemetry/&lt;node&gt;-events.csv", "One row an event.", records.GPU_EVENTS),
     (
         "telemetry/&lt;node&gt;-blocks.csv",
-        "One row a turn of a sampling rate, only where rates take turns.",
+        "One row a block, in which the sampler keeps one rate; only where rates alternate.",
         records.SAMPLER_BLOCKS,
     ),
     ("telemetry/&lt;node&gt;-host.csv", "One row a second.", records.HOST_SAMPLES),
@@ -118,6 +131,7 @@ def pages() -> dict[Path, str]:
         DIRECTORY / "configuration.md": _configuration(),
         DIRECTORY / "columns.md": _columns(),
         DIRECTORY / "backends.md": _backends(),
+        DIRECTORY / "bounds.md": _bounds_page(),
         CAPTION: _caption(),
     }
 
@@ -217,6 +231,19 @@ def _default(schema: Mapping[str, Any], required: bool) -> str:
     if value in ([], {}):
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+# ------------------------------------------------------------------------------------------ bounds
+
+
+def _bounds_page() -> str:
+    notice = _NOTICE.format(source="workflow_lib/records/bounds.py")
+    rows = [
+        (f"`{name}`", each.what, f"{each.most:,}".replace(",", " "), each.unit)
+        for name, each in records.bounds.all_bounds().items()
+    ]
+    table = _table(("bound", "of what", "most", "unit"), rows)
+    return "\n\n".join([notice, _BOUNDS.rstrip(), table]) + "\n"
 
 
 # ----------------------------------------------------------------------------------------- columns

@@ -73,6 +73,10 @@ rule collect:
     params:
         results=subpath(output.runs, ancestor=3),
         directory=subpath(output.runs, parent=True),
+    # The pages that show earlier tables go first: whatever ends this, none outlives its tables.
     shell:
-        "python -m workflow_lib.analysis collect --plan {input.plan:q}"
+        "rm -f {params.directory:q}/report.html"
+        " {params.results:q}/comparisons/{wildcards.sweep}_vs_*/comparison.html"
+        " {params.results:q}/comparisons/*_vs_{wildcards.sweep}/comparison.html;"
+        " python -m workflow_lib.analysis collect --plan {input.plan:q}"
         " --results {params.results:q} --output {params.directory:q} 2>&1 | tee {log:q}"

@@ -27,6 +27,7 @@ rule render:
         script=f"{RESULTS}/cells/{{cell}}/run{{run}}/job.sh",
     log:
         f"{RESULTS}/logs/render/{{cell}}/run{{run}}.log",
+    priority: render_priority
     conda:
         "../envs/workflow.yaml"
     params:
@@ -48,6 +49,7 @@ rule run:
         f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
     log:
         f"{RESULTS}/logs/run/{{cell}}/run{{run}}.log",
+    priority: run_priority
     threads: run_threads
     resources:
         runs_in_flight=1,
@@ -55,4 +57,5 @@ rule run:
         scheduler=scheduler,
         directory=subpath(output[0], parent=True),
     run:
-        wait_for(params.directory, params.scheduler, log[0])
+        note_place(wildcards)
+        wait_for(params.directory, params.scheduler, log[0], wildcards)

@@ -1,5 +1,6 @@
 # The study, read once: what the rules know of sweeps, cells, runs and paths.
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from snakemake.settings.types import DeploymentMethod
 
 sys.path.insert(0, workflow.basedir)
 
-from workflow_lib import cells, results
+from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
 from workflow_lib.study import ConfigError, checked, load_study, lookup
@@ -23,6 +24,21 @@ if "{" in workflow.basedir or "}" in workflow.basedir:
 CONFIG = str(Path(INVOCATION.config_directory))
 RESULTS = str(Path(INVOCATION.results_directory))
 
+
+def refuse_unwritable(directory, what):
+    """Refuse, in a sentence, a directory that this user cannot write to, be it read-only."""
+    there = next(path for path in [directory, *directory.parents] if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise WorkflowError(
+            f"{there} cannot be written to, and {what}. Work in a checkout of your own, with "
+            "`--config results_directory=DIRECTORY` if need be; to look at what is there, `python "
+            f"-m workflow_lib.status --results {RESULTS}` only reads"
+        )
+
+
+refuse_unwritable(Path(".snakemake").absolute(), "Snakemake keeps its records there")
+refuse_unwritable(Path(RESULTS).absolute(), "results go there")
+
 # Commands say `python` and find the package next to the Snakefile. Unless Snakemake makes the
 # environment, it is the one that Snakemake itself runs in.
 search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}${{PYTHONPATH:+:$PYTHONPATH}}"
@@ -31,6 +47,11 @@ if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
 # A prefix replaces Snakemake's own strict mode, without which `tee` would hide every failure. And
 # Snakemake formats the prefix, as it does every command.
 shell.prefix(f"set -euo pipefail; {search}; ".replace("{", "{{").replace("}", "}}"))
+
+
+#: what is made of a measured run, and of a profiled one
+REDUCED = ("summary.json", "steps.parquet", "series.parquet")
+TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 
 
 def study_of_platform():
@@ -80,6 +101,31 @@ def runs_of(sweep):
         if planned.feasible
         for run in planned.runs
     ]
+
+
+# Over all sweeps of the platform, because two that are asked for together run side by side.
+ORDER = order.places(
+    {
+        run
+        for name, sweep in SWEEPS.items()
+        if sweep.platform == INVOCATION.platform
+        for run in runs_of(name)
+    },
+    INVOCATION.order_seed,
+)
+
+
+def run_priority(wildcards):
+    """Higher for a run that is earlier in the order."""
+    place = ORDER.get((wildcards.cell, int(wildcards.run)))
+    return 0 if place is None else place.runs + 1 - place.place
+
+
+def render_priority(wildcards):
+    """Scripts in the order of their runs, and before any run: a run is started as soon as there is
+    room for it, so that one whose script came early would overtake others.
+    """
+    return len(ORDER) + run_priority(wildcards)
 
 
 def run_file(run, name):
@@ -151,6 +197,23 @@ def summaries(wildcards):
     return [run_file(run, "summary.json") for run in runs_of(wildcards.sweep) if not profiled(run)]
 
 
+def made_of(sweep):
+    """A sweep's report, and all that it rests on, down to the outcomes.
+
+    Snakemake does not miss what lies between two files that are there: a report that is younger
+    than what is left of its sources would make up for tables that are gone.
+    """
+    paths = sweep_paths(sweep)
+    runs = runs_of(sweep)
+    of_runs = [
+        run_file(run, name)
+        for run in runs
+        for name in ("outcome.json", *(TRACE_TABLES if profiled(run) else REDUCED))
+    ]
+    tables = [sweep_table(name, sweep) for name in TABLES]
+    return [str(paths.report), str(paths.plan), str(paths.figures), *tables, *of_runs]
+
+
 def sweep_paths(sweep="{sweep}"):
     """Where the files of a sweep lie; as a pattern unless it is told."""
     return results.sweep_paths(Path(RESULTS), sweep)
@@ -164,10 +227,10 @@ def sweep_table(name, sweep="{sweep}"):
 def trace_tables(wildcards):
     """The tables of every profiled run that a sweep asks for."""
     return [
-        run_file(run, f"traces/{table}.parquet")
+        run_file(run, table)
         for run in runs_of(wildcards.sweep)
         if profiled(run)
-        for table in ("kernels", "traces")
+        for table in TRACE_TABLES
     ]
 
 

@@ -1,27 +1,73 @@
 # Threads of Snakemake wait for runs, hundreds at once, and Ctrl-C reaches them.
 import signal
+import sys
 import threading
 
+from snakemake.logging import logger
+from snakemake.resources import Resource
+
 from workflow_lib.launch import interruption, open_files
-from workflow_lib.launch.seeing_to import see_to_logged
+from workflow_lib.launch.rendering import render_run
+from workflow_lib.launch.owner.rule_run import run_logged
+from workflow_lib.records import RunPaths
 
 open_files.raise_limit()
 
 
-def wait_for(directory, scheduler, log):
+def bound_runs_in_flight():
+    """No more runs at once than open files allow; says so before anything starts."""
+    most = open_files.most_runs()
+    # Within a job of Slurm's, which analyses, Snakemake has the resource without a value.
+    resource = workflow.global_resources.get("runs_in_flight")
+    told = None if resource is None else resource.value
+    asked = sys.maxsize if told is None else told
+    if most < 1:
+        raise WorkflowError(
+            f"waiting for one run takes {open_files.FOR_THE_REST + open_files.FOR_A_RUN} open "
+            f"files, and the system allows {open_files.highest_limit()}: raise `ulimit -H -n`, or ask your "
+            "admin"
+        )
+    if asked <= most:
+        return
+    workflow.register_resource("runs_in_flight", Resource("runs_in_flight", most))
+    if told is not None:
+        logger.warning(
+            f"at most {most} runs are in flight at once, not {asked}: each takes "
+            f"{open_files.FOR_A_RUN} open files, and the system allows "
+            f"{open_files.highest_limit()}. For more, raise `ulimit -H -n`, or ask your admin."
+        )
+
+
+bound_runs_in_flight()
+
+
+def wait_for(directory, scheduler, log, wildcards):
     """See a run to its end, in the thread of rule run; one that is no result fails the rule."""
+
+    def render_anew():
+        """After the results were moved or copied."""
+        planned, run = CELLS[wildcards.cell], int(wildcards.run)
+        render_run(STUDY, planned, run, Path(RESULTS), Path(workflow.basedir))
+
     if workflow.subprocess_exec:
         raise WorkflowError(
             "this would take a Snakemake for each run that is waited for: add "
             "--force-use-threads, or use a profile of profiles/"
         )
-    if problem := see_to_logged(Path(directory), scheduler, Path(log)):
+    if problem := run_logged(Path(directory), scheduler, Path(log), render_anew):
         raise WorkflowError(problem)
+
+
+def note_place(wildcards):
+    """Write the run's place in the order of submission beside it."""
+    run = (wildcards.cell, int(wildcards.run))
+    if run in ORDER:
+        order.write(RunPaths(results.run_directory(Path(RESULTS), *run)), ORDER[run])
 
 
 def interrupt(number, frame):
     """Have the jobs cancelled of all runs that are waited for, and end Snakemake."""
-    interruption.note()
+    interruption.note_sigint()
     raise KeyboardInterrupt
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from docs import house
+from docs.house import imports, is_within
+
 ROOT = Path(__file__).parents[1]
-PACKAGE = "workflow_lib"
 PAGE = ROOT / "docs" / "architecture.md"
 
 
@@ -41,48 +42,22 @@ def quoted(text):
 
 
 ROWS = table()
-MODULES = {
-    ".".join(path.relative_to(ROOT / PACKAGE).with_suffix("").parts).removesuffix("__init__"): path
-    for path in sorted((ROOT / PACKAGE).rglob("*.py"))
-}
-MODULES = {name.rstrip("."): path for name, path in MODULES.items()}
+MODULES = house.modules(ROOT)
 
 
 def row_of(module):
     """The row with the longest name that fits the module, or None."""
-    fitting = [(name, row) for row in ROWS for name in row.modules if is_part(module, name)]
+    fitting = [(name, row) for row in ROWS for name in row.modules if is_within(module, name)]
     return max(fitting, key=lambda pair: len(pair[0]))[1] if fitting else None
-
-
-def is_part(module, name):
-    return module == name or module.startswith(f"{name}.")
-
-
-def imports(path):
-    """The names that a file imports, wherever in it, without the standard library's."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: a relative import"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
 def project_imports(path):
     """The modules of the project that a file imports."""
-    modules = set()
-    for name in imports(path):
-        if is_part(name, PACKAGE):
-            inner = name.removeprefix(PACKAGE).strip(".")
-            # Of a module's contents, the module; of the package's, the package itself.
-            modules.add(inner if inner in MODULES else inner.rpartition(".")[0])
-    return modules - {""}
+    return house.project_imports(path, MODULES)
 
 
 def third_party(path):
-    return {name.partition(".")[0] for name in imports(path) if not is_part(name, PACKAGE)}
+    return {name.partition(".")[0] for name in imports(path) if not is_within(name, house.PACKAGE)}
 
 
 def everything_behind(module):
@@ -101,6 +76,16 @@ def test_every_module_has_a_row_and_every_row_a_module():
     assert [name for row in ROWS for name in row.modules if name not in MODULES] == []
 
 
+def test_nothing_goes_round_in_circles():
+    graph = {name: project_imports(path) for name, path in MODULES.items()}
+    assert house.circles(graph) == []
+    assert house.circles(house.between_rooms(graph, MODULES)) == []
+
+
+def test_circles_are_found():
+    assert house.circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}}) == [{"b", "c"}, {"d"}]
+
+
 def test_the_package_itself_imports_nothing():
     assert imports(MODULES[""]) == set()
 
@@ -114,7 +99,7 @@ def test_a_module_imports_what_its_row_allows(module):
     foreign = {
         found
         for found in project_imports(MODULES[module])
-        if row_of(found) is not row and not any(is_part(found, name) for name in allowed)
+        if row_of(found) is not row and not any(is_within(found, name) for name in allowed)
     }
     assert foreign == set(), f"{module} may import {', '.join(sorted(row.project)) or 'nothing'}"
 
@@ -124,12 +109,18 @@ def test_a_row_allows_nothing_that_is_not_used(row):
     paths = [path for name, path in MODULES.items() if row_of(name) is row]
     assert set().union(*map(third_party, paths)) == row.third_party
     used = set().union(*map(project_imports, paths))
-    assert [name for name in row.project if not any(is_part(each, name) for each in used)] == []
+    assert [name for name in row.project if not any(is_within(each, name) for each in used)] == []
 
 
 @pytest.mark.parametrize(
     "entry",
-    ["training.__main__", "telemetry.__main__", "launch.node", "launch.rank", "training.tokenize"],
+    [
+        "training.__main__",
+        "telemetry.__main__",
+        "launch.job.node",
+        "launch.job.rank",
+        "training.tokenize",
+    ],
 )
 def test_what_runs_on_compute_nodes_needs_no_packages_of_the_login_node(entry):
     behind = set().union(*(third_party(MODULES[module]) for module in everything_behind(entry)))

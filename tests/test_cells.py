@@ -201,7 +201,7 @@ def ids(directory):
         ("platforms/h200.yaml", "time_limit_max_min: 1440", "time_limit_max_min: 2880"),
         ("platforms/h200.yaml", "exclude_nodes: []", "exclude_nodes: [gpu7]"),
         ("platforms/h200.yaml", "power_limit_w: 700", "power_limit_w: 650"),
-        ("platforms/h200.yaml", "peak_bf16_tflops: 989.4", "peak_bf16_tflops: 989.5"),
+        ("platforms/h200.yaml", "gpu_memory_gb: 150.1", "gpu_memory_gb: 150.2"),
         ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),
         ("models/gpt3-175b.yaml", "description: GPT-3 175B", "description: GPT-3, 175B"),
         ("platforms/h200.yaml", "link_gb_per_s: 450", "link_gb_per_s: 400"),
@@ -449,3 +449,22 @@ def test_too_few_steps_for_two_rounds_of_sampling_rates_are_refused(cell_of_prot
         "its 600 measured steps take about 639 s, but 2 rounds of 3 sampling rates with 107 s each "
         "take 642 s; use more measured_steps"
     )
+
+
+def test_a_field_that_came_later_leaves_the_cells_as_they_were(sweeps):
+    # As version 0.1 named them, before models had a rotary_base.
+    ids = {each.cell.id for sweep in sweeps.values() for each in sweep.cells}
+    layout = "tp8-pp1-dp4_mb1-gb128-bf16-zero3-sp-recompute"
+    assert f"h200/gpt3-175b/{layout}_82352046" in ids
+    assert f"h200/llama3-70b/{layout}_b900c706" in ids
+    assert "local/llama3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero3_36aa4aa6" in ids
+    # Mixtral's base became 10⁶: another model than was trained before.
+    mixtral = "h200/mixtral-8x7b/tp1-pp1-dp32-ep8_mb1-gb128-bf16-zero1-recompute-balanced"
+    assert f"{mixtral}_4726c2a6" not in ids
+    assert any(each.startswith(mixtral) for each in ids)
+
+
+def test_another_rotary_base_is_another_cell(study_directory, edit):
+    before = ids(study_directory)
+    edit("models/llama3-70b.yaml", "vocabulary_size", "rotary_base: 1.0e+6\nvocabulary_size")
+    assert before - ids(study_directory) == {each for each in before if "/llama3-70b/" in each}

@@ -169,7 +169,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/overhead.yaml",
             "  block_s: 10\n",
             "",
-            "protocol: interleaved_rates_hz needs block_s, how long each rate lasts",
+            "protocol: interleaved_rates_hz needs block_s, how long each rate is kept",
         ),
         (
             "sweeps/overhead.yaml",
@@ -219,7 +219,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "  overlap: false\n",
             "",
-            "overlap is given neither in training nor in block 1 of matrix",
+            "overlap is given neither in training nor in entry 1 of matrix",
         ),
         (
             "sweeps/parallelism.yaml",
@@ -325,10 +325,28 @@ def test_unknown_data_are_refused(study_directory, edit):
             "modules.0: String should match pattern",
         ),
         (
+            "models/gpt3-175b.yaml",
+            "family: gpt",
+            "family: gpt\nrotary_base: 1.0e+6",
+            "a gpt model has learned positions, so it has no rotary_base",
+        ),
+        (
+            "platforms/h200.yaml",
+            "gpu: H200",
+            "gpu: A100",
+            "gpu A100 may be A100 SXM or A100 PCIe: say which",
+        ),
+        (
+            "platforms/h200.yaml",
+            "gpu: H200",
+            "gpu: H200\npeak_bf16_tflops: 1979",
+            "peak_bf16_tflops is 1979, but the dense peak of H200 is 989.4: leave it out",
+        ),
+        (
             "data/python-sources.yaml",
             "sources: [python-standard-library]",
             "sources: []",
-            "need a tokenizer and at least one source",
+            "need a tokenizer and at least one file",
         ),
     ],
 )

@@ -19,6 +19,7 @@ from workflow_lib.study import load_study
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+PAGES += [ROOT / "evidence" / "README.md", ROOT / "results" / "README.md"]
 COMMANDS = DOCS / "reference" / "commands.md"
 
 
@@ -85,6 +86,26 @@ def test_links_lead_somewhere(path):
         assert found.exists(), f"{name(path)} links to {target}, which is not there"
         if anchor:
             assert anchor in anchors(found), f"{name(path)}: no heading for {target}"
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "What is read, and when",
+        "Energy, both ways",
+        "Heat",
+        "Links",
+        "What sampling costs training",
+    ],
+)
+def test_figures_that_were_measured_say_when(section):
+    text = (DOCS / "explanation" / "measurement.md").read_text("utf-8")
+    (own,) = re.findall(
+        rf"^## {re.escape(section)}\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE
+    )
+    # Each table of figures comes after the sentence that dates it.
+    before_table = own.partition("\n|")[0]
+    assert re.search(r"(measured|Measured|recomputed) 20\d\d-\d\d-\d\d", before_table)
 
 
 def test_the_map_names_every_page():

@@ -31,14 +31,14 @@ def begin(paths):
     records.write_json(paths.environment, {"recorded_unix_s": NOW - 90})
 
 
-def say_last_word(paths):
+def write_end_record(paths):
     begin(paths)
     words = EndedRecord("4711", ("n1", "n2"), NOW - 90, NOW - 30, 0, 0, None, "")
     records.write_json(paths.ended, words)
 
 
 def end(paths, outcome, cause="trained to the end"):
-    say_last_word(paths)
+    write_end_record(paths)
     ended = OutcomeRecord(
         outcome, cause, "4711", ("n1", "n2"), NOW - 90, NOW - 30, "COMPLETED", False
     )
@@ -56,7 +56,7 @@ def only(root):
         (lambda paths: None, "planned", None),
         (queue, "queued", NOW - 7200),
         (begin, "running", NOW - 90),
-        (say_last_word, "ended", NOW - 30),
+        (write_end_record, "ended", NOW - 30),
         (lambda paths: end(paths, Outcome.COMPLETED), "finished", NOW - 30),
         (lambda paths: end(paths, Outcome.OUT_OF_MEMORY), "finished", NOW - 30),
         (lambda paths: end(paths, Outcome.NODE_FAILURE), "failed", NOW - 30),

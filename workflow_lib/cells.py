@@ -6,15 +6,16 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflow_lib import records, results
+from workflow_lib import gpu_models, records, results
 from workflow_lib.config import (
     OPTION_DEFAULTS,
-    Block,
     Exclusion,
+    MatrixEntry,
     Platform,
     Protocol,
     SweepSpec,
@@ -22,11 +23,11 @@ from workflow_lib.config import (
     values,
 )
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
-from workflow_lib.records import Cell, Degrees, Model, Training
-from workflow_lib.records.axes import fields
+from workflow_lib.records import Cell, Degrees, Model, Training, bounds
+from workflow_lib.records.axes import as_before, fields
 from workflow_lib.records.cell_axes import AXES
 from workflow_lib.records.formats import CELL_FORMAT
-from workflow_lib.study import Study, lookup
+from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 
 _DEGREES = ("tp", "pp", "dp", "ep", "virtual_stages")
@@ -88,10 +89,11 @@ def expand_study(study: Study) -> dict[str, Sweep]:
 
 def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[PlannedCell]:
     seen = set()
-    for block in spec.matrix:
-        if block.platforms is not None and platform_name not in values(block.platforms):
+    _refuse_too_many(spec, platform_name)
+    for entry in spec.matrix:
+        if entry.platforms is not None and platform_name not in values(entry.platforms):
             continue
-        for point in _points(block, spec.training):
+        for point in _points(entry, spec.training):
             planned = _plan(study, spec, platform_name, point)
             if any(_excluded(planned.cell, exclusion) for exclusion in spec.exclude):
                 continue
@@ -100,14 +102,34 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
                 yield planned
 
 
-def _points(block: Block, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
-    """The product of a block's axes, as one dictionary a point."""
-    axes = {"model": values(block.models), "gpus": values(block.gpus)}
-    axes |= {degree: values(getattr(block, degree)) for degree in _DEGREES}
+def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
+    """Raises ConfigError where entries multiply beyond what anybody runs, before they are."""
+    points = sum(
+        math.prod(map(len, _axes(entry, spec.training).values()))
+        for entry in spec.matrix
+        if entry.platforms is None or platform_name in values(entry.platforms)
+    )
+    if points > bounds.CELLS.most:
+        raise ConfigError(
+            f"the sweep {spec.description!r} makes {points} cells on {platform_name}, more than "
+            f"{bounds.CELLS.most}; shorten the lists of its matrix"
+        )
+
+
+def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, ...]]:
+    """The values of each axis of a entry."""
+    axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
+    axes |= {degree: values(getattr(entry, degree)) for degree in _DEGREES}
     for option in TrainingAxes.model_fields:
-        given = (getattr(block, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
+        given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
         axes[option] = values(next(value for value in given if value is not None))
-    lists = {"stage_layers": block.stage_layers, "gpu_order": block.gpu_order}
+    return axes
+
+
+def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
+    """The product of an entry's axes, as one dictionary a point."""
+    axes = _axes(entry, inherited)
+    lists = {"stage_layers": entry.stage_layers, "gpu_order": entry.gpu_order}
     for point in itertools.product(*axes.values()):
         yield dict(zip(axes, point, strict=True)) | lists
 
@@ -222,6 +244,10 @@ def _hardware(name: str, platform: Platform) -> records.Hardware:
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
 
+    def peak(precision: str, given_tflops: float | None) -> float | None:
+        known = gpu_models.peak_flops_per_s(gpu_models.named(platform.gpu), precision)
+        return scaled(given_tflops, 1e12) if known is None else known
+
     gigabytes = platform.gpu_memory_gb
     return records.Hardware(
         platform=name,
@@ -229,8 +255,8 @@ def _hardware(name: str, platform: Platform) -> records.Hardware:
         gpus_per_node=platform.gpus_per_node,
         gpus_per_package=platform.gpus_per_package,
         gpu_memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
-        peak_bf16_flops_per_s=scaled(platform.peak_bf16_tflops, 1e12),
-        peak_fp32_flops_per_s=scaled(platform.peak_fp32_tflops, 1e12),
+        peak_bf16_flops_per_s=peak("bf16", platform.peak_bf16_tflops),
+        peak_fp32_flops_per_s=peak("fp32", platform.peak_fp32_tflops),
         power_limit_w=platform.power_limit_w,
         airflow=platform.airflow,
         intra_node_bytes_per_s=scaled(platform.link_gb_per_s, 1e9),
@@ -268,13 +294,18 @@ def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
     """What makes the cell that cell and no other, as eight digits.
 
     Figures that only the analysis uses (peaks, links, power limits, the air stream) stay out: to
-    correct one must not train anything again.
+    correct one must not train anything again. So do fields that came later, while they have what
+    all cells had before.
     """
     plain = dataclasses.asdict(cell)
     del plain["format"]
+    for part in plain.keys() - {"software"}:
+        if isinstance(plain[part], dict):
+            for name in as_before(getattr(cell, part)):
+                del plain[part][name]
     hardware = plain.pop("hardware")
     for field in fields(records.Hardware):
-        if field.axis.role != "analysis":
+        if field.axis.role != "analysis" and field.name in hardware:
             plain[f"hardware.{field.name}"] = hardware[field.name]
     plain["data"] = {"name": cell.data.name, **data}
     return _digits(plain)

@@ -21,7 +21,7 @@ STARTUP_S = 120.0
 #: what any job asks for at least, where the partition takes that long: start-up, and the warning
 #: that Slurm gives up to two minutes before the limit, hardly depend on the cell
 LEAST_TIME_LIMIT_MIN = 15
-#: sampling rates that take turns are compared within a round, so one round alone tells no spread
+#: sampling rates that alternate are compared within a round, so one round alone tells no spread
 LEAST_ROUNDS = 2
 
 
@@ -183,7 +183,7 @@ def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
 
 
 def _too_short(cell: Cell, cost: Estimate) -> str | None:
-    """Why the measured steps hold too few turns of each sampling rate, where they take turns."""
+    """Why the measured steps hold too few blocks of each sampling rate, where rates alternate."""
     telemetry, steps = cell.telemetry, cell.training.measured_steps
     if not telemetry.interleaved_rates_hz or cost.step_time_s is None:
         return None

@@ -104,8 +104,8 @@ def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Flops:
-    """Model FLOPs (no recomputation), counted in the three ways in use. One run of training has,
-    say, 52.0 %, 55.6 % and 62.5 % MFU by them.
+    """Model FLOPs (no recomputation), counted in the four ways in use. One run of training has,
+    say, 52.0 %, 55.6 %, 62.5 % and 65.9 % MFU by them.
     """
 
     #: products with all N active parameters and nothing else: 6·N in training (arXiv 2001.08361)
@@ -116,21 +116,35 @@ class Flops:
     #: products with all but the input embeddings, and attention over the whole matrix (arXiv
     #: 2204.02311, appendix B; as NVIDIA counts GPT-3, Llama 3.1 and Nemotron-4)
     full_attention: float
+    #: products with all N active parameters, look-ups of embeddings among them, and attention over
+    #: the whole matrix (as torchtitan counted in its tables of A100)
+    six_n_attention: float
 
     def __add__(self, other: Flops) -> Flops:
         return Flops(
             self.six_n + other.six_n,
             self.causal + other.causal,
             self.full_attention + other.full_attention,
+            self.six_n_attention + other.six_n_attention,
         )
 
     def __mul__(self, factor: float) -> Flops:
-        return Flops(self.six_n * factor, self.causal * factor, self.full_attention * factor)
+        return Flops(
+            self.six_n * factor,
+            self.causal * factor,
+            self.full_attention * factor,
+            self.six_n_attention * factor,
+        )
 
 
-def flops_per_token(model: Model, training: Training | None = None) -> Flops:
+def flops_per_token(
+    model: Model, training: Training | None = None, dropped_share: float = 0.0
+) -> Flops:
     """Count the FLOPs of a cell's workload for one token of a full sequence; without ``training``,
     those of pretraining.
+
+    Of a token's choices of an expert ``dropped_share`` were dropped: these products were not done,
+    and count nowhere in training.
 
     A matrix product takes two FLOPs a parameter in the forward pass and four in the backward one:
     two for the gradient of its input and two for that of its weight. The scores and the weighted
@@ -151,11 +165,14 @@ def flops_per_token(model: Model, training: Training | None = None) -> Flops:
         each, adapters = 4.0, adapter_parameters(model, training.lora_rank)
     counts = parameters(model)
     attention = 3.0 * _ATTENTION_FLOPS * model.layers * model.hidden_size * model.sequence_length
-    products = each * _multiplied(counts) + 6.0 * adapters
+    idle = dropped_share * counts.layers * counts.experts_per_token * counts.feed_forward
+    products = each * (_multiplied(counts) - idle) + 6.0 * adapters
+    six_n = each * (counts.active - idle) + 6.0 * adapters
     return Flops(
-        six_n=each * counts.active + 6.0 * adapters,
+        six_n=six_n,
         causal=products + attention / 2,
         full_attention=products + attention,
+        six_n_attention=six_n + attention,
     )
 
 
@@ -178,6 +195,7 @@ def prefill_flops(model: Model, tokens: int) -> Flops:
         six_n=2.0 * counts.active * tokens,
         causal=products + attention / 2,
         full_attention=products + attention,
+        six_n_attention=2.0 * counts.active * tokens + attention,
     )
 
 
@@ -188,7 +206,12 @@ def decode_flops(model: Model, context: float) -> Flops:
     counts = parameters(model)
     attention = float(_ATTENTION_FLOPS * model.layers * model.hidden_size) * context
     flops = 2.0 * _multiplied(counts) + attention
-    return Flops(six_n=2.0 * counts.active, causal=flops, full_attention=flops)
+    return Flops(
+        six_n=2.0 * counts.active,
+        causal=flops,
+        full_attention=flops,
+        six_n_attention=2.0 * counts.active + attention,
+    )
 
 
 def generation_flops(model: Model, prompt: int, generated: int) -> Flops:

@@ -35,6 +35,9 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         "repeats": planned.repeats,
         "profiled_steps": planned.profiled_steps,
         "memory_per_gpu_bytes": cost.memory.total if cost else None,
+        "memory_used_per_gpu_bytes": cost.memory.used(cell.hardware.gpu_memory_bytes)
+        if cost
+        else None,
         "step_time_s": cost.step_time_s if cost else None,
         "gpu_hours": cost.gpu_hours(cell, planned.repeats, planned.profiled_steps)
         if cost and planned.feasible

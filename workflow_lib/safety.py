@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tempfile
 from pathlib import Path
 
 #: TOKENIZERS_PARALLELISM and MAX_TOKENS are none
@@ -17,16 +18,19 @@ _SECRET = re.compile(
 _PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s@]*:[^/?#\s@]+@", re.IGNORECASE)
 
 
-def printable(text: str) -> str:
+def printable(text: str, letters: int | None = None) -> str:
     r"""``text`` with all that is no visible character, space or end of a line spelled out.
 
     A cause holds what some program said, and a name what a directory is called: on a terminal an
-    escape sequence in them shows as ``\x1b[31m``, and moves and colours nothing.
+    escape sequence in them shows as ``\x1b[31m``, and moves and colours nothing. What
+    is longer than ``letters`` is cut.
     """
-    return "".join(
+    cut = letters is not None and len(text) > letters
+    kept = "".join(
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in text
+        for each in (text[:letters] if cut else text)
     )
+    return f"{kept}…" if cut else kept
 
 
 def names_secret(name: str) -> bool:
@@ -39,18 +43,23 @@ def holds_password(text: str) -> bool:
     return bool(_PASSWORD.search(text))
 
 
-def private_directory(directory: Path) -> Path:
-    """Make ``directory``, for this user alone, where it does not exist; returns it.
+def private_directory(within: Path, name: str) -> Path:
+    """A directory in ``within`` for this user alone, and the same one for later callers.
 
-    Below ``/tmp`` somebody else may have come first. Raises PermissionError where the directory is
-    another user's, or a link, or others can write it.
+    Below ``/tmp`` somebody else may make a directory first. So the name has an end that nobody
+    can foretell, and only a directory that is this user's, is no link and is closed to others is
+    taken. Processes that call this at once for the first time may get different ones. Raises
+    OSError where nothing can be made.
     """
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = directory.lstat()  # a link could lead to any directory of this user's
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not own or stat.S_IMODE(found.st_mode) & 0o022:
-        raise PermissionError(
-            f"{directory} belongs to somebody else, is a link, or can be written by others; remove "
-            "it, or set TMPDIR to a directory of your own"
-        )
-    return directory
+    if not any(_is_private(each) for each in within.glob(f"{name}-*")):
+        tempfile.mkdtemp(prefix=f"{name}-", dir=within)
+    return min(each for each in within.glob(f"{name}-*") if _is_private(each))
+
+
+def _is_private(directory: Path) -> bool:
+    try:
+        found = directory.lstat()  # a link could lead to any directory of this user's
+    except FileNotFoundError:  # removed since it was listed
+        return False
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return own and not stat.S_IMODE(found.st_mode) & 0o077

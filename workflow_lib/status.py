@@ -22,11 +22,11 @@ from tabulate import tabulate
 
 from workflow_lib import records, results
 from workflow_lib.analysis import tables
-from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
+from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
 from workflow_lib.safety import printable
 
-#: States in the order in which a run passes through them. Ended: its job has said its last word,
-#: and nobody has yet said what that means. Again: it was a result, and shall be run anew.
+#: States in the order in which a run passes through them. Ended: its job has an end record, and
+#: nobody has yet judged what that means. Again: it was a result, and shall be run anew.
 STATES = ("planned", "queued", "running", "ended", "failed", "again", "finished")
 #: a cause is cut to this in the table; --json has all of it
 _CAUSE_WIDTH = 90
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:
-        print(printable(f"triptych: {error}"), file=sys.stderr)
+        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     if options.json:
         for each in runs:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
 from workflow_lib import formulas, records
@@ -26,7 +25,9 @@ from workflow_lib.config import (
     SweepSpec,
     values,
 )
+from workflow_lib.records import RecordError, bounds, shown
 from workflow_lib.safety import printable
+from workflow_lib.yaml_files import YamlFileError, read_yaml
 
 #: what a file's name, and so a directory under results/, may look like
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
@@ -37,7 +38,7 @@ class ConfigError(ValueError):
 
     def __init__(self, message: str) -> None:
         """It may quote keys and names of files, which can hold anything."""
-        super().__init__(printable(message))
+        super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,13 @@ def _load_all(directory: Path, kind: type[Spec]) -> dict[str, Spec]:
 
 def _load(path: Path, kind: type[Spec]) -> Spec:
     try:
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not text in UTF-8: {error}") from None
+        plain = read_yaml(path)
+    except RecordError as error:
+        raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    except YamlFileError as error:
+        raise ConfigError(f"{path}: {error}") from None
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: expected keys and values, found {type(plain).__name__}")
     return checked(str(path), kind, plain)
@@ -133,7 +134,10 @@ def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
 def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One error a key: pydantic reports both readings of a value that may be one or a list."""
     for error in errors:
-        error["loc"] = tuple(part for part in error["loc"] if not _is_type_tag(part))
+        # An unknown key is named whatever it looks like.
+        parts = len(error["loc"]) - (error["type"] == "extra_forbidden")
+        keys = (part for part in error["loc"][:parts] if not _is_type_tag(part))
+        error["loc"] = (*keys, *error["loc"][parts:])
     locations = [error["loc"] for error in errors]
     kept: dict[tuple[str | int, ...], dict[str, Any]] = {}
     for error in errors:
@@ -148,7 +152,7 @@ def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _explain(source: str, kind: type[Strict], error: dict[str, Any]) -> str:
     """One of pydantic's errors as ``file: key: what was wrong; what to do``."""
     location = error["loc"]
-    key = ".".join(str(part) for part in location) or "(whole file)"
+    key = ".".join(str(part)[: bounds.VALUE_LETTERS.most] for part in location) or "(whole file)"
     if error["type"] == "extra_forbidden":
         return f"{source}: {key}: unknown key; {nearest(str(location[-1]), _keys(kind, location))}"
     if error["type"] == "missing":
@@ -156,7 +160,7 @@ def _explain(source: str, kind: type[Strict], error: dict[str, Any]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{source}: {key}: {message}" if location else f"{source}: {message}"
-    return f"{source}: {key}: {message}, not {error['input']!r}{_number_hint(error['input'])}"
+    return f"{source}: {key}: {message}, not {shown(error['input'])}{_number_hint(error['input'])}"
 
 
 def _number_hint(value: object) -> str:
@@ -198,9 +202,14 @@ def _flatten(annotation: Any) -> list[Any]:
 
 
 def _check_published(path: Path, model: records.Model, published: Published | None) -> None:
+    count = formulas.parameters(model).total
+    if count > bounds.PARAMETERS.most:
+        raise ConfigError(
+            f"{path}: the dimensions make {count:.5g} parameters, more than "
+            f"{bounds.PARAMETERS.most:.0g}"
+        )
     if published is None:
         return
-    count = formulas.parameters(model).total
     if abs(count / published.parameters - 1) > 0.001:
         raise ConfigError(
             f"{path}: the dimensions make {count:.5g} parameters, but published.parameters is "
@@ -225,13 +234,13 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 "after long idling, or leave cool_down out"
             )
     check("data", "data", [sweep.data], study.data)
-    for number, block in enumerate(sweep.matrix):
-        check(f"matrix.{number}.models", "model", values(block.models), study.models)
-        if block.platforms is not None:
+    for number, entry in enumerate(sweep.matrix):
+        check(f"matrix.{number}.models", "model", values(entry.models), study.models)
+        if entry.platforms is not None:
             check(
                 f"matrix.{number}.platforms",
                 "platform of this sweep",
-                values(block.platforms),
+                values(entry.platforms),
                 sweep.platforms,
             )
     for number, exclusion in enumerate(sweep.exclude):

@@ -117,7 +117,7 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
 
 
 def rates(cell: Cell, step_s: float) -> dict[str, float]:
-    """Tokens/s/GPU and MFU by the three conventions, of a step that took ``step_s`` seconds."""
+    """Tokens/s/GPU and MFU by three of the conventions, of a step that took ``step_s`` seconds."""
     tokens = cell.training.global_batch_size * cell.model.sequence_length
     rate = tokens / step_s / cell.degrees.world_size
     counts = flops_per_token(cell.model)

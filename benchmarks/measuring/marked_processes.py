@@ -23,6 +23,9 @@ class Cost:
     pss_bytes: int
     #: CPU time so far, with that of their children that have ended
     cpu_s: float
+    #: descriptors of all of them, and of the one that has most
+    open_files: int
+    most_open_files: int
 
 
 class Mark:
@@ -52,16 +55,19 @@ class Mark:
     def cost(self) -> Cost:
         """What the members cost now."""
         count, pss_bytes, cpu_s = 0, 0, 0.0
+        open_files = []
         for member in self.members():
             try:
                 memory = Path(f"/proc/{member}/smaps_rollup").read_text(encoding="ascii")
+                files = sum(1 for _ in Path(f"/proc/{member}/fd").iterdir())
                 times = Path(f"/proc/{member}/stat").read_text(encoding="utf-8")
             except OSError:  # it has ended meanwhile
                 continue
             count += 1
+            open_files.append(files)
             pss_bytes += pss_of(memory)
             cpu_s += cpu_of(times)
-        return Cost(count, pss_bytes, cpu_s)
+        return Cost(count, pss_bytes, cpu_s, sum(open_files), max(open_files, default=0))
 
     def kill(self) -> None:
         """SIGKILL all members, and those that they start meanwhile."""

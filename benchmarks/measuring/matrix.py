@@ -122,9 +122,8 @@ def write_run(paths: RunPaths, cell: Cell, recording: RunPaths, ranks: RunPaths,
             ended = started + step_s - 0.06 + late[step][kind]
             phase = "warmup" if step < warmup else "measured"
             loss = f"{10 - step * 0.01:.4f}" if kind == 3 else ""
-            lines.append(
-                f"{step},{phase},{started:.6f},,{ended:.6f},{loss},{tokens},{10**10},{2 * 10**10}"
-            )
+            times = f"{started:.6f},,{ended:.6f}"
+            lines.append(f"{step},{phase},{times},{loss},{tokens},{10**10},{2 * 10**10},,,,")
         texts.append("\n".join(lines) + "\n")
     for rank in range(cell.degrees.world_size):
         paths.rank_steps(rank).write_text(texts[rank % 4], encoding="utf-8")

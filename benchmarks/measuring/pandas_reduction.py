@@ -57,8 +57,7 @@ def reduce_run(directory: Path) -> dict[str, Any]:
     steps = rows.groupby("step").agg(start=("started_unix_s", "min"), end=("ended_unix_s", "max"))
     steps["tokens"] = rows.drop_duplicates(["step", "dp_rank"]).groupby("step")["tokens"].sum()
     measured = rows[rows["phase"] == "measured"]["step"].min()
-    summary = json.loads(paths.summary.read_text(encoding="utf-8"))["run"]
-    counted = steps[steps.index >= max(measured, summary["steady_from_step"] or 0)]
+    counted = steps[steps.index >= measured]
     start, end = counted["start"].min(), counted["end"].max()
     first, last = steps["start"].min(), steps["end"].max()
     interval_s = (last - first) / SERIES_POINTS

@@ -14,8 +14,8 @@ from measuring import matrix
 from tests.report import full_matrix
 from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.config import Platform
-from workflow_lib.launch import node
-from workflow_lib.launch.render import Places, job_script
+from workflow_lib.launch.job import node
+from workflow_lib.launch.script.render import Places, job_script
 from workflow_lib.records import (
     CELLS,
     KERNELS,

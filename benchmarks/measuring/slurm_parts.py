@@ -99,6 +99,7 @@ def _in_flight(bench: Bench, name: str, runs: int, place: Path) -> None:
         commands_per_min=count.total() / minutes,
         processes=after.processes,
         pss_mb=after.pss_bytes / 1e6,
+        most_open_files=after.most_open_files,
         cpu_s_per_min=(after.cpu_s - before.cpu_s) / minutes,
     )
     bench.log.say(f"{runs} runs, {name}: all in the queue after {submitted - began:.0f} s")

@@ -16,7 +16,7 @@ import yaml
 
 from tests.slurm import study
 from workflow_lib import cells, records, results
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import JobRecord, RunPaths
 from workflow_lib.study import load_study
 
@@ -54,7 +54,14 @@ class Triptych:
 
     name = "Triptych"
 
-    def __init__(self, place: Path, runs: int, partition: str, baseline_s: float) -> None:
+    def __init__(
+        self,
+        place: Path,
+        runs: int,
+        partition: str,
+        baseline_s: float,
+        measured_steps: int | None = None,
+    ) -> None:
         """Write the configuration and the runs' scripts below ``place``."""
         self._config, self._results = place / "config", place / "results"
         self._runs = runs
@@ -64,6 +71,8 @@ class Triptych:
         sweep = self._config / "sweeps" / "tiny.yaml"
         content = yaml.safe_load(sweep.read_text(encoding="utf-8"))
         content["protocol"] |= {"idle_baseline_s": baseline_s, "sample_rate_hz": 1}
+        if measured_steps is not None:
+            content["protocol"] |= {"measured_steps": measured_steps}
         matrix = [{"models": "llama3-tiny", "dp": 1}]
         _edit(sweep, content | {"platforms": ["h200"], "repeats": runs, "matrix": matrix})
         loaded = load_study(self._config)
@@ -111,7 +120,7 @@ class Triptych:
         return any(self.paths(run).telemetry.glob("*.ready"))
 
     def fails_with(self, arguments: Sequence[str]) -> bool:
-        """Its script ends by itself then, and says its last word."""
+        """Its script ends by itself then, and writes its end record."""
         return is_batch_script(arguments)
 
 
@@ -124,9 +133,12 @@ class Plugin:
 
     name = "executor plugin"
 
-    def __init__(self, place: Path, runs: int, partition: str, command: str) -> None:
+    def __init__(
+        self, place: Path, runs: int, partition: str, command: str, limit_min: int = 120
+    ) -> None:
         """Write the workflow below ``place``; ``command`` may hold the wildcard ``{run}``."""
         self._place, self._runs, self._partition = place, runs, partition
+        self._limit_min = limit_min
         place.mkdir(parents=True)
         (place / "Snakefile").write_text(
             _SNAKEFILE.format(runs=runs, command=command), encoding="utf-8"
@@ -137,7 +149,7 @@ class Plugin:
         return [
             *(_SNAKEMAKE, "--executor", "slurm", "--jobs", str(self._runs), "--keep-going"),
             *("--slurm-no-account", "--default-resources", f"slurm_partition={self._partition}"),
-            *("runtime=120", "mem_mb=4000"),
+            *(f"runtime={self._limit_min}", "mem_mb=4000"),
         ]
 
     def directory(self) -> Path:

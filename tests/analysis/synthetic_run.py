@@ -29,7 +29,10 @@ from workflow_lib.records import (
     Data,
     Degrees,
     Hardware,
+    LinkCount,
+    LinkReading,
     Model,
+    OrderRecord,
     Outcome,
     OutcomeRecord,
     RankRecord,
@@ -45,12 +48,28 @@ START = 1_700_000_000.0
 
 #: what no run of three steps, and without a cool-down, has
 TOO_SHORT = (
-    "the run's 3 steps make 3 blocks of a second or more; 5 are the fewest that tell a trend"
+    "the measured steps make 2 blocks of a second or more; 10 are the fewest that tell a drift "
+    "from noise"
 )
 LACKING = {
     "steady": TOO_SHORT,
-    "steady_from_step": TOO_SHORT,
+    "step_time_drift": TOO_SHORT,
+    "step_time_drift_margin": TOO_SHORT,
+    "power_drift": TOO_SHORT,
+    "power_drift_margin": TOO_SHORT,
+    "temperature_drift_c": TOO_SHORT,
+    "temperature_drift_margin_c": TOO_SHORT,
     "cool_down_s": "the sweep's protocol has no cool_down",
+    "clock_skew_s": "one node has one clock",
+    "clock_error_s": "one node has one clock",
+    "dropped_choices_share": "a dense model has no router",
+    **dict.fromkeys(
+        ("at_power_limit_share", "at_power_limit_burst_s"),
+        "node1 GPU 0: power readings are means over too long to show bursts",
+    ),
+    "energy_systematic_share": (
+        "no error of the sensors of NVIDIA H200 against a meter has been published"
+    ),
 }
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py
@@ -101,7 +120,7 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
         "unix_time_s": START + elapsed_s,
         "gpu": gpu,
         "power_w": 100 + 10 * gpu if elapsed_s < 5 else busy_w,
-        "energy_j": busy_w * elapsed_s + 1000,
+        "energy_j": busy_w * elapsed_s + 100_000,
         "temperature_c": 50 + 10 * gpu + (5 if elapsed_s == 25 else 0),
         "sm_clock_mhz": 1500,
         "event_reasons": 4,
@@ -116,12 +135,11 @@ def sample(elapsed_s: float, gpu: int) -> dict[str, Any]:
         "edge_temperature_c": 45 + gpu,
         "memory_used_bytes": 2000 + gpu,
         "memory_temperature_c": 70 + 2 * gpu,
+        "gpu_fan_speed_percent": 40 + 10 * gpu + (5 if elapsed_s == 25 else 0),
         "thermal_margin_c": 30 - gpu - (1 if elapsed_s == 25 else 0),
-        # 3 and 2 kB a second over links, 1 kB a second over PCIe each way.
+        # What the sampler reads of links makes no figure, and so may say anything.
         "gpu_link_received_bytes": round(3000 * (elapsed_s + 10)),
         "gpu_link_sent_bytes": round(2000 * (elapsed_s + 10)),
-        "pcie_received_bytes": round(1000 * (elapsed_s + 10)),
-        "pcie_sent_bytes": round(1000 * (elapsed_s + 10)),
         "ecc_corrected_errors": 5 + (elapsed_s > 30),
         "ecc_uncorrected_errors": 0,
         "read_cost_s": 0.001,
@@ -145,7 +163,17 @@ def host_sample(elapsed_s: float) -> dict[str, Any]:
         "infiniband_sent_bytes": 1000 * (elapsed_s + 10),
         "inlet_temperature_c": 20 + 2 * peak,
         "fan_speed_rpm": 6000 + 600 * peak,
+        "other_jobs": 2 * peak,
+        # Half a second to start, then 5 ms a second.
+        "sampler_cpu_time_s": 0.5 + 0.005 * (elapsed_s + 10),
     }
+
+
+def link_count(rank: int) -> LinkCount:
+    """Of both measured steps: 30 kB received and 20 kB sent a step."""
+    before = LinkReading(START + 20, 500, 700)
+    after = LinkReading(START + 40, 500 + 2 * 20_000, 700 + 2 * 30_000)
+    return LinkCount(rank, 1, 2, before, after)
 
 
 @dataclass
@@ -156,18 +184,32 @@ class Run:
     outcome: Outcome = Outcome.COMPLETED
     nodes: tuple[str, ...] = ("node1",)
     gpus_per_node: int = 2
+    #: as ranks and as the sampler call it
     device_name: str = "NVIDIA H200"
+    gpu_name: str = "NVIDIA H200"
+    #: rank → the UUID of its GPU, where ranks tell it
+    rank_uuids: Mapping[int, str] = field(default_factory=dict)
     on_cpu: bool = False
     simulated: bool = False
     #: whether the driver says which GPUs these are
     identified: bool = True
+    #: as samplers list GPUs that the job does not have
+    other_gpus: Sequence[Mapping[str, Any]] = ()
+    #: GPU → its enforced power limit, where that is not 700 W
+    power_limits_w: Mapping[int, float | None] = field(default_factory=dict)
     #: a sample's fields → the fields to write, or None to leave it out
     edit: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda fields: fields
+    #: the same of a node's own samples
+    edit_host: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields
     missing: Mapping[str, str] = field(default_factory=dict)
     #: when counters are read, in s after START: by default with every sample
     counted_at: Callable[[float], bool] = lambda elapsed_s: True
     period_s: float = 0.5
     step_tokens: int = 32
+    #: rank → choices that its routers made in a step, and those that were dropped
+    choices: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: a rank → what it counted over its GPU's links; null as in earlier versions
+    links: Callable[[int], LinkCount] | None = link_count
     #: of inference: from a step's start to the end of rank 1's prefill; rank 0's is 1 s shorter
     prefill_s: float | None = None
 
@@ -176,8 +218,16 @@ class Run:
         paths = RunPaths(directory)
         write_json(paths.cell, self.cell)
         record = OutcomeRecord(
-            self.outcome, f"the run was {self.outcome}", "1", self.nodes, None, None, None, False
+            self.outcome,
+            f"the run was {self.outcome}",
+            "1",
+            self.nodes,
+            START - 90,
+            None,
+            None,
+            False,
         )
+        write_json(paths.order, OrderRecord(seed=0, block=1, place=1, runs=1))
         write_json(paths.outcome if self.outcome.is_result else paths.failure, record)
         for node in self.nodes:
             self.write_telemetry(paths, node)
@@ -188,12 +238,17 @@ class Run:
     def write_telemetry(self, paths: RunPaths, node: str) -> None:
         """Write a node's telemetry alone."""
         gpus = tuple(
-            {"name": "NVIDIA H200", "uuid": f"GPU-{node}-{gpu}" if self.identified else None}
+            {
+                "name": self.gpu_name,
+                "uuid": f"GPU-{node}-{gpu}" if self.identified else None,
+                "power_limit_w": self.power_limits_w.get(gpu, 700.0),
+                "sm_clock_max_mhz": 2000,
+            }
             for gpu in range(self.gpus_per_node)
         )
         start = TelemetryStart(
             node, "simulated" if self.simulated else "nvidia", self.simulated, START - 10,
-            1 / self.period_s, gpus, self.missing,
+            1 / self.period_s, gpus, self.missing, tuple(self.other_gpus),
         )  # fmt: skip
         write_json(paths.telemetry_start(node), start)
         ticks = range(round(60 / self.period_s) + 1)
@@ -206,7 +261,7 @@ class Run:
         counted = [row for row in kept if self.counted_at(row["unix_time_s"] - START)]
         write_csv(paths.gpu_samples(node), GPU_SAMPLES, kept)
         write_csv(paths.gpu_counters(node), GPU_COUNTERS, counted)
-        host = [host_sample(second) for second in range(-10, 51)]
+        host = [self.edit_host(host_sample(second)) for second in range(-10, 51)]
         write_csv(paths.host_samples(node), HOST_SAMPLES, host)
         write_csv(paths.gpu_events(node), GPU_EVENTS, [])
         # Of the minute from 10 s before the start, 0.3 s.
@@ -218,8 +273,11 @@ class Run:
         place = RankRecord(
             rank, self.nodes[rank // per_node], None if self.on_cpu else rank % per_node,
             self.device_name, 0, 0, rank, 0, 100, 1, START + rank,
+            gpu_uuid=self.rank_uuids.get(rank),
         )  # fmt: skip
         write_json(paths.rank(rank), place)
+        if self.links is not None:
+            write_json(paths.link_count(rank), self.links(rank))
         rows = [
             {
                 "step": step,
@@ -233,6 +291,10 @@ class Run:
                 "loss": 3.0 - step if rank == 0 and self.prefill_s is None else None,
                 "tokens": self.step_tokens,
                 "memory_peak_bytes": 1000 + 100 * rank,
+                "memory_reserved_bytes": None if self.on_cpu else 1500 + 100 * rank,
+                "memory_used_bytes": None if self.on_cpu else 4 * 10**8 + 10**8 * (step == rank),
+                "expert_choices": self.choices.get(rank, (None, None))[0],
+                "dropped_choices": self.choices.get(rank, (None, None))[1],
             }
             for step in range(3)
         ]

@@ -40,6 +40,7 @@ def planned(name: str, repeats: int = 1, reason: str = "") -> dict[str, Any]:
         "sweeps": "all",
         "repeats": repeats,
         "memory_per_gpu_bytes": 1e9,
+        "memory_used_per_gpu_bytes": 1.1e9,
         "step_time_s": 1.0,
         "gpu_hours": 1.0,
         "time_limit_min": 10,
@@ -250,7 +251,9 @@ def test_a_summary_without_overhead_is_of_an_older_version(tmp_path: Path) -> No
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
     del summary["overhead"]
     write_json(paths.summary, summary)
-    with pytest.raises(RecordError, match="expected an object of run, gpus, nodes, overhead"):
+    with pytest.raises(
+        RecordError, match="expected an object of run, gpus, unused_gpus, nodes, overhead"
+    ):
         tables(tmp_path, [row])
 
 
@@ -277,6 +280,19 @@ def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) ->
     assert of_cell["cause"] == "needs 200 GB, a GPU has 141 GB"
     assert of_cell["tokens_per_s"] is None
     assert of_cell["simulated"] is False
+
+
+def test_peaks_of_unlike_sensors_have_no_median(tmp_path: Path) -> None:
+    row = planned("a", repeats=2)
+    for repeat, sensor in ((1, "samples of 20 ms"), (2, "means of 1 s")):
+        paths = write_run(tmp_path, row, repeat, Run())
+        summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+        summary["run"]["power_peak_sensor"] = sensor
+        write_json(paths.summary, summary)
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    assert of_cell["power_peak_w"] is None
+    assert of_cell["power_peak_sensor"] == "means of 1 s; samples of 20 ms"
+    assert of_cell["power_mean_w"] is not None
 
 
 def test_a_figure_that_one_completed_run_lacks_is_null_for_the_cell(tmp_path: Path) -> None:
@@ -308,7 +324,7 @@ def test_collecting_twice_gives_the_same_bytes_whatever_the_plans_order(tmp_path
     for row in plan:
         write_run(tmp_path, row, 1, Run())
     tables(tmp_path, plan)
-    names = ("runs", "cells", "gpus", "overhead", "steps", "series", "kernels", "traces")
+    names = ("runs", "cells", "gpus", "unused_gpus", "overhead", "steps", "series", "kernels")
     first = [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names]
     tables(tmp_path, plan[::-1])
     assert [(tmp_path / "tables" / f"{name}.parquet").read_bytes() for name in names] == first

@@ -76,9 +76,32 @@ def test_damaged_samples_of_the_driver_are_the_same_error(
 def test_readings_of_gpus_that_no_rank_could_have_used_are_left_out(tmp_path: Path) -> None:
     paths = Run().write(tmp_path / "run1")
     with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
-        stream.write(f"{START},-1,99,,,,,,,\n{START},7,99,,,,,,,\n")
+        stream.write(f"{START},7,99,,,,,,,\n")
     reduce_run(paths.directory)
     assert json.loads(paths.summary.read_text(encoding="utf-8"))["run"]["energy_j"] == 20_000.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("gpu", -1, "0 to 1023"),
+        ("power_w", -700.0, r"0 to 1e\+09"),
+        ("power_w", 1e300, r"0 to 1e\+09"),
+        ("temperature_c", -300.0, "-273.15 to 10000"),
+        ("utilisation_percent", 101.0, "0 to 100"),
+        ("unix_time_s", -1.0, r"0 to 1e\+11"),
+    ],
+)
+def test_a_reading_that_cannot_be_is_an_error(
+    tmp_path: Path, name: str, value: float, expected: str
+) -> None:
+    last = START + 50
+
+    def edit(fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, name: value} if fields["unix_time_s"] == last else fields
+
+    with pytest.raises(RecordError, match=rf"node1\.csv:\d+: {name} is '.*', expected {expected}"):
+        reduce_run(Run(edit=edit).write(tmp_path / "run1").directory)
 
 
 def test_another_header_is_an_error(tmp_path: Path) -> None:
@@ -124,7 +147,7 @@ def test_two_ranks_on_one_gpu_are_an_error(tmp_path: Path) -> None:
     paths = Run().write(tmp_path / "run1")
     rank = json.loads(paths.rank(1).read_text(encoding="utf-8"))
     paths.rank(1).write_text(json.dumps({**rank, "gpu": 0}), encoding="utf-8")
-    with pytest.raises(RecordError, match="two ranks on node node1 name the same GPU"):
+    with pytest.raises(RecordError, match="ranks 0 and 1 on node node1 name the same GPU, 0"):
         reduce_run(paths.directory)
 
 

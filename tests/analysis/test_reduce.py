@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import GPUS, MEASURES, RUNS, Degrees, Outcome, inapplicable
+from workflow_lib.records import (
+    GPUS,
+    MEASURES,
+    RUNS,
+    UNUSED_GPUS,
+    Cell,
+    Degrees,
+    Outcome,
+    RecordError,
+    inapplicable,
+)
 from workflow_lib.records.cell_axes import AXES
 
 from .synthetic_run import HARDWARE, LACKING, START, Run, cell
@@ -75,6 +85,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "mfu_6n": 3.2 * 6 * 420 / 1000,
         "mfu_causal": 3.2 * (6 * 380 + 768) / 1000,
         "mfu_full_attention": 3.2 * (6 * 380 + 1536) / 1000,
+        "mfu_6n_attention": 3.2 * (6 * 420 + 1536) / 1000,
         "power_mean_w": 1000.0,
         "power_per_gpu_mean_w": 500.0,
         "power_peak_w": 600.0,
@@ -82,7 +93,6 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "energy_j": 20_000.0,
         "energy_counter_j": 20_000.0,
         "energy_difference": 0.0,
-        "energy_systematic_share": 0.06,
         "energy_per_token_j": 20_000 / 128,
         "energy_per_step_j": 10_000.0,
         "power_instant_peak_w": 750.0,
@@ -96,16 +106,16 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "edge_temperature_peak_c": 46.0,
         "memory_temperature_peak_c": 72.0,
         "thermal_margin_c": 28.0,
+        "gpu_fan_speed_peak_share": 0.55,
         "memory_clock_mean_mhz": 2600.0,
         "gpu_utilisation_share": 0.8,
         "cpu_utilisation_share": 0.25,
         "gpu_memory_used_peak_bytes": 2001.0,
         "host_memory_used_peak_bytes": 5100.0,
-        # Of both GPUs, for 20 s.
+        "other_jobs_peak": 2.0,
+        # Of both GPUs, in two steps.
         "gpu_link_received_bytes": 120_000.0,
         "gpu_link_sent_bytes": 80_000.0,
-        "pcie_received_bytes": 40_000.0,
-        "pcie_sent_bytes": 40_000.0,
         "network_received_bytes": 2000.0,
         "network_sent_bytes": 1000.0,
         "infiniband_received_bytes": 20_000.0,
@@ -117,13 +127,10 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         # 150 W and 2 kW for 20 s.
         "cpu_energy_j": 3000.0,
         "node_energy_j": 40_000.0,
-        # 0.3 s of a minute.
+        # 5 ms a second, without what starting took.
         "sampler_cpu_share": 0.005,
-        "step_time_drift": 0.0,
-        "power_drift": 0.0,
-        # Of each GPU 2.5 °C·s over the first step's 10 s, so that the second is 0.25 °C cooler.
-        "temperature_drift_c": -0.25,
         "tokens_per_j": 128 / 20_000,
+        "model_flops_per_j": 128 * (6 * 380 + 768) / 20_000,
         # 10 kJ a step, 10 s.
         "energy_delay_product_js": 100_000.0,
         # 8 sequences in 20 s; 0.01 MJ a step.
@@ -133,10 +140,19 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "temperature_peak_c": 65.0,
         "temperature_spread_c": 10.0,
         "sm_clock_mean_mhz": 1500.0,
+        # Counters are read at the window's ends, 20 s apart, and advance by 0.1 s.
+        "throttle_share_error": 0.005,
+        "power_limit_w": 700.0,
+        "power_of_limit_share": 500 / 700,
+        "capped_clock_share": 0.75,
         "throttle_power_share": 0.5,
         "throttle_thermal_share": 0.15,
         "throttle_brake_share": 0.0,
         "memory_peak_bytes": 1100.0,
+        "memory_reserved_peak_bytes": 1600.0,
+        # The plan expects 3 GiB for the runtime alone, which is more than the GPU's 1 GB.
+        "memory_used_peak_bytes": 5e8,
+        "memory_estimate_error": 1.0,
         "loss_first": 3.0,
         "loss_last": 1.0,
     }
@@ -162,12 +178,15 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "power_peak_w": 600.0,
         "energy_j": 12_000.0,
         "power_source": "readings",
+        "power_window_s": 1.0,
+        "power_seen_share": None,
         "energy_counter_j": pytest.approx(12_000.0),
         "energy_difference": pytest.approx(0),
         "temperature_mean_c": pytest.approx(60.125),
         "temperature_peak_c": 65.0,
         "memory_temperature_peak_c": 72.0,
         "thermal_margin_c": 28.0,
+        "gpu_fan_speed_peak_share": 0.55,
         "edge_temperature_peak_c": 46.0,
         "gpu_memory_used_peak_bytes": 2001.0,
         "gpu_utilisation_share": pytest.approx(0.8),
@@ -177,6 +196,12 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "throttle_power_share": pytest.approx(0.5),
         "throttle_thermal_share": pytest.approx(0.15),
         "throttle_brake_share": 0.0,
+        "throttle_share_error": 0.005,
+        "power_limit_w": 700.0,
+        "power_of_limit_share": pytest.approx(600 / 700),
+        "at_power_limit_share": None,
+        "at_power_limit_burst_s": None,
+        "capped_clock_share": pytest.approx(0.75),
         "throttle_source": "counters",
         # The bit of the power cap is set throughout.
         "throttle_power_sampled_share": 1.0,
@@ -184,12 +209,18 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "throttle_brake_sampled_share": 0.0,
         "gpu_link_received_bytes": pytest.approx(60_000),
         "gpu_link_sent_bytes": pytest.approx(40_000),
-        "pcie_received_bytes": pytest.approx(20_000),
-        "pcie_sent_bytes": pytest.approx(20_000),
         "ecc_corrected_errors": 1,
         "ecc_uncorrected_errors": 0,
         "xid_events": 0,
-        "missing_reasons": "{}",
+        "missing_reasons": json.dumps(
+            {
+                **dict.fromkeys(
+                    ("at_power_limit_burst_s", "at_power_limit_share"),
+                    "power readings are means over too long to show bursts",
+                ),
+                "power_seen_share": "not known of NVIDIA H200",
+            }
+        ),
     }
     assert gpus[1].keys() == {column.name for column in GPUS}
 
@@ -251,6 +282,8 @@ POWER_FIGURES = {
     "power_per_gpu_mean_w",
     "power_peak_w",
     "tokens_per_j",
+    "model_flops_per_j",
+    "power_of_limit_share",
     "energy_per_token_j",
     "energy_per_step_j",
     "energy_delay_product_js",
@@ -264,7 +297,7 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) 
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
     row, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
-    assert set(reasons) == POWER_FIGURES | {"idle_power_w", "power_drift"}
+    assert set(reasons) == POWER_FIGURES | {"idle_power_w"}
     assert reasons["energy_j"] == "node1 GPU 1: no sample has a power_w"
     assert gpus[0]["energy_j"] == 8000.0
     assert row["energy_counter_j"] == pytest.approx(20_000)
@@ -341,19 +374,39 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
     assert reasons == {"temperature_spread_c": "no node has two GPUs to compare"}
 
 
-MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention"}
+#: what training on a CPU beside simulated GPUs lacks as well
+NOT_ON_A_CPU = (
+    *("energy_systematic_share", "throttle_share_error"),
+    *("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"),
+)
+MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 
 
 @pytest.mark.parametrize(
     ("run", "reason"),
     [
         (
-            Run(cell=cell(training=replace(cell().training, precision="fp32"))),
-            "platform made-up gives no fp32 peak",
+            Run(
+                cell=cell(
+                    training=replace(cell().training, precision="fp32"),
+                    hardware=replace(HARDWARE, gpu=None),
+                ),
+                device_name="NVIDIA L40S",
+            ),
+            "platform made-up gives no fp32 peak, and that of 'NVIDIA L40S' is not known",
         ),
-        (
-            Run(device_name="NVIDIA A100"),
-            "trained on 'NVIDIA A100', but platform made-up gives the peak of 'H200'",
+        *(
+            (
+                Run(device_name=name),
+                "platform made-up gives the peak of 'H200', but trained on another GPU: "
+                f"{name!r} is not H200, which its driver calls 'NVIDIA H200'; "
+                f"gpu: {instead} names this one",
+            )
+            for name, instead in (
+                ("NVIDIA GH200 480GB", "GH200"),
+                ("NVIDIA H200 NVL", "H200 NVL"),
+                ("NVIDIA H100 80GB HBM3", "H100"),
+            )
         ),
         (
             Run(on_cpu=True, device_name="cpu", simulated=True),
@@ -363,9 +416,129 @@ MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention"}
 )
 def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> None:
     row, _, reasons = reduce(run, tmp_path)
-    reasons.pop("energy_systematic_share", None)  # of simulated power
+    for name in NOT_ON_A_CPU:
+        reasons.pop(name, None)
     assert reasons == dict.fromkeys(MFU, reason)
     assert row["simulated"] is run.simulated
+
+
+def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> None:
+    hardware = replace(HARDWARE, gpu=None, peak_bf16_flops_per_s=None)
+    run = Run(cell=cell(hardware=hardware), device_name="NVIDIA H100 PCIe")
+    row, _, reasons = reduce(run, tmp_path)
+    assert reasons == {}
+    # 756 TFLOP/s, where H100 on SXM has 989.4.
+    assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
+
+
+MIXTRAL = replace(cell().model, family="mixtral", experts=4, experts_per_token=2)
+
+
+def routed(routing: str) -> Cell:
+    return cell(model=MIXTRAL, training=replace(cell().training, routing=routing))
+
+
+def test_what_experts_drop_is_in_no_useful_measure(tmp_path: Path) -> None:
+    # In each of the measured steps rank 0 drops 10 of 128 choices, and rank 1 drops 54.
+    run = Run(cell=routed("balanced"), choices={0: (128, 10), 1: (128, 54)})
+    row, _, _ = reduce(run, tmp_path / "balanced")
+    whole, _, _ = reduce(Run(cell=routed("dropless")), tmp_path / "dropless")
+    assert row["dropped_choices_share"] == 0.25
+    assert whole["dropped_choices_share"] == 0.0
+    # Two layers, of 2 experts of 3·4·8 parameters for a token, less a quarter: 96 parameters.
+    assert whole["mfu_6n"] - row["mfu_6n"] == pytest.approx(3.2 * 6 * 96 / 1000)
+    less = 128 * 6 * 96 / 20_000
+    assert whole["model_flops_per_j"] - row["model_flops_per_j"] == pytest.approx(less)
+    # Tokens that were trained on are all there.
+    assert row["tokens_per_s"] == whole["tokens_per_s"]
+    assert row["tokens_per_j"] == whole["tokens_per_j"]
+
+
+def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path) -> None:
+    # Four GPUs, of which ranks have the second and the fourth: 600 and 1000 W. The others draw 400
+    # and 800 W of somebody else's.
+    run = Run(gpus_per_node=4, rank_uuids={0: "GPU-node1-1", 1: "GPU-node1-3"})
+    run = replace(run, power_limits_w={2: 300.0})
+    paths = run.write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    summary = json.loads(paths.summary.read_text(encoding="utf-8"))
+    assert [gpu["gpu"] for gpu in summary["gpus"]] == [1, 3]
+    assert summary["run"]["energy_j"] == pytest.approx(20 * 1600)
+    assert summary["run"]["power_limit_w"] == 700.0
+    unused = summary["unused_gpus"]
+    assert [gpu["gpu_uuid"] for gpu in unused] == ["GPU-node1-0", "GPU-node1-2"]
+    assert [gpu["power_mean_w"] for gpu in unused] == pytest.approx([400.0, 800.0])
+    assert [gpu["power_limit_w"] for gpu in unused] == [700.0, 300.0]
+    assert unused[0] == {
+        "cell": run.cell.id,
+        "run": 1,
+        "node": "node1",
+        "gpu": 0,
+        "watched": True,
+        "gpu_name": "NVIDIA H200",
+        "gpu_uuid": "GPU-node1-0",
+        "simulated": False,
+        "power_mean_w": pytest.approx(400.0),
+        "power_limit_w": 700.0,
+        "gpu_utilisation_share": pytest.approx(0.8),
+        "gpu_memory_used_peak_bytes": 2000.0,
+        "missing_reasons": "{}",
+    }
+    assert list(unused[0]) == [column.name for column in UNUSED_GPUS]
+
+
+def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: Path) -> None:
+    other = {"index": 5, "name": "NVIDIA H200", "uuid": "GPU-x", "power_limit_w": 700.0}
+    lists = ({**other, "power_w": 68.5}, {**other, "index": 6, "power_w": None})
+    paths = Run(other_gpus=lists).write(tmp_path / "run1")
+    reduce_run(paths.directory)
+    known, unknown = json.loads(paths.summary.read_text(encoding="utf-8"))["unused_gpus"]
+    assert (known["gpu"], known["watched"], known["power_mean_w"]) == (5, False, 68.5)
+    assert (unknown["gpu"], unknown["power_mean_w"]) == (6, None)
+    reasons = json.loads(unknown["missing_reasons"])
+    assert reasons["power_mean_w"] == "its driver does not give it"
+    assert reasons["gpu_utilisation_share"] == "the job does not have it"
+
+
+def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:
+    row, _, reasons = reduce(Run(on_cpu=True, device_name="CPU", simulated=True), tmp_path)
+    assert row["memory_peak_bytes"] == 1100.0
+    for name in ("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"):
+        assert reasons[name] == "trained on a CPU, whose memory no driver counts"
+
+
+def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -> None:
+    row, _, _ = reduce(Run(cell=routed("balanced")), tmp_path)
+    reasons = json.loads(row["missing_reasons"])
+    unknown = "a rank did not record what its routers dropped"
+    assert reasons["dropped_choices_share"] == unknown
+    assert reasons["mfu_6n"] == f"what of the model was computed is not known: {unknown}"
+    assert row["model_flops_per_j"] is None
+    assert row["tokens_per_j"] is not None
+
+
+def test_the_sensors_error_is_that_published_of_the_model(tmp_path: Path) -> None:
+    name = "NVIDIA A100 80GB PCIe"
+    hardware = replace(HARDWARE, gpu="A100 PCIe")
+    run = Run(cell=cell(hardware=hardware), device_name=name, gpu_name=name)
+    row, gpus, _ = reduce(run, tmp_path)
+    assert row["energy_systematic_share"] == 0.05
+    assert (gpus[0]["power_window_s"], gpus[0]["power_seen_share"]) == (0.025, 0.25)
+
+
+def test_a_rank_is_joined_to_the_sensor_of_its_gpu_by_uuid(tmp_path: Path) -> None:
+    # Rank 0 says that it has GPU 0, and the sampler that this UUID is its GPU 1.
+    run = Run(cell=cell(degrees=Degrees()), step_tokens=64, rank_uuids={0: "GPU-node1-1"})
+    row, gpus, _ = reduce(run, tmp_path)
+    assert [gpu["gpu"] for gpu in gpus] == [1]
+    assert row["energy_j"] == 12_000.0
+
+
+def test_a_rank_on_a_gpu_that_the_sampler_never_saw_is_an_error(tmp_path: Path) -> None:
+    run = Run(rank_uuids={0: "GPU-node1-0", 1: "GPU-elsewhere"})
+    paths = run.write(tmp_path / "run1")
+    with pytest.raises(RecordError, match="the rank trained on GPU-elsewhere, which is none of"):
+        reduce_run(paths.directory)
 
 
 def test_without_an_idle_baseline_there_is_no_idle_power(tmp_path: Path) -> None:
@@ -385,6 +558,15 @@ def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training
     assert row["idle_power_w"] == pytest.approx(210)
 
 
+@pytest.mark.parametrize(
+    ("simulated", "sensor"),
+    [(False, "readings, each the mean of about 1 s (H200)"), (True, "simulated readings")],
+)
+def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sensor: str) -> None:
+    row, _, _ = reduce(Run(simulated=simulated), tmp_path)
+    assert row["power_peak_sensor"] == sensor
+
+
 def test_idle_power_needs_a_second(tmp_path: Path) -> None:
     run = Run(edit=lambda fields: fields if fields["unix_time_s"] >= START - 0.5 else None)
     _, _, reasons = reduce(run, tmp_path)
@@ -400,7 +582,7 @@ def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome:
     assert (row["model"], row["outcome"], row["run"]) == ("tiny", outcome.value, 1)
     assert row["cause"] == f"the run was {outcome}"
     assert gpus == []
-    expected = dict.fromkeys(MEASURES, f"the run ended as {outcome.value}")
+    expected = dict.fromkeys((*MEASURES, "power_peak_sensor"), f"the run ended as {outcome.value}")
     assert reasons == expected
 
 
@@ -408,7 +590,7 @@ def test_a_run_whose_telemetry_is_invalid_keeps_what_its_steps_tell(tmp_path: Pa
     row, gpus, reasons = reduce(Run(outcome=Outcome.TELEMETRY_INVALID), tmp_path)
     assert row["tokens_per_s"] == pytest.approx(6.4)
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 1000)
-    assert row["step_time_drift"] == 0
+    assert row["step_time_drift"] is None
     assert (row["loss_last"], row["memory_peak_bytes"]) == (1.0, 1100.0)
     because = "telemetry is invalid: the run was telemetry_invalid"
     for name in (*POWER_FIGURES, "temperature_mean_c", "throttle_power_share", "cpu_energy_j"):

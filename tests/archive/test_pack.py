@@ -124,8 +124,19 @@ def test_a_run_under_way_is_refused(planned: Study) -> None:
     paths.outcome.unlink()
     packed(planned)  # never submitted
     write_json(paths.job, {"id": "1"})
-    with pytest.raises(ArchiveError, match=r"run 1 of local/.* was submitted"):
+    with pytest.raises(ArchiveError, match=r"run 1 of local/.* was submitted.*--cut-off"):
         packed(planned)
+
+
+def test_a_run_that_was_cut_off_is_packed_as_it_lies_where_told(planned: Study) -> None:
+    paths = planned.run(0, 1)
+    paths.outcome.unlink()
+    write_json(paths.job, {"id": "1"})
+    packed(planned, cut_off=True)
+    found = names(planned.directory / "packed.zip")
+    run = paths.directory.relative_to(planned.directory).as_posix()
+    assert {f"{run}/job.json", f"{run}/steps/rank0.csv"} <= set(found)
+    assert f"{run}/outcome.json" not in found
 
 
 def test_a_link_is_refused_as_it_may_lead_to_anything(planned: Study, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def waiting_process_killed(victim: Victim) -> None:
     if victim.random.random() < 0.5:
         # The job may end while nobody waits.
         victim.release()
-        victim.until(victim.paths.ended.exists, "the job's last word")
+        victim.until(victim.paths.ended.exists, "the job's end record")
         victim.details.append("ended alone")
     victim.start()
 

@@ -20,7 +20,7 @@ import yaml
 from tests.slurm import study
 from tests.slurm.cluster import Cluster
 from workflow_lib import cells, results
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import RunPaths
 from workflow_lib.study import load_study
 
@@ -88,6 +88,8 @@ class Site:
             "XDG_CACHE_HOME": str(self.directory / "cache"),
             "TMPDIR": str(self.temporary),
             "OMP_NUM_THREADS": "1",
+            # Ranks are held in the middle of their steps until the fault is in.
+            "TRIPTYCH_HUNG_AFTER_S": "600",
         }
 
     def rendered(self) -> list[RunPaths]:

@@ -97,7 +97,9 @@ def _train(cell: Cell, paths: RunPaths, rank: int) -> None:
             if step == HOLD_BEFORE:
                 _wait_while_held(paths, rank)
             began = time.time()
+            (paths.steps / f"rank{rank}.began{step}").touch()
             time.sleep(STEP_S)
+            _wait_for_others(paths, degrees.world_size, step)
             rows.writerow(
                 {
                     "step": step,
@@ -111,6 +113,13 @@ def _train(cell: Cell, paths: RunPaths, rank: int) -> None:
                 }
             )
             stream.flush()
+
+
+def _wait_for_others(paths: RunPaths, ranks: int, step: int) -> None:
+    """As in a collective, no rank ends a step before all have begun it."""
+    began = [paths.steps / f"rank{rank}.began{step}" for rank in range(ranks)]
+    while not all(each.exists() for each in began):
+        time.sleep(0.02)
 
 
 def _wait_while_held(paths: RunPaths, rank: int) -> None:

@@ -30,7 +30,7 @@ def session_killed(victims: list[Victim]) -> None:
     _release(victims)
     if victims[0].random.random() < 0.5:
         for victim in victims:
-            victim.until(victim.paths.ended.exists, "the job's last word")
+            victim.until(victim.paths.ended.exists, "the job's end record")
     _again(victims[0].site)
 
 

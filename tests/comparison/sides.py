@@ -59,10 +59,13 @@ def side(
     name: str,
     *cells: tuple[dict[str, Any], list[dict[str, Any]]],
     gpus: dict[tuple[str, int], frozenset[str]] | None = None,
+    limits_w: dict[tuple[str, int], tuple[float, ...]] | None = None,
 ) -> Side:
     """A side in memory."""
     runs = tuple(run for _, of_cell in cells for run in of_cell)
-    return Side(name, f"sweep-{name}", tuple(cell for cell, _ in cells), runs, gpus or {})
+    return Side(
+        name, f"sweep-{name}", tuple(cell for cell, _ in cells), runs, gpus or {}, limits_w or {}
+    )
 
 
 def write(

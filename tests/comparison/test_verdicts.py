@@ -1,4 +1,8 @@
-"""Which word a difference gets; all expected values are worked out by hand."""
+"""Which word a difference gets.
+
+Ends of intervals that Welch's decides are those of scipy.stats.ttest_ind(equal_var=False) on
+logarithms; the others are least squares by hand. What is made of them is worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,15 @@ from workflow_lib.records import COMPARISON
 
 from .sides import failed, known, measured, side
 
-#: against runs of 100 each: ratios 1.10, 1.12 and 1.14, three times each
+#: against runs of 100 each the ratio is 1.1199, the root of 1.10·1.12·1.14; the interval by the
+#: runs is LOW (Welch's) to HIGH (without the drift of A's runs)
+LOW, HIGH = 1.071284, 1.216591
+#: what dates and nodes may do to a ratio, where runs are apart
+DATES = 1.014
+APART = (
+    "assumes normal noise and, because the sides ran on different platforms, no drift but a "
+    "steady one"
+)
 MORE, REFERENCE = [110.0, 112.0, 114.0], [100.0, 100.0, 100.0]
 
 
@@ -45,20 +57,25 @@ def compared(measure, of_a, of_b, share=None, simulated=(False, False), gpus=Non
 
 def test_a_ratio_with_its_interval_and_its_word():
     row = compared("tokens_per_s", MORE, REFERENCE)["tokens_per_s"]
-    assert (row["estimate"], row["low"], row["high"]) == pytest.approx((1.12, 1.10, 1.14))
-    assert row["coverage"] == pytest.approx(0.9)
+    expected = ((1.10 * 1.12 * 1.14) ** (1 / 3), LOW, HIGH)
+    assert (row["estimate"], row["low"], row["high"]) == pytest.approx(expected, rel=1e-6)
+    assert (row["coverage"], row["design"], row["date_allowance"]) == (0.95, "apart", 0.014)
     assert (row["value_a"], row["value_b"]) == (112.0, 100.0)
     assert row["verdict"] == "a_more"
-    assert row["in_words"] == "h200 is 12 % faster (interval +10 to +14 %; coverage 90 %)"
+    assert row["assumes"] == APART
+    assert row["in_words"] == (
+        "h200 is 12 % faster (interval +5.6 to +23 % with dates and nodes off by ±1.4 %, +7.1 to "
+        f"+22 % by the runs alone; coverage 95 %; {APART})"
+    )
     less = compared("tokens_per_s", REFERENCE, [200.0] * 3)["tokens_per_s"]
     assert less["verdict"] == "b_more"
-    assert less["in_words"] == "h200 is 50 % slower (interval −50 to −50 %; coverage 90 %)"
+    assert less["in_words"].startswith("h200 is 50 % slower (interval −51 to −49 % with dates")
 
 
 def test_overlapping_runs_are_not_told_apart():
     row = compared("step_time_s", [99.0, 103.0, 105.0], REFERENCE)["step_time_s"]
     assert row["verdict"] == "not_told_apart"
-    assert row["in_words"] == "not told apart: −1.0 to +5.0 % (coverage 90 %)"
+    assert row["in_words"] == f"not told apart: −6.4 to +19 % (coverage 95 %; {APART})"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +85,7 @@ def test_overlapping_runs_are_not_told_apart():
         (
             [110.0, 120.0],
             [100.0, 100.0],
-            "no verdict: 2 against 2 runs give a range alone, +10 to +20 % (coverage 66.6 %)",
+            "no verdict: 2 against 2 runs give a range alone, +10 to +20 %",
         ),
     ],
 )
@@ -78,21 +95,48 @@ def test_few_runs_give_a_range_and_no_verdict(of_a, of_b, words):
 
 
 def test_efficiencies_must_differ_by_more_than_their_sensors_may_be_off():
-    # 1.10·0.94/1.06 and 1.14·1.06/0.94
     row = compared("tokens_per_j", MORE, REFERENCE, share=0.06)["tokens_per_j"]
-    assert (row["wide_low"], row["wide_high"]) == pytest.approx((0.975472, 1.285532))
+    expected = (LOW / DATES * 0.94 / 1.06, HIGH * DATES * 1.06 / 0.94)
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert row["verdict"] == "not_told_apart"
     assert row["in_words"] == (
-        "not told apart: +10 to +14 % by the runs, but sensors off by ±6 % leave −2.5 to +29 % "
-        "(coverage 90 %)"
+        "not told apart: +7.1 to +22 % by the runs, but dates and nodes off by ±1.4 % and sensors "
+        f"off by ±6 % leave −6.3 to +39 % (coverage 95 %; {APART})"
     )
-    # 1.10·0.98/1.02 and 1.14·1.02/0.98
     row = compared("tokens_per_j", MORE, REFERENCE, share=0.02)["tokens_per_j"]
-    assert (row["wide_low"], row["wide_high"]) == pytest.approx((1.056863, 1.186531))
+    expected = (LOW / DATES * 0.98 / 1.02, HIGH * DATES * 1.02 / 0.98)
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert row["in_words"] == (
-        "h200 makes 12 % more tokens of a joule (interval +5.7 to +19 % with sensors off by ±2 %, "
-        "+10 to +14 % by the runs alone; coverage 90 %)"
+        "h200 makes 12 % more tokens of a joule (interval +1.5 to +28 % with dates and nodes off "
+        "by ±1.4 % and sensors off by ±2 %, +7.1 to +22 % by the runs alone; coverage 95 %; "
+        f"{APART})"
     )
+
+
+def limited(*of_sides):
+    """The words and the column of a step time, of sides whose GPUs have these power limits."""
+    sides = []
+    for platform, limits, times in zip(("h200", "h100"), of_sides, (MORE, REFERENCE), strict=True):
+        cell = known(platform)
+        by_run = {(cell["cell"], run): limits for run in (1, 2, 3)} if limits else {}
+        sides.append(side(platform, measured(cell, step_time_s=times), limits_w=by_run))
+    found = rows(layout_pairs(sides[0].cells, sides[1].cells), *sides)
+    table(found, COMPARISON)
+    row = next(row for row in found if row["measure"] == "step_time_s")
+    return row["in_words"], row["power_limits"]
+
+
+def test_other_power_limits_are_named_beside_each_comparison():
+    all_alike = (700.0,) * 4
+    words, column = limited(all_alike, all_alike)
+    assert "power limit" not in words
+    assert column is None
+    # One GPU of four at 400 W.
+    words, column = limited(all_alike, (400.0, 700.0, 700.0, 700.0))
+    assert column == "power limits: 700 W in h200, 400 W (1), 700 W (3) in h100"
+    assert words.endswith(f"; {column}")
+    assert limited(all_alike, ())[1] == "power limits: 700 W in h200, unknown in h100"
+    assert limited((), ())[1] is None
 
 
 SAME = ("GPU-1", "GPU-2")
@@ -101,7 +145,9 @@ SAME = ("GPU-1", "GPU-2")
 def test_the_gain_of_the_same_gpus_cancels():
     both = [[SAME] * 3, [SAME[::-1]] * 3]
     row = compared("tokens_per_j", MORE, REFERENCE, share=0.06, gpus=both)["tokens_per_j"]
-    assert (row["wide_low"], row["wide_high"]) == pytest.approx((1.10, 1.14))
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx(
+        (LOW / DATES, HIGH * DATES), rel=1e-6
+    )
     assert (row["systematic_a"], row["verdict"]) == (None, "a_more")
     assert "the gain of each cancels" in json.loads(row["missing_reasons"])["systematic_a"]
 
@@ -131,17 +177,19 @@ def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():
     energies = [[1 / value for value in side] for side in (MORE, REFERENCE)]
     found = compared("tokens_per_j", MORE, REFERENCE, share=0.02, energy_per_token_j=energies)
     energy, efficiency = found["energy_per_token_j"], found["tokens_per_j"]
-    assert energy["estimate"] == pytest.approx(1 / 1.12)
+    assert energy["estimate"] == pytest.approx(1 / efficiency["estimate"])
     assert energy["wide_low"] == pytest.approx(1 / efficiency["wide_high"])
     assert energy["wide_high"] == pytest.approx(1 / efficiency["wide_low"])
     assert (energy["verdict"], energy["unit"]) == ("b_more", "J")
 
 
 def test_the_error_of_each_side_counts_where_it_stands():
-    # Power: 1.10·(1 − 0.1)/(1 + 0) to 1.14·(1 + 0.1)/(1 − 0), with A's sensors exact.
+    # With A's sensors exact: (1 − 0.1)/(1 + 0) and (1 + 0.1)/(1 − 0).
     shares = [[0.0] * 3, [0.1] * 3]
     row = compared("power_mean_w", MORE, REFERENCE, energy_systematic_share=shares)["power_mean_w"]
-    assert (row["wide_low"], row["wide_high"]) == pytest.approx((0.99, 1.254))
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx(
+        (LOW / DATES * 0.9, HIGH * DATES * 1.1), rel=1e-6
+    )
     assert (row["systematic_a"], row["systematic_b"]) == (0.0, 0.1)
     assert "±0 % and ±10 %" in row["in_words"]
 
@@ -154,23 +202,27 @@ def test_sensors_of_unknown_error_support_no_word():
 
 
 def test_temperatures_differ_in_degrees_and_by_more_than_they_are_rounded():
-    row = compared("temperature_mean_c", [61.2, 61.4, 62.0], [60.0] * 3)["temperature_mean_c"]
+    row = compared("temperature_mean_c", [70.2, 70.0, 70.2], [60.0] * 3)["temperature_mean_c"]
     assert row["contrast"] == "difference"
-    assert (row["low"], row["high"]) == pytest.approx((1.2, 2.0))
-    assert (row["wide_low"], row["wide_high"]) == pytest.approx((0.2, 3.0))
-    assert row["in_words"].startswith("h200 is 1.4 °C hotter on average (interval +0.20 to +3.0 °C")
-    row = compared("temperature_peak_c", [61.0] * 3, [60.0] * 3)["temperature_peak_c"]
+    # A's runs have no trend, with a variance of 2·0.2²/3/2 and a t of 4.3027 for 2 degrees of
+    # freedom; the ends without a drift lie further out.
+    assert row["low"] < 70.4 / 3 + 140 / 3 - 60 - 4.3027 * (0.04 / 3 / 3) ** 0.5
+    assert row["wide_low"] == pytest.approx(row["low"] - 2.8 - 1.0)
+    assert row["wide_high"] == pytest.approx(row["high"] + 2.8 + 1.0)
+    assert row["in_words"].startswith("h200 is 10 °C hotter on average (interval +")
+    row = compared("temperature_peak_c", [63.0] * 3, [60.0] * 3)["temperature_peak_c"]
     assert row["verdict"] == "not_told_apart"
 
 
-def test_shares_of_time_differ_in_percentage_points():
+def test_shares_of_time_differ_in_percentage_points_and_get_no_word_unless_in_blocks():
     row = compared("throttle_power_share", [0.5, 0.5, 0.5], [0.0, 0.25, 0.25])
     row = row["throttle_power_share"]
-    assert (row["low"], row["high"]) == (0.25, 0.5)
+    assert row["estimate"] == pytest.approx(1 / 3)
     assert row["in_words"] == (
-        "h200 spends 25 percentage points more of the time at the power cap (interval +25 to "
-        "+50 percentage points; coverage 90 %)"
+        "no verdict: −3.5 to +108 percentage points by the runs (coverage 95 %), but the sides ran "
+        "on different platforms, and what a date or a node does to it is unknown"
     )
+    assert "unknown" in json.loads(row["missing_reasons"])["date_allowance"]
 
 
 def test_simulated_readings_are_not_compared_with_real_ones_but_times_are():
@@ -194,7 +246,8 @@ def test_simulated_readings_are_not_compared_with_real_ones_but_times_are():
 def test_two_simulated_sides_have_no_sensor_that_is_off():
     found = compared("tokens_per_j", MORE, REFERENCE, simulated=(True, True))
     row = found["tokens_per_j"]
-    assert (row["wide_low"], row["verdict"], row["simulated"]) == (row["low"], "a_more", True)
+    assert row["wide_low"] == pytest.approx(row["low"] / DATES)
+    assert (row["verdict"], row["simulated"]) == ("a_more", True)
 
 
 def test_temperatures_of_different_places_are_refused():
@@ -256,3 +309,89 @@ def test_a_cell_without_a_partner_has_a_row():
         None,
     )
     assert row["in_words"].startswith("no partner in h100: ")
+
+
+DAY = 86400.0
+#: blocks of A and B, in the order b a, a b, b a; each on a day of its own
+BEGAN = ([100.0, DAY, 2 * DAY + 100], [0.0, DAY + 100, 2 * DAY])
+
+
+def in_blocks(of_a, of_b, began=BEGAN, seeds=(0, 0), platforms=("h200", "h200"), gpus=SAME, **more):
+    """Two layouts of one platform, as one random order had them, in tokens/s."""
+    sides = []
+    for number, (name, values) in enumerate((("before", of_a), ("after", of_b))):
+        cell, runs = measured(known(platforms[number], tp=2 + number), tokens_per_s=values, **more)
+        for block, (run, start) in enumerate(zip(runs, began[number], strict=True), start=1):
+            place = {"order_seed": seeds[number], "order_block": block, "started_unix_s": start}
+            run.update(place)
+        uuids = frozenset(gpus if isinstance(gpus, tuple) else gpus[number])
+        of_runs = {(cell["cell"], run["run"]): uuids for run in runs}
+        sides.append(side(name, (cell, runs), gpus=of_runs))
+    pair = Pair("named", sides[0].cells[0], sides[1].cells[0])
+    found = rows([pair], *sides)
+    table(found, COMPARISON)
+    return next(row for row in found if row["measure"] == "tokens_per_s")
+
+
+def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
+    # Days 10 and 20 % slower than the first; in each block A has 1, 2 and 3 % more.
+    days = [100.0, 90.0, 80.0]
+    row = in_blocks([101.0, 91.8, 82.4], days)
+    assert row["estimate"] == pytest.approx((1.01 * 1.02 * 1.03) ** (1 / 3))
+    # scipy.stats.ttest_rel of logarithms
+    assert (row["low"], row["high"]) == pytest.approx((0.995426, 1.045114), rel=1e-5)
+    assert (row["design"], row["date_allowance"]) == ("in_blocks", 0.0)
+    assert row["date_effect"] == pytest.approx(100 / 80 * (1.01 / 1.03) ** 0.5 - 1)
+    assert row["verdict"] == "not_told_apart"
+    assert row["in_words"].endswith(
+        "assumes normal noise, and dates and drifts that act on both runs of a block alike)"
+    )
+    row = in_blocks([101.9, 91.8, 81.68], days)
+    assert row["verdict"] == "a_more"
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"seeds": (0, 1)}, "not submitted in one random order"),
+        ({"seeds": (None, None)}, "not submitted in one random order"),
+        ({"platforms": ("h200", "h100")}, "different platforms"),
+        ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "another order than that of the blocks"),
+        ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "when a run began was not recorded"),
+        ({"gpus": [("GPU-1",), ("GPU-2",)]}, "each side ran on GPUs of its own"),
+        ({"gpus": ()}, "on which GPUs a run was is not known"),
+    ],
+)
+def test_what_keeps_runs_from_being_in_blocks_is_said_and_allowed_for(changed, why):
+    row = in_blocks([102.0, 102.1, 101.9], [100.0, 100.1, 99.9], **changed)
+    assert (row["design"], row["date_allowance"]) == ("apart", 0.014)
+    assert why in row["assumes"]
+
+
+def test_a_drift_is_no_difference_and_is_estimated():
+    # 1 % a run, all of A before all of B, with a little noise.
+    values = [100 * 1.01**place * noise for place, noise in enumerate((1, 1.001, 1, 1.001, 1, 1))]
+    row = in_blocks(values[3:], values[:3], began=([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]))
+    assert row["drift_per_run"] == pytest.approx(0.01, abs=0.001)
+    assert row["drift_per_run_low"] < 0.01 < row["drift_per_run_high"]
+    assert row["verdict"] == "not_told_apart"
+
+
+@pytest.mark.parametrize(
+    ("sensors", "why"),
+    [
+        (("samples of 20 ms", "means of 1 s"), "peaks are of means of 1 s and of samples of 20 ms"),
+        (("samples of 20 ms", None), "peaks are of an unknown sensor and of samples of 20 ms"),
+        ((None, None), "was not recorded"),
+        (("means of 1 s", "means of 1 s"), ""),
+    ],
+)
+def test_peaks_of_unlike_sensors_are_not_compared(sensors, why):
+    # What one GPU under one load showed by two of its sensors, in W.
+    found = compared(
+        "power_peak_w", [929.0] * 3, [703.0] * 3, power_peak_sensor=[[each] * 3 for each in sensors]
+    )
+    row = found["power_peak_w"]
+    assert (row["verdict"] == "refused") == bool(why)
+    assert why in row["in_words"]
+    assert (row["estimate"] is None) == bool(why)

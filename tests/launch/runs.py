@@ -48,7 +48,7 @@ def end(
     job_id: str = "7",
     script_sha256: str = "",
 ) -> None:
-    """The job's last word; unless told otherwise, what ran is the script that lies there."""
+    """The job's end record; unless told otherwise, what ran is the script that lies there."""
     records.write_json(
         paths.ended,
         EndedRecord(

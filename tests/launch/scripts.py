@@ -15,7 +15,7 @@ import yaml
 
 from workflow_lib import cells, results
 from workflow_lib.config import Platform
-from workflow_lib.launch import render
+from workflow_lib.launch.script import render
 from workflow_lib.records import Cell
 from workflow_lib.study import Study, load_study
 
@@ -23,8 +23,9 @@ CONFIG = Path(__file__).parent.parent.parent / "config"
 
 #: each call leaves its name and arguments, and its environment, in two files, null-terminated
 _RECORDER = """#!/bin/sh
-printf '%s\\0' "$0" "$@" >"$RECORDS/$$.call"
 env -0 >"$RECORDS/$$.environment"
+printf '%s\\0' "$0" "$@" >"$RECORDS/$$.part"
+mv "$RECORDS/$$.part" "$RECORDS/$$.call"
 """
 
 
@@ -91,7 +92,9 @@ class Recorders:
         command.chmod(0o755)
         return command
 
-    def run(self, script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: Path, *arguments: str, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run a script with these commands before all others on its path."""
         path = f"{self.directory}{os.pathsep}{os.environ['PATH']}"
         inherited = {
@@ -99,9 +102,11 @@ class Recorders:
             for name, value in os.environ.items()
             if "SLURM" not in name and name != "PYTHONPATH"
         }
-        own = {"PATH": path, "RECORDS": str(self._records)}
+        # A cluster of this machine may know a job of the same number.
+        no_cluster = {"SLURM_CONF": os.devnull}
+        own = {"PATH": path, "RECORDS": str(self._records), **no_cluster}
         return subprocess.run(
-            ["bash", str(script)],
+            ["bash", str(script), *arguments],
             env=inherited | own | environment,
             capture_output=True,
             text=True,
@@ -116,7 +121,10 @@ class Recorders:
         for record in sorted(self._records.glob("*.call")):
             pairs = _fields(record.with_suffix(".environment"))
             environment = dict(pair.split("=", 1) for pair in pairs)
-            found.append(Call(_fields(record), environment))
+            call = Call(_fields(record), environment)
+            # What watches the run is ended at once, before or after it is recorded.
+            if "stop-early" not in call.argv:
+                found.append(call)
         for record in self._records.iterdir():
             record.unlink()
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import os
 import re
 import subprocess
 import sys
@@ -14,9 +15,17 @@ import pytest
 from tests.launch import runs, scripts
 from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch import array, render
-from workflow_lib.launch.schedulers import SubmissionError
-from workflow_lib.records import JobRecord, Outcome, OutcomeRecord, RunPaths, SubmissionRecord
+from workflow_lib.launch.owner import array
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.launch.script import place, render
+from workflow_lib.records import (
+    Cell,
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+    SubmissionRecord,
+)
 
 
 class Sbatch:
@@ -47,8 +56,6 @@ class Sbatch:
 def sbatch(tmp_path, monkeypatch):
     made = Sbatch(tmp_path)
     monkeypatch.setenv("PATH", str(made.command.parent), prepend=":")
-    # Where this user's processes take turns.
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "turns"))
     return made
 
 
@@ -127,7 +134,7 @@ def test_every_run_is_announced_before_slurm_hears_of_it(rendered, sbatch, tmp_p
     }
 
 
-def test_what_has_a_result_a_job_or_a_last_word_is_left_alone(rendered, sbatch, tmp_path, capsys):
+def test_what_has_a_result_a_job_or_an_end_record_is_left_alone(rendered, sbatch, tmp_path, capsys):
     done, submitted, announced, ended = (rendered(number) for number in (1, 2, 3, 4))
     outcome = OutcomeRecord(Outcome.OUT_OF_MEMORY, "", "5", (), None, None, None, False)
     records.write_json(done.outcome, outcome)
@@ -225,7 +232,7 @@ def test_a_task_runs_its_runs_script_as_it_was_submitted(name, rendered, sbatch,
         *(script,), SLURM_JOB_ID="80", SLURM_ARRAY_JOB_ID="71", SLURM_ARRAY_TASK_ID="2"
     )
     assert (done.returncode, done.stderr) == (0, "")
-    nodes = recorders.module_arguments("python3", "workflow_lib.launch.node")
+    nodes = recorders.module_arguments("python3", "workflow_lib.launch.job.node")
     assert {tuple(each[2:4]) for each in nodes} == {
         (verb, str(some[1].directory)) for verb in ("begin", "wait-for-telemetry", "end")
     }
@@ -264,3 +271,54 @@ def test_the_command_takes_every_run_of_a_sweep(sbatch, tmp_path, monkeypatch, c
     monkeypatch.setattr(sys, "argv", [*arguments[:-1], "0"])
     with pytest.raises(SystemExit):
         command.main()
+
+
+def test_a_run_whose_results_were_moved_is_rendered_anew_before_it_becomes_a_task(
+    rendered, sbatch, tmp_path
+):
+    paths = rendered(1)
+    (tmp_path / "results").rename(tmp_path / "moved")
+    moved = RunPaths(tmp_path / "moved" / paths.directory.relative_to(tmp_path / "results"))
+    with pytest.raises(SubmissionError, match="results were moved or copied"):
+        array.submit_all([moved.directory], tmp_path / "moved", 4)
+    assert sbatch.calls() == []
+
+    def render_anew(directory: Path) -> None:
+        cell = records.read_record(RunPaths(directory).cell, Cell)
+        site = scripts.platform(tmp_path, "h200", python="python3")
+        places = render.Places(tmp_path, directory, None)
+        render.write(cell, render.job_script(cell, site, places, 15), directory)
+
+    assert array.submit_all([moved.directory], tmp_path / "moved", 4, render_anew) == ["71"]
+    task = next((tmp_path / "moved" / "arrays").glob("*/1.sh"))
+    assert place.rendered_for(task) == moved.directory
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_array_whose_id_sbatch_did_not_say_is_found_by_its_name(rendered, sbatch, tmp_path):
+    some = [rendered(1), rendered(2)]
+    sbatch.does("echo 2026")  # a banner's; which of the two numbers is the id, nobody can tell
+    squeue = sbatch.command.with_name("squeue")
+    squeue.write_text(
+        '#!/bin/bash\nfor each in "$@"; do case $each in --name=*) name=${each#*=};; esac; done\n'
+        'echo "71_2|$name|PENDING|Priority|0|"\n'
+    )
+    squeue.chmod(0o755)
+    assert submit(some, tmp_path) == ["71"]
+    assert [job_of(paths) for paths in some] == ["71_1", "71_2"]
+
+
+def test_an_array_is_closed_and_starts_no_script_of_another_user(rendered, sbatch, tmp_path):
+    usual = os.umask(0o002)
+    try:
+        submit([rendered(1)], tmp_path)
+    finally:
+        os.umask(usual)
+    (script,) = (tmp_path / "results" / "arrays").glob("*/job.sh")
+    for path in (script.parent, script, script.with_name("1.sh")):
+        assert not path.stat().st_mode & 0o022, path
+    if os.getuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(script.with_name("1.sh"), 54321, 54321)
+    environment = os.environ | {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "71"}
+    assert subprocess.run(["bash", str(script)], env=environment, check=False).returncode == 77

@@ -118,9 +118,9 @@ def test_attempts_that_the_cluster_took_are_counted_back_to_the_last_of_another_
         attempt.directory.mkdir(parents=True)
         if outcome is not None:  # a start of a job that was requeued
             runs.failure(attempt, outcome, failed_nodes=(f"node{number}",))
-    assert attempts.lost_in_a_row(paths) == 2
+    assert attempts.cluster_faults_in_a_row(paths) == 2
     runs.failure(paths, "node_failure", failed_nodes=("node1",))
-    assert attempts.lost_in_a_row(paths) == 3
+    assert attempts.cluster_faults_in_a_row(paths) == 3
     assert attempts.failed_nodes(paths) == ("node1", "node2", "node3", "node5")
     runs.failure(paths, "timeout")
-    assert attempts.lost_in_a_row(paths) == 0
+    assert attempts.cluster_faults_in_a_row(paths) == 0

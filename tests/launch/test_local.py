@@ -9,9 +9,9 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch.job_states import Found
-from workflow_lib.launch.local import Local
-from workflow_lib.records import Cell, JobState, SubmissionRecord
+from workflow_lib.launch.schedulers.local import Local
+from workflow_lib.launch.schedulers.scheduler import Found, Submission
+from workflow_lib.records import Cell, JobRecord, JobState, SubmissionRecord
 
 SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00fe", 1.0, "somebody")
 
@@ -24,11 +24,13 @@ def job(tmp_path):
     paths.script.write_text(f"{script}while :; do sleep 0.1 & wait $!; done\n")
     paths.logs.mkdir(exist_ok=True)
     local = Local()
-    job_id = local.submit(paths, records.read_record(paths.cell, Cell), SUBMISSION)
+    cell = records.read_record(paths.cell, Cell)
+    job_id = local.submit(Submission(paths, cell, SUBMISSION))
+    started = JobRecord("local", job_id, 1.0, "somebody", SUBMISSION.job_name)
     until((tmp_path / "began").exists)
-    yield local, job_id
-    local.cancel(job_id)
-    until(lambda: local.state(job_id) == JobState("FINISHED"))
+    yield local, started
+    local.cancel(started)
+    until(lambda: local.state(started) == JobState("FINISHED"))
 
 
 def until(condition) -> None:
@@ -39,21 +41,21 @@ def until(condition) -> None:
 
 
 def test_it_is_in_a_session_of_its_own_so_that_no_terminal_ends_it(job):
-    local, job_id = job
-    assert local.state(job_id) == JobState("RUNNING")
-    assert os.getsid(int(job_id)) != os.getsid(0)
+    local, started = job
+    assert local.state(started) == JobState("RUNNING")
+    assert os.getsid(int(started.job_id)) != os.getsid(0)
 
 
 def test_it_is_found_by_the_name_of_its_submission(job):
-    local, job_id = job
-    assert local.find(SUBMISSION, 0.0) == Found(job_id, is_absent=False)
+    local, started = job
+    assert local.find(SUBMISSION, 0.0) == Found(started.job_id, is_absent=False)
     other = SubmissionRecord("triptych-0a1b2c3d-1-ffffffff", 1.0, "somebody")
     assert local.find(other, 0.0) == Found(None, is_absent=True)
 
 
 def test_its_script_is_told_to_end(job, tmp_path):
-    local, job_id = job
+    local, started = job
     assert local.cancel_submission(SUBMISSION) is None
     until((tmp_path / "told").exists)
-    until(lambda: local.state(job_id) == JobState("FINISHED"))
-    assert local.cancel(job_id) is None
+    until(lambda: local.state(started) == JobState("FINISHED"))
+    assert local.cancel(started) is None

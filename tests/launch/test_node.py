@@ -19,8 +19,10 @@ import pytest
 
 from tests.launch import runs, scripts
 from workflow_lib import records
-from workflow_lib.launch import node, outcome, schedulers
+from workflow_lib.launch.end import outcome
+from workflow_lib.launch.job import node
 from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.records import (
     CoolDown,
     EndedRecord,
@@ -124,7 +126,7 @@ def test_a_result_that_is_to_be_run_again_is_set_aside(paths):
 
 
 def test_of_two_jobs_that_begin_at_once_one_has_the_run(paths, monkeypatch):
-    """Each finds no job, then both claim it."""
+    """Each finds no job, then both want to own the run."""
     monkeypatch.setattr(records, "read_if_there", lambda path, kind: None)
     node.begin(paths, "7", "slurm", b"")
     (paths.environment).unlink()
@@ -136,7 +138,7 @@ def test_of_two_jobs_that_begin_at_once_one_has_the_run(paths, monkeypatch):
 def test_a_job_leaves_a_run_alone_that_another_job_has(paths):
     records.write_json(paths.job, JobRecord("slurm", "7", 1.0, "the workflow"))
     before = sorted(paths.directory.rglob("*"))
-    with pytest.raises(node.TakenError, match="job 7, submitted by the workflow, has this run"):
+    with pytest.raises(node.TakenError, match="job 7, submitted by the workflow, owns this run"):
         node.begin(paths, "12", "slurm", b"")
     assert sorted(paths.directory.rglob("*")) == before
 
@@ -195,7 +197,7 @@ def test_waiting_for_telemetry_ends_when_it_takes_too_long(paths, sleeper, monke
         node.wait_for_telemetry(paths, sleeper.pid)
 
 
-def test_the_last_word_holds_codes_and_null_where_a_step_never_started(paths):
+def test_the_end_record_holds_codes_and_null_where_a_step_never_started(paths):
     node.begin(paths, "7", "local", b"")
     node.end(paths, "7", "training", "137", "0")
     ended = records.read_record(paths.ended, EndedRecord)
@@ -230,7 +232,7 @@ def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
         assert records.read_record(profiled.ended, EndedRecord).failed_stage == stage
 
 
-def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
+def test_the_end_record_names_the_nodes_that_ranks_ran_on(paths):
     runs.train(paths)
     node.end(paths, "7", "complete", "0", "0")
     assert records.read_record(paths.ended, EndedRecord).nodes == (runs.NODE,)
@@ -242,7 +244,7 @@ def test_the_last_word_names_the_nodes_that_ranks_ran_on(paths):
 _INTERPRETER = """#!/bin/sh
 run={run}
 case "$*" in
-*workflow_lib.launch.node*) exec {python} "$@" ;;
+*workflow_lib.launch.job.node*) exec {python} "$@" ;;
 *workflow_lib.telemetry*) {telemetry} ;;
 *torch.distributed.run*) {training} ;;
 esac
@@ -297,7 +299,7 @@ class Job:
         return int(pid.read_text())
 
     def finish(self) -> EndedRecord:
-        """Wait for the end; returns the job's last word."""
+        """Wait for the end; returns the job's end record."""
         # Until nobody who holds its output is left either.
         self.output, _ = self.process.communicate(timeout=120)
         return records.read_record(self.paths.ended, EndedRecord)
@@ -337,7 +339,7 @@ def test_a_job_that_goes_well_ends_with_0(start):
     assert job.output == ""
 
 
-def test_the_last_word_tells_which_script_ran(start):
+def test_the_end_record_tells_which_script_ran(start):
     job = start()
     ended = job.finish()
     done = subprocess.run(
@@ -381,27 +383,34 @@ def test_telemetry_that_dies_in_the_idle_baseline_stops_the_run_before_training(
     assert found.cause == "telemetry ended before training began: disk full"
 
 
-def test_telemetry_that_dies_in_training_leaves_training_alone(start):
+def test_telemetry_that_dies_in_training_stops_the_run(start):
     dies = """
         touch "$run/telemetry/node1.ready"
         while [ ! -e "$run/training.pid" ]; do sleep 0.02; done
         echo "node1: the GPU fell off the bus" >&2
-        touch "$run/died"
         exit 9"""
-    trains = """
-        echo $$ >"$run/training.pid"
-        while [ ! -e "$run/died" ]; do sleep 0.02; done
-        sleep 0.3
-        touch "$run/trained" """
-    job = start(telemetry=dies, training=trains)
+    job = start(telemetry=dies, training=TRAINS_FOR_LONG)
+    training = job.training_process()
     ended = job.finish()
-    assert job.process.returncode == 0, job.output
-    assert (ended.failed_stage, ended.training_exit_code, ended.telemetry_exit_code) == (None, 0, 9)
-    assert (job.paths.directory / "trained").exists()
-    # Of this training nobody recorded steps: that alone makes it invalid, and the sampler is named.
+    assert job.process.returncode == 1
+    assert (ended.failed_stage, ended.training_exit_code) == ("training", 143)
+    assert ended.telemetry_exit_code == 9
+    assert not is_alive(training)
+    assert job.output == "triptych: the run was stopped early: telemetry ended while training ran\n"
     found = outcome.classify(job.paths, JobState("FINISHED"))
     assert found.outcome is Outcome.TELEMETRY_INVALID
-    assert "The sampler ended with exit code 9: node1: the GPU fell off the bus" in found.cause
+    assert found.cause == (
+        "the run was stopped early: telemetry ended while training ran. The sampler ended with "
+        "exit code 9: node1: the GPU fell off the bus"
+    )
+
+
+def test_a_sampler_that_hangs_does_not_keep_the_job_from_ending(start):
+    hangs = 'touch "$run/telemetry/node1.ready"; trap "" TERM; while :; do sleep 0.1; done'
+    job = start(telemetry=hangs)
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == (None, 0)
+    assert ended.telemetry_exit_code == 137
 
 
 #: What a sampler writes of two GPUs, the second of which cools from 50 °C at every step of $run/go.
@@ -470,7 +479,7 @@ def test_gpus_without_a_temperature_end_the_run_before_training(start):
     job = start(telemetry=silent, training="touch $run/trained", **options)
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == ("cool_down", None)
-    assert "some told no temperature" in job.output
+    assert "some reported no temperature" in job.output
     assert not (job.paths.directory / "trained").exists()
     assert not job.paths.cool_down.exists()
     assert outcome.classify(job.paths, JobState("FINISHED")).outcome is Outcome.TELEMETRY_INVALID
@@ -483,7 +492,7 @@ def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
     (job.paths.directory / "go").touch()
     ended = job.finish()
     assert (ended.failed_stage, ended.telemetry_exit_code) == ("cool_down", 5)
-    assert "telemetry ended in the cool-down" in job.output
+    assert "telemetry ended during the cool-down" in job.output
     assert not (job.paths.directory / "trained").exists()
     assert "no more" in outcome.classify(job.paths, JobState("FINISHED")).cause
 
@@ -537,18 +546,19 @@ def test_a_signal_is_heard_in_the_idle_baseline(start):
     assert (ended.failed_stage, ended.training_exit_code) == ("time_limit", None)
 
 
-def test_a_script_that_is_killed_leaves_no_last_word_and_its_run_is_an_error(start):
+def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(start):
     job = start(training=f'echo $$ >"$run/training.pid"; {_UNTIL_STOPPED}')
     job.training_process()
-    assert schedulers.Local().state(str(job.process.pid)) == JobState("RUNNING")
+    known = JobRecord("local", str(job.process.pid), 1.0, "a test")
+    assert Local().state(known) == JobState("RUNNING")
     job.process.kill()
     job.process.wait(timeout=120)
     assert not job.paths.ended.exists()
-    state = schedulers.Local().state(str(job.process.pid))
+    state = Local().state(known)
     assert state == JobState("FINISHED")
     found = outcome.classify(job.paths, state)
     assert found.outcome is Outcome.ERROR
-    assert "without its last word" in found.cause
+    assert "without an end record" in found.cause
     job.paths.telemetry_stop.touch()
 
 

@@ -43,3 +43,13 @@ open_files.raise_limit()
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
     assert limits(program, 256) == ["256", "256"]
+
+
+def test_so_many_runs_fit_as_files_may_be_open():
+    program = """
+from workflow_lib.launch import open_files
+print(open_files.most_runs())
+"""
+    # 256 less 96, by 4; and none where there is only room for Snakemake.
+    assert limits(program, 256) == ["40"]
+    assert limits(program, 99) == ["0"]

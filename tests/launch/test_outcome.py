@@ -8,7 +8,7 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import outcome
+from workflow_lib.launch.end import outcome
 from workflow_lib.records import JobRecord, JobState, Outcome, OutcomeRecord, RunPaths
 
 ERROR, KILLED = Outcome.ERROR, "SIGKILL"
@@ -166,7 +166,7 @@ def test_the_warning_before_the_time_limit_makes_it_a_timeout(paths):
         ("OUT_OF_MEMORY", Outcome.OUT_OF_MEMORY),
     ],
 )
-def test_without_a_last_word_slurm_says_how_it_ended(paths, state, expected):
+def test_without_a_end_record_slurm_says_how_it_ended(paths, state, expected):
     found = said(paths, state)
     assert found.outcome is expected
     assert f"({state})" in found.cause
@@ -177,13 +177,13 @@ def test_host_memory_that_ran_out_is_out_of_memory_though_training_only_saw_a_si
     assert said(paths, "OUT_OF_MEMORY").outcome is Outcome.OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "FINISHED", "VANISHED", None])
-def test_no_last_word_and_no_reason_is_an_error_that_says_where_to_look(paths, state):
+@pytest.mark.parametrize("state", ["FAILED", "COMPLETED", "FINISHED", "LOST", None])
+def test_no_end_record_and_no_reason_is_an_error_that_says_where_to_look(paths, state):
     job = JobRecord(scheduler="slurm", job_id="9", submitted_unix_s=1.0, submitted_by="me")
     records.write_json(paths.job, job)
     found = said(paths, state)
     assert found.outcome is Outcome.ERROR
-    assert "without its last word" in found.cause
+    assert "without an end record" in found.cause
     assert str(paths.logs) in found.cause
     assert (found.job_id, found.started_unix_s, found.nodes) == ("9", None, ())
 
@@ -234,7 +234,7 @@ def test_a_script_edited_by_hand_is_marked(paths):
     assert found.script_edited
 
 
-def test_an_unreadable_last_word_is_named_and_the_rest_is_used(paths):
+def test_an_unreadable_end_record_is_named_and_the_rest_is_used(paths):
     paths.ended.write_text('{"job_id": ')
     runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "the loss is NaN", 5)
     found = said(paths, "FAILED")
@@ -251,7 +251,7 @@ def test_a_script_that_was_edited_ran_and_was_put_back_is_still_marked(paths):
     assert ended.cause.endswith("its job.sh was edited by hand after it was rendered")
 
 
-def test_a_sampler_that_died_is_named_with_its_last_words(paths):
+def test_a_sampler_that_died_is_named_with_its_end_records(paths):
     runs.complete(paths)
     runs.end(paths, telemetry_exit=137)
     sampled = paths.gpu_samples(runs.NODE)
@@ -299,7 +299,7 @@ def test_of_ranks_that_were_all_killed_the_first_is_named_and_the_others_are_cou
         runs.leave(paths, rank, KILLED, after_s, kills=None)
     found = said(paths, "FAILED")
     assert found.cause.startswith("rank 1 on ")
-    assert found.cause.endswith("cannot be told there; so were 2 more")
+    assert found.cause.endswith("is not known there; so were 2 more")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_an_end_without_an_error_record_is_told_by_the_ranks_watcher(
     ("state", "more", "expected", "words"),
     [
         ("NODE_FAIL", {"failed_node": "gpu17"}, Outcome.NODE_FAILURE, "failed: gpu17"),
-        ("NODE_FAIL", {}, Outcome.NODE_FAILURE, "which, is not said"),
+        ("NODE_FAIL", {}, Outcome.NODE_FAILURE, "which one is not known"),
         ("LAUNCH_FAILED", {"reason": "Prolog"}, Outcome.NODE_FAILURE, "FAILED, reason Prolog)"),
         ("PREEMPTED", {}, Outcome.PREEMPTED, "(PREEMPTED)"),
         ("CANCELLED by 0", {}, Outcome.CANCELLED, "cancelled by root (CANCELLED by 0)"),
@@ -357,7 +357,7 @@ def test_kills_by_the_scheduler_are_explained_by_what_it_says(paths, state, more
         (
             "slurmstepd: error: *** STEP 9.1 ON h200-1 CANCELLED AT 2026-11-21T10:00:00 DUE TO "
             "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
-            "under the job: which, is not said",
+            "under the job: which one is not known",
             (),
         ),
     ],
@@ -382,7 +382,7 @@ def test_a_node_that_failed_under_a_step_is_told_by_slurms_logs(paths, log, line
         ("74:0", "it could not load a module"),
     ],
 )
-def test_of_a_job_without_a_last_word_its_scripts_exit_code_is_explained(paths, exit_code, words):
+def test_of_a_job_without_a_end_record_its_scripts_exit_code_is_explained(paths, exit_code, words):
     records.write_json(paths.job, JobRecord("slurm", "9", 1.0, "me"))
     (paths.logs / "slurm-9.log").write_text("module: command not found\n")
     found = said(paths, "FAILED", exit_code=exit_code)
@@ -391,7 +391,7 @@ def test_of_a_job_without_a_last_word_its_scripts_exit_code_is_explained(paths, 
     assert found.cause.endswith("slurm-9.log ends: module: command not found")
 
 
-def test_a_job_without_a_last_word_ran_where_its_ranks_and_samplers_were(paths):
+def test_a_job_without_a_end_record_ran_where_its_ranks_and_samplers_were(paths):
     runs.train(paths)
     assert said(paths, "FAILED").nodes == (runs.NODE,)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch.control_group import out_of_memory_kills
+from workflow_lib.launch.job.control_group import out_of_memory_kills
 from workflow_lib.records import ExitRecord, RunPaths, node_name, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ SLEEPS = "print('ready', flush=True); import time; time.sleep(600)"
 def start(directory, program, **environment):
     """A watched rank 3 that runs a line of Python."""
     return subprocess.Popen(
-        [sys.executable, "-m", "workflow_lib.launch.rank", str(directory), "-c", program],
+        [sys.executable, "-m", "workflow_lib.launch.job.rank", str(directory), "-c", program],
         cwd=ROOT,
         env=os.environ | {"RANK": "3"} | environment,
         stdout=subprocess.PIPE,
@@ -145,7 +145,7 @@ def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_counted(tmp_path):
     except OSError as error:
         pytest.skip(f"no control group can be made here: {error}")
     enters = f"open({str(group / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))"
-    watches = "from workflow_lib.launch.rank import main; raise SystemExit(main(sys.argv[1:]))"
+    watches = "from workflow_lib.launch.job.rank import main; raise SystemExit(main(sys.argv[1:]))"
     # Not before its watcher has counted what was ended until now.
     eats = "import time; time.sleep(2); x = [bytearray(b'x' * (1 << 20)) for _ in range(256)]"
     try:

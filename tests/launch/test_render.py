@@ -15,7 +15,7 @@ import pytest
 from tests.launch import scripts
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
-from workflow_lib.launch import render, seal
+from workflow_lib.launch.script import checksum, render
 
 GOLDEN = Path(__file__).parent / "golden"
 ROOT = Path("/srv/triptych")
@@ -132,7 +132,7 @@ def test_a_written_script_is_sealed_and_executable(tmp_path):
         planned.cell, scripts.study().platforms["local"], tmp_path, tmp_path / "r"
     )
     script = places.run_directory / "job.sh"
-    assert seal.is_intact(script)
+    assert checksum.is_intact(script)
     assert os.access(script, os.X_OK)
     assert (places.run_directory / "cell.json").exists()
 
@@ -148,7 +148,7 @@ def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
     # The checksum is another one, too.
     measured = render.job_script(cell, site, places, 15).splitlines()[2:]
     gone = [line for line in measured if line not in script.splitlines()]
-    cool_down = '"${here[@]}" -m workflow_lib.launch.node cool-down "$run_directory"'
+    cool_down = '"${here[@]}" -m workflow_lib.launch.job.node cool-down "$run_directory"'
     assert gone == [
         '    -m workflow_lib.training "$cell"',
         "stage=cool_down",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
-from workflow_lib.launch import refusals, schedulers, slurm, submit, vigil
-from workflow_lib.launch.job_states import Found
-from workflow_lib.launch.schedulers import NotNowError, SubmissionError
+from workflow_lib.launch.owner import cancellation, job_wait, owned_run, run_to_end, submit
+from workflow_lib.launch.schedulers import choice, refusals, slurm
+from workflow_lib.launch.schedulers.local import Local
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
+from workflow_lib.launch.schedulers.scheduler import Found, Submission
+from workflow_lib.launch.schedulers.slurm import Slurm
 from workflow_lib.records import (
     Cell,
     JobRecord,
@@ -39,13 +43,13 @@ SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Waits are as in real life, only shorter."""
-    monkeypatch.setattr(vigil, "LOOK_EVERY_S", 0.01)
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.02)
-    monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 0.1)
-    monkeypatch.setattr(vigil, "SETTLE_S", 0.1)
+    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.02)
+    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 0.1)
+    monkeypatch.setattr(job_wait, "SETTLE_S", 0.1)
     monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
     monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.3)
-    monkeypatch.setattr(submit, "CANCEL_PATIENCE_S", 0.5)
+    monkeypatch.setattr(cancellation, "CANCEL_PATIENCE_S", 0.5)
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def paths(tmp_path: Path) -> RunPaths:
     return runs.rendered(tmp_path)
 
 
-class Fake(schedulers.Slurm):
+class Fake(Slurm):
     """Slurm's words, without Slurm: each submission starts the next course of events.
 
     States are given in the order in which they are answered; the last is answered for good.
@@ -73,43 +77,37 @@ class Fake(schedulers.Slurm):
         self.found: list[str | None] = []
 
     @contextmanager
-    def turn(self) -> Iterator[None]:
+    def submission_lock(self) -> Iterator[None]:
         yield
 
-    def submit(
-        self,
-        paths: RunPaths,
-        cell: Cell,
-        submission: SubmissionRecord,
-        lock: int | None = None,
-        avoid: Sequence[str] = (),
-    ) -> str:
+    def submit(self, submission: Submission) -> str:
+        record = submission.record
         # It can be found again before anybody knows its number.
-        assert records.read_record(paths.submission, SubmissionRecord) == submission
-        assert lock is not None
-        self.avoided.append(tuple(avoid))
-        self.names.append(submission.job_name)
+        assert records.read_record(submission.paths.submission, SubmissionRecord) == record
+        assert submission.lock is not None
+        self.avoided.append(submission.avoid)
+        self.names.append(record.job_name)
         self.submitted.append(str(len(self.submitted) + 1))
         self.courses.pop(0)(self.submitted[-1])
         return self.submitted[-1]
 
-    def find(self, submission: SubmissionRecord, trusted_after_s: float) -> Found:
+    def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
         if time.monotonic() < trusted_after_s or not self.found:
             return Found(None, is_absent=False)
         job_id = self.found.pop(0)
         return Found(job_id, is_absent=job_id is None)
 
-    def state(self, job_id: str, name: str | None = None) -> JobState | None:
+    def state(self, job: JobRecord) -> JobState | None:
         state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
         return None if state is None else JobState(state)
 
 
 @pytest.fixture
 def use(monkeypatch):
-    """Makes ``submit`` use a scheduler, and returns it."""
+    """Makes every run use a scheduler, and returns it."""
 
     def install(scheduler: Fake) -> Fake:
-        monkeypatch.setattr(schedulers, "choose", lambda name: scheduler)
+        monkeypatch.setattr(choice, "choose", lambda name: scheduler)
         return scheduler
 
     return install
@@ -126,7 +124,7 @@ def read_outcome(path: Path) -> str:
 
 def test_a_run_is_submitted_once_and_its_result_written(paths, use, capsys):
     scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
-    ended = submit.run(paths.directory, "slurm")
+    ended = run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == ["1"]
     assert ended.outcome is Outcome.COMPLETED
     assert read_outcome(paths.outcome) == "completed"
@@ -139,13 +137,13 @@ def test_a_run_is_submitted_once_and_its_result_written(paths, use, capsys):
 
 def test_the_job_is_on_record_before_anybody_waits_for_it(paths, use):
     class Watching(Fake):
-        def state(self, job_id: str, name: str | None = None) -> JobState | None:
-            assert records.read_record(paths.job, JobRecord).job_id == job_id
-            runs.complete(paths, job_id)
+        def state(self, job: JobRecord) -> JobState | None:
+            assert records.read_record(paths.job, JobRecord).job_id == job.job_id
+            runs.complete(paths, job.job_id)
             return JobState("COMPLETED")
 
     use(Watching(lambda job_id: None))
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
 
 
 def test_a_job_that_was_submitted_before_is_waited_for_and_not_submitted_again(paths, use, capsys):
@@ -153,7 +151,7 @@ def test_a_job_that_was_submitted_before_is_waited_for_and_not_submitted_again(p
     job(paths, "41")
     threading.Timer(0.2, runs.complete, [paths, "41"]).start()
     scheduler.states = ["PENDING", "RUNNING"]
-    assert submit.run(paths.directory, "slurm").job_id == "41"
+    assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "41"
     assert scheduler.submitted == []
     assert "job 41 was submitted before, by an earlier process" in capsys.readouterr().err
 
@@ -161,7 +159,7 @@ def test_a_job_that_was_submitted_before_is_waited_for_and_not_submitted_again(p
 def test_the_result_of_a_run_by_hand_is_taken(paths, use):
     scheduler = use(Fake())
     runs.complete(paths, "77")
-    ended = submit.run(paths.directory, "slurm")
+    ended = run_to_end.run_to_end(paths.directory, "slurm")
     assert (ended.outcome, ended.job_id) == (Outcome.COMPLETED, "77")
     assert scheduler.submitted == []
 
@@ -172,12 +170,12 @@ def test_a_failure_is_no_outcome_and_is_set_aside_when_the_run_is_tried_again(pa
         runs.end(paths, "training", training_exit=3, job_id=job_id)
 
     scheduler = use(Fake(crash, lambda job_id: runs.complete(paths, job_id), states=("FAILED",)))
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.ERROR
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.ERROR
     assert scheduler.submitted == ["1"]
     assert not paths.outcome.exists()
     assert read_outcome(paths.failure) == "error"
 
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1", "2"]
     assert not paths.failure.exists()
     kept = RunPaths(paths.attempts / "1")
@@ -198,7 +196,7 @@ def test_a_node_failure_is_tried_again_at_once(paths, use, capsys):
             states=("NODE_FAIL", "COMPLETED"),
         )
     )
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1", "2"]
     assert read_outcome(RunPaths(paths.attempts / "1").failure) == "node_failure"
     assert re.search(r"node_failure: .*NODE_FAIL.*; trying again", capsys.readouterr().err)
@@ -207,7 +205,7 @@ def test_a_node_failure_is_tried_again_at_once(paths, use, capsys):
 @pytest.mark.parametrize("state", ["NODE_FAIL", "PREEMPTED"])
 def test_what_fails_three_times_is_given_up(paths, use, state):
     scheduler = use(Fake(*[lambda job_id: None] * 4, states=(state,)))
-    assert not submit.run(paths.directory, "slurm").outcome.is_result
+    assert not run_to_end.run_to_end(paths.directory, "slurm").outcome.is_result
     assert scheduler.submitted == ["1", "2", "3"]
     assert sorted(path.name for path in paths.attempts.iterdir()) == ["1", "2"]
     assert paths.failure.exists()
@@ -216,54 +214,54 @@ def test_what_fails_three_times_is_given_up(paths, use, state):
 @pytest.mark.parametrize("state", ["OUT_OF_MEMORY", "TIMEOUT", "FAILED", "CANCELLED by 0"])
 def test_nothing_else_is_tried_again_by_itself(paths, use, state):
     scheduler = use(Fake(*[lambda job_id: None] * 2, states=(state,)))
-    submit.run(paths.directory, "slurm")
+    run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == ["1"]
     assert paths.outcome.exists() == (state == "OUT_OF_MEMORY")
     assert paths.failure.exists() != (state == "OUT_OF_MEMORY")
 
 
-def test_host_memory_is_recognised_though_slurm_says_so_only_after_the_last_word(paths, use):
+def test_host_memory_is_recognised_though_slurm_says_so_only_after_the_end_record(paths, use):
     scheduler = use(Fake(lambda job_id: runs.end(paths, "training", 137, job_id=job_id)))
     scheduler.states = [None, "RUNNING", "COMPLETING", "OUT_OF_MEMORY"]
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.OUT_OF_MEMORY
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.OUT_OF_MEMORY
 
 
 def test_no_answer_is_no_end(paths, use):
     """Slurm may know nothing of a job that was just submitted, or not answer at all."""
     scheduler = use(Fake(lambda job_id: None))
     scheduler.states = [None] * 5 + ["PENDING", "TIMEOUT"]
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.TIMEOUT
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.TIMEOUT
     assert scheduler.states == ["TIMEOUT"]
 
 
 def test_what_slurm_says_is_looked_at_more_often_than_slurm_is_asked(paths, use, monkeypatch):
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 3600.0)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 3600.0)
     use(Fake(lambda job_id: None, states=("RUNNING", "RUNNING", "FAILED")))
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.ERROR
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.ERROR
 
 
-def test_a_last_word_that_comes_after_slurm_says_completed_is_waited_for(paths, use, monkeypatch):
-    monkeypatch.setattr(vigil, "FILE_SYSTEM_LAG_S", 5.0)
+def test_an_end_record_that_comes_after_slurm_says_completed_is_waited_for(paths, use, monkeypatch):
+    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 5.0)
     use(Fake(lambda job_id: threading.Timer(0.3, runs.complete, [paths, job_id]).start()))
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
 
 
 def test_a_job_that_slurm_takes_back_is_waited_for_until_it_has_run_again(paths, use, capsys):
-    """Preempted and requeued: its first last word, that it was interrupted, is not the last."""
+    """Preempted and requeued: its first end record, that it was interrupted, is not the last."""
 
     class Requeueing(Fake):
-        def state(self, job_id: str, name: str | None = None) -> JobState | None:
-            answer = super().state(job_id, name)
+        def state(self, job: JobRecord) -> JobState | None:
+            answer = super().state(job)
             # It starts again: it moves what it left aside, and completes.
             if answer == JobState("RUNNING"):
                 paths.ended.unlink()
-                runs.complete(paths, job_id)
+                runs.complete(paths, job.job_id)
                 self.states = ["COMPLETED"]
             return answer
 
     scheduler = use(Requeueing(lambda job_id: runs.end(paths, "interrupted", 143, job_id=job_id)))
     scheduler.states = ["PENDING", "PENDING", "RUNNING", "COMPLETED"]
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1"]
     assert "it will start again" in capsys.readouterr().err
 
@@ -271,14 +269,14 @@ def test_a_job_that_slurm_takes_back_is_waited_for_until_it_has_run_again(paths,
 def test_a_job_that_is_cancelled_after_slurm_took_it_back_has_ended(paths, use):
     scheduler = use(Fake(lambda job_id: runs.end(paths, "interrupted", 143, job_id=job_id)))
     scheduler.states = ["REQUEUED", "PENDING", "CANCELLED by 0"]
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.CANCELLED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.CANCELLED
 
 
 def test_an_edited_script_is_refused(paths, use):
     scheduler = use(Fake())
     paths.script.write_text(paths.script.read_text() + "# mine\n")
     with pytest.raises(SubmissionError, match=r"was edited after it was rendered.*Delete it"):
-        submit.run(paths.directory, "slurm")
+        run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []
     assert not paths.job.exists()
 
@@ -287,9 +285,9 @@ def test_an_edited_script_is_refused(paths, use):
 def second_process(paths: RunPaths, capfd: Any) -> Iterator[list[OutcomeRecord]]:
     """One that waits while the block has the run; it has one outcome once the block is left."""
     outcomes: list[OutcomeRecord] = []
-    with submit._alone(paths):
+    with owned_run.own(paths, Fake()):
         thread = threading.Thread(
-            target=lambda: outcomes.append(submit.run(paths.directory, "slurm"))
+            target=lambda: outcomes.append(run_to_end.run_to_end(paths.directory, "slurm"))
         )
         thread.start()
         while "another process waits" not in capfd.readouterr().err:
@@ -311,25 +309,25 @@ def test_what_failed_while_nobody_waited_is_run_again_at_once(paths, use):
     records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
     runs.end(paths, stage="interrupted", training_exit=143, job_id="6")
     scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
-    assert submit.run(paths.directory, "slurm").outcome == Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.COMPLETED
     assert len(scheduler.submitted) == 1
     earlier = records.read_record(RunPaths(paths.attempts / "1").failure, OutcomeRecord)
     assert earlier.outcome == Outcome.CANCELLED
 
 
-def test_a_job_that_was_over_without_a_last_word_is_an_earlier_attempt(paths, use, capsys):
+def test_a_job_that_was_over_without_an_end_record_is_an_earlier_attempt(paths, use, capsys):
     # As on a file system that was full: neither the job nor who waited for it could write.
     records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
     scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id), states=("FAILED",)))
-    assert submit.run(paths.directory, "slurm").outcome == Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.COMPLETED
     assert len(scheduler.submitted) == 1
-    assert "earlier attempt ended as error: the job ended without its" in capsys.readouterr().err
+    assert "earlier attempt ended as error: the job ended without an end" in capsys.readouterr().err
 
 
 def test_a_job_that_ends_while_it_is_waited_for_is_not_run_again(paths, use):
     records.write_json(paths.job, JobRecord("slurm", "6", 1.0, "a workflow that was interrupted"))
     scheduler = use(Fake(states=("RUNNING", "FAILED")))
-    assert submit.run(paths.directory, "slurm").outcome == Outcome.ERROR
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome == Outcome.ERROR
     assert scheduler.submitted == []
 
 
@@ -355,7 +353,7 @@ def test_a_job_whose_number_nobody_wrote_down_is_found_by_its_name(interrupted, 
     scheduler.found = ["41"]
     threading.Timer(0.5, runs.complete, [interrupted, "41"]).start()
     scheduler.states = ["RUNNING"]
-    assert submit.run(interrupted.directory, "slurm").job_id == "41"
+    assert run_to_end.run_to_end(interrupted.directory, "slurm").job_id == "41"
     assert scheduler.submitted == []
     known = records.read_record(interrupted.job, JobRecord)
     assert (known.job_id, known.submitted_by) == ("41", "somebody")
@@ -366,7 +364,7 @@ def test_a_run_is_submitted_anew_once_it_is_certain_that_no_job_was(interrupted,
     began = time.monotonic()
     scheduler = use(Fake(lambda job_id: runs.complete(interrupted, job_id)))
     scheduler.found = [None]
-    assert submit.run(interrupted.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(interrupted.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.submitted == ["1"]
     assert time.monotonic() - began >= submit.TRUST_ABSENCE_AFTER_S
     assert scheduler.names[0] != SUBMISSION.job_name
@@ -377,7 +375,7 @@ def test_while_nobody_can_tell_nothing_is_submitted_and_that_is_said(interrupted
     scheduler = use(Fake())
     taken: list[OutcomeRecord] = []
     thread = threading.Thread(
-        target=lambda: taken.append(submit.run(interrupted.directory, "slurm"))
+        target=lambda: taken.append(run_to_end.run_to_end(interrupted.directory, "slurm"))
     )
     thread.start()
     said = ""
@@ -396,22 +394,22 @@ def test_a_submission_without_an_answer_may_have_been_taken(paths, use):
     scheduler = use(Fake(raising(NotNowError("Socket timed out", may_have_been_submitted=True))))
     scheduler.found = ["1"]
     scheduler.states = ["TIMEOUT"]
-    assert submit.run(paths.directory, "slurm").job_id == "1"
+    assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "1"
     assert scheduler.submitted == ["1"]
 
 
 def test_what_slurm_does_not_take_now_is_submitted_again(paths, use, capsys):
     busy = raising(NotNowError("connect failure", may_have_been_submitted=False))
     scheduler = use(Fake(busy, busy, lambda job_id: runs.complete(paths, job_id)))
-    assert submit.run(paths.directory, "slurm").job_id == "3"
+    assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "3"
     assert len(set(scheduler.names)) == 3
-    assert "takes no jobs now, trying on: connect failure" in capsys.readouterr().err
+    assert "takes no jobs now; trying again: connect failure" in capsys.readouterr().err
 
 
 def test_what_slurm_refuses_leaves_nothing_to_look_for(paths, use):
     use(Fake(raising(SubmissionError("no such partition"))))
     with pytest.raises(SubmissionError, match="no such partition"):
-        submit.run(paths.directory, "slurm")
+        run_to_end.run_to_end(paths.directory, "slurm")
     assert not paths.submission.exists()
     assert not paths.job.exists()
 
@@ -424,9 +422,9 @@ def test_a_job_that_took_the_run_meanwhile_keeps_it(paths, use, capsys):
         runs.complete(paths, "77")
 
     use(Fake(by_hand))
-    assert submit.run(paths.directory, "slurm").job_id == "77"
+    assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "77"
     assert records.read_record(paths.job, JobRecord).job_id == "77"
-    assert "job 77 took the run meanwhile; job 1 will step back" in capsys.readouterr().err
+    assert "job 77 owns the run already; job 1 will stop when it begins" in capsys.readouterr().err
 
 
 def test_a_second_process_takes_the_failure_of_the_first(paths, use, capfd):
@@ -446,7 +444,7 @@ def test_what_was_half_set_aside_is_set_aside_before_anything_else(paths, use):
     half.directory.mkdir(parents=True)
     runs.failure(half, "timeout")
     scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
-    assert submit.run(paths.directory, "slurm").job_id == "1"
+    assert run_to_end.run_to_end(paths.directory, "slurm").job_id == "1"
     assert scheduler.submitted == ["1"]
     kept = RunPaths(paths.attempts / "1")
     assert records.read_record(kept.job, JobRecord).job_id == "6"
@@ -467,7 +465,7 @@ def lose(paths: RunPaths, *nodes: str) -> None:
 def test_a_retry_avoids_the_nodes_that_failed(paths, use):
     lose(paths, "h200-2", "h200-1")
     scheduler = use(Fake(lambda job_id: runs.complete(paths, job_id)))
-    submit.run(paths.directory, "slurm")
+    run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.avoided == [("h200-1", "h200-2")]
 
 
@@ -479,16 +477,16 @@ def test_where_too_few_nodes_are_left_none_is_avoided(paths, use, capsys):
             lambda job_id: runs.complete(paths, job_id),
         )
     )
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.COMPLETED
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
     assert scheduler.avoided == [("h200-2",), ()]
     said = capsys.readouterr().err
-    assert "without h200-2, where it failed before, Requested node configuration" in said
+    assert "without h200-2, where it failed: Requested node configuration" in said
 
 
 def test_a_restarted_workflow_does_not_retry_for_ever(paths, use):
     lose(paths, "h200-1", "h200-2")
     scheduler = use(Fake(*[lambda job_id: None] * 4, states=("NODE_FAIL",)))
-    assert submit.run(paths.directory, "slurm").outcome is Outcome.NODE_FAILURE
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.NODE_FAILURE
     assert scheduler.submitted == ["1"]
 
 
@@ -539,12 +537,9 @@ def slurm_paths(tmp_path: Path) -> RunPaths:
 
 def start(paths: RunPaths, **environment: str) -> subprocess.Popen[str]:
     """The command that the run rule calls."""
-    board = paths.directory.parent / "board"
-    board.mkdir(exist_ok=True)
     own = {
         "TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.1",
         "TRIPTYCH_TRUST_ABSENCE_AFTER_S": "0.5",
-        "TMPDIR": str(board),
         **environment,
     }
     command = [sys.executable, "-m", "workflow_lib.launch", "run", str(paths.directory)]
@@ -565,10 +560,13 @@ def launch(paths: RunPaths, **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
+def submission(paths: RunPaths) -> Submission:
+    return Submission(paths, records.read_record(paths.cell, Cell), SUBMISSION)
+
+
 def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
     commands.sbatch("echo '4242;cluster'")
-    cell = records.read_record(slurm_paths.cell, Cell)
-    assert schedulers.Slurm().submit(slurm_paths, cell, SUBMISSION) == "4242"
+    assert Slurm().submit(submission(slurm_paths)) == "4242"
     assert commands.arguments() == [
         "--parsable",
         f"--output={slurm_paths.logs}/slurm-%j.log",
@@ -580,11 +578,12 @@ def test_sbatch_gets_the_script_and_where_its_log_goes(slurm_paths, commands):
 
 def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tmp_path):
     commands.sbatch("echo 1")
-    cell = records.read_record(slurm_paths.cell, Cell)
-    schedulers.Slurm().submit(RunPaths(tmp_path / "%j.log" / "50%"), cell, SUBMISSION)
+    elsewhere = RunPaths(tmp_path / "%j.log" / "50%")
+    Slurm().submit(dataclasses.replace(submission(slurm_paths), paths=elsewhere))
     assert commands.arguments()[1] == f"--output={tmp_path}/%%j.log/50%%/logs/slurm-%j.log"
+    backslash = RunPaths(tmp_path / "a\\b")
     with pytest.raises(SubmissionError, match="backslash"):
-        schedulers.Slurm().submit(RunPaths(tmp_path / "a\\b"), cell, SUBMISSION)
+        Slurm().submit(dataclasses.replace(submission(slurm_paths), paths=backslash))
 
 
 @pytest.mark.parametrize(
@@ -599,11 +598,11 @@ def test_what_sbatch_would_expand_in_a_path_is_escaped(slurm_paths, commands, tm
         ("CANCELLED by 0", True),
         ("NODE_FAIL", True),
         ("OUT_OF_MEMORY", True),
-        ("VANISHED", True),
+        ("LOST", True),
     ],
 )
 def test_slurms_word_says_whether_a_job_is_over(state, over):
-    assert schedulers.Slurm().is_over(state and JobState(state)) == over
+    assert Slurm().is_over(state and JobState(state)) == over
 
 
 @pytest.mark.parametrize(
@@ -635,9 +634,8 @@ def test_a_refusal_names_the_file_and_the_key(slurm_paths, commands, refusal, ke
         f"echo 'sbatch: error: {line}' >&2" for line in refusal.replace("'", "").splitlines()
     )
     commands.sbatch(f"{text}\nexit 1")
-    cell = records.read_record(slurm_paths.cell, Cell)
     with pytest.raises(SubmissionError) as raised:
-        schedulers.Slurm().submit(slurm_paths, cell, SUBMISSION)
+        Slurm().submit(submission(slurm_paths))
     message = str(raised.value)
     assert f"Set {key} in the configuration's platforms/h200.yaml; " in message
     assert refusal.replace("'", "").splitlines()[0] in message
@@ -674,14 +672,14 @@ def test_a_refusal_of_another_kind_is_passed_on(slurm_paths, commands):
 
 
 def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
-    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
-    runs.end(last_word, "training", training_exit=1, job_id="4242")
+    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
+    runs.end(end_record, "training", training_exit=1, job_id="4242")
     down = slurm_paths.directory / "down"
     down.touch()
     commands.sbatch(
         f"if rm {down} 2>/dev/null; then"
         " echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1;"
-        f" fi; cp {last_word.ended} {slurm_paths.directory}; echo 4242"
+        f" fi; cp {end_record.ended} {slurm_paths.directory}; echo 4242"
     )
     commands.squeue("4242|$name|FAILED|NonZeroExitCode|0|")
     done = launch(slurm_paths)
@@ -693,8 +691,8 @@ def test_a_controller_that_restarts_is_waited_for(slurm_paths, commands):
 
 def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_paths, commands):
     """Whoever waits is killed while sbatch is at it; the next one attaches to what it submits."""
-    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
-    runs.end(last_word, "training", training_exit=1, job_id="4242")
+    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
+    runs.end(end_record, "training", training_exit=1, job_id="4242")
     submitted = slurm_paths.directory.parent / "submitted"
     commands.sbatch(
         f'for each in "$@"; do case $each in --job-name=*) name=${{each#*=}};; esac; done\n'
@@ -705,7 +703,7 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     commands.write(
         "squeue",
         f'[ ! -e {submitted} ] || echo "4242|$(cat {submitted})|FAILED|NonZeroExitCode|0|"\n'
-        f'case "$*" in *--jobs*) cp {last_word.ended} {slurm_paths.directory};; esac',
+        f'case "$*" in *--jobs*) cp {end_record.ended} {slurm_paths.directory};; esac',
     )
     assert launch(slurm_paths).returncode == -signal.SIGKILL
     assert not slurm_paths.job.exists()
@@ -754,7 +752,7 @@ def test_ctrl_c_has_slurm_cancel_the_job_and_says_how_it_ended(waiting, slurm_pa
     # Only what has that name: a slurmctld that lost its state may have given the id to another.
     assert (commands.directory / "cancelled").read_text() == f"--name={name} 4242\n"
     assert read_outcome(slurm_paths.failure) == "cancelled"
-    assert "asked that job 4242 ends" in said
+    assert "cancelled job 4242; waiting" in said
     assert "Traceback" not in said
 
 
@@ -772,22 +770,21 @@ def test_a_job_that_no_node_launched_and_slurm_holds_is_cancelled_and_tried_agai
     slurm_paths, commands, monkeypatch, capfd
 ):
     """As after slurmctld died while it launched the job: a node calls the next try a duplicate."""
-    monkeypatch.setattr(vigil, "HELD_FOR_S", 0.3)
-    monkeypatch.setattr(vigil, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(job_wait, "HELD_FOR_S", 0.3)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.1)
     monkeypatch.setattr(slurm, "ASK_EVERY_S", 0.1)
-    monkeypatch.setenv("TMPDIR", str(slurm_paths.directory.parent))
-    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
-    runs.end(last_word, "training", training_exit=1, job_id="4243")
+    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
+    runs.end(end_record, "training", training_exit=1, job_id="4243")
     cancelled = commands.directory / "cancelled"
     commands.write("scancel", f'echo "$@" >>{cancelled}')
     commands.sbatch(
         f"[ -e {cancelled} ] || {{ echo 4242; exit; }}\n"
-        f"cp {last_word.ended} {slurm_paths.directory}; echo 4243"
+        f"cp {end_record.ended} {slurm_paths.directory}; echo 4243"
     )
     commands.squeue(
         "4242|$name|PENDING|launch failed requeued held|0|\n4243|$name|FAILED|NonZeroExitCode|256|"
     )
-    ended = submit.run(slurm_paths.directory, "slurm")
+    ended = run_to_end.run_to_end(slurm_paths.directory, "slurm")
     assert ended.job_id == "4243"
     first = records.read_record(RunPaths(slurm_paths.attempts / "1").failure, OutcomeRecord)
     assert first.outcome is Outcome.NODE_FAILURE
@@ -818,9 +815,9 @@ def test_other_signals_leave_the_job_to_the_next_invocation(waiting, slurm_paths
 
 
 def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, commands):
-    last_word = RunPaths(slurm_paths.directory.with_name("last_word"))
-    runs.end(last_word, "training", training_exit=137)
-    commands.sbatch(f"cp {last_word.ended} {slurm_paths.directory}; echo 4242")
+    end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
+    runs.end(end_record, "training", training_exit=137)
+    commands.sbatch(f"cp {end_record.ended} {slurm_paths.directory}; echo 4242")
     commands.squeue("4242|$name|TIMEOUT|TimeLimit|0|")
     done = launch(slurm_paths)
     assert done.returncode == 1
@@ -868,13 +865,17 @@ def test_a_run_whose_files_are_damaged_gives_one_line(slurm_paths, commands, dam
 # ------------------------------------------------------------------------------- this machine
 
 
+def local_job(process: subprocess.Popen[bytes]) -> JobRecord:
+    return JobRecord("local", str(process.pid), 1.0, "a test")
+
+
 def test_a_local_job_is_over_when_its_process_is_gone():
-    local = schedulers.Local()
+    local = Local()
     with subprocess.Popen(["sleep", "600"]) as other:
         # The number of a process that is no job of ours was given to somebody else.
-        assert local.state(str(other.pid)) == JobState("FINISHED")
+        assert local.state(local_job(other)) == JobState("FINISHED")
         other.kill()
-    assert local.state(str(other.pid)) == JobState("FINISHED")
+    assert local.state(local_job(other)) == JobState("FINISHED")
     assert local.is_over(JobState("FINISHED"))
     assert not local.is_over(JobState("RUNNING"))
     assert not local.is_over(None)
@@ -885,6 +886,6 @@ def test_a_script_that_was_started_by_hand_is_a_local_job(tmp_path):
     script.write_text("sleep 30 & child=$!\ntrap 'kill $child; exit' TERM\nwait\n")
     with subprocess.Popen(["bash", str(script)]) as process:
         time.sleep(0.2)
-        assert schedulers.Local().state(str(process.pid)) == JobState("RUNNING")
+        assert Local().state(local_job(process)) == JobState("RUNNING")
         process.terminate()
-    assert schedulers.Local().state(str(process.pid)) == JobState("FINISHED")
+    assert Local().state(local_job(process)) == JobState("FINISHED")

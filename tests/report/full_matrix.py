@@ -156,8 +156,6 @@ def gpu_rows(known: dict[str, Any], run: int, chance: random.Random) -> Iterator
                 "throttle_brake_share": 0.0,
                 "gpu_link_received_bytes": bound_gb * 1e11 * chance.uniform(0.9, 1.1),
                 "gpu_link_sent_bytes": bound_gb * 1e11 * chance.uniform(0.9, 1.1),
-                "pcie_received_bytes": 1e11 * chance.uniform(2, 20) * (gpu in (0, 4)),
-                "pcie_sent_bytes": 1e11 * chance.uniform(2, 20),
                 "missing_reasons": "{}",
             }
 
@@ -297,6 +295,11 @@ def _measures(known: dict[str, Any], chance: random.Random) -> dict[str, float]:
         "throttle_thermal_share": chance.uniform(0.0, 0.15),
         "throttle_brake_share": 0.01 * (known["tp"] == 8),
         "energy_systematic_share": 0.05,
+        # The others' values are drawn first, and stay as they were.
+        "memory_peak_bytes": (held := chance.uniform(4e10, 1.2e11)),
+        "memory_reserved_peak_bytes": held * 1.15,
+        "memory_used_peak_bytes": held * 1.15 + 3.4e9,
+        "memory_estimate_error": chance.uniform(-0.1, 0.1),
     }
 
 

@@ -57,6 +57,8 @@ class Planned:
     of_run: dict[int, dict[str, Any]] = field(default_factory=dict)
     #: of GPUS, what differs from the values made up here
     of_gpus: dict[str, Any] = field(default_factory=dict)
+    #: rows of UNUSED_GPUS of every run, less what tells which run that is
+    unused_gpus: Sequence[dict[str, Any]] = ()
     #: of the training, what differs from what is made up here
     training: dict[str, Any] = field(default_factory=dict)
     #: what cell.json holds
@@ -116,6 +118,7 @@ def _plan(cell: Planned) -> dict[str, Any]:
         "sweeps": "made-up",
         "repeats": len(cell.outcomes),
         "memory_per_gpu_bytes": 98.2e9,
+        "memory_used_per_gpu_bytes": 107.7e9,
         "step_time_s": 12.3,
         "gpu_hours": None if cell.reason else 4.0,
         "time_limit_min": 30,
@@ -184,5 +187,11 @@ def _write_run(
     ]
     write_table(table([], STEP_TIMES), paths.step_times)
     write_table(table([], SERIES), paths.series)
-    parts = {"run": run, "gpus": gpus, "nodes": [], "overhead": overhead}
+    parts = {
+        "run": run,
+        "gpus": gpus,
+        "unused_gpus": [{"cell": cell.id, "run": repeat, **row} for row in cell.unused_gpus],
+        "nodes": [],
+        "overhead": overhead,
+    }
     write_json(paths.summary, parts)

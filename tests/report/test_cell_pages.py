@@ -363,7 +363,7 @@ def test_hostile_text_and_secrets_reach_no_page(
         file.write_text(f"{bad}\n", encoding="utf-8")
     write_json(paths.environment, {bad: bad, "nested": {bad: [bad], "MY_PASSWORD": "a b c d e f"}})
     write_json(paths.cell, {bad: {"x": bad}})
-    error = ErrorRecord(0, bad, 1.0, bad, Outcome.ERROR, bad, bad)
+    error = ErrorRecord(0, "node1", 1.0, bad, Outcome.ERROR, bad, bad)  # a node is a name
     write_json(paths.rank_error(0), error)
     reason = json.dumps({"energy_j": bad})
     tables = one_run("error", cause=bad, missing_reasons=reason)

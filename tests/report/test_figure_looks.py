@@ -28,7 +28,7 @@ from workflow_lib.report.figures.optimisation import _VARIANTS
 from .full_matrix import full_matrix, write
 
 #: one of each kind
-KINDS = 12
+KINDS = 13
 FATES = ("out of memory", "infeasible", "comm. timeout", "bad telemetry", "not run")
 
 

@@ -192,16 +192,15 @@ def test_traffic_is_bytes_of_both_directions_over_the_measured_time() -> None:
             **row,
             "gpu_link_sent_bytes": 3e12,
             "gpu_link_received_bytes": 1e12,
-            "pcie_sent_bytes": None,
         }
         for row in gpu_rows(cell, 1, random.Random(1))
     ]
     runs = (run_row(cell, 1, measured_duration_s=20.0),)
     figure = drawn("traffic", cell_row(cell), runs=runs, gpus=tuple(rows))
     (panel,) = (axes for axes in figure.axes if axes.images)
-    # 4 TB in 20 s; of PCIe one direction is not known, and so no sum.
+    # 4 TB in 20 s.
     assert panel.images[0].get_array().tolist() == [[200.0] * 8]
-    assert panel.get_title("left") == "NVLink or xGMI, in and out"
+    assert panel.get_title("left") == "NVLink, in and out"
 
 
 def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
@@ -225,6 +224,28 @@ def test_causes_of_throttling_are_stacked_and_an_unknown_one_is_named() -> None:
     )
     assert whisker == pytest.approx([60, 90]), "the runs' sums are 60, 70 and 90 %"
     assert {"power brake unknown", "node failure"} <= set(words(axes))
+
+
+def test_memory_shows_what_was_held_and_what_was_planned() -> None:
+    cell = cell_row(
+        known(),
+        memory_peak_bytes=90e9,
+        memory_reserved_peak_bytes=110e9,
+        memory_used_peak_bytes=(115e9, 114e9, 116e9),
+        memory_estimate_error=-0.2,
+    )
+    unknown = cell_row(known(2), memory_peak_bytes=80e9)
+    (axes,) = drawn("memory", cell, unknown).axes
+    places = {
+        line.get_marker(): float(line.get_xdata()[0])
+        for line in axes.lines
+        if line.get_marker() != "None"
+    }
+    # 115 GB used, a fifth less planned.
+    assert places == pytest.approx({"o": 90, "s": 110, "D": 115, "|": 92})
+    bars = [list(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 0.6]
+    assert bars == [pytest.approx([114, 116])]
+    assert len(axes.get_yticks()) == 1, "a cell whose use is unknown has no row"
 
 
 def test_the_front_holds_the_cells_that_no_other_beats_in_both() -> None:
@@ -317,17 +338,14 @@ def test_slots_are_in_the_order_of_the_air_stream_over_time() -> None:
 def test_what_is_not_drawn_is_named_with_the_reason() -> None:
     cell = cell_row(known())
     gpus = tuple(
-        {**row, "gpu_link_sent_bytes": None, "pcie_sent_bytes": None}
+        {**row, "gpu_link_sent_bytes": None}
         | {"missing_reasons": '{"gpu_link_sent_bytes": "the driver counts no links"}'}
         for row in gpu_rows(known(), 1, random.Random(1))
     )
     why = dict(undrawn(Tables((cell,), (), gpus)))
     assert why["Power over time"] == "there is no series.parquet"
     assert why["Kernel time by class across platforms"].startswith("there is no kernels.parquet")
-    assert (
-        why["Traffic of every GPU over NVLink or xGMI and over PCIe"]
-        == "the driver counts no links"
-    )
+    assert why["Traffic of every GPU over NVLink"] == "the driver counts no links"
     assert why["Measures by micro-batch size"].startswith("no two cells differ")
     assert "Temperature and throttling of every GPU" not in why
     empty = Tables((cell,), (), (), *(table([], c) for c in (STEP_TIMES, SERIES, KERNELS, TRACES)))

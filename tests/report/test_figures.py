@@ -49,6 +49,9 @@ def test_there_is_a_figure_a_model_and_one_a_platform_and_model(tmp_path: Path) 
         "gpus-h100-gpt3-175b",
         "gpus-h200-gpt3-175b",
         "gpus-h200-mixtral-8x7b",
+        "memory-h100-gpt3-175b",
+        "memory-h200-gpt3-175b",
+        "memory-h200-mixtral-8x7b",
         "parallelism-gpt3-175b",
         "parallelism-mixtral-8x7b",
         "parallelism-never-ran",
@@ -110,7 +113,7 @@ def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path: Path)
 def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_path: Path) -> None:
     drawn = (
         *("temperature_mean_c", "temperature_peak_c", "power_per_gpu_mean_w", "power_peak_w"),
-        *("sm_clock_mean_mhz", "tokens_per_j", "tokens_per_s"),
+        *("sm_clock_mean_mhz", "tokens_per_j", "tokens_per_s", "memory_used_peak_bytes"),
     )
     shares = [f"throttle_{kind}_share" for kind in ("power", "thermal", "brake")]
     of_gpus = dict.fromkeys(("temperature_mean_c", *shares))

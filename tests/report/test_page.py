@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.analysis.tables import read_table, table, write_table
-from workflow_lib.records import PLAN, Degrees, Outcome, RecordError, RunPaths
+from workflow_lib.records import MEASURES, PLAN, Degrees, Outcome, RecordError, RunPaths
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import Tables, write_figures
 from workflow_lib.report.page.safe_svg import safe_svg
@@ -83,6 +83,14 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     assert "Fastest" not in both, "a cell of each workload has none to be compared with"
 
 
+def test_the_page_names_every_convention_of_mfu_that_has_a_column(tmp_path: Path) -> None:
+    page = build(tmp_path, [Planned("tp1")])
+    assert len([name for name in MEASURES if name.startswith("mfu_")]) == 4
+    assert "MFU has four conventions" in page.text
+    for told in ("6·N·tokens", "causal attention", "as vendors count", "as torchtitan counts"):
+        assert told in page.text
+
+
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned(), Planned("tp4", simulated=True)])
     for tag, attributes in page.tags:
@@ -96,7 +104,7 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
     assert "@import" not in page.source
     assert "fetch(" not in page.source
     assert set(re.findall(r"url\((.)", page.source)) <= {"#"}
-    assert sum(tag == "svg" for tag, _ in page.tags) == 4
+    assert sum(tag == "svg" for tag, _ in page.tags) == 5
 
 
 def test_ids_are_unique_and_references_lead_somewhere(tmp_path: Path) -> None:

@@ -93,20 +93,24 @@ def test_columns_stay_where_nothing_completed(tmp_path: Path) -> None:
 
 _WARMING = {
     "steady": False,
-    "steady_from_step": None,
     "step_time_drift": 0.031,
     "power_drift": -0.012,
     "temperature_drift_c": 4.25,
 }
 _SHORT = {
     "steady": None,
-    "steady_from_step": None,
     "missing_reasons": '{"steady": "2 blocks are too few"}',
 }
 
 
 def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> None:
-    steady = {"steady": True, "steady_from_step": 12}
+    steady = {
+        "steady": True,
+        "step_time_drift_margin": 0.004,
+        "power_drift_margin": 0.002,
+        "temperature_drift_margin_c": 0.5,
+    }
+    margins = "step time within ±0.40 %, power within ±0.20 %, temperature within ±0.50 °C"
     cells = [
         Planned("tp1", measures=steady),
         Planned("tp2", measures=steady),
@@ -116,20 +120,20 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     ]
     text = build(tmp_path / "all", cells).text
     where = "(gpt3-175b on h200)"
-    assert f"Became steady from step 12: tp1-pp1-dp1 {where}; tp2-pp1-dp1 {where} Never" in text
+    assert f"Steady , with the margin of their drift tp1-pp1-dp1 {where}: {margins} tp2-" in text
     drifts = "step time +3.1 %, power −1.2 %, temperature +4.2 °C"
-    assert f"Never became steady , with their drift tp4-pp1-dp1 {where}: {drifts} Could" in text
+    assert f"Not steady , with their drift tp4-pp1-dp1 {where}: {drifts} Could" in text
     assert (
         f"Could not be told 2 blocks are too few: tp8-pp1-dp1 {where}; tp16-pp1-dp1 {where} "
         in text
     )
     # In the table: a null is not steady.
-    for label, state in (("tp1", "from step 12"), ("tp4", "never"), ("tp8", "unknown")):
+    for label, state in (("tp1", "yes"), ("tp4", "no"), ("tp8", "unknown")):
         assert f"{label}-pp1-dp1 gpt3-175b · h200 {state} " in text
 
     always = build(tmp_path / "always", [Planned(measures=steady)]).text
-    assert "Became steady" in always
-    assert "Never became steady" not in always
+    assert "Steady , with" in always
+    assert "Not steady" not in always
     assert "Could not be told" not in always
 
 
@@ -138,13 +142,13 @@ def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) ->
         "tp1",
         outcomes=(Outcome.COMPLETED,) * 4,
         measures={"steady": True},
-        of_run={1: {"steady_from_step": 14}, 2: {"steady_from_step": 9}, 3: _WARMING, 4: _SHORT},
+        of_run={3: _WARMING, 4: _SHORT},
     )
     text = build(tmp_path, [cell]).text
-    assert "from steps 9–14: tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs)" in text
+    assert "tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs): step time" in text
     assert "tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
     assert "2 blocks are too few: tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs)" in text
-    assert "from steps 9–14 (2 runs), never (1 run), unknown (1 run)" in text
+    assert "yes (2 runs), no (1 run), unknown (1 run)" in text
 
 
 def test_training_that_was_not_watched_keeps_its_figures(tmp_path: Path) -> None:
@@ -223,3 +227,55 @@ def test_what_completed_runs_could_not_measure_is_told_once_a_reason(tmp_path: P
     text = build(tmp_path, [Planned(measures=one), Planned("tp4", measures=lacking("mfu_6n"))]).text
     # Training has no prefill, for which no reason is worth a word.
     assert "no peak is known mfu_6n, mfu_causal (1 run) 2" in text
+
+
+def test_a_cell_at_the_cap_that_draws_less_than_the_limit_is_explained(tmp_path: Path) -> None:
+    # As four pipeline stages on H200 did: 579 of 700 W.
+    odd = {
+        "throttle_power_share": 0.985,
+        "power_of_limit_share": 0.827,
+        "at_power_limit_share": 0.31,
+        "at_power_limit_burst_s": 0.124,
+        "capped_clock_share": 0.78,
+    }
+    text = build(tmp_path / "odd", [Planned(measures=odd)]).text
+    assert (
+        "at the cap for 98.5 % of time; draws 82.7 % of the limit; power is within 5 % of the "
+        "limit for 31.0 % of time, 124 ms at a time; the SM clock is at 78.0 % of the highest "
+        "while capped"
+    ) in text
+
+    reason = "node1 GPU 0: power readings are means over too long to show bursts"
+    names = ("at_power_limit_share", "at_power_limit_burst_s")
+    unknown = odd | dict.fromkeys(names) | {"missing_reasons": json.dumps({names[0]: reason})}
+    text = build(tmp_path / "unknown", [Planned(measures=unknown)]).text
+    assert f"whether it is capped in bursts is not known: {reason};" in text
+
+    for number, other in enumerate(({"power_of_limit_share": 0.99}, {"throttle_power_share": 0.5})):
+        text = build(tmp_path / str(number), [Planned(measures=odd | other)]).text
+        assert "At the power cap nearly always" not in text
+
+
+def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
+    idle = [
+        {
+            "node": "node1",
+            "gpu": gpu,
+            "watched": watched,
+            "power_mean_w": power,
+            "missing_reasons": "{}",
+        }
+        for gpu, power, watched in ((4, 71.4, True), (5, None, True), (6, 69.0, False))
+    ]
+    cells = [
+        Planned(unused_gpus=idle, measures={"other_jobs_peak": 2.0}),
+        Planned("tp4", measures={"other_jobs_peak": 0.0}),
+    ]
+    text = build(tmp_path, cells).text
+    assert (
+        "tp2-pp16-dp1, run 1, node1: GPU 6 (69.0 W once, before training; not the job's), " in text
+    )
+    assert "GPU 4 (71.4 W), GPU 5 (power unknown)" in text
+    assert text.count("up to 2 other jobs on a node") == 1
+    assert text.count("on a node") == 1 + text.count("Other jobs on a node")
+    assert "energies of whole nodes and of CPUs are theirs as well" in text

@@ -635,6 +635,7 @@ def _why_open_to_others(path: Path) -> str:
     A directory that all may write to, as /tmp, is as good as closed for what root has made in it,
     where it has the sticky bit; not for what does not exist yet.
     """
+    below_exists = False
     for each in (path, *path.parents):
         try:
             found = each.lstat()
@@ -645,8 +646,9 @@ def _why_open_to_others(path: Path) -> str:
         if found.st_uid != 0:
             return f"{each} belongs to another user than root"
         shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        if shared and not (each != path and found.st_mode & stat.S_ISVTX and path.exists()):
+        if shared and not (found.st_mode & stat.S_ISVTX and below_exists):
             return f"{each} can be written to by others"
+        below_exists = True
     return ""
 
 

@@ -5,6 +5,7 @@ Prolog of a slurm.conf that lies there.
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,11 @@ def test_a_link_is_refused(closed: Path) -> None:
 def test_below_a_directory_that_is_open_to_all_nothing_is_made() -> None:
     """Whoever comes first would own it."""
     assert "/tmp can be written to by others" in refused(Path("/tmp/triptych-no-such-cluster"))
+
+
+def test_a_directory_of_roots_own_below_one_that_is_open_to_all_is_closed() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as own:
+        Cluster(Path(own) / "slurm")._refuse_directory()
 
 
 def test_the_default_is_closed() -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import yaml
 from tests.launch import scripts
 from tests.slurm import study
 from tests.slurm.test_workflow import site  # noqa: F401  # a fixture
+from workflow_lib.launch.schedulers.refusals import NotNowError, refused
 from workflow_lib.records import RunPaths
 from workflow_lib.study import load_study
 
@@ -61,6 +63,54 @@ def test_slurm_is_asked_for_what_the_platforms_file_says(slurm_cluster, tmp_path
     assert "time_limit_max_min: 3000, but the partition takes jobs of at most 2880 min" in line
 
 
+@pytest.fixture
+def closed_partition(slurm_cluster):
+    """A partition whose jobs wait."""
+    slurm_cluster.run("scontrol", "update", "PartitionName=mi250", "State=DOWN")
+    yield "mi250"
+    slurm_cluster.run("scancel", "--partition=mi250")
+    slurm_cluster.run("scontrol", "update", "PartitionName=mi250", "State=UP")
+
+
+@pytest.mark.slow
+def test_no_more_runs_are_in_flight_than_open_files_allow(
+    site,  # noqa: F811
+    slurm_cluster,
+    closed_partition,
+):
+    _repeat(site.config, 7)
+    many = ("--resources", "runs_in_flight=7", "--until", "run")
+    # 96 for Snakemake, and 4 a run.
+    limited = ["prlimit", "--nofile=116:116", *site.command("slurm_mi250", *many)]
+    most, cancelled = 0, set()
+    with subprocess.Popen(
+        limited,
+        cwd=study.ROOT,
+        env=dict(site.environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as snakemake:
+        deadline = time.monotonic() + 240
+        while snakemake.poll() is None:
+            assert time.monotonic() < deadline
+            query = ("squeue", "--noheader", f"--partition={closed_partition}", "--format=%A")
+            waiting = set(slurm_cluster.run(*query).stdout.split()) - cancelled
+            most = max(most, len(waiting))
+            # Once as many wait as may, one makes place for the next.
+            if len(waiting) == min(5, 7 - len(cancelled)) and waiting:
+                cancelled.add(job := min(waiting))
+                slurm_cluster.run("scancel", job)
+            time.sleep(0.1)
+        output = snakemake.stdout.read()
+    assert "at most 5 runs are in flight at once, not 7: each takes 4 open files" in output
+    assert output.index("at most 5 runs") < output.index("submitted job")
+    assert (most, len(cancelled)) == (5, 7)
+    assert "Too many open files" not in output
+    ends = [json.loads(run.failure.read_text())["outcome"] for run in site.runs("mi250")]
+    assert ends == ["cancelled"] * 7
+
+
 @pytest.mark.slow
 def test_the_workflow_takes_what_ran_as_an_array(site, slurm_cluster):  # noqa: F811
     _repeat(site.config, 3)
@@ -96,3 +146,73 @@ def test_the_workflow_takes_what_ran_as_an_array(site, slurm_cluster):  # noqa: 
     limit = re.search(r"^#SBATCH --time=(\d+)$", RunPaths(runs[0].directory).script.read_text(), 8)
     assert limit is not None
     assert sorted(told.split()) == [f"{each}|COMPLETED|{limit[1]}" for each in ids]
+
+
+@pytest.mark.slow
+def test_a_job_that_was_suspended_says_so_with_its_cause(site, slurm_cluster):  # noqa: F811
+    path = site.config / "sweeps" / "tiny.yaml"
+    sweep = yaml.safe_load(path.read_text())
+    sweep["protocol"]["measured_steps"] = 100
+    path.write_text(yaml.safe_dump(sweep))
+    with subprocess.Popen(
+        site.command("slurm_mi250", "--until", "run"),
+        cwd=study.ROOT,
+        env=dict(site.environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as snakemake:
+        deadline = time.monotonic() + 240
+        while not any(_lines(run.rank_steps(0)) > 5 for run in site.runs("mi250")):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        (run,) = site.runs("mi250")
+        job_id = json.loads(run.job.read_text())["job_id"]
+        slurm_cluster.run("scontrol", "suspend", job_id)
+        # Longer than the 5 s between two looks of the job at itself.
+        time.sleep(7)
+        slurm_cluster.run("scontrol", "resume", job_id)
+        output, _ = snakemake.communicate(timeout=240)
+    assert snakemake.returncode != 0
+    failure = json.loads(run.failure.read_text())
+    assert failure["outcome"] == "telemetry_invalid", output
+    assert re.search(r"; the job was suspended for \d+ s while it trained$", failure["cause"])
+    assert _lines(run.rank_steps(0)) == 1 + sweep["protocol"]["warmup_steps"] + 100
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.fixture
+def account_of_one_job(slurm_cluster):
+    """An account that may have one job in the queue."""
+    manage = ("sacctmgr", "--immediate")
+    slurm_cluster.run(*manage, "add", "account", "single", "GrpSubmitJobs=1")
+    slurm_cluster.run(*manage, "add", "user", "root", "account=single")
+    yield "single"
+    slurm_cluster.run(*manage, "delete", "user", "root", "account=single")
+    slurm_cluster.run(*manage, "delete", "account", "single")
+
+
+@pytest.mark.slow
+def test_runs_wait_where_the_site_takes_one_job_at_a_time(site, account_of_one_job):  # noqa: F811
+    _repeat(site.config, 2)
+    platform = site.config / "platforms" / "mi250.yaml"
+    content = yaml.safe_load(platform.read_text()) | {"account": account_of_one_job}
+    platform.write_text(yaml.safe_dump(content))
+    done = site.snakemake("slurm_mi250", "--until", "run")
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output
+    assert "Slurm takes no jobs now; trying again" in output
+    ends = [json.loads(run.outcome.read_text())["outcome"] for run in site.runs("mi250")]
+    assert ends == ["completed"] * 2
+    assert not any(run.attempts.exists() for run in site.runs("mi250"))
+
+
+def test_an_array_that_the_site_does_not_take_is_refused_in_a_sentence(slurm_cluster):
+    done = slurm_cluster.run("sbatch", "--array=1-100000", "--wrap=true", check=False)
+    error = refused(done.stderr, done.returncode, "h200")
+    assert not isinstance(error, NotNowError)
+    assert "Invalid job array specification. This site takes no job array of so many" in str(error)
+    assert "`snakemake` submits a job a run" in str(error)

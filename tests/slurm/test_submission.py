@@ -21,7 +21,7 @@ import pytest
 from tests.launch import runs
 from tests.slurm import study
 from workflow_lib import records
-from workflow_lib.launch import seal
+from workflow_lib.launch.script import checksum
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths
 
 pytestmark = pytest.mark.slow
@@ -32,13 +32,13 @@ _BODY = """\
 cd {root} || exit 72
 stage=training
 finish() {{
-    {python} -m workflow_lib.launch.node end {run} --job "$SLURM_JOB_ID" --stage "$stage" \\
+    {python} -m workflow_lib.launch.job.node end {run} --job "$SLURM_JOB_ID" --stage "$stage" \\
         --training-exit 1 --telemetry-exit 0
 }}
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM
-{python} -m workflow_lib.launch.node begin {run} --job "$SLURM_JOB_ID" --scheduler slurm <"$0" ||
-    {{ trap - EXIT; exit 1; }}
+{python} -m workflow_lib.launch.job.node begin {run} --job "$SLURM_JOB_ID" --scheduler slurm \\
+    <"$0" || {{ trap - EXIT; exit 1; }}
 while [ ! -e {go} ]; do sleep 0.1 & wait $!; done
 exit 1
 """
@@ -57,7 +57,7 @@ class Site:
         body = _BODY.format(
             root=study.ROOT, python=sys.executable, run=self.paths.directory, go=self.go
         )
-        self.paths.script.write_text(seal.seal(body))
+        self.paths.script.write_text(checksum.with_checksum(body))
         self.commands = directory / "bin"
         self.commands.mkdir()
         self.environment = dict(cluster.environment) | {

@@ -31,23 +31,28 @@ class Site:
     results: Path
     environment: Mapping[str, str]
 
+    def command(self, profile: str, *arguments: str) -> list[str]:
+        """``snakemake --profile <profile>`` for the sweep; it asks for the analysis's jobs more
+        often than profiles do, which spare a site's slurmctld.
+        """
+        return [
+            str(SNAKEMAKE),
+            "--profile",
+            profile,
+            "--slurm-init-seconds-before-status-checks=2",
+            "--seconds-between-status-checks=2",
+            *arguments,
+            "--nolock",
+            "--config",
+            f"config_directory={self.config}",
+            f"results_directory={self.results}",
+            "sweeps=[tiny]",
+        ]
+
     def snakemake(self, profile: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run ``snakemake --profile <profile>`` in the repository, profiles registered; it asks for
-        the analysis's jobs more often than profiles do, which spare a site's slurmctld."""
+        """Run the command in the repository, profiles registered."""
         return subprocess.run(
-            [
-                str(SNAKEMAKE),
-                "--profile",
-                profile,
-                "--slurm-init-seconds-before-status-checks=2",
-                "--seconds-between-status-checks=2",
-                *arguments,
-                "--nolock",
-                "--config",
-                f"config_directory={self.config}",
-                f"results_directory={self.results}",
-                "sweeps=[tiny]",
-            ],
+            self.command(profile, *arguments),
             cwd=study.ROOT,
             env=dict(self.environment),
             capture_output=True,
@@ -155,6 +160,22 @@ def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cl
     outcome = json.loads(run.outcome.read_text())
     assert (outcome["outcome"], outcome["job_id"]) == ("completed", job_id)
     assert not run.attempts.exists()
+
+
+@pytest.mark.slow
+def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tmp_path):
+    rendered = site.snakemake("slurm_mi250", "--until", "render")
+    assert rendered.returncode == 0, rendered.stdout + rendered.stderr
+    (run,) = site.runs("mi250")
+    copied = RunPaths(tmp_path / "copy of results" / run.directory.relative_to(site.results))
+    shutil.copytree(site.results, tmp_path / "copy of results")
+    before = sorted(tmp_path.glob("*/cells/**/*"))
+    log = tmp_path / "slurm.log"
+    by_hand = ("sbatch", "--wait", "--output", str(log), str(copied.script))
+    slurm_cluster.run(*by_hand, timeout=120, check=False)
+    said = log.read_text()
+    assert f"this script lies in {copied.directory}, but was rendered for {run.directory}" in said
+    assert sorted(tmp_path.glob("*/cells/**/*")) == before
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,16 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **out) {
     *out = (void *)(long)(index + 1);
     return SUCCESS;
 }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **out) {
+    for (int gpu = 0; gpu < (int)setting("count", -1, 0); gpu++) {
+        const char *own = lookup_gpu("uuid", gpu);
+        if (own != NULL && strcmp(own, uuid) == 0) {
+            *out = (void *)(long)(gpu + 1);
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
+}
 int nvmlDeviceGetName(void *d, char *out, unsigned size) { return text("name", d, out, size); }
 int nvmlDeviceGetSerial(void *d, char *out, unsigned size) { return text("serial", d, out, size); }
 int nvmlDeviceGetUUID(void *d, char *out, unsigned size) { return text("uuid", d, out, size); }
@@ -259,6 +269,7 @@ int nvmlDeviceGetPowerUsage(void *d, unsigned *out) {
 int nvmlDeviceGetTemperature(void *d, int sensor, unsigned *out) {
     return sensor == 0 ? number32("temperature", d, out) : INVALID_ARGUMENT;
 }
+int nvmlDeviceGetFanSpeed(void *d, unsigned *out) { return number32("fan", d, out); }
 int nvmlDeviceGetMarginTemperature(void *d, unsigned *out) { /* version, then the margin */
     return out[0] == 0x1000008 ? number32("margin", d, out + 1) : INVALID_ARGUMENT;
 }

@@ -70,9 +70,16 @@ def write_steps(paths: records.RunPaths, rank: int, offset_s: float = 0.0, steps
     paths.rank_steps(rank).write_text(csv(records.STEPS, rows), encoding="utf-8")
 
 
-def write_rank(paths: records.RunPaths, rank: int, node: str = NODE, gpu: int | None = 0) -> None:
+def write_rank(
+    paths: records.RunPaths,
+    rank: int,
+    node: str = NODE,
+    gpu: int | None = 0,
+    uuid: str | None = None,
+) -> None:
     """A rank's record and steps."""
-    record = records.RankRecord(rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
+    place = (rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
+    record = records.RankRecord(*place, gpu_uuid=uuid)
     records.write_json(paths.rank(rank), record)
     write_steps(paths, rank)
 
@@ -84,6 +91,7 @@ def write_telemetry(
     name: str = "NVIDIA H200",
     gpus: int = 2,
     counted: list[Sample] | None = None,
+    gpus_told: tuple[dict[str, Any], ...] | None = None,
     **changes: Any,
 ) -> None:
     """A node's telemetry; unless told otherwise, with counters over the short run."""
@@ -93,7 +101,7 @@ def write_telemetry(
         simulated=False,
         started_unix_s=98.0,
         sample_rate_hz=10.0,
-        gpus=tuple({"name": name} for _ in range(gpus)),
+        gpus=gpus_told or tuple({"name": name} for _ in range(gpus)),
         missing={},
     )
     records.write_json(paths.telemetry_start(node), dataclasses.replace(start, **changes))
@@ -141,7 +149,8 @@ def test_telemetry_that_ends_early(paths: records.RunPaths) -> None:
 
 
 def test_the_window_reaches_to_the_slowest_rank(paths: records.RunPaths) -> None:
-    write_steps(paths, 1, offset_s=2.5)
+    write_steps(paths, 1, offset_s=0.9)
+    write_telemetry(paths, samples(end_s=103.4))
     assert "GPU 0 is 0.5 s before the end" in reason(paths)
 
 
@@ -163,6 +172,32 @@ def test_gaps(paths: records.RunPaths, first_s: float, last_s: float, covered: b
         assert invalid_reason(paths, CELL) is None
     else:
         assert f"GPU 1: no power sample for {last_s - first_s:.1f} s" in reason(paths)
+
+
+def test_a_clock_that_was_set_ahead_is_named(paths: records.RunPaths) -> None:
+    """The sampler's deadlines go by the monotonic clock: by it no tick was late."""
+    for rank in range(2):
+        steps = paths.rank_steps(rank)
+        steps.write_text(steps.read_text().replace(",103.0,", ",3703.0,"))
+
+    def ahead(rows: list[Sample]) -> list[Sample]:
+        times = [row["unix_time_s"] for row in rows]
+        return [
+            row | {"lateness_s": 0.0, "unix_time_s": time_s + 3600.0 * (time_s > 102.0)}
+            for row, time_s in zip(rows, times, strict=True)
+        ]
+
+    rows = ahead(samples())
+    write_telemetry(paths, rows)
+    paths.gpu_counters(NODE).write_text(
+        csv(records.GPU_COUNTERS, ahead(counters())), encoding="utf-8"
+    )
+    assert "no power sample for 3600.1 s" in reason(paths)
+    assert reason(paths).endswith(": the clock was set ahead by 3600.1 s.")
+    # One that was stopped for as long was late.
+    late = [row | {"lateness_s": 3600.0 * (row["unix_time_s"] > 3600)} for row in rows]
+    paths.gpu_samples(NODE).write_text(csv(records.GPU_SAMPLES, late), encoding="utf-8")
+    assert reason(paths).endswith("1.0 s is allowed.")
 
 
 @pytest.mark.parametrize(("first_s", "bridged"), [(100.5, True), (101.7, False)])
@@ -250,7 +285,19 @@ def test_a_rank_on_a_gpu_that_was_not_sampled(paths: records.RunPaths) -> None:
 
 def test_another_gpu_than_the_platforms(paths: records.RunPaths) -> None:
     write_telemetry(paths, samples(), name="NVIDIA H100 80GB HBM3")
-    assert "GPU 0 is 'NVIDIA H100 80GB HBM3', not 'H200'" in reason(paths)
+    assert "GPU 0: 'NVIDIA H100 80GB HBM3' is not H200, which its driver calls" in reason(paths)
+
+
+def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None:
+    gpus = tuple({"name": "NVIDIA H200", "uuid": f"GPU-{place}"} for place in "ab")
+    write_telemetry(paths, samples(), gpus_told=gpus)
+    write_rank(paths, 0, gpu=0, uuid="GPU-b")
+    write_rank(paths, 1, gpu=1, uuid="GPU-A")  # of either case
+    assert invalid_reason(paths, CELL) is None
+    write_rank(paths, 1, gpu=1, uuid="GPU-B")
+    assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
+    write_rank(paths, 1, gpu=1, uuid="GPU-c")
+    assert "rank 1 trained on GPU-c, which is none of the 2 GPUs" in reason(paths)
 
 
 def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
@@ -589,3 +636,109 @@ def test_an_hour_of_eight_gpus_is_checked_in_little_memory(paths: records.RunPat
     tracemalloc.stop()
     assert paths.gpu_samples(NODE).stat().st_size > 600_000
     assert peak_bytes < 300_000
+
+
+# ------------------------------------------------------------------------------ clocks of ranks
+
+
+def test_clocks_that_differ_by_less_than_a_step_pass(paths):
+    write_steps(paths, 1, offset_s=0.9)
+    assert invalid_reason(paths, CELL) is None
+
+
+def test_a_step_that_ended_before_another_rank_began_it_is_refused(paths):
+    """Steps take 1 s; by a clock that is 1.3 s ahead, rank 1 begins each 0.3 s after its end."""
+    write_steps(paths, 1, offset_s=1.3)
+    assert reason(paths) == (
+        "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node01 began it, by their clocks: "
+        "these differ by more than a step takes. Have the nodes' clocks synchronised (chronyc "
+        "tracking), and run the cell again."
+    )
+
+
+def test_a_clock_that_goes_wrong_in_the_middle_is_seen_in_that_step(paths):
+    text = paths.rank_steps(1).read_text()
+    paths.rank_steps(1).write_text(text.replace("102.0,,103.0", "103.01,,104.01"))
+    assert reason(paths).startswith("Rank 0 on node01 ended step 3 0.010 s before rank 1")
+
+
+def test_replicas_that_generate_need_not_be_in_the_same_step(paths):
+    training = dataclasses.replace(CELL.training, workload="inference")
+    cell = dataclasses.replace(CELL, training=training)
+    write_steps(paths, 1, offset_s=1.3)
+    assert invalid_reason(paths, cell) is None
+    # Ranks of one replica must.
+    record = records.read_record(paths.rank(1), records.RankRecord)
+    records.write_json(paths.rank(1), dataclasses.replace(record, dp_rank=0, tp_rank=1))
+    assert "ended step 1 0.300 s before" in reason(paths, cell)
+
+
+# -------------------------------------------------------- telemetry under another run's name
+
+
+def rewrite(path: Path, kind: type[Any], **changes: Any) -> None:
+    """Change some keys of a record."""
+    records.write_json(path, dataclasses.replace(records.read_record(path, kind), **changes))
+
+
+@pytest.fixture
+def signed(paths) -> records.RunPaths:
+    """A run whose sampler and ranks say in which job and on which start of the node they ran."""
+    for rank in range(2):
+        rewrite(paths.rank(rank), records.RankRecord, job_id="41", boot_id="aa")
+    rewrite(paths.telemetry_start(NODE), records.TelemetryStart, job_id="41", boot_id="aa")
+    assert invalid_reason(paths, CELL) is None
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"job_id": "40"}, "sampled in job 40, but rank 0 trained in job 41. Run the cell again."),
+        ({"boot_id": "bb"}, "boot id bb, but rank 0 trained in start of the machine, boot id aa."),
+        ({"node": "node02"}, "is of node 'node02'."),
+    ],
+)
+def test_telemetry_of_another_run_is_refused(signed, changes, said):
+    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, **changes)
+    assert said in reason(signed)
+
+
+def test_a_rank_of_another_run_is_refused(signed):
+    rewrite(signed.rank(1), records.RankRecord, job_id="40")
+    assert "sampled in job 41, but rank 1 trained in job 40" in reason(signed)
+
+
+def test_runs_of_earlier_versions_say_nothing_of_it_and_pass(signed):
+    rewrite(signed.rank(1), records.RankRecord, job_id=None, boot_id=None)
+    assert invalid_reason(signed, CELL) is None
+    rewrite(signed.telemetry_start(NODE), records.TelemetryStart, job_id=None, boot_id=None)
+    assert invalid_reason(signed, CELL) is None
+
+
+def ahead(paths: records.RunPaths, node: str, ahead_s: float, error_s: float = 0.0) -> None:
+    """A node's clock, which was as far ahead before the steps as after them."""
+    readings = [records.ClockReading(time_s, ahead_s, error_s) for time_s in (90.0, 110.0)]
+    records.write_json(paths.clock(node), records.NodeClock(node, *readings))
+
+
+def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
+    """Two nodes of one rank each. The clock of node02 is 1.3 s ahead; the job knew so, or not."""
+    paths = records.RunPaths(tmp_path)
+    cell = make_cell(
+        ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
+    )
+    for rank, node in enumerate((NODE, "node02")):
+        write_rank(paths, rank, node=node, gpu=0)
+        write_telemetry(paths, samples(), node=node)
+    write_steps(paths, 1, offset_s=1.3)
+    ahead(paths, NODE, 0.0)
+    ahead(paths, "node02", 1.3, error_s=0.001)
+    assert invalid_reason(paths, cell) is None
+    ahead(paths, "node02", 0.0, error_s=0.001)
+    assert "Rank 0 on node01 ended step 1 0.300 s before rank 1 on node02" in reason(paths, cell)
+    # Corrected, half a millisecond is left, which the job could not tell; or three.
+    ahead(paths, "node02", 0.2995, error_s=0.001)
+    assert invalid_reason(paths, cell) is None
+    ahead(paths, "node02", 0.297, error_s=0.001)
+    assert "ended step 1 0.003 s before" in reason(paths, cell)

@@ -62,6 +62,45 @@ def test_counters_are_summed_in_bytes(root: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("own", "others"),
+    [
+        (
+            "system.slice/slurmstepd.scope/job_40",
+            ("system.slice/slurmstepd.scope/job_7", "system.slice/slurmstepd.scope/job_41"),
+        ),
+        # With --cgroup-v1 each user has a group, and each controller all of them.
+        (
+            "memory/slurm/uid_1000/job_40",
+            (
+                *("memory/slurm/uid_1000/job_7", "memory/slurm/uid_0/job_41"),
+                *("cpuset/slurm/uid_1000/job_7", "cpuset/slurm/uid_0/job_41"),
+            ),
+        ),
+    ],
+)
+def test_other_jobs_are_counted_by_their_control_groups(
+    root: Path, own: str, others: tuple[str, ...]
+) -> None:
+    groups = root / "sys/fs/cgroup"
+    (groups / own / "step_0").mkdir(parents=True)
+    (groups / own).parent.joinpath("system").mkdir()
+    host = Host(root, job_id="40")
+    assert host.read()["other_jobs"] == 0
+
+    for other in others:
+        (groups / other / "step_batch").mkdir(parents=True)
+    assert host.read()["other_jobs"] == 2
+
+
+def test_where_jobs_cannot_be_seen_their_number_is_unknown(root: Path) -> None:
+    assert "not a job of Slurm's" in Host(root).missing["other_jobs"]
+    (root / "sys/fs/cgroup/system.slice/slurmstepd.scope/job_4").mkdir(parents=True)
+    host = Host(root, job_id="40")
+    assert "no control group of this job" in host.missing["other_jobs"]
+    assert "other_jobs" not in host.read()
+
+
 def test_cpu_utilisation_is_the_busy_share_since_the_reading_before(root: Path) -> None:
     cpu = CpuUtilisation(root)
     assert cpu.share() is None
@@ -212,6 +251,7 @@ def test_what_a_bare_node_lacks_is_named_with_the_reason(root: Path) -> None:
         "node_power_w",
         "inlet_temperature_c",
         "fan_speed_rpm",
+        "other_jobs",
     }
 
 
@@ -235,7 +275,7 @@ def test_the_boards_sensors_come_from_hwmon(root: Path) -> None:
     sensor(root, 1, "board", temp2_label="Inlet Temp", temp2_input=23500)
     sensor(root, 1, "board", fan1_input=4200, fan2_input=9100)
     host = Host(root)
-    assert host.missing.keys() == {"cpu_temperature_c", "cpu_energy_j"}
+    assert host.missing.keys() == {"cpu_temperature_c", "cpu_energy_j", "other_jobs"}
     assert next_reading(host, "node_power_w", "inlet_temperature_c", "fan_speed_rpm") == {
         "node_power_w": 450.5,
         "inlet_temperature_c": 23.5,

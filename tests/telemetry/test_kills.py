@@ -71,15 +71,17 @@ def test_a_killed_sampler_loses_a_second_at_most(
         assert len(sampled) > 2 * 50
         assert killed_unix_s - sampled[-1] <= lost_s
         counted = times(node.counters, gpu)
-        assert len(counted) >= 2
-        assert killed_unix_s - counted[-1] <= lost_s + 1.0  # a GPU's turn comes once a second
+        assert counted  # none of them need be due again by now
+        if number == signal.SIGTERM:
+            assert killed_unix_s - counted[-1] <= lost_s
         power = [
             int(row["driver_time_us"]) / 1e6
             for row in read_rows(node.paths.power_samples(NODE))
             if row["gpu"] == gpu
         ]
         assert len(power) > 50
-        assert killed_unix_s - power[-1] <= lost_s
+        # Collected every two seconds, unless at the end.
+        assert killed_unix_s - power[-1] <= lost_s + 2.1 * (number == signal.SIGKILL)
     host = read_rows(node.paths.host_samples(NODE))
     assert killed_unix_s - float(host[-1]["unix_time_s"]) <= lost_s + 1.0
     (event,) = read_rows(node.paths.gpu_events(NODE))

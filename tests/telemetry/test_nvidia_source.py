@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.telemetry.nvml import Played
-from workflow_lib.telemetry.nvidia.fields import ByteCounter
 from workflow_lib.telemetry.nvidia.readings import PERIODS_S
+from workflow_lib.telemetry.nvidia.source import NvidiaSource
 from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, UnreadableError
 
 #: nvmlEventType
@@ -23,6 +23,11 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
     with played.source(reasons="count 0 1 9") as source:  # from 0 up, one a second
         seen = [source.read(0, played.set_time(bits))["event_reasons"] for bits in range(512)]
     assert seen == list(range(512))
+
+
+def lacking(source: NvidiaSource) -> dict[str, str]:
+    """What it cannot tell, besides PCIe's bytes, which it never does."""
+    return {name: why for name, why in source.missing.items() if not name.startswith("pcie_")}
 
 
 # --- what cannot be read ------------------------------------------------------------------------
@@ -39,6 +44,7 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
         ("energy", ["energy_j"]),
         ("used", ["memory_used_bytes"]),
         ("margin", ["thermal_margin_c"]),
+        ("fan", ["gpu_fan_speed_percent"]),
         ("ecc_corrected", ["ecc_corrected_errors"]),
         ("ecc_uncorrected", ["ecc_uncorrected_errors"]),
         ("field_74", ["throttle_power_cap_s"]),
@@ -46,8 +52,6 @@ def test_every_combination_of_event_bits_survives_unchanged(played: Played) -> N
         ("field_138", ["gpu_link_sent_bytes"]),
         ("field_139", ["gpu_link_received_bytes"]),
         ("field_186", ["power_instant_w"]),
-        ("field_197", ["pcie_sent_bytes"]),
-        ("field_198", ["pcie_received_bytes"]),
         ("samples_every", ["power_mw"]),
     ],
 )
@@ -55,10 +59,10 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
     played: Played, key: str, columns: list[str]
 ) -> None:
     with played.source(**{key: None}) as source:
-        assert source.missing == dict.fromkeys(columns, "Not Supported")
+        assert lacking(source) == dict.fromkeys(columns, "Not Supported")
         read = {**source.read(0, 0.0), **source.read_counters(0, 0.0)}
         assert not read.keys() & set(columns)
-        assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 16 - 1
+        assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 14
         assert source.errors == {}
 
 
@@ -69,7 +73,7 @@ def test_links_are_not_taken_for_link_0_alone(played: Played) -> None:
 
 def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
     with played.source(energy_error_1="3") as source:
-        assert source.missing == {"energy_j": "on GPU 1 only: Not Supported"}
+        assert lacking(source) == {"energy_j": "on GPU 1 only: Not Supported"}
         assert source.read_counters(0, 0.0)["energy_j"] == 123456.789
         assert "energy_j" not in source.read_counters(1, 0.0)
 
@@ -141,7 +145,7 @@ def test_a_passing_fault_at_the_start_costs_no_column(faults: int, missing: bool
 
 def test_an_unknown_type_of_value_is_not_guessed(played: Played) -> None:
     with played.source(field_82_type="7") as source:
-        assert source.missing == {"memory_temperature_c": "unknown NVML value type 7"}
+        assert lacking(source) == {"memory_temperature_c": "unknown NVML value type 7"}
 
 
 # --- where the slowdown counters are ------------------------------------------------------------
@@ -155,7 +159,7 @@ def test_slowdown_counters_are_found_where_later_drivers_have_them(played: Playe
     with played.source(driver="580.95.05", field_251="1", **settings, **LATE) as source:
         read = source.read_counters(0, 0.0)
         assert (read["throttle_sw_thermal_s"], read["throttle_power_brake_s"]) == (9.0, 7.0)
-        assert source.missing == {}
+        assert lacking(source) == {}
 
 
 @pytest.mark.parametrize(
@@ -173,11 +177,32 @@ def test_a_driver_without_slowdown_counters_has_the_power_cap_alone(played: Play
     with played.source(driver="550.90", **none) as source:
         read = source.read_counters(0, 0.0)
         assert read["throttle_power_cap_s"] == 5.0
-        assert source.missing == dict.fromkeys(
+        assert lacking(source) == dict.fromkeys(
             ["throttle_sw_thermal_s", "throttle_hw_thermal_s", "throttle_power_brake_s"],
             "driver 550.90 has no cumulative slowdown counters",
         )
         assert not read.keys() & source.missing.keys()
+
+
+# --- what is read seldom ---
+
+
+def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(
+    played: Played,
+) -> None:
+    with played.source() as source:
+        ticks = [source.read(0, played.set_time(tick / 10)).keys() for tick in range(21)]
+    every = {"power_w", "sm_clock_mhz", "event_reasons"}
+    seldom = {"temperature_c", "memory_clock_mhz", "utilisation_percent"}
+    for tick, columns in enumerate(ticks):
+        assert columns == (every | seldom if tick % 5 == 0 else every)
+
+
+def test_a_clock_that_was_set_back_stops_no_seldom_reading(played: Played) -> None:
+    with played.source() as source:
+        source.read(0, played.set_time(0))
+        assert "temperature_c" in source.read(0, played.set_time(-3600))
+        assert "temperature_c" not in source.read(0, played.set_time(-3599.9))
 
 
 # --- periods ------------------------------------------------------------------------------------
@@ -190,7 +215,7 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
             for column in source.read_counters(gpu, played.set_time(second + gpu / 8)):
                 seconds[gpu, column].append(second)
     periods = {column: period for columns, period in PERIODS_S.items() for column in columns}
-    assert (periods["energy_j"], periods["pcie_sent_bytes"]) == (20, 10)
+    assert (periods["energy_j"], periods["memory_used_bytes"]) == (20, 10)
     for (_, column), at in seconds.items():
         gaps = [b - a for a, b in itertools.pairwise(at)]
         # All are read at the start; the first period is cut short, so that they spread.
@@ -219,44 +244,11 @@ def test_a_clock_that_was_set_back_stops_no_counter(played: Played) -> None:
         assert source.read_counters(0, played.set_time(-3599)) == {}
 
 
-# --- PCIe bytes ---------------------------------------------------------------------------------
-
-
-def test_pcie_bytes_go_on_where_the_counter_goes_round(played: Played) -> None:
-    # 4·10⁹ of 2³², and 10⁸ a second: round after 2.95 s, and again every 42.95 s.
-    with played.source(field_197="count 4e9 1e8 32") as source:
-        counts = [
-            source.read_counters(0, played.set_time(at), everything=True)["pcie_sent_bytes"]
-            for at in range(0, 101, 2)
-        ]
-    assert counts == [10**8 * at for at in range(0, 101, 2)]
-
-
-def test_pcie_bytes_are_a_lower_bound_over_a_reset(played: Played) -> None:
-    # 100 a second; the GPU is gone from 3 s to 5 s, and counts from 0 again at 4 s.
-    script = {"field_198": "count 1e9 100 32 4", "gpu_error": "15 3 5"}
-    with played.source(**script) as source:
-        counts = [
-            source.read_counters(0, played.set_time(at), everything=True)["pcie_received_bytes"]
-            for at in (0, 2, 4, 6, 8)
-        ]
-    # Nothing is known of 2 s to 6 s.
-    assert counts == [0, 200, None, 200, 400]
-
-
-def test_pcie_bytes_are_a_lower_bound_where_one_field_fails(played: Played) -> None:
-    script = {"field_198": "count 1e9 100 32 4", "field_198_error": "999 3 5"}
-    with played.source(**script) as source:
-        counts = [
-            source.read_counters(0, played.set_time(at), everything=True)["pcie_received_bytes"]
-            for at in (0, 2, 4, 6, 8)
-        ]
-    assert counts == [0, 200, None, 200, 400]
-
-
-def test_a_wider_counter_that_falls_has_begun_again() -> None:
-    counter = ByteCounter()
-    assert [counter.count(2**40), counter.count(2**40 + 5), counter.count(7)] == [0, 5, 12]
+def test_pcies_counters_are_not_read_because_they_tell_no_amount(played: Played) -> None:
+    with played.source() as source:
+        assert not source.read_counters(0, 0.0).keys() & {"pcie_sent_bytes", "pcie_received_bytes"}
+        for column in ("pcie_sent_bytes", "pcie_received_bytes"):
+            assert "have 32 bits" in source.missing[column]
 
 
 # --- the driver's own samples -------------------------------------------------------------------
@@ -296,14 +288,14 @@ def test_samples_that_the_driver_no_longer_has_are_lost(played: Played) -> None:
 def test_no_new_sample_is_no_failure(played: Played) -> None:
     with played.source() as source:  # at 0 s there is none yet
         assert source.power_samples(0) == []
-        assert (source.missing, source.errors) == ({}, {})
+        assert (lacking(source), source.errors) == ({}, {})
 
 
 def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played: Played) -> None:
     played.set_time(100)
     # As if they counted from when the machine started.
     with played.source(samples_offset="-1789999000") as source:
-        assert source.missing == {
+        assert lacking(source) == {
             "power_mw": "the driver's timestamps are -1789999000 s off the wall clock, so they do "
             "not count from the epoch"
         }
@@ -313,7 +305,7 @@ def test_driver_timestamps_that_do_not_count_from_the_epoch_are_refused(played: 
 def test_samples_that_only_one_gpu_lacks_are_collected_from_the_other(played: Played) -> None:
     played.set_time(100)
     with played.source(samples_error_1="3") as source:
-        assert source.missing == {}
+        assert lacking(source) == {}
         assert source.errors == {"power_mw: on GPU 1 only: Not Supported": 1}
         assert (len(source.power_samples(0)), source.power_samples(1)) == (119, [])
 
@@ -368,7 +360,7 @@ def test_events_are_told_once_with_their_gpu_and_code(
             (0, "ecc_uncorrected", None),
             (0, "xid", 48),
         ]
-        assert source.missing == {}
+        assert lacking(source) == {}
 
 
 def test_only_events_that_the_gpu_supports_are_asked_for(played: Played) -> None:
@@ -403,14 +395,14 @@ def test_events_that_nobody_tells_are_missing(
     played: Played, changes: dict[str, str | None], reason: str
 ) -> None:
     with played.source(f"0 {XID} 79 0", **changes) as source:
-        assert source.missing == {"event": reason}
+        assert lacking(source) == {"event": reason}
         assert source.events() == []
 
 
 def test_events_that_only_one_gpu_withholds_are_told_of_the_other(played: Played) -> None:
     told = (f"0 {XID} 79 0", f"1 {XID} 79 0")
     with played.source(*told, register_error_1="4") as source:
-        assert source.missing == {}
+        assert lacking(source) == {}
         assert source.errors == {"event: on GPU 1 only: Insufficient Permissions": 1}
         assert source.events() == [(0, "xid", 79)]
 

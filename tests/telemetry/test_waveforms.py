@@ -153,7 +153,6 @@ def test_the_samplers_files_hold_what_the_load_was(
         "sensor_window_3": "0.025",
         "power_4": SQUARE.format(period_s=0.001),
         "power_5": "300000",
-        "field_197": "count 0 1e9 32",  # goes round every 4.3 s
     }
     node.say(**script)
     process = node.start(CELL)
@@ -193,11 +192,6 @@ def test_the_samplers_files_hold_what_the_load_was(
         )
     gap_s = max(b - a for (a, _), (b, _) in itertools.pairwise(points["0"]))
     on_time = gap_s < 0.4
-    sent = [int(row["pcie_sent_bytes"]) for row in counters]
-    taken_s = float(counters[-1]["unix_time_s"]) - float(counters[0]["unix_time_s"])
-    assert taken_s > 4.4
-    if on_time:  # else it may have gone round twice between two readings
-        assert sent[-1] - sent[0] == pytest.approx(1e9 * taken_s, abs=1e9 * 0.4)
 
     samples = read_rows(node.paths.power_samples(NODE))
     for gpu in "01":

@@ -9,7 +9,7 @@ from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry
 
 GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
 LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)
-MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2)
+MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2, 1e6)
 
 TRAINING = Training(
     zero_stage=1,
@@ -27,14 +27,16 @@ HARDWARE = Hardware("local", None, 2, 1, None, None, None, None, ("unknown", "un
 
 
 def cell(model: Model = LLAMA, degrees: Degrees | None = None, **training: Any) -> Cell:
-    """A cell on the CPU with synthetic tokens."""
+    """A cell on the CPU with synthetic tokens, on one node that has a GPU for each rank."""
+    degrees = degrees or Degrees()
+    gpus = max(2, degrees.world_size)
     return Cell(
         id=f"local/{model.name}/test_test_0",
         model=model,
-        degrees=degrees or Degrees(),
+        degrees=degrees,
         training=replace(TRAINING, **training),
         data=Data("synthetic", "synthetic"),
-        hardware=HARDWARE,
+        hardware=replace(HARDWARE, gpus_per_node=gpus, airflow=("unknown",) * gpus),
         telemetry=Telemetry("simulated", 20.0, 0.0),
         nodes=1,
         software={},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +23,12 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    # As torch writes a UUID: without NVML's "GPU-".
+    monkeypatch.setattr(
+        torch.cuda,
+        "get_device_properties",
+        lambda device: SimpleNamespace(uuid=f"5f2a-{device.index}"),
+    )
     return current
 
 
@@ -35,8 +43,37 @@ def test_a_rank_takes_the_gpu_that_the_order_gives_it(two_gpus, order, local_ran
 
     # Telemetry finds the rank's GPU by the same number.
     assert (device.gpu, device.name) == (gpu, f"GPU {gpu}")
+    assert device.uuid == f"GPU-5f2a-{gpu}"
     assert device.torch == torch.device("cuda", gpu)
     assert two_gpus == [torch.device("cuda", gpu)]
+
+
+def test_a_gpu_of_another_model_is_refused(two_gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA GH200 480GB")
+    one = cell()
+
+    with pytest.raises(ValueError, match="trains on H200 GPUs, but 'NVIDIA GH200 480GB' is not"):
+        choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), replace(one.hardware, gpu="H200"), one.telemetry)
+
+
+def test_memory_is_told_as_tensors_allocator_and_driver_have_it(two_gpus, monkeypatch):
+    gigabyte = 10**9
+    for name, value in (
+        ("memory_allocated", 40 * gigabyte),
+        ("max_memory_allocated", 60 * gigabyte),
+        ("memory_reserved", 61 * gigabyte),
+        ("max_memory_reserved", 66 * gigabyte),
+        ("mem_get_info", (80 * gigabyte, 150 * gigabyte)),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    one = cell()
+    device = choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), one.hardware, one.telemetry)
+
+    memory = device.memory()
+
+    assert (memory.allocated, memory.peak) == (40 * gigabyte, 60 * gigabyte)
+    # The driver counts 70 GB, what is not free; and counted the 5 GB that the allocator gave back.
+    assert (memory.reserved, memory.used) == (66 * gigabyte, 75 * gigabyte)
 
 
 def test_one_module_alone_spells_torchs_name_of_a_gpu():

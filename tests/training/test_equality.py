@@ -120,6 +120,11 @@ TORCH = {
     "tp2 compiled": (GPT, Degrees(tp=2), COMPILED),
     "tp2 sequence compiled": (LLAMA, Degrees(tp=2), {**SEQUENCE, **COMPILED}),
     "pp2 compiled": (LLAMA, Degrees(pp=2), COMPILED),
+    "tp2 pp2 sequence compiled": (LLAMA, Degrees(tp=2, pp=2), {**SEQUENCE, **COMPILED}),
+    "tp2 pp2 sequence compiled overlap bf16": (
+        *(LLAMA, Degrees(tp=2, pp=2)),
+        {**SEQUENCE, **COMPILED, **OVERLAP, **BF16},
+    ),
     "ep2 compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **COMPILED}),
     "pp4 tied": (GPT, Degrees(pp=4), {}),
     "pp4 overlap": (LLAMA, Degrees(pp=4), OVERLAP),

@@ -8,9 +8,11 @@ import torch.nn.functional as F
 
 from tests.training.cells import MIXTRAL, TRAINING
 from workflow_lib.training.expert_products import expert_product, has_grouped_product
+from workflow_lib.training.experts import choices_of
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, parts
 from workflow_lib.training.routing import (
+    Choices,
     attach,
     balanced_rows,
     balancing_loss,
@@ -215,3 +217,30 @@ def test_a_grouped_product_is_found_on_a_gpu_that_has_tensor_cores_for_it():
 
     assert has_grouped_product(device, torch.bfloat16)
     assert not has_grouped_product(device, torch.float32)
+
+
+@pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropped_choices_are_counted_once_however_a_layer_is_computed(recomputation, compiled):
+    # 8 equal tokens want the same 2 of 4 experts, which take 8 · 2 / 4 = 4 each: 8 of 16 are
+    # dropped, in each of 4 layers.
+    torch._dynamo.reset()
+    weights = Weights(single_process(CPU), 7, torch.float32)
+    training = replace(TRAINING, routing="balanced", recomputation=recomputation)
+    decoder = Decoder(parts(MIXTRAL, weights, training), None)
+    for layer in decoder.parts[1:5]:
+        if compiled:
+            layer.compile(backend="aot_eager", dynamic=False)
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    for layer in decoder.parts[1:5]:
+        layer.attention.rotary = None  # so that positions make no difference
+    for _ in range(2):
+        decoder(tokens, tokens).backward()
+        assert choices_of([decoder], per_layer=16) == Choices(made=64, dropped=32)
+
+
+def test_dropless_experts_drop_nothing_and_a_dense_model_has_no_choices():
+    part = sparse_layer(routing="dropless")
+    part(tokens_of(1, 8))
+    assert choices_of([part], per_layer=16) == Choices(made=16, dropped=0)
+    assert choices_of([part.local], per_layer=16) is None

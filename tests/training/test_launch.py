@@ -106,5 +106,6 @@ def test_a_simulated_platform_trains_on_the_cpu():
     chosen = device.choose(TWO_ON_A_NODE, hardware, Telemetry("simulated", 20.0, 0.0))
 
     assert (chosen.torch.type, chosen.backend, chosen.gpu) == ("cpu", "gloo", None)
-    now, peak = chosen.memory_bytes()
-    assert 50_000_000 < now <= peak
+    memory = chosen.memory()
+    assert 50_000_000 < memory.allocated <= memory.peak
+    assert (memory.reserved, memory.used) == (None, None)

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -96,8 +97,8 @@ def test_a_layer_compiles_to_one_graph(model, recomputation):
 
 def test_rotary_positions_are_turned_in_fp32_and_their_gradients_back():
     x = torch.randn(1, 10, 2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    table = [each.double() for each in rotary_table(10, 8, torch.device("cpu"))]
-    far = [each[-1:] for each in rotary_table(8192, 8, torch.device("cpu"))]
+    table = [each.double() for each in rotary_table(10, 8, 500_000.0, torch.device("cpu"))]
+    far = [each[-1:] for each in rotary_table(8192, 8, 500_000.0, torch.device("cpu"))]
 
     assert torch.autograd.gradcheck(lambda x: rotate(x, *table), x.requires_grad_())
     # Position 8191 is no bf16 number: turned by 8192 the first pair would be 55 degrees off.
@@ -107,9 +108,16 @@ def test_rotary_positions_are_turned_in_fp32_and_their_gradients_back():
     assert turned[0, 0, 0, 0].item() == pytest.approx((angle.cos() - angle.sin()).item(), rel=1e-2)
 
 
+def test_each_pair_turns_by_a_power_of_the_base():
+    cosines, sines = rotary_table(3, 4, 1e6, torch.device("cpu"))
+    # The first pair by 1, the second by 1e6^(−2/4) = 0.001, from one position to the next.
+    assert sines[2, 0].tolist() == pytest.approx([math.sin(2.0), math.sin(0.002)])
+    assert cosines[2, 0].tolist() == pytest.approx([math.cos(2.0), math.cos(0.002)] * 2)
+
+
 def test_rotary_positions_make_scores_depend_on_distance_alone():
     query, key = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0))
-    table = rotary_table(10, 8, torch.device("cpu"))
+    table = rotary_table(10, 8, 500_000.0, torch.device("cpu"))
     queries, keys = (rotate(x.expand(1, 10, 1, 8), *table)[0, :, 0] for x in (query, key))
 
     scores = queries @ keys.t()

@@ -11,7 +11,6 @@ from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
 from workflow_lib.training.cross_entropy import cross_entropy
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, parts
-from workflow_lib.training.rotary import ROTARY_BASE
 from workflow_lib.training.routing import balancing_loss
 from workflow_lib.training.weights import Weights
 
@@ -64,7 +63,7 @@ def llama_like(model):
         "num_attention_heads": model.attention_heads,
         "num_key_value_heads": model.kv_heads,
         "max_position_embeddings": model.sequence_length,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROTARY_BASE},
+        "rope_parameters": {"rope_type": "default", "rope_theta": model.rotary_base},
         "rms_norm_eps": 1e-5,
     }
 

@@ -91,6 +91,9 @@ class Fake:
     def __init__(self, *found: Precisions) -> None:
         self.found, self.steps = found, 0
 
+    def modules(self) -> tuple[torch.nn.Module, ...]:
+        return ()
+
     def precisions(self) -> Precisions:
         return self.found[min(self.steps, 1)]
 

@@ -90,9 +90,11 @@ class Checkout:
             start_new_session=True,
         )
 
-    def planned_jobs(self) -> set[tuple[str, str]]:
+    def planned_jobs(
+        self, *asked: str, target: str = "results/sweeps/tiny/report.html"
+    ) -> set[tuple[str, str]]:
         """The jobs that the next invocation would run: (rule, its cell or empty)."""
-        done = self.snakemake("results/sweeps/tiny/report.html", "--dry-run")
+        done = self.snakemake(target, *asked, "--dry-run")
         assert done.returncode == 0, done.stdout + done.stderr
         jobs, rule = set(), ""
         for line in (done.stdout + done.stderr).splitlines():

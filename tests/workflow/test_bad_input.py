@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.workflow.conftest import SNAKEMAKE
+
 pytestmark = pytest.mark.slow
 
 
@@ -97,6 +99,19 @@ def test_no_platform_names_the_flag(checkout):
 def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
     done = checkout.snakemake("--config", "sweeps=[tinny]")
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
+
+
+def test_too_few_open_files_for_any_run_are_said_before_anything_starts(checkout):
+    command = [str(SNAKEMAKE), "--profile", "profiles/local", "results/sweeps/tiny/report.html"]
+    done = subprocess.run(
+        ["prlimit", "--nofile=99:99", *command],
+        cwd=checkout.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "waiting for one run takes 100 open files, and the system allows 99" in message_of(done)
+    assert not (checkout.directory / "results" / "cells").exists()
 
 
 def test_an_unwritable_results_directory_is_named(checkout):

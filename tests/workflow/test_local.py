@@ -15,7 +15,16 @@ import polars as pl
 import pytest
 
 from tests.workflow.conftest import SNAKEMAKE, SWEEP
-from workflow_lib.records import RunPaths
+from workflow_lib.records import (
+    JobRecord,
+    Outcome,
+    OutcomeRecord,
+    RankRecord,
+    RunPaths,
+    TelemetryStart,
+    boot_id,
+    read_record,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +51,17 @@ def test_a_sweep_ends_in_tables_figures_and_a_report(finished):
     assert runs["mfu_6n"].null_count() == 2
 
 
+def test_sampler_and_ranks_say_in_which_job_they_ran(finished):
+    run = finished.runs()["gpt3-tiny"]
+    job = read_record(run.job, JobRecord).job_id
+    (node,) = run.sampled_nodes()
+    for record in (
+        read_record(run.telemetry_start(node), TelemetryStart),
+        read_record(run.rank(0), RankRecord),
+    ):
+        assert (record.job_id, record.boot_id) == (job, boot_id())
+
+
 def test_a_profiled_run_ends_in_tables_of_its_traces_and_is_not_measured(finished):
     view = finished.directory / "results" / "sweeps" / "tiny"
     assert set(pl.read_parquet(view / "runs.parquet")["run"]) == {1}
@@ -55,6 +75,22 @@ def test_a_profiled_run_ends_in_tables_of_its_traces_and_is_not_measured(finishe
         assert not run.summary.exists()
         assert pl.read_parquet(run.trace_times)["steps"].to_list() == [2]
         assert "gemm" in set(pl.read_parquet(run.kernels)["class"])
+
+
+def test_runs_began_in_the_order_of_their_places_and_the_tables_have_them(finished):
+    runs = [
+        RunPaths(measured.directory.with_name(name))
+        for measured in finished.runs().values()
+        for name in ("run0", "run1")
+    ]
+    runs.sort(key=lambda run: json.loads(run.outcome.read_text())["started_unix_s"])
+    orders = [json.loads(run.order.read_text()) for run in runs]
+    assert [order["place"] for order in orders] == sorted(order["place"] for order in orders)
+    assert [order["block"] for order in orders] == [1, 1, 0, 0]
+    table = pl.read_parquet(finished.directory / "results/sweeps/tiny/runs.parquet")
+    table = table.sort("started_unix_s")
+    assert table["order_place"].to_list() == [order["place"] for order in orders[:2]]
+    assert table["order_block"].to_list() == [1, 1]
 
 
 def test_an_archive_of_it_is_rebuilt_elsewhere_to_the_same_bytes(finished, tmp_path):
@@ -95,7 +131,11 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
     [
         ("rules/run.smk", "2>&1 | tee {log:q}", "2>&1 |  tee {log:q}"),
         ("envs/workflow.yaml", "python=3.12", "python=3.13"),
-        ("workflow_lib/launch/templates/job.sh.j2", "# One process beside", "# A process beside"),
+        (
+            "workflow_lib/launch/script/templates/job.sh.j2",
+            "# One process beside",
+            "# A process beside",
+        ),
         ("profiles/local/config.yaml", "# Other cells", "# The other cells"),
     ],
 )
@@ -115,10 +155,18 @@ def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module
 
 
 def test_editing_the_report_draws_again_and_reduces_nothing(finished):
-    with edited(finished, "workflow_lib/report/page.py", '"""', '# a comment\n"""'):
+    with edited(finished, "workflow_lib/report/page/page.py", '"""', '# a comment\n"""'):
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert {"figures", "page"} <= rules
     assert not rules & {"run", "render", "reduce"}
+
+
+def test_a_host_that_only_measures_runs_every_cell_and_analyses_nothing(checkout):
+    jobs = checkout.planned_jobs("--config", "sweeps=[tiny]", target="measured")
+    assert jobs == {
+        ("measured", ""),
+        *((rule, model) for rule in ("render", "run") for model in ("gpt3-tiny", "llama3-tiny")),
+    }
 
 
 def test_editing_a_cell_trains_exactly_that_cell(finished):
@@ -182,7 +230,7 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout):
     (run,) = checkout.runs().values()
     assert json.loads(run.failure.read_text())["outcome"] == "cancelled"
     (log,) = checkout.directory.glob("results/logs/run/*/*/*/run1.log")
-    assert "asked that job" in log.read_text()
+    assert "cancelled job" in log.read_text()
 
 
 def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
@@ -254,14 +302,38 @@ def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
     assert {job for job in jobs if job[0] == "run"} == {("run", "llama3-tiny")}
 
 
-def test_a_sampler_that_dies_leaves_training_alone_and_its_figures_are_kept(checkout):
+def test_training_that_lost_its_sampler_is_stopped(checkout):
+    block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
+    checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 2000})
+    snakemake = checkout.start()
+    started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
+    (run,) = checkout.runs().values()
+    (lock,) = run.telemetry.glob("*.lock")
+    os.kill(int(lock.read_text().split()[1]), signal.SIGKILL)
+    assert snakemake.wait(timeout=120) != 0
+    assert json.loads(run.stopped.read_text())["outcome"] == "telemetry_invalid"
+    failure = json.loads(run.failure.read_text())
+    assert failure["outcome"] == "telemetry_invalid"
+    assert "stopped early: telemetry ended while training ran" in failure["cause"]
+    assert "SIGKILL" in failure["cause"]
+
+
+def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 12})
     snakemake = checkout.start()
     started(checkout, "results/cells/*/*/*/run1/steps/rank0.csv")
     (run,) = checkout.runs().values()
     (lock,) = run.telemetry.glob("*.lock")
-    os.kill(int(lock.read_text().split()[1]), signal.SIGKILL)
+    sampler = int(lock.read_text().split()[1])
+    # It would be missed after a minute.
+    os.kill(sampler, signal.SIGSTOP)
+    lines = 1 + SWEEP["protocol"]["warmup_steps"] + 12
+    deadline = time.monotonic() + 60
+    while run.rank_steps(0).read_bytes().count(b"\n") < lines:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.kill(sampler, signal.SIGKILL)
     assert snakemake.wait(timeout=120) != 0
 
     ended = json.loads(run.ended.read_text())
@@ -297,3 +369,19 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     (row,) = pl.read_parquet(view / "runs.parquet").to_dicts()
     assert row["cool_down_s"] == cooled["waited_s"]
     assert row["idle_power_w"] > 0
+
+
+def test_results_that_were_moved_before_they_ran_run_where_they_lie(checkout):
+    checkout.write_sweep(matrix=[{"models": ["gpt3-tiny"], "gpus": 1, "dp": 1}])
+    done = checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (checkout.directory / "results").rename(checkout.directory / "moved")
+    moved = ("--config", "sweeps=[tiny]", "results_directory=moved")
+    done = checkout.snakemake("measured", *moved)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (directory,) = (checkout.directory / "moved").glob("cells/*/*/*/run1")
+    assert read_record(RunPaths(directory).outcome, OutcomeRecord).outcome is Outcome.COMPLETED
+    assert not (checkout.directory / "results").exists()
+    # Rendered anew by the run itself, the script is no reason to run again.
+    again = checkout.snakemake("measured", *moved)
+    assert "Nothing to be done" in again.stdout + again.stderr

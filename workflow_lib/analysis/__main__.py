@@ -12,7 +12,8 @@ from workflow_lib.analysis.batch import reduce_runs
 from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.analysis.traces.of_run import analyse_run, described
-from workflow_lib.records import RecordError
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.command == "reduce":
             problems = reduce_runs(chosen.runs, chosen.processes)
             for problem in problems:
-                print(f"reduce: {problem}", file=sys.stderr)
+                print(printable(f"reduce: {problem}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
             return 1 if problems else 0
         if chosen.command == "traces":
             given = {INTRA_NODE: chosen.intra_node_gb_per_s, INTER_NODE: chosen.inter_node_gb_per_s}
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             collect(chosen.plan, chosen.results, chosen.output)
     except (RecordError, OSError) as error:
-        print(f"{chosen.command}: {error}", file=sys.stderr)
+        print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
 

@@ -21,7 +21,7 @@ import polars as pl
 from workflow_lib import results as places
 from workflow_lib.analysis import medians, metrics
 from workflow_lib.analysis.reduce import reduced_run
-from workflow_lib.analysis.tables import read_table, schema, table, write_table
+from workflow_lib.analysis.tables import check_reasons, read_table, schema, table, write_table
 from workflow_lib.analysis.traces.shares import profiled_shares
 from workflow_lib.records import (
     IDENTITY,
@@ -36,8 +36,10 @@ from workflow_lib.records import (
     RecordError,
     RunPaths,
     SweepPaths,
+    bounds,
     read_json,
     read_outcome,
+    shown,
 )
 
 #: the outcome, in tables alone, of a run that has not ended
@@ -45,6 +47,11 @@ NOT_RUN = "not_run"
 _NOT_ENDED = "the run has not ended"
 
 _NAMES = tuple(column.name for column in IDENTITY)
+#: columns of RUNS beside measures that a run may lack
+_DESCRIBED = (
+    *("gpu_name", "sensors", "simulated", "power_peak_sensor"),
+    *("order_seed", "order_block", "order_place", "started_unix_s"),
+)
 
 
 #: the order of rows, where it is not that of cells and runs
@@ -52,11 +59,12 @@ _ORDER = {
     "runs": ("cell", "run"),
     "cells": ("cell",),
     "gpus": ("cell", "run", "node", "gpu"),
+    "unused_gpus": ("cell", "run", "node", "watched", "gpu"),
     "nodes": ("cell", "run", "node"),
     "overhead": ("cell", "run", "sample_rate_hz"),
 }
 #: parts of a run's summary that are rows of the tables of these names
-_PARTS = ("gpus", "nodes", "overhead")
+_PARTS = ("gpus", "unused_gpus", "nodes", "overhead")
 
 
 @dataclass
@@ -147,11 +155,7 @@ def _read_run(
     ended = read_outcome(paths)
     summary: Any = None
     if ended is not None and paths.summary.is_file():
-        summary = read_json(paths.summary)
-        if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
-            raise RecordError(
-                f"{paths.summary}: expected an object of run, {', '.join(_PARTS)}; reduce it anew"
-            )
+        summary = read_summary(paths.summary)
         if summary["run"].get("outcome") != ended.outcome.value:
             summary = None  # of an earlier attempt
     if ended is not None and ended.outcome is Outcome.TELEMETRY_INVALID and summary is None:
@@ -175,7 +179,7 @@ def _read_run(
         )
         if ended.outcome is Outcome.COMPLETED:
             cause = reason = "the run completed but has not been reduced: there is no summary of it"
-    unknown = dict.fromkeys(("gpu_name", "sensors", "simulated", *MEASURES))
+    unknown = dict.fromkeys((*_DESCRIBED, *MEASURES))
     run = {
         **{name: cell[name] for name in _NAMES},
         **unknown,
@@ -185,6 +189,24 @@ def _read_run(
         "missing_reasons": json.dumps(dict.fromkeys(sorted(unknown), reason)),
     }
     return {"run": run, **{name: [] for name in _PARTS}}, None, None
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """A run's ``summary.json``. Raises FileNotFoundError, and RecordError where it is none."""
+    summary = read_json(path, bounds.SUMMARY_BYTES)
+    remedy = "remove it, and the same command makes it anew"
+    if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
+        raise RecordError(f"{path}: expected an object of run, {', '.join(_PARTS)}; {remedy}")
+    for name, rows in {**summary, "runs": [summary["run"]]}.items():
+        if name == "run":
+            continue
+        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+            raise RecordError(f"{path}: {name} is {shown(rows)}, expected rows; {remedy}")
+        try:
+            check_reasons(table(rows, TABLES[name].columns))
+        except RecordError as error:
+            raise RecordError(f"{path}: {name}: {error}; {remedy}") from None
+    return summary
 
 
 def _check_identity(
@@ -209,11 +231,13 @@ def _cell_row(
     others; ``profiled`` are the columns of the one that was profiled."""
     completed = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
     outcome, cause = _fate(cell, runs)
+    peaks = sorted({r["power_peak_sensor"] for r in completed if r["power_peak_sensor"]})
     counts = Counter(run["outcome"] for run in runs)
     row: dict[str, Any] = {
         **{name: cell[name] for name in _NAMES},
         "gpu_name": ", ".join(sorted({r["gpu_name"] for r in completed if r["gpu_name"]})) or None,
         "simulated": any(run["simulated"] for run in runs),
+        "power_peak_sensor": "; ".join(peaks) or None,
         "repeats": cell["repeats"],
         "completed": len(completed),
         "outcome": outcome,
@@ -226,6 +250,8 @@ def _cell_row(
         # A median over some of the completed runs would hide that the others lack the figure.
         if not values or len(values) < len(completed):
             continue
+        if name == "power_peak_w" and len(peaks) > 1:
+            continue  # of unlike sensors: a median would be of neither
         about = medians.interval(values)
         row[name] = metrics.median(values)
         row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high

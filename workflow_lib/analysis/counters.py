@@ -41,6 +41,10 @@ class CountedEnergy:
     compared_reason: str
 
 
+#: of a GPU whose counter nobody asks for
+NOT_COUNTED = CountedEnergy(None, "not asked for", None, "not asked for")
+
+
 def spans_of(
     counters: pl.DataFrame, names: Sequence[str], window: Window
 ) -> dict[str, dict[int, CounterSpan]]:

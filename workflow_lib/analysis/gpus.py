@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import CountedEnergy, rate_within
+from workflow_lib.analysis.counters import CountedEnergy
 from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.recordings import Recording
+from workflow_lib.analysis.recordings import Recording, power_limit_w
 from workflow_lib.records import GPUS, Hardware, measures
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
@@ -19,13 +20,10 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
 
-LINK_COUNTERS = (
-    "gpu_link_received_bytes",
-    "gpu_link_sent_bytes",
-    "pcie_received_bytes",
-    "pcie_sent_bytes",
-)
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
+
+#: of what is made of a column, that column
+_COLUMNS = {**dict.fromkeys(metrics.EVENTS, "event_reasons"), "capped_clock": "sm_clock_mhz"}
 
 #: columns of GPUS that hold whatever the samples say
 _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
@@ -60,19 +58,27 @@ class Gpu:
     window: Window
     #: quantity → this GPU's figures of :meth:`Integrals.looks`, where it has any
     looks: Mapping[str, Mapping[str, Any]]
-    #: of cumulative counters: throttling, traffic and errors
+    #: of cumulative counters: throttling and errors
     spans: Mapping[str, CounterSpan | None]
     counted: CountedEnergy
     power_source: str | None
+    #: shares of time by counters, where these tell them of every GPU of the run
+    throttled: throttling.Counted | None
+    #: how often power came up to its limit
+    bursts: int
+    #: bytes over its links
+    links: Values
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row: values where they can be had, else null and why."""
         values = merged(
             self._about_itself(),
+            self._about_its_sensor(),
             self._energies(hardware),
             self._read(hardware),
             self._throttle(),
-            {counter: self._traffic(counter) for counter in LINK_COUNTERS},
+            self._power_cap(hardware.gpus_per_package),
+            self.links,
             {counter: self._errors(counter) for counter in ERROR_COUNTERS},
             {"xid_events": self._xid_events()},
         )
@@ -92,6 +98,24 @@ class Gpu:
         return {
             "gpu_uuid": known(uuid, "its driver does not give it"),
             "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
+        }
+
+    def _about_its_sensor(self) -> Values:
+        """What is known of the model's sensor of power, as it was read here."""
+        if self.recording.start.simulated:
+            nothing = None, "simulated power has no sensor"
+            return {"power_window_s": nothing, "power_seen_share": nothing}
+        name = str(self.recording.start.gpus[self.gpu].get("name"))
+        model = gpu_models.of_device(name)
+        window_s = seen_share = None
+        if model is not None:
+            driver = self.power_source == "driver"
+            window_s = model.sample_window_s if driver else model.reading_window_s
+            seen_share = model.seen_share
+        unknown = f"not known of {name}"
+        return {
+            "power_window_s": known(window_s, unknown),
+            "power_seen_share": known(seen_share, unknown),
         }
 
     def _energies(self, hardware: Hardware) -> Values:
@@ -144,7 +168,7 @@ class Gpu:
         """Why a quantity has no reading at all, or None where it has one."""
         if not self._look("sample"):
             return f"telemetry of node {self.recording.node} has no sample of GPU {self.gpu}"
-        column = "event_reasons" if quantity in metrics.EVENTS else quantity
+        column = _COLUMNS.get(quantity, quantity)
         return None if self._look(quantity) else self.recording.why_absent(column)
 
     def _problem(self, quantity: str, any_gap: bool = False) -> str | None:
@@ -152,7 +176,7 @@ class Gpu:
         if problem := self._never(quantity):
             return problem
         look = self._look(quantity)
-        column = "event_reasons" if quantity in metrics.EVENTS else quantity
+        column = _COLUMNS.get(quantity, quantity)
         late_s = look["first_unix_s"] - self.window.start_unix_s
         early_s = self.window.end_unix_s - look["last_unix_s"]
         if late_s > 0:
@@ -167,18 +191,6 @@ class Gpu:
             )
         return None
 
-    def _traffic(self, counter: str) -> Known:
-        """Bytes over the window, at the rate between the readings inside it."""
-        span = self.spans[counter]
-        if span is None:
-            return None, self._never(counter) or self.recording.why_absent(counter)
-        rate = rate_within(span)
-        if rate is not None:
-            return rate * self.window.duration_s, ""
-        if span.fell:
-            return None, f"the counter {counter} ran backwards"
-        return None, f"no two readings of {counter} span enough of the measured steps"
-
     def _throttle(self) -> Values:
         """The shares, where they come from, and as sampled beside."""
         problem = self._problem("power_capped") or ""
@@ -188,10 +200,11 @@ class Gpu:
             sampled = throttling.Shares(
                 *(self._look(name)["integral"] / duration_s for name in metrics.EVENTS)
             )
-        exact = throttling.from_counters(self.spans)
+        exact = self.throttled
         source = "counters" if exact else (None if problem else "events")
-        chosen, reason = exact or sampled, "" if exact else problem
+        chosen, reason = (exact.shares, "") if exact else (sampled, problem)
         return {
+            "throttle_share_error": self._throttle_error(reason),
             "throttle_power_share": (chosen.power, reason),
             "throttle_thermal_share": (chosen.thermal, reason),
             "throttle_brake_share": (chosen.brake, reason),
@@ -199,6 +212,43 @@ class Gpu:
             "throttle_thermal_sampled_share": (sampled.thermal, problem),
             "throttle_brake_sampled_share": (sampled.brake, problem),
             "throttle_source": (source, reason),
+        }
+
+    def _throttle_error(self, problem: str) -> Known:
+        """By how much the shares of throttling may be off."""
+        if self.throttled is None:
+            return None, problem or "event bits as sampled have no bound on their error"
+        if self.recording.start.simulated:
+            return None, "simulated counters have no steps"
+        if self.recording.start.source != "nvidia":
+            return None, "the steps of this driver's counters are not known"
+        return self.throttled.error, ""
+
+    def _power_cap(self, gpus_per_package: int) -> Values:
+        """The power limit, how near power came to it, and what the cap did to the clock."""
+        package = self._package_reason(gpus_per_package)
+        limit_w = None if package else power_limit_w(self.recording.start, self.gpu)
+        no_limit = package or "its driver does not tell its power limit"
+        problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
+        mean_w = over(self._of_look("power_w", "integral", problem), self.window.duration_s)
+        if problem is None and self.power_source != "driver":
+            problem = "power readings are means over too long to show bursts"
+        at_limit_s = self._of_look("at_power_limit", "integral", problem)
+        no_burst = problem or "power never came within 5 % of the limit"
+        clock = self._of_look("capped_clock", "integral", self._problem("power_capped"))
+        highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
+        capped_s = self._look("power_capped").get("integral")
+        if highest_mhz is None or not capped_s:
+            reason = "its driver does not tell its highest clock"
+            clock = None, clock[1] or (reason if capped_s else "the power cap never held it")
+        return {
+            "power_limit_w": known(limit_w, no_limit),
+            "power_of_limit_share": over(mean_w, limit_w or 1.0),
+            "at_power_limit_share": over(at_limit_s, self.window.duration_s),
+            "at_power_limit_burst_s": over(at_limit_s, self.bursts)
+            if self.bursts
+            else (None, no_burst),
+            "capped_clock_share": over(clock, (capped_s or 1.0) * (highest_mhz or 1.0)),
         }
 
     def _errors(self, counter: str) -> Known:

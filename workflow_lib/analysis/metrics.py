@@ -185,28 +185,3 @@ def samples_per_s_per_mj(samples_per_s: float, energy_j: float, steps: int) -> f
 def spread(values: Sequence[float]) -> float:
     """Highest less lowest."""
     return max(values) - min(values)
-
-
-def students_t(degrees_of_freedom: int) -> float:
-    """Student's t that 97.5 % of the distribution lie below: half-width of a 95 % interval of a
-    mean, in standard errors (Biometrika 6(1), 1908).
-    """
-    half, steps = (degrees_of_freedom + 1) / 2, 400
-    scale = math.exp(math.lgamma(half) - math.lgamma(degrees_of_freedom / 2))
-    scale /= math.sqrt(degrees_of_freedom * math.pi)
-
-    def beyond_zero(t: float) -> float:
-        """The distribution's share between 0 and t, by Simpson's rule in the angle atan(t/√n)."""
-        angle = math.atan(t / math.sqrt(degrees_of_freedom))
-        width = angle / steps
-        # t = √n·tan a turns the density into a power of a cosine.
-        values = [math.cos(width * place) ** (degrees_of_freedom - 1) for place in range(steps + 1)]
-        odd, even = sum(values[1:-1:2]), sum(values[2:-1:2])
-        area = width / 3 * (values[0] + 4 * odd + 2 * even + values[-1])
-        return scale * math.sqrt(degrees_of_freedom) * area
-
-    low, high = 0.0, 16.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if beyond_zero(middle) < 0.475 else (low, middle)
-    return high

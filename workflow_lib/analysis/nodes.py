@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import counted_energies, spans_of
+from workflow_lib.analysis.counters import NOT_COUNTED, counted_energies, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
-    LINK_COUNTERS,
     Gpu,
     empty_row,
 )
@@ -20,13 +19,17 @@ from workflow_lib.analysis.integrals import Floats
 from workflow_lib.analysis.known import Known, Values, known, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
+from workflow_lib.analysis.unused_gpus import rows_of_others, unused_row
 from workflow_lib.records import Hardware, measures
 from workflow_lib.records.measures import Reading
+from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
 #: a node's own power and RAPL come from slow buses, but change with nothing but the load
 _BRIDGED_HOST_S = 30.0
+#: of the sampler itself, among the readings of the node
+_OWN_CPU_TIME = "sampler_cpu_time_s"
 _NONE_INSIDE = "no reading lies within the measured steps"
 
 
@@ -44,6 +47,8 @@ class Node:
     compared_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     #: of the same GPUs, for each phase of the steps; where a row lacks energy_j it means nothing
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
+    #: rows of :data:`~workflow_lib.records.UNUSED_GPUS`, less ``cell`` and ``run``
+    unused: tuple[dict[str, Any], ...] = ()
 
 
 def _node_row(node: str, values: Values) -> dict[str, Any]:
@@ -66,22 +71,25 @@ def reduce_nodes(
     before_training: Window,
     idle_baseline_s: float,
     phases: Mapping[str, Sequence[Window]],
+    links: Mapping[tuple[str, int], Values],
 ) -> list[Node]:
     """Reduce telemetry to what each node's GPUs did within the measured ``window``.
 
     ``before_training`` is from the end of the cool-down, −∞ where there was none, to the start of
     the run's first rank: in it GPUs idled, and for ``idle_baseline_s`` from its start or the first
     sample on, whichever is later, the node's CPUs did, too. ``phases`` are parts of the measured
-    steps whose energy is wanted by itself.
+    steps whose energy is wanted by itself, and ``links`` what GPUs exchanged, by node and number.
     """
     looks = {
         **recordings.over_time.looks(window),
         **recordings.power_over_time.looks(window),
         **recordings.slow_over_time.looks(window),
     }
-    counters = ("energy_j", *throttling.COUNTERS, *LINK_COUNTERS, *ERROR_COUNTERS)
+    counters = ("energy_j", *throttling.COUNTERS, *ERROR_COUNTERS)
     spans = spans_of(recordings.counters, counters, window)
     counted = counted_energies(recordings, spans["energy_j"], window)
+    throttled = _throttled(recordings, spans)
+    bursts = throttling.bursts_at_limit(recordings.power, window)
     host = _looks_at_hosts(recordings, window)
     phase_j = {
         phase: _energies_j(recordings, hardware, windows) for phase, windows in phases.items()
@@ -90,18 +98,22 @@ def reduce_nodes(
     nodes = []
     for name, recording in recordings.nodes.items():
         numbers = {gpu: recordings.sensor(name, gpu) for gpu in recording.gpus}
-        rows = tuple(
-            Gpu(
+
+        def of_gpu(gpu: int, recording: Recording = recording) -> Gpu:
+            number = recordings.sensor(recording.node, gpu)
+            return Gpu(
                 gpu,
                 recording,
                 window,
                 {quantity: found[number] for quantity, found in looks.items() if number in found},
                 {counter: found.get(number) for counter, found in spans.items()},
-                counted[number],
+                counted.get(number, NOT_COUNTED),
                 recordings.power_sources.get(number),
-            ).row(hardware)
-            for gpu, number in numbers.items()
-        )
+                throttled.get(number),
+                bursts.get(number, 0),
+                links.get((recording.node, gpu), {}),
+            )
+
         reporting = {
             gpu: recording.start.power_sensor(gpu, hardware.gpus_per_package)
             for gpu in recording.gpus
@@ -113,17 +125,37 @@ def reduce_nodes(
         values = _of_host(recording, of_host, window)
         values["node_energy_j"] = scaled(values["node_power_mean_w"], window.duration_s)
         values["idle_power_w"] = idle[name]
-        values["sampler_cpu_share"] = _sampler_cpu_share(recording)
+        values["sampler_cpu_share"] = _sampler_cpu_share(recording, of_host[_OWN_CPU_TIME], window)
         nodes.append(
             Node(
-                rows,
+                tuple(of_gpu(gpu).row(hardware) for gpu in recording.gpus),
                 _node_row(name, values),
                 reporting,
                 {gpu: energies for gpu, energies in compared.items() if energies is not None},
                 {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
+                (
+                    *(unused_row(of_gpu(gpu), hardware) for gpu in recording.unused),
+                    *rows_of_others(recording),
+                ),
             )
         )
     return nodes
+
+
+def _throttled(
+    recordings: Recordings, spans: Mapping[str, Mapping[int, CounterSpan]]
+) -> dict[int, throttling.Counted]:
+    """The shares of time by counters, of all GPUs of the run; of none where one of them has no
+    such: what is sampled and what is counted do not make one figure."""
+    found = {}
+    for sensor in recordings.sensors():
+        counted = throttling.from_counters(
+            {name: spans[name].get(sensor) for name in throttling.COUNTERS}
+        )
+        if counted is None:
+            return {}
+        found[sensor] = counted
+    return found
 
 
 def mean_over_spans(
@@ -167,6 +199,7 @@ def _looks_at_hosts(recordings: Recordings, window: Window) -> dict[str, dict[in
     """:func:`metrics.over_window` of each node's own quantities, as column → sensor → row."""
     host = recordings.host.rename({"sensor": "gpu"})
     columns = {each.reading.column for each in measures.read_from("host") if each.reading}
+    columns.add(_OWN_CPU_TIME)
     return {column: metrics.over_window(host, column, window) for column in sorted(columns)}
 
 
@@ -210,14 +243,16 @@ def _host_problem(
     return ""
 
 
-def _sampler_cpu_share(recording: Recording) -> Known:
-    end = recording.end
-    if end is None:
-        return None, f"telemetry/{recording.node}-end.json is missing: its sampler was killed"
-    elapsed_s = end.ended_unix_s - recording.start.started_unix_s
-    if elapsed_s <= 0:
-        return None, f"the sampler of node {recording.node} ended before it began"
-    return end.cpu_time_s / elapsed_s, ""
+def _sampler_cpu_share(
+    recording: Recording, look: Mapping[str, Any] | None, window: Window
+) -> Known:
+    """Over the measured steps: the second that starting takes lies before training."""
+    if look is None:
+        return None, f"{recording.node}: {recording.why_absent(_OWN_CPU_TIME)}"
+    reading = Reading("host", _OWN_CPU_TIME, "increase")
+    if problem := _host_problem(recording, reading, look, window):
+        return None, f"{recording.node}: {problem}"
+    return look["increase"] / window.duration_s, ""
 
 
 def _idle_powers(

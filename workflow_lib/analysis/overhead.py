@@ -23,7 +23,9 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.samples import read_rows
+from workflow_lib.intervals import students_t
 from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
 
 #: fewer pairs say too little of their own spread
@@ -83,7 +85,7 @@ def overhead_rows(
 def slowdown_interval(slowdowns: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of the mean of two or more ``slowdowns``, by Student's t."""
     count, mean = len(slowdowns), statistics.fmean(slowdowns)
-    half = metrics.students_t(count - 1) * statistics.stdev(slowdowns) / math.sqrt(count)
+    half = students_t.quantile(count - 1) * statistics.stdev(slowdowns) / math.sqrt(count)
     return mean - half, mean + half
 
 
@@ -94,10 +96,13 @@ def _blocks(
     block_s = cell.telemetry.block_s
     required = tuple(column.name for column in SAMPLER_BLOCKS)
     by_number: dict[int, list[tuple[str, dict[str, Any]]]] = {}
+    clocks = read_clocks(paths, nodes)
     for node in nodes:
         path = paths.sampler_blocks(node)
         for row in read_rows(path, SAMPLER_BLOCKS, required).iter_rows(named=True):
             middle_unix_s = (row["started_unix_s"] + row["ended_unix_s"]) / 2
+            for name in ("started_unix_s", "ended_unix_s"):
+                row[name] = corrected(row[name], clocks.get(node))
             by_number.setdefault(int(middle_unix_s // block_s), []).append((node, row))
     times = (
         measured.group_by("step")

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import COMBINE, Known, Values, combined, known
 from workflow_lib.analysis.nodes import Node
+from workflow_lib.analysis.recordings import Recording
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.records import MEASURES, Cell, CoolDown, RunPaths, read_if_there
-
-#: Against external meters, sensors of this kind have been found with gain errors of 5 to 6 %
-#: (an A100 showed 0.954 of its power), each GPU its own: "Part-time Power Measurements:
-#: nvidia-smi's Lack of Attention", arXiv 2312.02741. A source that is not here has no published
-#: figure.
-_SYSTEMATIC_SHARES: Mapping[str, float] = {"nvidia": 0.06}
 
 
 def sensor_values(nodes: Sequence[Node]) -> Values:
@@ -67,7 +63,13 @@ def power_values(
     energy_j, reason = energy
     if energy_j is not None and energy_j <= 0:
         energy_j, reason = None, f"energy_j is {energy_j}, by which nothing can be divided"
+    tflops_per_s, no_flops = of_steps["model_tflops_per_s_per_gpu"]
+    useful: Known = (None, no_flops or reason)
+    if tflops_per_s is not None and energy_j is not None:
+        flops = tflops_per_s * 1e12 * count * steps.window.duration_s
+        useful = known(flops / energy_j)
     return {
+        "model_flops_per_j": useful,
         **{
             name: known(None if energy_j is None else formula(energy_j), reason)
             for name, formula in formulas.items()
@@ -95,16 +97,19 @@ def _energy_difference(nodes: Sequence[Node]) -> Known:
     return sum(counted for counted, _ in pairs) / sum(trapezoid for _, trapezoid in pairs) - 1, ""
 
 
-def systematic_share(sources: Sequence[str]) -> Known:
-    """The systematic error of the sensors of these sources, those of each node's readings."""
-    for source in sources:
-        if source == "simulated":
+def systematic_share(recordings: Sequence[Recording]) -> Known:
+    """The systematic error of the power sensors of the GPUs that ranks used, by their models."""
+    shares = []
+    for recording in recordings:
+        if recording.start.simulated:
             return None, "simulated power has no sensor that could be wrong"
-        if source not in _SYSTEMATIC_SHARES:
-            return None, f"no error of these sensors ({source}) against a meter has been published"
-    if not sources:
-        return None, "no node has telemetry"
-    return max(_SYSTEMATIC_SHARES[source] for source in sources), ""
+        for gpu in recording.gpus:
+            name = str(recording.start.gpus[gpu].get("name"))
+            model = gpu_models.of_device(name)
+            if model is None or model.gain_error_share is None:
+                return None, f"no error of the sensors of {name} against a meter has been published"
+            shares.append(model.gain_error_share)
+    return (max(shares), "") if shares else (None, "no node has telemetry")
 
 
 def cool_down_s(paths: RunPaths, cell: Cell) -> Known:
@@ -137,6 +142,29 @@ def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
     if missing := [reason for value, reason in spreads if value is None]:
         return None, missing[0]
     return max(value for value, _ in spreads), ""
+
+
+#: (whose sensors, power_source) → what a peak is of, and over how long a value is a mean
+_PEAK_SENSORS = {
+    ("nvidia", "driver"): "driver's samples, 20 ms apart (H200)",
+    ("nvidia", "readings"): "readings, each the mean of about 1 s (H200)",
+    ("amd", "readings"): "readings of AMD SMI, averaged over an unpublished time",
+    ("simulated", "readings"): "simulated readings",
+    ("simulated", "driver"): "simulated samples of the driver",
+}
+
+
+def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known:
+    """What the run's peak of power is the highest of: of every GPU that reports power."""
+    sources = {recording.start.source for recording in recordings}
+    found = {
+        _PEAK_SENSORS.get((source, row["power_source"]), f"{source}: {row['power_source']}")
+        for source in sources
+        for node in nodes
+        for row in node.gpus
+        if row["power_source"] is not None
+    }
+    return known("; ".join(sorted(found)) or None, "no GPU has a source of power")
 
 
 def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.integrals import Integrals, Numbers
 from workflow_lib.analysis.power_source import best_power
 from workflow_lib.analysis.samples import read_files
@@ -28,6 +29,7 @@ from workflow_lib.records import (
     HOST_SAMPLES,
     POWER_SAMPLES,
     Column,
+    NodeClock,
     RecordError,
     RunPaths,
     TelemetryEnd,
@@ -44,10 +46,15 @@ def _columns(file: measures.File) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+#: power of this share of the limit is taken to be at it: on H200 at the cap, the driver's samples
+#: scatter by 2 %
+AT_LIMIT_SHARE = 0.95
 _FAST, _SLOW = _columns("gpu"), _columns("counters")
 #: what of the fast readings analysis looks at: hours of many nodes are kept at once
 _SAMPLES = ("sensor", "unix_time_s", "power_w", "event_reasons", *_FAST)
 _TIMED = ("unix_time_s", "gpu")
+#: the clock while the power cap holds it down, else 0
+CAPPED_CLOCK = {"capped_clock": pl.col("sm_clock_mhz") * metrics.power_capped()}
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Recording:
     end: TelemetryEnd | None
     #: GPUs of the node that ranks used, in order
     gpus: tuple[int, ...]
+    #: and those that were read as well, but that no rank used
+    unused: tuple[int, ...]
     #: GPU → Xid events of the driver; null where they were not recorded
     xid_events: Mapping[int, int] | None
     #: column → why none of its values was recorded
@@ -81,7 +90,8 @@ class Recordings:
     #: numbers of sensors of one node
     stride: int
     samples: pl.DataFrame
-    #: ``sensor``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best
+    #: ``sensor``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best; and
+    #: ``at_power_limit``, null where samples average over too long to tell, or no limit is known
     power: pl.DataFrame
     #: sensor → "driver" (its own samples) or "readings", for every GPU that power was read of
     power_sources: Mapping[int, str]
@@ -115,12 +125,14 @@ class Recordings:
     def over_time(self) -> Integrals:
         """The readings of every tick, and ``sample``, which is 1 wherever there is a row."""
         plain = {name: pl.col(name) for name in _FAST}
-        return Integrals(self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS})
+        return Integrals(
+            self.samples, {"sample": pl.lit(1.0), **plain, **metrics.EVENTS, **CAPPED_CLOCK}
+        )
 
     @cached_property
     def power_over_time(self) -> Integrals:
-        """:attr:`power`, as ``power_w``."""
-        return Integrals(self.power, {"power_w": pl.col("power_w")})
+        """:attr:`power`, as ``power_w`` and ``at_power_limit``, 0 or 1."""
+        return Integrals(self.power, {name: pl.col(name) for name in ("power_w", "at_power_limit")})
 
     @cached_property
     def slow_over_time(self) -> Integrals:
@@ -145,7 +157,9 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     nodes = [node for node in sorted(used) if node not in unwatched]
     starts = {node: read_record(paths.telemetry_start(node), TelemetryStart) for node in nodes}
     absent = {node: dict(starts[node].missing) for node in nodes}
-    stride = 1 + max((gpu for gpus in used.values() for gpu in gpus), default=0)
+    clocks = read_clocks(paths, nodes)
+    seen = [range(len(start.gpus)) for start in starts.values()]
+    stride = 1 + max((gpu for gpus in (*used.values(), *seen) for gpu in gpus), default=0)
 
     def read(of: Callable[[str], Path], columns: Sequence[Column]) -> pl.DataFrame:
         files = {node: of(node) for node in nodes}
@@ -155,12 +169,24 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
                 if column.name not in timed:
                     reason = f"telemetry/{path.name} is missing"
                     absent[node].setdefault(column.name, reason)
-        return _read_tables(list(files.values()), columns, timed, stride)
+        return _read_tables(files, columns, timed, stride, clocks)
 
     samples = read(paths.gpu_samples, GPU_SAMPLES).select(_SAMPLES)
     names = [column.name for column in POWER_SAMPLES]
-    files = [paths.power_samples(node) for node in nodes]
-    power, sources = best_power(samples, _read_tables(files, POWER_SAMPLES, names, stride))
+    files = {node: paths.power_samples(node) for node in nodes}
+    driver = _read_tables(files, POWER_SAMPLES, names, stride, clocks)
+    power, sources = best_power(samples, driver)
+    limits = {
+        place * stride + gpu: limit
+        for place, node in enumerate(nodes)
+        for gpu in used[node]
+        if (limit := power_limit_w(starts[node], gpu)) is not None
+        and sources.get(place * stride + gpu) == "driver"
+    }
+    at_limit = pl.col("power_w") >= AT_LIMIT_SHARE * pl.col("sensor").replace_strict(
+        limits, default=None, return_dtype=pl.Float64
+    )
+    power = power.with_columns(at_power_limit=at_limit)
     counters = read(paths.gpu_counters, GPU_COUNTERS)
     host = read(paths.host_samples, HOST_SAMPLES)
     xid_events = _xid_events({node: paths.gpu_events(node) for node in nodes}, absent)
@@ -170,6 +196,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
             starts[node],
             read_if_there(paths.telemetry_end(node), TelemetryEnd),
             tuple(used[node]),
+            tuple(gpu for gpu in range(len(starts[node].gpus)) if gpu not in used[node]),
             xid_events.get(node),
             absent[node],
         )
@@ -178,19 +205,37 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     return Recordings(recordings, unwatched, stride, samples, power, sources, counters, host)
 
 
+def power_limit_w(start: TelemetryStart, gpu: int) -> float | None:
+    """A GPU's enforced power limit when its sampler began, as far as the driver tells."""
+    limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
+    return None if limit is None else float(limit)
+
+
 def _read_tables(
-    files: Sequence[Path], columns: Sequence[Column], required: Sequence[str], stride: int
+    files: Mapping[str, Path],
+    columns: Sequence[Column],
+    required: Sequence[str],
+    stride: int,
+    clocks: Mapping[str, NodeClock],
 ) -> pl.DataFrame:
     """A table of each node, where it is there, as one: with ``sensor`` for ``gpu``, and with
-    ``unix_time_s`` throughout, in the order of both. GPUs beyond those of any rank are left out."""
-    there = {place: path for place, path in enumerate(files) if path.is_file()}
+    ``unix_time_s`` throughout, of one clock, in the order of both. GPUs beyond those of any rank
+    are left out."""
+    there = {place: path for place, path in enumerate(files.values()) if path.is_file()}
     if not there:
         nothing = pl.DataFrame(schema=schema(columns))
         return nothing.with_columns(sensor=pl.lit(0, pl.Int64), unix_time_s=pl.lit(0.0))
     rows = read_files(list(there.values()), columns, required)
     if "driver_time_us" in rows.columns:
         rows = rows.with_columns(unix_time_s=pl.col("driver_time_us") / 1e6).drop("driver_time_us")
-    sensors = np.array(list(there))[rows["file"].to_numpy()] * stride
+    places = np.array(list(there))[rows["file"].to_numpy()]
+    times = rows["unix_time_s"].to_numpy()
+    for place, node in enumerate(files):
+        if clock := clocks.get(node):
+            times = np.where(places == place, corrected(times, clock), times)
+    if clocks:
+        rows = rows.with_columns(unix_time_s=pl.Series(times))
+    sensors = places * stride
     gpus = rows["gpu"].to_numpy() if "gpu" in rows.columns else np.zeros_like(sensors)
     sensors += gpus
     rows = rows.drop("file", "gpu", strict=False).with_columns(sensor=pl.Series(sensors))

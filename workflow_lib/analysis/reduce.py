@@ -1,8 +1,8 @@
 """Reduces a run's directory to ``summary.json``, its row of runs and its rows of other tables, and
 to ``steps.parquet`` and ``series.parquet``: its steps, and its GPUs over time.
 
-Only the measured window counts (:class:`~workflow_lib.analysis.steps.Steps`), from the onset of the
-steady state on. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
+Only the measured steps count (:class:`~workflow_lib.analysis.steps.Steps`), in every repeat of a
+cell the same ones. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
 over GPUs is null as soon as one of them is missing, because a sum that skips a GPU makes a run look
 more efficient than it was.
 """
@@ -18,14 +18,17 @@ from typing import Any
 import polars as pl
 
 from workflow_lib import results
+from workflow_lib.analysis.clocks import clock_values
 from workflow_lib.analysis.generation import generation_values
 from workflow_lib.analysis.known import Known, Values, known, merged
+from workflow_lib.analysis.links import link_values
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import Node, reduce_nodes, unwatched_node
 from workflow_lib.analysis.overhead import overhead_rows
 from workflow_lib.analysis.power import (
     cool_down_s,
     gpu_without_sensor,
+    peak_sensor,
     power_values,
     sensor_values,
     systematic_share,
@@ -42,7 +45,9 @@ from workflow_lib.records import (
     STEP_TIMES,
     Cell,
     CoolDown,
+    OrderRecord,
     Outcome,
+    OutcomeRecord,
     RecordError,
     RunPaths,
     TelemetryStart,
@@ -79,7 +84,7 @@ def reduce_run(directory: Path) -> None:
 class Reduced:
     """What a run's raw files come to."""
 
-    #: ``{"run": …, "gpus": …, "nodes": …, "overhead": …}``: a row of RUNS, and rows of the others
+    #: ``run``, a row of RUNS, and rows of ``gpus``, ``unused_gpus``, ``nodes`` and ``overhead``
     summary: dict[str, Any]
     #: of STEP_TIMES; without rows where steps cannot be read
     steps: pl.DataFrame
@@ -94,6 +99,7 @@ class _Parts:
     values: Values = field(default_factory=dict)
     #: rows of these tables, less ``cell`` and ``run``
     gpus: list[dict[str, Any]] = field(default_factory=list)
+    unused_gpus: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
     overhead: list[dict[str, Any]] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
@@ -128,10 +134,11 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     elif ended.outcome is Outcome.TELEMETRY_INVALID:
         parts = _unwatched(paths, cell, f"telemetry is invalid: {ended.cause}")
     identity = {"cell": cell.id, "run": run}
-    values = merged(described, parts.values)
+    values = merged(described, _in_time(paths, ended), parts.values)
     summary = {
         "run": run_row(cell, run, ended, values, parts.otherwise),
         "gpus": [{**identity, **row} for row in parts.gpus],
+        "unused_gpus": [{**identity, **row} for row in parts.unused_gpus],
         "nodes": [{**identity, **row} for row in parts.nodes],
         "overhead": [{**identity, **row} for row in parts.overhead],
     }
@@ -166,9 +173,10 @@ def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
 def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dict[str, Any]]]:
     """What the steps tell by themselves, and their rows of STEP_TIMES; ``no_power`` is why there is
     no more."""
-    _, steadiness = steady_state(cell, steps, None, no_power)
+    steadiness = steady_state(cell, steps, None, no_power)
     values = merged(
         step_values(cell, steps),
+        clock_values(steps.clocks, cell.nodes),
         steadiness,
         generation_values(cell, steps, (None, no_power), []),
     )
@@ -176,28 +184,31 @@ def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dic
 
 
 def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
-    """All there is of a completed run, over the steady part of its measured steps."""
-    used = _used_gpus(paths, steps)
+    """All there is of a completed run, over its measured steps."""
+    users = _users_of_gpus(paths, steps)
+    used = {node: list(gpus) for node, gpus in users.items()}
     recordings = read_recordings(paths, used)
     unwatched = next(iter(recordings.unwatched.values()), "")
-    steps, steadiness = steady_state(cell, steps, recordings, unwatched)
-    nodes = _nodes(paths, cell, steps, recordings, used)
+    steadiness = steady_state(cell, steps, recordings, unwatched)
+    nodes = _nodes(paths, cell, steps, recordings, users)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]
-    sources = [each.start.source for each in recordings.nodes.values()]
     return _Parts(
         values=merged(
             of_steps,
+            clock_values(steps.clocks, cell.nodes),
             steadiness,
             of_sensors,
             power_values(cell, steps, of_steps, energy, nodes),
             generation_values(cell, steps, energy, nodes),
             {
-                "energy_systematic_share": systematic_share(sources),
+                "energy_systematic_share": systematic_share(list(recordings.nodes.values())),
                 "cool_down_s": cool_down_s(paths, cell),
+                "power_peak_sensor": peak_sensor(list(recordings.nodes.values()), nodes),
             },
         ),
         gpus=[row for node in nodes for row in node.gpus],
+        unused_gpus=[row for node in nodes for row in node.unused],
         nodes=[node.row for node in nodes],
         steps=step_rows(cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
         series=series_rows(cell.hardware, steps, recordings),
@@ -210,9 +221,10 @@ def _nodes(
     cell: Cell,
     steps: Steps,
     recordings: Recordings,
-    used: Mapping[str, Sequence[int]],
+    users: Mapping[str, Mapping[int, int]],
 ) -> list[Node]:
     """The run's nodes, those without telemetry among them, in the order of their names."""
+    ranks = {(node, gpu): rank for node, gpus in users.items() for gpu, rank in gpus.items()}
     nodes = reduce_nodes(
         recordings,
         cell.hardware,
@@ -220,9 +232,10 @@ def _nodes(
         _before_training(paths, steps),
         cell.telemetry.idle_baseline_s,
         steps.phases,
+        link_values(paths, ranks, steps.measured["step"].n_unique()),
     )
     nodes += [
-        unwatched_node(node, used[node], cell.hardware, reason)
+        unwatched_node(node, list(users[node]), cell.hardware, reason)
         for node, reason in recordings.unwatched.items()
     ]
     return sorted(nodes, key=lambda node: str(node.row["node"]))
@@ -256,7 +269,21 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
             ", ".join(sorted({start.source for start in starts})) or None, "no sampler started"
         ),
         "gpu_name": known(_gpu_name(starts), "no sampler recorded the name of a GPU"),
-        "simulated": known(_simulated(starts), "no sampler started"),
+        "simulated": known(
+            any(start.simulated for start in starts) if starts else None, "no sampler started"
+        ),
+    }
+
+
+def _in_time(paths: RunPaths, ended: OutcomeRecord) -> Values:
+    """The run's place in the order of submission, and when it began."""
+    order = read_if_there(paths.order, OrderRecord)
+    why = "the run was not submitted by the workflow, or by an earlier version of it"
+    return {
+        "order_seed": known(order and order.seed, why),
+        "order_block": known(order and order.block, why),
+        "order_place": known(order and order.place, why),
+        "started_unix_s": known(ended.started_unix_s, "the job left no record of its start"),
     }
 
 
@@ -272,17 +299,28 @@ def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
     return ", ".join(sorted(names)) or None
 
 
-def _simulated(starts: Sequence[TelemetryStart]) -> bool | None:
-    return any(start.simulated for start in starts) if starts else None
-
-
-def _used_gpus(paths: RunPaths, steps: Steps) -> dict[str, list[int]]:
-    """Each node's GPUs that a rank used; on CPUs, as many GPUs of the node as it had ranks."""
-    used: dict[str, list[int]] = {}
+def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:
+    """Each node's GPUs that a rank used, by the sampler's numbers, and that rank; on CPUs, as many
+    GPUs of the node as it had ranks."""
+    users: dict[str, dict[int, int]] = {}
+    starts = {
+        node: read_if_there(paths.telemetry_start(node), TelemetryStart)
+        for node in {rank.node for rank in steps.ranks}
+    }
     for rank in steps.ranks:
-        gpus = used.setdefault(rank.node, [])
-        gpus.append(len(gpus) if rank.gpu is None else rank.gpu)
-    for node, gpus in used.items():
-        if len(set(gpus)) < len(gpus):
-            raise RecordError(f"{paths.steps}: two ranks on node {node} name the same GPU: {gpus}")
-    return {node: sorted(gpus) for node, gpus in used.items()}
+        gpus, start, number = users.setdefault(rank.node, {}), starts[rank.node], rank.gpu
+        if number is not None and start is not None:
+            number = start.number_of(number, rank.gpu_uuid)
+            if number is None:
+                raise RecordError(
+                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_uuid}, which is none "
+                    f"of the GPUs that {paths.telemetry_start(rank.node)} lists"
+                )
+        gpu = len(gpus) if number is None else number
+        if gpu in gpus:
+            raise RecordError(
+                f"{paths.steps}: ranks {gpus[gpu]} and {rank.rank} on node {rank.node} name the "
+                f"same GPU, {gpu}"
+            )
+        gpus[gpu] = rank.rank
+    return {node: dict(sorted(gpus.items())) for node, gpus in users.items()}

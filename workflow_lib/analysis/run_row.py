@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
 from workflow_lib.analysis.steps import Steps
@@ -19,6 +20,14 @@ from workflow_lib.records import (
     inapplicable,
 )
 
+#: measure → the count of :class:`~workflow_lib.formulas.Flops` that it takes
+_CONVENTIONS = {
+    "mfu_6n": "six_n",
+    "mfu_causal": "causal",
+    "mfu_full_attention": "full_attention",
+    "mfu_6n_attention": "six_n_attention",
+}
+
 
 def run_row(
     cell: Cell, run: int, ended: OutcomeRecord, values: Values, otherwise: str
@@ -28,7 +37,7 @@ def run_row(
     What means nothing for the cell's workload is null, whatever the values say.
     """
     workload = cell.training.workload
-    whole = dict.fromkeys(MEASURES, (None, otherwise)) | values
+    whole = dict.fromkeys((*MEASURES, "power_peak_sensor"), (None, otherwise)) | values
     if values.keys() & MEASURES.keys():
         meaningless = (
             "inference reports prefill and decode apart, and has no loss"
@@ -60,26 +69,67 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         "tokens_per_s": known(rate * cell.degrees.world_size),
         "tokens_per_s_per_gpu": known(rate),
         "memory_peak_bytes": known(peak, "no rank recorded its memory"),
+        **_memory_of_gpus(cell, steps),
     }
     losses = steps.rows.drop_nulls("loss").sort("step", "rank")
     ends = steps.rows.select(first=pl.col("step").min(), last=pl.col("step").max()).row(0)
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
         loss = losses.filter(pl.col("step") == step)["loss"].first()
         found[name] = known(loss, f"no rank recorded the loss of step {step}")
-    return found | _model_flops(cell, steps, rate)
+    found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
+    return found | _model_flops(cell, steps, rate, dropped)
 
 
-def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float) -> Values:
-    counts = flops_per_token(cell.model, cell.training)
+def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
+    """What torch's allocator held and the driver counted at most, and how near the plan was."""
+    unknown = "no rank recorded it"
+    if any(rank.gpu is None for rank in steps.ranks):
+        unknown = "trained on a CPU, whose memory no driver counts"
+    reserved, used = (
+        known(steps.rows[name].cast(pl.Float64).max(), unknown)
+        for name in ("memory_reserved_bytes", "memory_used_bytes")
+    )
+    if used[0] is not None and reserved[0] is not None:
+        # Ranks used to ask the driver at the end of a step, after the allocator had given back some
+        # of what the driver had counted.
+        used = known(max(used[0], reserved[0]))
+    expected = memory.estimate(cell.model, cell.degrees, cell.training)
+    expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
+    return {
+        "memory_reserved_peak_bytes": reserved,
+        "memory_used_peak_bytes": used,
+        "memory_estimate_error": known(
+            expected_bytes / used[0] - 1 if used[0] else None, used[1] or "the driver counted none"
+        ),
+    }
+
+
+def dropped_choices_share(cell: Cell, steps: Steps) -> Known:
+    """Of the routers' choices in the steps that count, the share that was dropped, over all ranks;
+    0 where none can be."""
+    routing = cell.training.routing
+    if routing != "balanced":
+        return (None, "a dense model has no router") if routing is None else (0.0, "")
+    counts = steps.measured.select("expert_choices", "dropped_choices")
+    if any(counts.null_count().row(0)):
+        return None, "a rank did not record what its routers dropped"
+    made, dropped = counts.sum().row(0)
+    return known(dropped / made if made else None, "no router chose an expert")
+
+
+def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped: Known) -> Values:
+    """The rate of model FLOPs and MFU, without products that were dropped."""
+    share, unknown = dropped
+    if share is None and cell.training.routing is not None:
+        reason = f"what of the model was computed is not known: {unknown}"
+        return dict.fromkeys(("model_tflops_per_s_per_gpu", *_CONVENTIONS), (None, reason))
+    counts = flops_per_token(cell.model, cell.training, share or 0.0)
     peak, reason = _peak(cell, steps)
     found: Values = {
         "model_tflops_per_s_per_gpu": known(tokens_per_s_per_gpu * counts.causal / 1e12)
     }
-    for name, count in (
-        ("mfu_6n", counts.six_n),
-        ("mfu_causal", counts.causal),
-        ("mfu_full_attention", counts.full_attention),
-    ):
+    for name, convention in _CONVENTIONS.items():
+        count = getattr(counts, convention)
         mfu = metrics.model_flops_utilisation(tokens_per_s_per_gpu, count, peak) if peak else None
         found[name] = known(mfu, reason)
     return found
@@ -92,10 +142,16 @@ def _peak(cell: Cell, steps: Steps) -> Known:
     if any(rank.gpu is None for rank in steps.ranks):
         return None, f"trained on a CPU ({', '.join(devices)}), whose peak is not known"
     for device in devices:
-        if hardware.gpu is not None and hardware.gpu not in device:
+        if why := gpu_models.mismatch(hardware.gpu, device):
             return None, (
-                f"trained on {device!r}, but platform {hardware.platform} gives the peak of "
-                f"{hardware.gpu!r}"
+                f"platform {hardware.platform} gives the peak of {hardware.gpu!r}, but trained on "
+                f"another GPU: {why}"
             )
     peak = hardware.peak_flops_per_s(precision)
-    return known(peak, f"platform {hardware.platform} gives no {precision} peak")
+    if peak is None and len(devices) == 1:
+        peak = gpu_models.peak_flops_per_s(gpu_models.of_device(devices[0]), precision)
+    return known(
+        peak,
+        f"platform {hardware.platform} gives no {precision} peak, and that of "
+        f"{' and '.join(map(repr, devices))} is not known",
+    )

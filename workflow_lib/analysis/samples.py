@@ -6,7 +6,6 @@ dropped. Any other line that is not what its columns say is an error: it is evid
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,13 +16,15 @@ import numpy as np
 import polars as pl
 
 from workflow_lib.analysis.tables import schema
-from workflow_lib.records import Column, RecordError
+from workflow_lib.records import Column, RecordError, bounds, held, ranges, read_bytes, shown
 
 _PARSERS = {float: float, int: int, str: str}
 
 
 def read_rows(path: Path, columns: Sequence[Column], required: Sequence[str]) -> pl.DataFrame:
     """Read a CSV file of exactly ``columns``; an empty field is null.
+
+    So is all of a column that came later and that the file lacks.
 
     ``required`` names the columns that may not be empty. Raises FileNotFoundError, or RecordError
     with the file, the line and the column that are wrong.
@@ -39,50 +40,79 @@ def read_files(
     ``file``, the last column, is the place in ``paths`` of a row's file. A run has a file a rank
     and several a node: parsed one by one, they would take longer than what is in them.
     """
-    names = [column.name for column in columns]
-    bodies = [_body(path, names) for path in paths]
+    there, bodies = _bodies(paths, columns)
     counts = [_lines(body) for body in bodies]
     files = np.repeat(np.arange(len(paths)), counts)
     if not files.size:
         return pl.DataFrame(schema=schema(columns)).with_columns(file=pl.Series(files))
+    names = [column.name for column in there]
     header = ",".join(names).encode() + b"\n"
     text = b"".join([header, *bodies])
     # The files' own bytes are let go: there may be hundreds of megabytes of them.
     ends = np.cumsum([len(header), *map(len, bodies)]).tolist()
     bodies = [memoryview(text)[start:end] for start, end in pairwise(ends)]
     try:
-        frame = pl.read_csv(text, schema=schema(columns), quote_char=None).rechunk()
-    except pl.exceptions.PolarsError as error:
-        _raise_for_bad_file(paths, bodies, columns, required, str(error).splitlines()[0])
-    floats = [column.name for column in columns if column.type is float]
+        frame = pl.read_csv(text, schema=schema(there), quote_char=None).rechunk()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        _raise_for_bad_file(paths, bodies, there, required, str(error).splitlines()[0])
+    floats = [column.name for column in there if column.type is float]
     finite = frame.select(pl.col(floats).is_finite().all()).row(0) if floats else ()
     if (
         frame.height != files.size
         or not all(finite)
         or any(frame[name].null_count() for name in required)
+        or not _in_range(frame, there)
     ):
-        _raise_for_bad_file(paths, bodies, columns, required, "a value is missing or not finite")
+        _raise_for_bad_file(paths, bodies, there, required, "a value is missing or cannot be")
     # A line with too many fields fails to parse. One with too few is silently filled up with nulls;
     # but then the last column has one, and there are fewer commas than there should be.
     if frame[names[-1]].null_count():
         for path, body, count in zip(paths, bodies, counts, strict=True):
             if bytes(body).count(b",") != (len(names) - 1) * count:
                 seen = "the number of fields differs"
-                _raise_for_bad_file([path], [body], columns, required, seen)
-    return frame.with_columns(file=pl.Series(files))
+                _raise_for_bad_file([path], [body], there, required, seen)
+    empty = [pl.lit(None, kind).alias(name) for name, kind in schema(columns).items()]
+    lacking = [each for each in empty if each.meta.output_name() not in names]
+    whole = frame.with_columns(lacking).select(list(schema(columns))) if lacking else frame
+    return whole.with_columns(file=pl.Series(files))
 
 
-def _body(path: Path, names: Sequence[str]) -> memoryview:
-    """A file's lines below its header, but for a torn last one."""
-    text = path.read_bytes()
+def _bodies(
+    paths: Sequence[Path], columns: Sequence[Column]
+) -> tuple[Sequence[Column], list[memoryview]]:
+    """The columns that the files have, and each file's lines below its header."""
+    there: Sequence[Column] = columns
+    bodies = []
+    for place, path in enumerate(paths):
+        header, body = _parted(path)
+        found = held(header.split(","), columns)
+        if found is None or (place and found != there):
+            expected = ",".join(column.name for column in there)
+            raise RecordError(f"{path}:1: the header is {shown(header)}, expected {expected!r}")
+        there = found
+        bodies.append(body)
+    return there, bodies
+
+
+def _parted(path: Path) -> tuple[str, memoryview]:
+    """A file's header, and its lines below that, but for a torn last one."""
+    text = read_bytes(path, bounds.CSV_BYTES)
     size = text.rfind(b"\n") + 1
     if not size:
         raise RecordError(f"{path}:1: empty, expected a header; its writer never got to write it")
     end = text.index(b"\n")
     header = text[:end].rstrip(b"\r").decode("utf-8", "replace")
-    if header.split(",") != names:
-        raise RecordError(f"{path}:1: the header is {header!r}, expected {','.join(names)!r}")
-    return memoryview(text)[end + 1 : size]
+    return header, memoryview(text)[end + 1 : size]
+
+
+def _in_range(frame: pl.DataFrame, columns: Sequence[Column]) -> bool:
+    """Whether all numbers are such as their columns can hold: see records.ranges."""
+    numbers = [column.name for column in columns if column.type is not str]
+    return not any(
+        ranges.problem(name, value)
+        for ends in (frame.select(pl.col(numbers).min()), frame.select(pl.col(numbers).max()))
+        for name, value in zip(numbers, ends.row(0), strict=True)
+    )
 
 
 def _lines(body: memoryview) -> int:
@@ -106,20 +136,28 @@ def _raise_for_bad_file(
 def _check_lines(
     path: Path, body: memoryview, columns: Sequence[Column], required: Sequence[str]
 ) -> None:
-    lines = csv.reader(bytes(body).decode("utf-8", "replace").splitlines(), quoting=csv.QUOTE_NONE)
-    for number, fields in enumerate(lines, start=2):
+    for number, line in enumerate(bytes(body).split(b"\n")[:-1], start=2):
+        if len(line) > bounds.LINE_BYTES.most:
+            raise RecordError(f"{path}:{number}: {len(line)} bytes, more than any line has")
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError:
+            raise RecordError(f"{path}:{number}: not text in UTF-8") from None
+        fields = text.split(",") if text else []
         if len(fields) != len(columns):
             raise RecordError(f"{path}:{number}: {len(fields)} fields, expected {len(columns)}")
         for column, field in zip(columns, fields, strict=True):
             if field == "" and column.name not in required:
                 continue
+            expected = f"a finite {column.type.__name__}"
             try:
                 value = _PARSERS[column.type](field)
                 wrong = isinstance(value, float) and not math.isfinite(value)
             except ValueError:
                 wrong = True
+            if not wrong and (allowed := ranges.problem(column.name, value)):
+                wrong, expected = True, allowed
             if wrong or field == "":
                 raise RecordError(
-                    f"{path}:{number}: {column.name} is {field!r}, expected a finite "
-                    f"{column.type.__name__}"
+                    f"{path}:{number}: {column.name} is {shown(field)}, expected {expected}"
                 )

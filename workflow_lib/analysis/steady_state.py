@@ -1,21 +1,16 @@
-"""From which step on a run is steady: in step time, in power and in temperature.
+"""Whether a run was steady over its measured steps: in step time, in power and in temperature.
 
 A run begins with compilation, allocation and autotuning, and its GPUs take minutes to warm up. The
-steady state begins with the earliest step from which on, to the end, each of the three
-
-- has no trend: the slope of Theil and Sen (the median of all pairs' slopes: Theil, Indagationes
-  Mathematicae 12, 1950; Sen, Journal of the American Statistical Association 63(324), 1968) over
-  the whole length changes it by no more than its tolerance;
-- has one level: the medians of both halves lie no further apart than that;
-- is on this level with its first step and with the median of its last five. Medians over all
-  would overlook a short start, and a late change.
-
-What oscillates about one level is steady, as a checkpoint every so many steps is. A quarter of the
-run must remain, and five blocks: any drift, however fast, is small over little enough.
+protocol's warm-up has to be long enough for that: all measured steps count, in every repeat of a
+cell the same ones, so that repeats are of one thing. Whether they were steady is tested:
+:func:`workflow_lib.intervals.change.change` has a straight line's change from the first step to the
+last and a parabola's bend, each with a margin that noise seldom exceeds; and the first two values
+are held against the others. A run is not steady where one of the three is told from noise in one of
+the three quantities, and is of a size that matters: 0.5 % of step time or power, 1 °C. The straight
+line's change is recorded with its margin, which says how much may have been overlooked.
 
 Steps are looked at in blocks of equally many, which last a second at least, because boards average
-power over a second, and two sample periods. There are 200 blocks at most, so that all pairs'
-slopes are few however long the run was; an onset is then known to half a percent of the run.
+power over a second, and two sample periods. There are 200 blocks at most.
 """
 
 from __future__ import annotations
@@ -34,17 +29,19 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps
+from workflow_lib.intervals.change import FEWEST_VALUES, Estimate, change
 from workflow_lib.records import Cell
 from workflow_lib.words import counted
 
-#: tolerances: of step time and power as shares of their level, of temperature in °C
-STEP_TIME_TOLERANCE = 0.02
-POWER_TOLERANCE = 0.02
-TEMPERATURE_TOLERANCE_C = 2.0
+#: changes that do not matter: of step time and power as shares of their mean, of temperature in °C
+STEP_TIME_TOLERANCE = 0.005
+POWER_TOLERANCE = 0.005
+TEMPERATURE_TOLERANCE_C = 1.0
 
-#: fewer blocks than this tell no trend, and less than this share of all is only the end of a drift
-FEWEST_BLOCKS = 5
-_LEAST_SHARE = 0.25
+#: standard deviations that both of the first two values may lie from the others; of normal noise
+#: one is 1.4826 times the median absolute deviation
+_START_DEVIATIONS = 6.0
+_NORMAL = 1.4826
 _MOST_BLOCKS = 200
 _SHORTEST_BLOCK_S = 1.0
 _SHORTEST_BLOCK_PERIODS = 2.0
@@ -61,11 +58,30 @@ class Block:
 
 @dataclass(frozen=True)
 class Series:
-    """A quantity over blocks, and how far it may change: a share of its level, or an amount."""
+    """A quantity over blocks, and which change of it matters: a share of its mean, or an amount."""
 
     values: Sequence[float]
     tolerance: float
     relative: bool
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a series does from its first value to its last: a share of its mean, or an amount."""
+
+    trend: Estimate
+    bend: Estimate
+    #: the nearer of the first two values less the median of the others, and how far noise brings it
+    start: Estimate
+    tolerance: float
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it changes for sure, and by an amount that matters."""
+        return any(
+            each.is_told and abs(each.change) > self.tolerance
+            for each in (self.trend, self.bend, self.start)
+        )
 
 
 def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
@@ -100,75 +116,68 @@ def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
     return blocks
 
 
-def onset(series: Sequence[Series]) -> int | None:
-    """The earliest block from which on all series are steady to their end; None if there is none.
-
-    All series have one value a block. From the onset on at least :data:`FEWEST_BLOCKS` and a
-    quarter of all remain.
-    """
-    steady = [_steady_from(each) for each in series]
-    common = set.intersection(*steady) if steady else set()
-    return min(common, default=None)
-
-
-def drift(series: Series) -> float | None:
-    """How much a series changes in all, by the slope of Theil and Sen: a share of its median, or
-    in its own unit; None where fewer than two values, or a median of 0, tell nothing.
-    """
-    values = series.values
-    if len(values) < 2:
+def drift(series: Series) -> Drift | None:
+    """How a series changes; None where its values are too few, or their mean is 0."""
+    if len(series.values) < FEWEST_VALUES:
         return None
-    change = _median(_slopes(values)) * (len(values) - 1)
-    if not series.relative:
-        return change
-    level = metrics.median(values)
-    return change / level if level else None
+    level = abs(float(np.mean(series.values))) if series.relative else 1.0
+    if level == 0:
+        return None
+    values = np.array(series.values) / level
+    found = change(values.tolist())
+    return Drift(found.trend, found.bend, _start(values), series.tolerance)
 
 
-def steady_state(
-    cell: Cell, steps: Steps, recordings: Recordings | None, unknown: str
-) -> tuple[Steps, Values]:
-    """The steps, counted from the onset of the steady state on, and the measures of it.
+def _start(values: Floats) -> Estimate:
+    """By how much both of the first two values differ from the others, as by too short a warm-up.
+
+    Lines and parabolas take so short a change for noise. The nearer of the two counts, 0 where they
+    lie on different sides, because one alone may be an outlier. The margin is of the others' median
+    absolute deviation from their median, which outliers among them do not raise.
+    """
+    rest = values[2:]
+    median = float(np.median(rest))
+    deviation = float(np.median(np.abs(rest - median)))
+    first, second = (float(value) - median for value in values[:2])
+    start = min(first, second, key=abs) if first * second > 0 else 0.0
+    return Estimate(start, _START_DEVIATIONS * _NORMAL * deviation)
+
+
+def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknown: str) -> Values:
+    """The measures of how steady the measured steps were.
 
     ``unknown`` is why telemetry is not all there, or empty. Without power and temperature nothing
-    is said to be steady, since step time alone cannot tell: then, and where there is no steady
-    state, all measured steps count.
+    is said to be steady, since step time alone cannot tell.
     """
-    blocks = blocks_of(steps.rows, cell.telemetry.sample_rate_hz)
+    every = blocks_of(steps.rows, cell.telemetry.sample_rate_hz)
+    blocks = [block for block in every if block.first_step >= steps.first]
     power, power_reason = _series(cell, blocks, recordings, unknown, "power_w")
     temperature, temperature_reason = _series(cell, blocks, recordings, unknown, "temperature_c")
     step_time = Series([block.step_time_s for block in blocks], STEP_TIME_TOLERANCE, True)
-    reason = power_reason or temperature_reason
-    if len(blocks) < FEWEST_BLOCKS:
-        reason = (
-            f"the run's {steps.rows['step'].n_unique()} steps make "
-            f"{counted(len(blocks), 'block')} of a second or more; {FEWEST_BLOCKS} are the fewest "
-            "that tell a trend"
-        )
-    found = None
-    values: Values = {"steady": (None, reason)}
-    if power is not None and temperature is not None and not reason:
-        found = onset([step_time, power, temperature])
-        values["steady"] = known(found is not None)
-        reason = "step time, power and temperature never became steady together"
-    began = None if found is None else blocks[found].first_step
-    values["steady_from_step"] = known(began, reason)
-    if found is not None:
-        steps = steps.counted_from(blocks[found].first_step)
-    counting = [place for place, b in enumerate(blocks) if b.first_step >= steps.first]
+    few = (
+        f"the measured steps make {counted(len(blocks), 'block')} of a second or more; "
+        f"{FEWEST_VALUES} are the fewest that tell a drift from noise"
+    )
+    values: Values = {}
+    drifts = []
     for name, series, why in (
         ("step_time_drift", step_time, ""),
         ("power_drift", power, power_reason),
         ("temperature_drift_c", temperature, temperature_reason),
     ):
-        value = None
-        if series is not None:
-            part = [series.values[place] for place in counting]
-            value = drift(Series(part, series.tolerance, series.relative))
-        blocks_told = counted(len(counting), "block")
-        few = f"the measured steps make {blocks_told} of a second or more, too few"
-        values[name] = known(value, why or few)
-    return steps, values
+        found = None if series is None else drift(series)
+        drifts.append(found)
+        plain, unit = name.removesuffix("_c"), "_c" if name.endswith("_c") else ""
+        values[name] = known(found and found.trend.change, why or few)
+        values[f"{plain}_margin{unit}"] = known(found and found.trend.margin, why or few)
+    reason = power_reason or temperature_reason or few
+    steady = None
+    if any(each is not None and each.is_told for each in drifts):
+        steady = False
+    elif None not in drifts:
+        steady = True
+    values["steady"] = known(steady, reason)
+    return values
 
 
 def _series(
@@ -191,40 +200,3 @@ def _series(
     if quantity == "power_w":
         return Series(over_gpus, POWER_TOLERANCE, relative=True), ""
     return Series(over_gpus, TEMPERATURE_TOLERANCE_C, relative=False), ""
-
-
-def _steady_from(series: Series) -> set[int]:
-    """The places from which on to its end a series is steady."""
-    values, count = series.values, len(series.values)
-    slopes = _slopes(values)
-    found = set()
-    fewest = max(FEWEST_BLOCKS, math.ceil(_LEAST_SHARE * count))
-    for i in range(count - fewest + 1):
-        rest = values[i:]
-        level, half = metrics.median(rest), len(rest) // 2
-        allowed = series.tolerance * (abs(level) if series.relative else 1.0)
-        changes = (
-            metrics.median(rest[-half:]) - metrics.median(rest[:half]),
-            rest[0] - level,
-            metrics.median(rest[-FEWEST_BLOCKS:]) - level,
-        )
-        if any(abs(change) > allowed for change in changes):
-            continue
-        before = i * (count - 1) - i * (i - 1) // 2  # pairs whose first value is an earlier one
-        if abs(_median(slopes[before:]) * (len(rest) - 1)) <= allowed:
-            found.add(i)
-    return found
-
-
-def _slopes(values: Sequence[float]) -> Floats:
-    """Those of all pairs, in the order of the first value of each."""
-    first, second = np.triu_indices(len(values), 1)
-    of_places = np.array(values)
-    slopes: Floats = (of_places[second] - of_places[first]) / (second - first)
-    return slopes
-
-
-def _median(values: Floats) -> float:
-    """:func:`metrics.median`, without ordering all of them."""
-    middle = [(values.size - 1) // 2, values.size // 2]
-    return metrics.median(np.partition(values, middle)[middle].tolist())

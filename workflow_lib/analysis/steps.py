@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 
+from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.samples import read_files
-from workflow_lib.records import STEPS, Cell, RankRecord, RecordError, RunPaths, read_record
+from workflow_lib.records import (
+    STEPS,
+    Cell,
+    NodeClock,
+    RankRecord,
+    RecordError,
+    RunPaths,
+    read_record,
+)
 
-_OPTIONAL = ("loss", "memory_allocated_bytes", "memory_peak_bytes")
+_OPTIONAL = (
+    *("loss", "memory_allocated_bytes", "memory_peak_bytes"),
+    *(column.name for column in STEPS if column.later),
+)
 
 
 @dataclass(frozen=True)
@@ -32,23 +44,13 @@ class Steps:
     tokens: int
     #: of inference, "prefill" and "decode": when each of these steps did it, by the slowest rank
     phases: Mapping[str, tuple[Window, ...]]
+    #: node → how its clock was corrected, where it was; times are those of rank 0's clock
+    clocks: Mapping[str, NodeClock] = field(default_factory=dict)
 
     @property
     def first(self) -> int:
         """The number of the first step that counts."""
         return int(self.measured.select(pl.col("step").min()).item())
-
-    def counted_from(self, step: int) -> Steps:
-        """The same steps, of which those before ``step`` do not count."""
-        kept = self.measured.filter(pl.col("step") >= step)
-        count, before = kept["step"].n_unique(), self.measured["step"].n_unique()
-        return replace(
-            self,
-            measured=kept,
-            window=_window(kept),
-            tokens=self.tokens // before * count,
-            phases={phase: windows[before - count :] for phase, windows in self.phases.items()},
-        )
 
 
 def read_steps(paths: RunPaths, cell: Cell) -> Steps:
@@ -69,6 +71,12 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
         .rename({"file": "rank"})
         .with_columns(dp_rank=pl.col("rank").replace_strict(replicas, return_dtype=pl.Int64))
     )
+    clocks = read_clocks(paths, {rank.node for rank in ranks})
+    rows = _on_one_clock(rows, ranks, clocks)
+    ranks = [
+        replace(rank, started_unix_s=corrected(rank.started_unix_s, clocks.get(rank.node)))
+        for rank in ranks
+    ]
     measured = rows.filter(pl.col("phase") == "measured")
     _check_measured(paths, cell, measured)
     _check_tokens(paths, cell, measured)
@@ -80,7 +88,21 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     training = cell.training
     tokens = training.global_batch_size * cell.model.sequence_length * training.measured_steps
     phases = _phases(paths, measured) if generates else {}
-    return Steps(tuple(ranks), rows, measured, window, tokens, phases)
+    return Steps(tuple(ranks), rows, measured, window, tokens, phases, clocks)
+
+
+def _on_one_clock(
+    rows: pl.DataFrame, ranks: Sequence[RankRecord], clocks: Mapping[str, NodeClock]
+) -> pl.DataFrame:
+    """The rows with all times as rank 0's clock had them."""
+    times = [name for name in rows.columns if name.endswith("_unix_s")]
+    for node, clock in clocks.items():
+        of_node = pl.col("rank").is_in([rank.rank for rank in ranks if rank.node == node])
+        for name in times:
+            time = pl.col(name)
+            one = pl.when(of_node).then(corrected(time, clock)).otherwise(time)
+            rows = rows.with_columns(one.alias(name))
+    return rows
 
 
 def _window(measured: pl.DataFrame) -> Window:

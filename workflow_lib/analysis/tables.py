@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from workflow_lib.records import Column, RecordError, whole_file
+from workflow_lib.records import Column, RecordError, bounds, shown, whole_file
 
 _TYPES: Mapping[type, Any] = {
     float: pl.Float64,
@@ -29,7 +30,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
     Raises RecordError where a row has a key that is no column, or a value of another type.
     """
     if unknown := set().union(*rows) - {column.name for column in columns}:
-        raise RecordError(f"a row has {min(unknown)!r}, which is no column of its table")
+        raise RecordError(f"a row has {shown(min(unknown))}, which is no column of its table")
     return pl.DataFrame([_series([row.get(each.name) for row in rows], each) for each in columns])
 
 
@@ -38,7 +39,7 @@ def _series(values: Sequence[Any], column: Column) -> pl.Series:
     fit = {type(None), column.type, int if column.type is float else column.type}
     if not fit.issuperset(map(type, values)):
         value = next(each for each in values if type(each) not in fit)
-        raise RecordError(f"{column.name} is {value!r}, expected {column.type.__name__}")
+        raise RecordError(f"{column.name} is {shown(value)}, expected {column.type.__name__}")
     return pl.Series(column.name, values, dtype=_TYPES[column.type])
 
 
@@ -53,14 +54,24 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
 
     Raises FileNotFoundError, or RecordError where it is not parquet, or holds other columns.
     """
+    remedy = "remove it, and the same command makes it anew"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
     try:
-        frame = pl.read_parquet(path, glob=False)  # its name is no pattern
-    except pl.exceptions.PolarsError as error:
-        raise RecordError(f"{path}: not readable as parquet: {error}") from None
+        lazy = pl.scan_parquet(path, glob=False)  # its name is no pattern
+        rows = lazy.select(pl.len()).collect().item()
+        if rows > bounds.TABLE_ROWS_FREE + path.stat().st_size * bounds.TABLE_ROWS.most:
+            raise RecordError(f"{path}: {rows} rows, more than a file of its size holds; {remedy}")
+        frame = lazy.collect()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        why = str(error).splitlines()[0]
+        raise RecordError(f"{path}: not readable as parquet: {why}; {remedy}") from None
     expected = schema(columns)
     if dict(frame.schema) == expected:
+        try:
+            check_reasons(frame)
+        except RecordError as error:
+            raise RecordError(f"{path}: {error}; {remedy}") from None
         return frame
     for name in (*expected, *frame.columns):
         found = frame.schema.get(name)
@@ -70,3 +81,18 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
                 "it was written by another version: make it anew"
             )
     return frame.select(expected)
+
+
+def check_reasons(frame: pl.DataFrame) -> None:
+    """Raises RecordError where ``missing_reasons``, which others take apart, is no such thing."""
+    if "missing_reasons" not in frame.columns:
+        return
+    for text in frame["missing_reasons"].unique().drop_nulls():
+        try:
+            reasons = json.loads(text)
+        except (ValueError, RecursionError):
+            reasons = None
+        if not isinstance(reasons, dict) or not all(
+            isinstance(why, str) for why in reasons.values()
+        ):
+            raise RecordError(f"missing_reasons is {shown(text)}, expected reasons by their column")

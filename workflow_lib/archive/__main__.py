@@ -11,7 +11,8 @@ from pathlib import Path
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
 from workflow_lib.archive.rebuild import described, rebuild
-from workflow_lib.records import RecordError
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
 
 _CHECKOUT = Path(__file__).parents[2]
@@ -33,6 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     packing.add_argument(
         "--published", type=date.fromisoformat, help="YYYY-MM-DD; the last run's day unless given"
     )
+    packing.add_argument(
+        "--cut-off",
+        action="store_true",
+        help="pack runs as they lie that nothing says the end of, as of a machine that is gone",
+    )
     rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it anew")
     rebuilding.add_argument("archive", type=Path, help="what pack wrote")
     rebuilding.add_argument("--into", type=Path, help="rebuilt/<archive's name> unless given")
@@ -43,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _pack(chosen) if chosen.command == "pack" else _rebuild(chosen)
     except (ArchiveError, ConfigError, RecordError, OSError) as error:
-        print(f"{chosen.command}: {error}", file=sys.stderr)
+        print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
 
 
@@ -57,6 +63,7 @@ def _pack(chosen: argparse.Namespace) -> int:
         _CHECKOUT,
         chosen.licence,
         chosen.published,
+        chosen.cut_off,
     )
     size = archive.stat().st_size
     print(

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from workflow_lib.records import whole_file
+from workflow_lib.records import bounds, whole_file
 from workflow_lib.safety import printable
 
 DECLARATION_NAME = "bagit.txt"
@@ -40,7 +40,7 @@ class ArchiveError(ValueError):
 
     def __init__(self, message: str) -> None:
         """It may quote names of files, which can hold anything."""
-        super().__init__(printable(message))
+        super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
 def write_bag(

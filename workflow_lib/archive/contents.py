@@ -46,12 +46,16 @@ def runs_of(sweep: Sweep, results_directory: Path) -> list[tuple[str, int, RunPa
 
 
 def files_of(
-    sweep: Sweep, configuration: Path, results_directory: Path, checkout: Path
+    sweep: Sweep,
+    configuration: Path,
+    results_directory: Path,
+    checkout: Path,
+    cut_off: bool = False,
 ) -> dict[str, Path]:
     """Every file of a sweep's archive, by its name in the payload.
 
-    Raises ArchiveError where a run is under way, where something is neither a file nor a directory,
-    and where a name cannot be written as text.
+    Raises ArchiveError where a run is under way unless ``cut_off`` says that none can be, where
+    something is neither a file nor a directory, and where a name cannot be written as text.
     """
     files: dict[str, Path] = {}
     for pattern in _OF_CHECKOUT:
@@ -61,7 +65,8 @@ def files_of(
         files[f"{CONFIGURATION}/{path.relative_to(configuration).as_posix()}"] = path
     directories = [results.sweep_paths(results_directory, sweep.name).directory]
     for cell, run, paths in runs_of(sweep, results_directory):
-        _refuse_under_way(cell, run, paths)
+        if not cut_off:
+            _refuse_under_way(cell, run, paths)
         directories.append(paths.directory)
     for planned in sweep.cells:
         if tokens := results.tokens(results_directory, planned.cell.data):
@@ -93,7 +98,7 @@ def _refuse_under_way(cell: str, run: int, paths: RunPaths) -> None:
     if not ended and (paths.job.is_file() or paths.submission.is_file()):
         raise ArchiveError(
             f"{paths.directory}: run {run} of {cell} was submitted, and nothing says how it ended; "
-            "run the workflow to its end first"
+            "run the workflow to its end first, or say --cut-off where its machine is gone"
         )
 
 

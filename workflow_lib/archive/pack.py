@@ -38,16 +38,18 @@ def pack(
     checkout: Path,
     licence: str | None = None,
     published: date | None = None,
+    cut_off: bool = False,
 ) -> Packed:
     """Write a sweep's archive; the same files, versions and arguments give the same bytes.
 
     ``licence`` is an SPDX identifier or an address, for the data; ``published`` is the day of the
-    last run unless given. Raises ConfigError, RecordError, OSError, and ArchiveError where a run is
-    under way or the plan is not what the configuration says.
+    last run unless given; ``cut_off`` takes runs as they lie that nothing says the end of. Raises
+    ConfigError, RecordError, OSError, and ArchiveError where a run is under way or the plan is not
+    what the configuration says.
     """
     sweep = lookup("sweep", sweep_name, expand_study(load_study(configuration)))
     _refuse_old_plan(sweep, configuration, results_directory)
-    files = files_of(sweep, configuration, results_directory, checkout)
+    files = files_of(sweep, configuration, results_directory, checkout, cut_off)
     sizes = {name: path.stat().st_size for name, path in files.items()}
     runs = _runs(sweep, results_directory)
     if published is None:

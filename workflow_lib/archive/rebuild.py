@@ -13,7 +13,7 @@ from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product
 from workflow_lib.archive.products import make_products
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
-from workflow_lib.records import read_json
+from workflow_lib.safety import printable
 from workflow_lib.study import load_study, lookup
 
 _PLAN = re.compile(rf"{RESULTS}/sweeps/([^/]+)/plan\.parquet")
@@ -54,6 +54,7 @@ def rebuild(archive: Path, into: Path, checkout: Path, maximum_bytes: float) -> 
             f"{archive}: it holds {len(sweeps)} plans, expected one, and {versions.NAME}; unpacked "
             f"to {into}"
         )
+    then_with = versions.read_versions(into / versions.NAME)
     study = load_study(into / CONFIGURATION)
     sweep = lookup("sweep", sweeps[0], expand_study(study))
     make_products(sweep, into / RESULTS)
@@ -71,9 +72,7 @@ def rebuild(archive: Path, into: Path, checkout: Path, maximum_bytes: float) -> 
         different=tuple(name for name in both if then[name] != made[name]),
         missing=tuple(sorted(then.keys() - made.keys())),
         new=tuple(sorted(made.keys() - then.keys())),
-        versions=tuple(
-            versions.differences(read_json(into / versions.NAME), versions.versions(checkout))
-        ),
+        versions=tuple(versions.differences(then_with, versions.versions(checkout))),
     )
 
 
@@ -99,4 +98,5 @@ def described(rebuilt: Rebuilt, into: Path) -> str:
     if not rebuilt.whole:
         because = rebuilt.versions or ("nothing: code, packages and machine are as they were",)
         lines += ["What may be why:", *(f"  {line}" for line in because)]
-    return "\n".join(lines)
+    # An archive tells names and versions, which can hold anything.
+    return printable("\n".join(lines))

@@ -8,11 +8,13 @@ import os
 import re
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from workflow_lib.archive.bag import (
     CHUNK_BYTES,
@@ -25,19 +27,19 @@ from workflow_lib.archive.bag import (
     TAG_MANIFEST_NAME,
     ArchiveError,
 )
+from workflow_lib.records import bounds, open_file, shown
 from workflow_lib.records.formats import ARCHIVE_FORMAT, newer
 
-#: bytes of a file about the payload: a manifest of a million files has an eighth of a gigabyte
-_LONGEST_TAG_FILE = 1 << 28
-_MOST_FILES = 1_000_000
 #: problems that one message lists
 _LISTED = 10
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 #: flags of an entry that change nothing of its meaning: deflate's level, where its size is written,
 #: and that its name is UTF-8 (section 4.4.4 of ZIP's specification)
 _HARMLESS_FLAGS = 0x0002 | 0x0004 | 0x0008 | 0x0800
+#: of the end of a list in the format for large archives, and of what says where that is
+_ZIP64_BYTES = 56 + 20
 #: what zipfile raises for files that are damaged, the last one for a version of ZIP to come
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error)
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_byt
         raise ArchiveError(f"{into} exists; choose a directory that does not, with --into")
     temporary = into.with_name(f".{into.name}.{os.getpid()}.tmp")
     try:
-        with zipfile.ZipFile(archive) as source:
+        with open_file(archive) as stream, _listed(archive, stream) as source:
             opened = _Opened(archive, source, _files(archive, source, maximum_bytes))
             information = opened.information()
             _refuse_newer(archive, information.get(FORMAT_LABEL, "1"))
@@ -85,8 +87,27 @@ def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_byt
     return Bag({name.removeprefix(PAYLOAD): expected[name] for name in expected}, information)
 
 
+def _listed(archive: Path, stream: BinaryIO) -> zipfile.ZipFile:
+    """The archive with the list of its files, which is bounded before it is read.
+
+    Raises ArchiveError, and what zipfile does.
+    """
+    # Where zipfile itself finds the list: its size, where what says so lies, and in which format.
+    told = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
+    if told is None:
+        raise zipfile.BadZipFile("File is not a zip file")
+    size, location = told[5], told[9]
+    if size <= bounds.ARCHIVE_DIRECTORY_BYTES.most:
+        stream.seek(max(0, location - size - (_ZIP64_BYTES if told[0] == b"PK\x06\x06" else 0)))
+        files = stream.read(size).count(b"PK\x01\x02")
+    if size > bounds.ARCHIVE_DIRECTORY_BYTES.most or files > bounds.ARCHIVE_FILES.most:
+        raise ArchiveError(f"{archive}: its list of files is too long; none of ours has such a one")
+    return zipfile.ZipFile(stream)
+
+
 def _refuse_newer(archive: Path, found: str) -> None:
-    number = int(found) if found.isdecimal() else found
+    # Python reads no number of more than 4300 digits.
+    number = int(found) if found.isdecimal() and len(found) < 10 else shown(found)
     if problem := newer(number, ARCHIVE_FORMAT):
         raise ArchiveError(f"{archive}: {problem}")
 
@@ -100,19 +121,25 @@ def _files(
     """
     entries = source.infolist()
     total = sum(entry.file_size for entry in entries)
-    if len(entries) > _MOST_FILES or total > maximum_bytes:
+    if total > maximum_bytes:
         raise ArchiveError(
-            f"{archive}: {len(entries)} files of {total / 1e9:.1f} GB, more than {_MOST_FILES} or "
+            f"{archive}: {len(entries)} files of {total / 1e9:.1f} GB, more than "
             f"{maximum_bytes / 1e9:g} GB; where such a size is right, allow it with --maximum-gb"
+        )
+    packed = archive.stat().st_size
+    if total > bounds.ARCHIVE_RATIO_FREE_BYTES + packed * bounds.ARCHIVE_RATIO.most:
+        raise ArchiveError(
+            f"{archive}: {packed / 1e6:.1f} MB that unpack to {total / 1e6:.1f} MB, over "
+            f"{bounds.ARCHIVE_RATIO.most} times as much; no measurements do"
         )
     files: dict[str, zipfile.ZipInfo] = {}
     problems = []
     for entry in entries:
         inside = entry.filename.partition("/")[2]
         if problem := _why_refused(entry):
-            problems.append(f"{entry.filename!r} {problem}")
+            problems.append(f"{shown(entry.filename)} {problem}")
         elif inside in files:
-            problems.append(f"{entry.filename!r} is there twice")
+            problems.append(f"{shown(entry.filename)} is there twice")
         elif not entry.is_dir():
             files[inside] = entry
     directories = {entry.filename.partition("/")[0] for entry in entries}
@@ -130,6 +157,8 @@ def _why_refused(entry: zipfile.ZipInfo) -> str:
         return "is no name of a file"
     if any(part in ("", ".", "..") for part in parts):
         return "leads out of the archive"
+    if len(parts) > bounds.ARCHIVE_DEPTH.most:
+        return f"lies over {bounds.ARCHIVE_DEPTH.most} directories deep"
     if kind not in (0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG):
         return "is a link or a device"
     if not entry.is_dir() and len(parts) < 2:
@@ -187,7 +216,7 @@ class _Opened:
             raise ArchiveError(
                 f"{self.archive}: there is no {name}; expected a bag, as `make archive` writes it"
             )
-        if entry.file_size > _LONGEST_TAG_FILE:
+        if entry.file_size > bounds.ARCHIVE_TAG_BYTES.most:
             raise ArchiveError(f"{self.archive}: {name} has {entry.file_size} bytes")
         try:
             return self.source.read(entry).decode("utf-8")
@@ -232,7 +261,8 @@ def _unlike(there: set[str], expected: Mapping[str, str]) -> list[str]:
 
 
 def _refuse(archive: Path, problems: Iterable[str]) -> None:
-    found = list(problems)
+    # A name may be of any length.
+    found = [each[: 2 * bounds.VALUE_LETTERS.most] for each in problems]
     if found:
         more = f"; and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         raise ArchiveError(f"{archive}: {'; '.join(found[:_LISTED])}{more}")

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import workflow_lib
+from workflow_lib.records import RecordError, bounds, read_json, shown
 
 NAME = "versions.json"
+#: letters of a name or a version that somebody else's file tells
+_LONGEST = bounds.VALUE_LETTERS.most
 #: those of envs/analysis.txt that calculate, draw or write
 _PACKAGES = (
     "contourpy",
@@ -46,10 +49,22 @@ def versions(checkout: Path) -> dict[str, str | None]:
     return found
 
 
+def read_versions(path: Path) -> dict[str, str | None]:
+    """What ``versions`` was in an archive. Raises OSError, and RecordError where it is no such."""
+    plain = read_json(path)
+    if not isinstance(plain, dict):
+        raise RecordError(f"{path}: {shown(plain)}, expected the version of each package")
+    for name, version in plain.items():
+        if not isinstance(version, str | None):
+            raise RecordError(f"{path}: {shown(name)} is {shown(version)}, expected a version")
+    return plain
+
+
 def differences(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> list[str]:
     """What is another version, a line each."""
     return [
-        f"{name} is {here.get(name) or 'not here'}, and was {there.get(name) or 'not there'}"
+        f"{name[:_LONGEST]} is {here.get(name) or 'not here'}, and was "
+        f"{(there.get(name) or 'not there')[:_LONGEST]}"
         for name in sorted({*there, *here})
         if here.get(name) != there.get(name)
     ]

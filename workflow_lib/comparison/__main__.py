@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.comparison.compare import compare
-from workflow_lib.records import RecordError
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair)
     except (RecordError, OSError) as error:
-        print(f"comparison: {error}", file=sys.stderr)
+        print(printable(f"comparison: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     print(page)
     return 0

@@ -2,67 +2,102 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
+from workflow_lib.comparison.contrasts import Contrast
+from workflow_lib.comparison.design import Design
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio, is_temperature
-from workflow_lib.comparison.shift import Shift
 from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import MINUS, significant
 
 
 class Wide(NamedTuple):
-    """An interval with what the sensors of both sides may be off by."""
+    """An interval with what dates and nodes may do, and what both sides' sensors may be off by."""
 
     low: float
     high: float
-    #: null where nothing was added to the runs' interval
+    #: what was added for dates and nodes
+    date: float = 0.0
+    #: null where nothing was added for sensors
     error_a: float | None = None
     error_b: float | None = None
 
 
-def told(measure: Measure, name: str, more: bool, found: Shift, wide: Wide) -> str:
+def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design) -> str:
     """That A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
     words = contrast(measure)
     phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
     about = f"interval {interval(measure, wide.low, wide.high)}"
-    if wide.error_a is not None:
-        about += (
-            f" with sensors off by {_errors(measure, wide)}, "
-            f"{interval(measure, found.low, found.high)} by the runs alone"
-        )
-    return f"{name} {phrase} ({about}; {covered(found.coverage)})"
+    if added := _added(measure, wide):
+        by_runs = interval(measure, found.low, found.high)
+        about += f" with {added}, {by_runs} by the runs alone"
+    return f"{name} {phrase} ({about}; {_coverage(found)}; {assumption(lie)})"
 
 
-def not_told(measure: Measure, found: Shift, wide: Wide) -> str:
-    """That there may be no difference: by the runs, or by the runs and their sensors together."""
+def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
+    """That there may be no difference: by the runs, or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
-    if wide.error_a is not None and not found.low <= neutral <= found.high:
-        return (
-            f"not told apart: {interval(measure, found.low, found.high)} by the runs, but sensors "
-            f"off by {_errors(measure, wide)} leave {shown} ({covered(found.coverage)})"
-        )
-    return f"not told apart: {shown} ({covered(found.coverage)})"
+    end = f"({_coverage(found)}; {assumption(lie)})"
+    if not found.low <= neutral <= found.high:
+        by_runs = interval(measure, found.low, found.high)
+        added = _added(measure, wide)
+        return f"not told apart: {by_runs} by the runs, but {added} leave {shown} {end}"
+    return f"not told apart: {shown} {end}"
 
 
-def no_verdict(measure: Measure, found: Shift, runs_a: int, runs_b: int) -> str:
+def assumption(lie: Design) -> str:
+    """What a word takes for granted."""
+    if lie.in_blocks:
+        return "assumes normal noise, and dates and drifts that act on both runs of a block alike"
+    return f"assumes normal noise and, because {lie.apart_because}, no drift but a steady one"
+
+
+def _added(measure: Measure, wide: Wide) -> str:
+    """What was added to the runs' interval: "dates and nodes ±1.4 %, sensors ±6 %"; or ""."""
+    parts = []
+    if wide.date:
+        factor, unit = (100.0, "%") if is_ratio(measure) else (1.0, difference_unit(measure))
+        parts.append(f"dates and nodes off by ±{factor * wide.date:g} {unit}")
+    if wide.error_a is not None:
+        parts.append(f"sensors off by {_errors(measure, wide)}")
+    return " and ".join(parts)
+
+
+def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> str:
     """That there are too few runs for a word, and the range that there is."""
     if runs_a == runs_b == 1:
         return f"no verdict: one run each, {signed(measure, found.estimate)}"
     return (
         f"no verdict: {runs_a} against {runs_b} runs give a range alone, "
-        f"{interval(measure, found.low, found.high)} ({covered(found.coverage)})"
+        f"{interval(measure, found.low, found.high)}"
     )
 
 
-def unknown_error(measure: Measure, found: Shift) -> str:
+def unknown_error(measure: Measure, found: Contrast) -> str:
     """That it is not known how wrong the sensors may be."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({covered(found.coverage)}), but how far the sensors may be off is unknown"
+        f"({_coverage(found)}), but how far the sensors may be off is unknown"
     )
+
+
+def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
+    """That it is not known what dates and nodes do to the measure."""
+    return (
+        f"no verdict: {interval(measure, found.low, found.high)} by the runs "
+        f"({_coverage(found)}), but {lie.apart_because}, and what a date or a node does to it is "
+        "unknown"
+    )
+
+
+def power_limits(name_a: str, limits_a: str, name_b: str, limits_b: str) -> str:
+    """The GPUs' power limits where they differ: "power limits: 700 W in A, 400 W in B"; else ""."""
+    if limits_a == limits_b:
+        return ""
+    a, b = (limits or "unknown" for limits in (limits_a, limits_b))
+    return f"power limits: {a} in {name_a}, {b} in {name_b}"
 
 
 def fate(a: Row, b: Row, name_a: str, name_b: str) -> str:
@@ -109,9 +144,8 @@ def _sign(measure: Measure, value: float) -> str:
     return f"{MINUS if value < (1.0 if is_ratio(measure) else 0.0) else '+'}{size}"
 
 
-def covered(coverage: float) -> str:
-    """A coverage, never rounded up."""
-    return f"coverage {math.floor(1000 * coverage + 1e-9) / 10:g} %"
+def _coverage(found: Contrast) -> str:
+    return f"coverage {100 * (found.coverage or 0):g} %"
 
 
 def _errors(measure: Measure, wide: Wide) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,8 @@ class Side:
     runs: tuple[Row, ...]
     #: the UUIDs of the GPUs of each run (cell, number); none of a run of which one is not known
     gpus: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    #: the enforced power limits of the GPUs of each run (cell, number), as far as known
+    limits_w: Mapping[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
     #: as report.environments; null where there are no raw files beside the tables
     environment: dict[str, Any] | None = None
 
@@ -45,6 +48,20 @@ class Side:
             for run in completed_runs(self.runs_of(cell))
         }
         return sets.pop() if len(sets) == 1 else frozenset()
+
+    def limits_of(self, cell: Row) -> str:
+        """The power limits of the GPUs of a cell's completed runs: "400 W (1), 700 W (31)", by how
+        many have each; "" where none is known."""
+        counts: Counter[float] = Counter()
+        for run in completed_runs(self.runs_of(cell)):
+            counts |= Counter(self.limits_w.get((run["cell"], run["run"]), ()))
+        if len(counts) == 1:
+            return f"{next(iter(counts)):g} W"
+        return ", ".join(f"{limit:g} W ({counts[limit]})" for limit in sorted(counts))
+
+    def gpus_of_runs(self, runs: Sequence[Row]) -> list[frozenset[str]]:
+        """The UUIDs of each run's GPUs; none of a run of which one is not known."""
+        return [self.gpus.get((run["cell"], run["run"]), frozenset()) for run in runs]
 
     @cached_property
     def _by_cell(self) -> dict[str, list[Row]]:
@@ -78,15 +95,30 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
             )
         cells = read_table(paths.table("cells"), CELLS).to_dicts()
         runs = read_table(paths.table("runs"), RUNS).to_dicts()
-        tables.append((cells, runs, _gpus(paths.table("gpus"))))
-    chosen = list(names) if names else _names(a, b, [cells for cells, _, _ in tables])
+        tables.append((cells, runs, _gpus(paths.table("gpus")), _limits(paths.table("gpus"))))
+    chosen = list(names) if names else _names(a, b, [cells for cells, *_ in tables])
     if len(set(chosen)) != 2 or "" in chosen:
         raise RecordError(f"the names {chosen} do not tell two sides apart: give two")
     sides = [
-        Side(name, each.resolve().name, tuple(cells), tuple(runs), gpus, _environment(each, runs))
-        for name, each, (cells, runs, gpus) in zip(chosen, (a, b), tables, strict=True)
+        Side(
+            name,
+            each.resolve().name,
+            tuple(cells),
+            tuple(runs),
+            gpus,
+            limits,
+            _environment(each, runs),
+        )
+        for name, each, (cells, runs, gpus, limits) in zip(chosen, (a, b), tables, strict=True)
     ]
     return sides[0], sides[1]
+
+
+def _limits(path: Path) -> dict[tuple[str, int], tuple[float, ...]]:
+    """The enforced power limits of each run's GPUs, of those that have one of their own."""
+    known = read_table(path, GPUS).drop_nulls("power_limit_w")
+    by_run = known.group_by("cell", "run").agg("power_limit_w")
+    return {(cell, run): tuple(sorted(limits)) for cell, run, limits in by_run.iter_rows()}
 
 
 def _gpus(path: Path) -> dict[tuple[str, int], frozenset[str]]:

@@ -1,7 +1,8 @@
 """What each pair of cells shows: the rows of COMPARISON.
 
-A word is given where the interval excludes "no difference", its coverage is 90 % or more (see
-:mod:`~workflow_lib.comparison.shift`), and what the sensors may be off by does not make up for it.
+A word is given where the interval excludes "no difference" (:mod:`workflow_lib.intervals`), and
+neither dates and nodes (:mod:`~workflow_lib.comparison.design`) nor what the sensors may be off by
+make up for it. Each says what it assumes.
 
 Energies and powers of a GPU have a gain error that repeats do not show, as the sensor is the same
 in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's sensors
@@ -18,7 +19,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.comparison import sentences
+from workflow_lib.comparison import contrasts, sentences
+from workflow_lib.comparison.contrasts import Contrast
+from workflow_lib.comparison.design import Design, allowance, design
 from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
@@ -30,8 +33,8 @@ from workflow_lib.comparison.measures import (
     values,
 )
 from workflow_lib.comparison.sentences import Wide
-from workflow_lib.comparison.shift import COVERAGE_FOR_A_WORD, Shift, ratio, shift
 from workflow_lib.comparison.sides import Side
+from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed
 
@@ -52,14 +55,24 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
             found.append(_row(pair, a, b, verdict, words))
         else:
             measures = [pair.measure] if pair.measure else COMPARED
+            limits = sentences.power_limits(
+                a.name, a.limits_of(pair.a), b.name, b.limits_of(pair.b)
+            )
             gpus = a.gpus_of(pair.a)
             same_gpus = pair.match == SAME_LAYOUT and bool(gpus) and gpus == b.gpus_of(pair.b)
             found += [
-                _row(pair, a, b, **_compared(each, pair.a, pair.b, a, b, same_gpus))
+                _row(pair, a, b, **_named(_compared(each, pair.a, pair.b, a, b, same_gpus), limits))
                 for each in measures
                 if each.applies(pair.a["workload"])
             ]
     return found
+
+
+def _named(compared: dict[str, Any], limits: str) -> dict[str, Any]:
+    """A comparison, with the power limits named beside it where they differ."""
+    if not limits:
+        return compared
+    return {**compared, "power_limits": limits, "in_words": f"{compared['in_words']}; {limits}"}
 
 
 def _alone(pair: Pair, a: Side, b: Side) -> tuple[str, str]:
@@ -119,30 +132,52 @@ def _compared(
     missing = _missing(measure, (a.name, of_a, why_a), (b.name, of_b, why_b))
     if missing:
         return {**known, "verdict": "missing", "in_words": f"no value: {missing}"}
-    found = ratio(of_a, of_b) if is_ratio(measure) else shift(of_a, of_b)
+    as_ratio = is_ratio(measure)
+    lie = design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
+    known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
+    found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
     known |= found._asdict()
-    wide, known["reasons"] = _widened(measure, found, runs_a, runs_b, same_gpus)
+    known |= contrasts.effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
+    wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, same_gpus)
+    known["reasons"] |= _untold(known)
     if wide is not None:
+        known["date_allowance"] = wide.date
         known |= {"wide_low": wide.low, "wide_high": wide.high}
         known |= {"systematic_a": wide.error_a, "systematic_b": wide.error_b}
     if cell_a["cell"] == cell_b["cell"] and runs_a == runs_b:
         return {**known, "verdict": "same_runs", "in_words": "both sides show the same runs"}
-    verdict, words = _verdict(measure, found, wide, a.name, (len(runs_a), len(runs_b)))
+    verdict, words = _verdict(measure, found, wide, lie, a.name, (len(runs_a), len(runs_b)))
     return {**known, "verdict": verdict, "in_words": words}
 
 
+def _untold(known: Mapping[str, Any]) -> dict[str, str]:
+    """Why there is no interval, or no effect of order or date, of two sides that have values."""
+    few = f"a side has fewer than {FEWEST_RUNS} runs"
+    if known["coverage"] is None:
+        names = ("coverage", "drift_per_run", "drift_per_run_low", "drift_per_run_high")
+        return dict.fromkeys((*names, "date_effect"), few)
+    return {"date_effect": "there are no two dates on which both sides ran"}
+
+
 def _verdict(
-    measure: Measure, found: Shift, wide: Wide | None, name: str, counts: tuple[int, int]
+    measure: Measure,
+    found: Contrast,
+    wide: Wide | None,
+    lie: Design,
+    name: str,
+    counts: tuple[int, int],
 ) -> tuple[str, str]:
-    if found.coverage < COVERAGE_FOR_A_WORD:
+    if found.coverage is None:
         return "no_verdict", sentences.no_verdict(measure, found, *counts)
     if wide is None:
+        if allowance(measure, lie) is None:
+            return "no_verdict", sentences.unknown_dates(measure, found, lie)
         return "no_verdict", sentences.unknown_error(measure, found)
     neutral = 1.0 if is_ratio(measure) else 0.0
     if wide.low <= neutral <= wide.high:
-        return "not_told_apart", sentences.not_told(measure, found, wide)
+        return "not_told_apart", sentences.not_told(measure, found, wide, lie)
     more = wide.low > neutral
-    return "a_more" if more else "b_more", sentences.told(measure, name, more, found, wide)
+    return "a_more" if more else "b_more", sentences.told(measure, name, more, found, wide, lie)
 
 
 def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
@@ -150,6 +185,13 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
     simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
     if measure.sensor and simulated[0] | simulated[1] == {True, False}:
         return "simulated readings say nothing beside real ones"
+    if measure.name == "power_peak_w":
+        peaks = {run["power_peak_sensor"] for run in (*runs_a, *runs_b)}
+        if peaks == {None}:
+            return "of which sensors' values the peaks are was not recorded"
+        if len(peaks) > 1:
+            names = " and of ".join(sorted(str(each or "an unknown sensor") for each in peaks))
+            return f"peaks are of {names}, whose highest values differ for that alone"
     if is_temperature(measure):
         makers = [{run["sensors"] for run in runs} for runs in (runs_a, runs_b)]
         if makers[0] != makers[1]:
@@ -171,31 +213,42 @@ def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
 
 def _widened(
     measure: Measure,
-    found: Shift,
+    found: Contrast,
+    lie: Design,
     runs_a: Sequence[Row],
     runs_b: Sequence[Row],
     same_gpus: bool,
-) -> tuple[Wide | None, Mapping[str, str]]:
-    """The interval with the sensors' errors, null where these are unknown; why numbers are null."""
-    plain = Wide(found.low, found.high)
+) -> tuple[Wide | None, dict[str, str]]:
+    """The interval with what dates, nodes and sensors may do, null where one of these is unknown;
+    why numbers are null."""
+    date = allowance(measure, lie)
+    if date is None:
+        why = f"what a date or a node does to it is unknown, and {lie.apart_because}"
+        names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
+        return None, dict.fromkeys(names, why)
+    if is_ratio(measure):
+        low, high = found.low / (1 + date), found.high * (1 + date)
+    else:
+        low, high = found.low - date, found.high + date
+    plain = Wide(low, high, date)
     if all(run["simulated"] for run in (*runs_a, *runs_b)):
         return plain, _no_error("simulated readings have no sensor that could be wrong")
     if is_temperature(measure):
         error = READING_ERROR_C
-        return Wide(found.low - 2 * error, found.high + 2 * error, error, error), {}
+        return Wide(low - 2 * error, high + 2 * error, date, error, error), {}
     if not measure.gain:
         return plain, _no_error("no sensor of power is in it")
     shares = [[run["energy_systematic_share"] for run in runs] for runs in (runs_a, runs_b)]
     if None in shares[0] + shares[1]:
         why = "the systematic error of these sensors is unknown"
-        return None, dict.fromkeys(("systematic_a", "systematic_b", "wide_low", "wide_high"), why)
+        names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
+        return None, dict.fromkeys(names, why)
     if same_gpus:
         return plain, _no_error("one layout ran on the same GPUs: the gain of each cancels")
     s, t = max(shares[0]), max(shares[1])
     # What lowers an efficiency raises an energy.
     over, under = (s, t) if measure.gain > 0 else (t, s)
-    low, high = found.low * (1 - under) / (1 + over), found.high * (1 + under) / (1 - over)
-    return Wide(low, high, s, t), {}
+    return Wide(low * (1 - under) / (1 + over), high * (1 + under) / (1 - over), date, s, t), {}
 
 
 def _no_error(why: str) -> dict[str, str]:

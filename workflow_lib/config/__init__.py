@@ -11,8 +11,8 @@ from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.config.sweeps import (
     OPTION_DEFAULTS,
-    Block,
     Exclusion,
+    MatrixEntry,
     SweepSpec,
     TrainingAxes,
     values,
@@ -20,12 +20,12 @@ from workflow_lib.config.sweeps import (
 
 __all__ = [
     "OPTION_DEFAULTS",
-    "Block",
     "Container",
     "CoolDown",
     "DataSpec",
     "Exclusion",
     "Invocation",
+    "MatrixEntry",
     "ModelSpec",
     "Network",
     "Platform",

@@ -19,14 +19,14 @@ class DataSpec(Strict):
     tokenizer: Text | None = None
     """bytes, or the path of a Hugging Face tokenizer.json."""
     sources: tuple[Text, ...] = Field(default=(), strict=False)
-    """Text files in UTF-8, globs, or python-standard-library: the sources that Python carries."""
+    """Text files in UTF-8, globs, or python-standard-library: the modules that Python carries."""
     maximum_tokens: PositiveInt | None = None
     """Stop after this many tokens."""
 
     @model_validator(mode="after")
     def _agrees(self) -> DataSpec:
         if self.kind == "text" and not (self.tokenizer and self.sources):
-            raise ValueError("data of kind text need a tokenizer and at least one source")
+            raise ValueError("data of kind text need a tokenizer and at least one file in sources")
         if self.kind == "synthetic" and (self.tokenizer or self.sources or self.maximum_tokens):
             raise ValueError("data of kind synthetic take no tokenizer, sources or maximum_tokens")
         return self

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from workflow_lib import safety
+from workflow_lib.records import bounds
 
 
 def _without_password(text: str) -> str:
@@ -26,8 +27,11 @@ Text = Annotated[
     Field(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"),
     AfterValidator(_without_password),
 ]
-PositiveInt = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+#: sizes and counts whose products are still numbers: see records.bounds
+PositiveInt = Annotated[int, Field(gt=0, le=bounds.DIMENSION.most)]
+Ranks = Annotated[int, Field(gt=0, le=bounds.RANKS.most)]
+GpusOfNode = Annotated[int, Field(gt=0, le=bounds.GPUS_OF_NODE.most)]
+PositiveFloat = Annotated[float, Field(gt=0, le=bounds.QUANTITY.most)]
 
 
 class Strict(BaseModel):

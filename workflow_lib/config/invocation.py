@@ -32,3 +32,5 @@ class Invocation(Strict):
     """Names of sweeps; those that are for the chosen platform are run."""
     platform: str | None = None
     """Name of the platform; a profile gives it."""
+    order_seed: int = 0
+    """Of the random order in which runs are submitted, block by block."""

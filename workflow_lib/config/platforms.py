@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from workflow_lib import records, safety
+from workflow_lib import gpu_models, records, safety
 from workflow_lib.config import sbatch
-from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+from workflow_lib.config.fields import GpusOfNode, PositiveFloat, PositiveInt, Ranks, Strict, Text
 from workflow_lib.config.sbatch import (
     HostExpression,
     OptionName,
@@ -17,6 +17,10 @@ from workflow_lib.config.sbatch import (
     SchedulerConstraint,
     SchedulerWord,
 )
+from workflow_lib.records import bounds
+
+#: a peak that is given besides may differ by rounding from the one that is known
+_PEAKS_AGREE = 0.005
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -37,9 +41,9 @@ class Network(Strict):
 
     kind: Literal["infiniband", "ethernet", "none"]
     """The fabric between nodes."""
-    adapters_per_node: Annotated[int, Field(ge=0)]
+    adapters_per_node: Annotated[int, Field(ge=0, le=bounds.GPUS_OF_NODE.most)]
     """Network adapters in a node."""
-    gbit_per_s_per_adapter: Annotated[float, Field(ge=0)]
+    gbit_per_s_per_adapter: Annotated[float, Field(ge=0, le=1e6)]
     """Rate of one adapter, Gb/s."""
 
     @property
@@ -86,33 +90,36 @@ class Platform(Strict):
     """Host memory of a node; asked for where the node is not exclusive."""
     time_limit_max_min: PositiveInt
     """The longest run that the partition takes, in minutes."""
-    time_limit_margin: Annotated[float, Field(ge=1)] = 2.0
+    time_limit_margin: Annotated[float, Field(ge=1, le=1e6)] = 2.0
     """A job asks for this many times its estimated duration; where there is no estimate, for
     time_limit_max_min."""
 
-    nodes: PositiveInt
+    nodes: Ranks
     """Nodes of the platform that a cell may use."""
-    gpus_per_node: PositiveInt
+    gpus_per_node: GpusOfNode
     """GPUs in a node; on MI250, dies."""
-    gpus_per_package: PositiveInt = 1
+    gpus_per_package: GpusOfNode = 1
     """GPUs that share one package and its power sensor: 2 on MI250."""
     gpu: Text | None
-    """Must occur in the GPU name that the driver reports; null where any will do."""
+    """The model of GPU: a key of workflow_lib/gpu_models.py (H100, H100 PCIe, H100 NVL, H200, H200
+    NVL, GH200, A100 SXM, A100 PCIe, MI250), or whole words of the name that the driver reports;
+    null where any will do."""
     gpu_memory_gb: PositiveFloat | None
     """Memory of one GPU, 10⁹ bytes; null where not known beforehand."""
-    peak_bf16_tflops: PositiveFloat | None
-    """Dense bf16 peak of one GPU, TFLOP/s; null gives no MFU, never a guessed one."""
-    peak_fp32_tflops: PositiveFloat | None
-    """Dense fp32 peak of one GPU, TFLOP/s."""
+    peak_bf16_tflops: PositiveFloat | None = None
+    """Dense bf16 peak of one GPU, TFLOP/s, of a model whose peak is not known here. Without one
+    there is no MFU, never a guessed one."""
+    peak_fp32_tflops: PositiveFloat | None = None
+    """The same in fp32."""
     memory_bandwidth_gb_per_s: PositiveFloat | None = None
     """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
     takes."""
     link_gb_per_s: PositiveFloat | None = None
     """Peak of all links of one GPU to others of its node, in one direction, 10⁹ bytes/s; null gives
     no share of it."""
-    power_limit_w: PositiveFloat | None
+    power_limit_w: Annotated[float, Field(ge=1e-3, le=1e9)] | None
     """Power limit of one package, W."""
-    idle_temperature_c: PositiveFloat | None = None
+    idle_temperature_c: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Core temperature of a GPU that has idled for long, °C; what a cool-down waits for."""
     network: Network
     """What joins the nodes."""
@@ -138,6 +145,15 @@ class Platform(Strict):
             raise ValueError("a platform with scheduler slurm needs a partition")
         if self.scheduler == "local" and self.nodes != 1:
             raise ValueError(f"a platform with scheduler local has 1 node, not {self.nodes}")
+        if several := gpu_models.ambiguous(self.gpu):
+            raise ValueError(f"gpu {self.gpu} may be {' or '.join(several)}: say which")
+        for precision, given in (("bf16", self.peak_bf16_tflops), ("fp32", self.peak_fp32_tflops)):
+            peak = gpu_models.peak_flops_per_s(gpu_models.named(self.gpu), precision)
+            if given and peak and abs(given * 1e12 / peak - 1) > _PEAKS_AGREE:
+                raise ValueError(
+                    f"peak_{precision}_tflops is {given:g}, but the dense peak of {self.gpu} is "
+                    f"{peak / 1e12:g}: leave it out, or name another gpu"
+                )
         if len(self.airflow) != self.gpus_per_node:
             raise ValueError(
                 f"airflow has {len(self.airflow)} entries, expected one for each of "

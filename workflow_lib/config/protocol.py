@@ -6,12 +6,17 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
-from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict
+from workflow_lib.config.fields import Strict
+from workflow_lib.records import bounds
 
 #: rates that the sampler keeps up with
 SLOWEST_HZ, FASTEST_HZ = 1.0, 50.0
-#: a shorter turn of a rate holds too few steps, and no power that can be trusted
+#: a shorter block holds too few steps, and no power that can be trusted
 SHORTEST_BLOCK_S = 5.0
+#: no part of a run takes a year
+LONGEST_S = 3.2e7
+
+Steps = Annotated[int, Field(ge=1, le=bounds.STEPS.most)]
 
 
 def _rate(rate_hz: float) -> float:
@@ -35,42 +40,42 @@ RateOrNone = Annotated[float, AfterValidator(_rate_or_none)]
 class CoolDown(Strict):
     """A wait for cool GPUs between a job's start and its idle baseline."""
 
-    within_c: PositiveFloat
+    within_c: Annotated[float, Field(gt=0, le=1000)]
     """How far above the platform's idle_temperature_c the hottest GPU may be, °C."""
-    limit_s: PositiveFloat
+    limit_s: Annotated[float, Field(gt=0, le=LONGEST_S)]
     """Go on after so many seconds all the same; the run records that its GPUs were warmer."""
 
 
 class Protocol(Strict):
     """How each run of a sweep is measured."""
 
-    warmup_steps: Annotated[int, Field(ge=1)]
+    warmup_steps: Steps
     """Steps before measuring starts."""
-    measured_steps: PositiveInt
+    measured_steps: Steps
     """Steps measured."""
-    idle_baseline_s: Annotated[float, Field(ge=0)]
+    idle_baseline_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
     """Seconds of idling, watched, before training starts."""
     sample_rate_hz: Rate | None = None
     """Rate of GPU samples; required unless interleaved_rates_hz is given."""
     interleaved_rates_hz: tuple[RateOrNone, ...] = Field(default=(), strict=False)
-    """To measure what sampling costs: 2 to 8 rates that take turns within each run, 0 (nothing is
-    read) among them, the others 1 to 50. Such runs have no energy."""
-    block_s: Annotated[float, Field(ge=SHORTEST_BLOCK_S)] | None = None
-    """How long each turn of an interleaved rate lasts, s; required with interleaved_rates_hz."""
+    """To measure what sampling costs: 2 to 8 rates that alternate within each run, a block each; 0
+    (nothing is read) among them, the others 1 to 50. Such runs have no energy."""
+    block_s: Annotated[float, Field(ge=SHORTEST_BLOCK_S, le=LONGEST_S)] | None = None
+    """How long a block lasts, in which the rate is kept, s; required with interleaved_rates_hz."""
     cool_down: CoolDown | None = None
     """Wait for cool GPUs before the idle baseline; null starts as warm as the last run left."""
-    profiled_steps: Annotated[int, Field(ge=0)] = 0
+    profiled_steps: Annotated[int, Field(ge=0, le=bounds.STEPS.most)] = 0
     """Steps after the warm-up of which one more run of each cell, apart from the measured ones,
     leaves a Kineto trace for each rank; 0 profiles nothing. No part of the cell."""
 
     @model_validator(mode="after")
-    def _one_rate_or_turns(self) -> Protocol:
+    def _one_rate_or_several(self) -> Protocol:
         rates = self.interleaved_rates_hz
         if bool(rates) == (self.sample_rate_hz is not None):
             raise ValueError("give either sample_rate_hz or interleaved_rates_hz")
         if bool(rates) != (self.block_s is not None):
             raise ValueError(
-                "interleaved_rates_hz needs block_s, how long each rate lasts"
+                "interleaved_rates_hz needs block_s, how long each rate is kept"
                 if rates
                 else "block_s is only for interleaved_rates_hz; leave it out"
             )

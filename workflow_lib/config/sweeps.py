@@ -8,12 +8,15 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import Field, model_validator
 
 from workflow_lib import records
-from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
+from workflow_lib.config.fields import PositiveFloat, Strict, Text
 from workflow_lib.config.protocol import Protocol
+from workflow_lib.records import bounds
 
 Scalar = TypeVar("Scalar")
 Axis: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
-StrictPositive = Annotated[int, Field(gt=0, strict=True)]
+StrictPositive = Annotated[int, Field(gt=0, le=bounds.DIMENSION.most, strict=True)]
+StrictRanks = Annotated[int, Field(gt=0, le=bounds.RANKS.most, strict=True)]
+Gpu = Annotated[int, Field(ge=0, lt=bounds.GPUS_OF_NODE.most)]
 ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
 
@@ -45,7 +48,7 @@ class TrainingAxes(Strict):
     pipeline's sends with compute."""
     learning_rate: Axis[PositiveFloat] | None = None
     """Of AdamW."""
-    seed: Axis[Annotated[int, Field(ge=0, strict=True)]] | None = None
+    seed: Axis[Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]] | None = None
     """Of the initial weights and the order of the data."""
     backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
     """What trains: deepspeed, torch (FSDP2 and torch.distributed.pipelining), or auto: deepspeed
@@ -54,13 +57,13 @@ class TrainingAxes(Strict):
     """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
     generation). pretrain unless given."""
     sequence_parallel: Axis[StrictBool] | None = None
-    """With tp above 1, cut the sequence between the tensor-parallel parts. true unless given."""
+    """With tp above 1, cut the sequence between tensor-parallel ranks. true unless given."""
     compile: Axis[StrictBool] | None = None
     """Compile layers with torch.compile. false unless given."""
     routing: Axis[records.Routing] | None = None
     """dropless: experts take what the router sends them; balanced: every expert takes equally many
     rows (capacity factor 1), padded or dropped. dropless unless given."""
-    balancing_loss: Axis[Annotated[float, Field(ge=0)]] | None = None
+    balancing_loss: Axis[Annotated[float, Field(ge=0, le=bounds.QUANTITY.most)]] | None = None
     """Coefficient of the router's load-balancing loss. 0 unless given."""
     lora_rank: Axis[StrictPositive] | None = None
     """Rank of the adapters of workload lora. 16 unless given."""
@@ -69,7 +72,8 @@ class TrainingAxes(Strict):
     model's sequence_length. 128 unless given."""
 
 
-#: what options are where neither the sweep nor the block says; those not here must be given
+#: what options are where neither the sweep nor the entry of its matrix says; those that are not
+#: here must be given
 OPTION_DEFAULTS: Mapping[str, Any] = {
     "backend": "auto",
     "workload": "pretrain",
@@ -82,32 +86,32 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-class Block(TrainingAxes):
-    """One block of a sweep's matrix: the product of its axes, for each platform and model."""
+class MatrixEntry(TrainingAxes):
+    """An entry of a sweep's matrix: the product of its axes, for each platform and model."""
 
     platforms: Axis[str] | None = None
-    """Those of the sweep's platforms that the block is for; all unless given."""
+    """Those of the sweep's platforms that the entry is for; all unless given."""
     models: Axis[str]
     """Names of models."""
-    gpus: Axis[StrictPositive] | None = None
+    gpus: Axis[StrictRanks] | None = None
     """GPUs to run on; all of the platform's unless given."""
-    tp: Axis[StrictPositive] = 1
+    tp: Axis[StrictRanks] = 1
     """Tensor-parallel degree."""
-    pp: Axis[StrictPositive] | Literal["rest"] = 1
+    pp: Axis[StrictRanks] | Literal["rest"] = 1
     """Pipeline-parallel degree; rest is what the other degrees leave of the GPUs."""
-    dp: Axis[StrictPositive] | Literal["rest"] = "rest"
+    dp: Axis[StrictRanks] | Literal["rest"] = "rest"
     """Data-parallel degree; rest is what the other degrees leave of the GPUs."""
-    ep: Axis[StrictPositive] = 1
+    ep: Axis[StrictRanks] = 1
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
-    virtual_stages: Axis[StrictPositive] = 1
+    virtual_stages: Axis[StrictRanks] = 1
     """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
-    stage_layers: Annotated[tuple[StrictPositive, ...], Field(strict=False)] = ()
+    stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] = ()
     """Transformer layers of each stage, first to last; spread evenly unless given."""
-    gpu_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = ()
+    gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
     """The node's GPU of each local rank; local rank i uses GPU i unless given."""
 
     @model_validator(mode="after")
-    def _one_rest(self) -> Block:
+    def _one_rest(self) -> MatrixEntry:
         if self.pp == "rest" and self.dp == "rest":
             raise ValueError("only one of pp and dp can be rest; give the other a number")
         return self
@@ -120,19 +124,25 @@ class Exclusion(TrainingAxes):
     """Name of a platform."""
     model: Axis[str] | None = None
     """Name of a model."""
-    tp: Axis[StrictPositive] | None = None
+    tp: Axis[StrictRanks] | None = None
     """Tensor-parallel degree."""
-    pp: Axis[StrictPositive] | None = None
+    pp: Axis[StrictRanks] | None = None
     """Pipeline-parallel degree, rest resolved."""
-    dp: Axis[StrictPositive] | None = None
+    dp: Axis[StrictRanks] | None = None
     """Data-parallel degree, rest resolved."""
-    ep: Axis[StrictPositive] | None = None
+    ep: Axis[StrictRanks] | None = None
     """Expert-parallel degree."""
-    virtual_stages: Axis[StrictPositive] | None = None
+    virtual_stages: Axis[StrictRanks] | None = None
     """Chunks of the model on each pipeline rank."""
-    stage_layers: Annotated[tuple[StrictPositive, ...], Field(strict=False)] | None = None
+    stage_layers: Annotated[tuple[StrictRanks, ...], Field(strict=False)] | None = None
     """Layers of each stage: exactly these."""
-    gpu_order: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] | None = None
+    gpu_order: (
+        Annotated[
+            tuple[Gpu, ...],
+            Field(strict=False),
+        ]
+        | None
+    ) = None
     """The node's GPU of each local rank: exactly these."""
 
 
@@ -143,26 +153,26 @@ class SweepSpec(Strict):
     """One line on what the sweep is for."""
     platforms: tuple[str, ...] = Field(min_length=1, strict=False)
     """Names of platforms; a sweep over several makes one view for each."""
-    repeats: PositiveInt
+    repeats: Annotated[int, Field(gt=0, le=bounds.REPEATS.most)]
     """Runs of each cell."""
     data: str
     """Name of the data."""
     protocol: Protocol
     """How each run is measured."""
     training: TrainingAxes
-    """Training options that every block inherits."""
-    matrix: tuple[Block, ...] = Field(min_length=1, strict=False)
-    """The blocks whose cells make up the sweep."""
+    """Training options that every entry of the matrix inherits."""
+    matrix: tuple[MatrixEntry, ...] = Field(min_length=1, strict=False)
+    """The entries whose cells make up the sweep."""
     exclude: tuple[Exclusion, ...] = Field(default=(), strict=False)
     """Cells to leave out."""
 
     @model_validator(mode="after")
     def _options_complete(self) -> SweepSpec:
-        for number, block in enumerate(self.matrix, start=1):
+        for number, entry in enumerate(self.matrix, start=1):
             for option in TrainingAxes.model_fields:
-                given = (getattr(block, option), getattr(self.training, option))
+                given = (getattr(entry, option), getattr(self.training, option))
                 if given == (None, None) and option not in OPTION_DEFAULTS:
                     raise ValueError(
-                        f"{option} is given neither in training nor in block {number} of matrix"
+                        f"{option} is given neither in training nor in entry {number} of matrix"
                     )
         return self

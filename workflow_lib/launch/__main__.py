@@ -36,6 +36,9 @@ def main() -> int:
     array.add_argument(
         "--at-once", type=_positive, required=True, help="tasks of an array that may run at a time"
     )
+    array.add_argument(
+        "--order-seed", type=int, default=0, help="of the random order, as in config.yaml"
+    )
     arguments = parser.parse_args()
     commanded = {"render": _render, "run": _run, "array": _array}
     return commanded[arguments.command](arguments)
@@ -48,64 +51,62 @@ def _positive(text: str) -> int:
 
 
 def _render(arguments: argparse.Namespace) -> int:
-    from workflow_lib import cells, results
-    from workflow_lib.launch import render
+    from workflow_lib import cells
+    from workflow_lib.launch.rendering import render_run
+    from workflow_lib.launch.script.render import RenderError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
         study = load_study(arguments.config)
         planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
-        if planned.estimate is None or not planned.feasible:
-            raise ConfigError(f"{arguments.cell} cannot run: {planned.reason}")
-        cell = planned.cell
-        profiled_steps = planned.profiled_steps if arguments.run == results.PROFILED_RUN else 0
-        if arguments.run not in planned.runs:
-            raise ConfigError(
-                f"no sweep asks for run {arguments.run} of {cell.id}: its runs are "
-                f"{', '.join(map(str, planned.runs))}, where 0 is profiled and needs the sweep's "
-                "protocol to give profiled_steps"
-            )
-        directory = results.run_directory(arguments.results.absolute(), cell.id, arguments.run)
-        places = render.Places(
-            root=arguments.root.absolute(),
-            run_directory=directory,
-            tokens=results.tokens(arguments.results.absolute(), cell.data),
-        )
-        platform = study.platforms[cell.hardware.platform]
-        limit_min = planned.estimate.time_limit_min
-        script = render.job_script(cell, platform, places, limit_min, profiled_steps)
-        render.write(cell, script, directory)
-    except (ConfigError, render.RenderError, OSError) as error:
+        render_run(study, planned, arguments.run, arguments.results, arguments.root)
+    except (ConfigError, RenderError, OSError) as error:
         return _fail(error)
     return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from workflow_lib.launch import interruption, seeing_to
+    from workflow_lib.launch import interruption
+    from workflow_lib.launch.owner import rule_run
 
-    with interruption.heeded():
-        if seeing_to.see_to(arguments.directory, arguments.scheduler) is None:
+    with interruption.sigint_noted():
+        if rule_run.run(arguments.directory, arguments.scheduler) is None:
             return 0
         return INTERRUPTED if interruption.is_asked() else 1
 
 
 def _array(arguments: argparse.Namespace) -> int:
-    from workflow_lib import cells, records, results
-    from workflow_lib.launch import array, render, schedulers
+    from workflow_lib import cells, order, records, results
+    from workflow_lib.launch.owner import array
+    from workflow_lib.launch.rendering import render_run
+    from workflow_lib.launch.schedulers.refusals import SubmissionError
+    from workflow_lib.launch.script.render import RenderError
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        sweeps = cells.expand_study(load_study(arguments.config))
+        study = load_study(arguments.config)
+        sweeps = cells.expand_study(study)
         chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
-        directories = [
-            results.run_directory(arguments.results.absolute(), planned.cell.id, run)
+        runs = {
+            (planned.cell.id, run): planned
             for planned, _ in chosen.values()
             if planned.feasible
             for run in planned.runs
-        ]
-        array.submit_all(directories, arguments.results.absolute(), arguments.at_once)
+        }
+        directories = {
+            results.run_directory(arguments.results.absolute(), *run): (run, place)
+            for run, place in order.places(list(runs), arguments.order_seed).items()
+        }
+
+        def render_anew(directory: Path) -> None:
+            (cell, run), _ = directories[directory]
+            root = Path(__file__).parent.parent.parent
+            render_run(study, runs[cell, run], run, arguments.results, root)
+
+        order.write_all((directory, place) for directory, (_, place) in directories.items())
+        array.submit_all(directories, arguments.results.absolute(), arguments.at_once, render_anew)
     except (
-        *(ConfigError, render.RenderError, schedulers.SubmissionError, records.RecordError),
+        *(ConfigError, RenderError, SubmissionError, records.RecordError),
         OSError,
     ) as error:
         return _fail(error)

@@ -11,7 +11,7 @@ from workflow_lib import records
 from workflow_lib.records import Outcome, OutcomeRecord, RunPaths
 
 #: outcomes for which the cluster, not the run, is at fault
-LOST = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
+CLUSTER_AT_FAULT = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
 
 
 def has_evidence(paths: RunPaths) -> bool:
@@ -31,15 +31,16 @@ def is_half_set_aside(paths: RunPaths) -> bool:
 
 
 def set_aside(paths: RunPaths, job: str | None = None) -> None:
-    """Move everything but the cell and its script into ``attempts/<next number>/``.
+    """Move everything but the cell, its script and its place in the order of submission into
+    ``attempts/<next number>/``.
 
-    The running ``job`` that does so keeps its claim, ``job.json`` and ``submission.json``, and the
-    log that Slurm writes for it; the attempt gets copies. Interrupted half-way, the next call
-    goes on with it.
+    The running ``job`` that does so still owns the run: ``job.json``, ``submission.json`` and the
+    log that Slurm writes for it stay, and the attempt gets copies. Interrupted half-way, the next
+    call goes on with it.
     """
     target = _moving(paths)
     target.mkdir(parents=True, exist_ok=True)
-    keep = {paths.cell, paths.script, paths.attempts, paths.lock}
+    keep = {paths.cell, paths.script, paths.order, paths.attempts, paths.lock}
     own = {paths.job, paths.submission, paths.logs / f"slurm-{job}.log"} if job is not None else ()
     for path in sorted(paths.directory.iterdir()):
         # A hidden file is a neighbour's, half written.
@@ -55,11 +56,11 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
     target.rename(paths.attempts / str(1 + max((number for number, _ in _kept(paths)), default=0)))
 
 
-def lost_in_a_row(paths: RunPaths) -> int:
+def cluster_faults_in_a_row(paths: RunPaths) -> int:
     """How many attempts up to the latest one the cluster took away, without another in between."""
     count = 0
     for outcome in _outcomes(paths):
-        if outcome.outcome not in LOST:
+        if outcome.outcome not in CLUSTER_AT_FAULT:
             break
         count += 1
     return count

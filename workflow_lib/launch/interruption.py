@@ -1,4 +1,6 @@
-"""Ctrl-C, heeded where a run is waited for, so that it never interrupts what must not be torn."""
+"""Ctrl-C is noted when it comes, and acted on only where a run is waited for, so that it never
+interrupts what must be done as a whole.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_LOOK_EVERY_S = 0.5
+_CHECK_EVERY_S = 0.5
 #: how often Ctrl-C came. It is for all runs that this process waits for
 _came = 0
 
@@ -17,35 +19,35 @@ class InterruptedRunError(RuntimeError):
     """The user asked to end the run; the message says what is left of it."""
 
 
-def note(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
+def note_sigint(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
     """Ctrl-C came. A signal's handler, which must not take a lock."""
     global _came
     _came += 1
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
-    """Have SIGINT noted, unless whoever started this process had it ignored."""
+def sigint_noted() -> Iterator[None]:
+    """Note SIGINT, unless whoever started this process had it ignored."""
     usual = signal.getsignal(signal.SIGINT)
     if usual in (signal.SIG_IGN, None):
         yield
         return
-    signal.signal(signal.SIGINT, note)
+    signal.signal(signal.SIGINT, note_sigint)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, usual)
 
 
-def pause(seconds: float, asked: int = 1) -> None:
-    """Sleep. Raises InterruptedRunError where Ctrl-C has come ``asked`` times."""
+def pause(seconds: float, times: int = 1) -> None:
+    """Sleep. Raises InterruptedRunError where Ctrl-C has come ``times`` times."""
     until = time.monotonic() + seconds
     while True:
-        check(asked)
+        check(times)
         left = until - time.monotonic()
         if left <= 0:
             return
-        time.sleep(min(left, _LOOK_EVERY_S))
+        time.sleep(min(left, _CHECK_EVERY_S))
 
 
 def is_asked() -> bool:
@@ -53,7 +55,7 @@ def is_asked() -> bool:
     return _came > 0
 
 
-def check(asked: int = 1) -> None:
-    """Raise InterruptedRunError where Ctrl-C has come ``asked`` times."""
-    if _came >= asked:
+def check(times: int = 1) -> None:
+    """Raise InterruptedRunError where Ctrl-C has come ``times`` times."""
+    if _came >= times:
         raise InterruptedRunError("interrupted")

@@ -8,6 +8,7 @@ A run's directory, in the order in which its files appear::
 
     cell.json               the resolved cell: all that training and telemetry read
     job.sh                  the whole job; can be given to sbatch by hand
+    order.json              its place in the order of submission
     submission.json         that it is about to be submitted, and as what
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
@@ -16,12 +17,14 @@ A run's directory, in the order in which its files appear::
     telemetry/<node>-counters.csv   energy, throttle times, links: each on a period of its own
     telemetry/<node>-power.csv   the driver's own, finer samples of power
     telemetry/<node>-events.csv  Xid and ECC events
-    telemetry/<node>-blocks.csv  what each rate cost, where rates take turns
+    telemetry/<node>-blocks.csv  what each block of a rate cost, where rates alternate
     telemetry/<node>-host.csv   one row a second: CPU, memory, network
     telemetry/<node>-end.json   counts, when the sampler ended in order
     cool-down.json          how long the job waited for cool GPUs, where it was asked to
     steps/rank<n>.json      where rank n ran, and which part of the model it held, how precisely
     steps/rank<n>.csv       one row a step
+    steps/links-rank<n>.json  what its GPU sent and received over its links in whole steps
+    steps/clock-<node>.json  how far the node's clock was ahead of rank 0's, of several nodes
     errors/rank<n>.json     what rank n died of, as it said itself
     exits/rank<n>.json      how rank n's process ended, where not well
     traces/rank<n>.json.gz  rank n's Kineto trace, of a profiled run
@@ -49,6 +52,7 @@ from workflow_lib.records.cell import (
     Workload,
 )
 from workflow_lib.records.cell_axes import IDENTITY, identity
+from workflow_lib.records.clocks import ClockReading, NodeClock
 from workflow_lib.records.columns import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -58,10 +62,10 @@ from workflow_lib.records.columns import (
     SAMPLER_BLOCKS,
     STEPS,
     Column,
+    held,
 )
 from workflow_lib.records.comparison_table import COMPARISON
 from workflow_lib.records.files import (
-    RecordError,
     read_if_there,
     read_json,
     read_outcome,
@@ -76,21 +80,29 @@ from workflow_lib.records.outcomes import (
     ExitRecord,
     JobRecord,
     JobState,
+    LinkCount,
+    LinkReading,
+    OrderRecord,
     Outcome,
     OutcomeRecord,
     RankRecord,
+    StopRecord,
     SubmissionRecord,
+    SuspensionRecord,
     TelemetryEnd,
     TelemetryStart,
 )
 from workflow_lib.records.paths import (
     RunPaths,
     SweepPaths,
+    boot_id,
+    job_id,
     node_name,
     rank_number,
 )
 from workflow_lib.records.precisions import SUMS, Precisions, precisions_of
 from workflow_lib.records.ranks import Coordinates, coordinates, group_members
+from workflow_lib.records.reading import RecordError, end_of_file, open_file, read_bytes, shown
 from workflow_lib.records.sweep_tables import SERIES, SERIES_POINTS, STEP_TIMES
 from workflow_lib.records.tables import (
     CELLS,
@@ -100,6 +112,7 @@ from workflow_lib.records.tables import (
     PLAN,
     RUNS,
     TABLES,
+    UNUSED_GPUS,
     Table,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
@@ -130,8 +143,10 @@ __all__ = [
     "SUMS",
     "TABLES",
     "TRACES",
+    "UNUSED_GPUS",
     "Backend",
     "Cell",
+    "ClockReading",
     "Column",
     "CoolDown",
     "Coordinates",
@@ -144,8 +159,12 @@ __all__ = [
     "Hardware",
     "JobRecord",
     "JobState",
+    "LinkCount",
+    "LinkReading",
     "Measure",
     "Model",
+    "NodeClock",
+    "OrderRecord",
     "Outcome",
     "OutcomeRecord",
     "Precision",
@@ -155,7 +174,9 @@ __all__ = [
     "RecordError",
     "Routing",
     "RunPaths",
+    "StopRecord",
     "SubmissionRecord",
+    "SuspensionRecord",
     "SweepPaths",
     "Table",
     "Telemetry",
@@ -164,17 +185,24 @@ __all__ = [
     "TelemetryStart",
     "Training",
     "Workload",
+    "boot_id",
     "coordinates",
+    "end_of_file",
     "group_members",
+    "held",
     "identity",
     "inapplicable",
+    "job_id",
     "node_name",
+    "open_file",
     "precisions_of",
     "rank_number",
+    "read_bytes",
     "read_if_there",
     "read_json",
     "read_outcome",
     "read_record",
+    "shown",
     "whole_file",
     "write_json",
 ]

@@ -48,6 +48,9 @@ class Axis:
     joins: bool = False
     #: kinds of figures whose cells differ in it
     varied_by: tuple[str, ...] = ()
+    #: the format of cell.json that brought the field. One that came later than the first has a
+    #: default, which is what cells were without it; with that value it is no part of their digests
+    since: int = 1
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,15 @@ def fields(record: type) -> tuple[Field, ...]:
                 plain, is_nested = _stored(typing.get_args(hints[each.name])[0])
                 found.append(Field(each.name, plain, is_nested, each.default, axis))
     return tuple(found)
+
+
+def as_before(record: Any) -> frozenset[str]:
+    """The names of fields that came later, and have what the record was without them."""
+    return frozenset(
+        field.name
+        for field in fields(record.__class__)
+        if field.axis.since > 1 and getattr(record, field.name) == field.default
+    )
 
 
 def _stored(kind: Any) -> tuple[type, bool]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from workflow_lib.records import axes
+from workflow_lib.records import axes, bounds, ranges
 from workflow_lib.records.axes import Axis, beside, flag
 
 Family = Literal["gpt", "llama", "mixtral"]
@@ -52,6 +52,10 @@ class Model:
     experts_per_token: Annotated[
         int, Axis("how many experts see a token; 0 in a dense model", "work")
     ] = 0
+    rotary_base: Annotated[
+        float,
+        Axis("base of the rotary positions' frequencies; means nothing to gpt", "work", since=3),
+    ] = 500_000.0
 
     @property
     def padded_vocabulary_size(self) -> int:
@@ -286,6 +290,7 @@ class Data:
             "runs of version 0.1, which did not keep it",
             "work",
             column="data_definition",
+            since=2,
         ),
     ] = None
 
@@ -300,7 +305,7 @@ class Hardware:
     gpu: Annotated[
         str | None,
         Axis(
-            "what the driver's name of each GPU must hold, such as H200; null where any will do",
+            "model of each GPU, or words of its driver's name; null where any will do",
             "place",
             column="gpu_model",
         ),
@@ -364,16 +369,21 @@ class Telemetry:
     interleaved_rates_hz: Annotated[
         tuple[float, ...],
         Axis(
-            "rates that take turns, for what sampling costs training; null where the rate is "
-            "sample_rate_hz throughout",
+            "rates that alternate within the run, a block each, for what sampling costs training; "
+            "null where the rate is sample_rate_hz throughout",
             "protocol",
             "Hz",
-            label="rates in turn",
+            label="alternating rates",
         ),
     ] = ()
     block_s: Annotated[
         float,
-        Axis("how long each turn of these rates lasts; 0 without", "protocol", "s", label="a turn"),
+        Axis(
+            "how long a block lasts, in which a rate is kept; 0 without",
+            "protocol",
+            "s",
+            label="block",
+        ),
     ] = 0.0
     cool_down_to_c: Annotated[
         float | None,
@@ -417,6 +427,21 @@ class Cell:
     ]
     #: of the record itself: see :mod:`workflow_lib.records.formats`
     format: int = 1
+
+    @property
+    def impossible(self) -> str:
+        """Why there can be no such cell: its parts contradict each other; "" where there can."""
+        degrees, hardware = self.degrees, self.hardware
+        if not ranges.is_cell_id(self.id):
+            return f"id is {self.id[:120]!r}, expected three names of directories, a/b/c"
+        if degrees.world_size > bounds.RANKS.most:
+            return f"tp × pp × dp is {degrees.world_size}, more than {bounds.RANKS.most}"
+        if not self.nodes <= degrees.world_size <= self.nodes * hardware.gpus_per_node:
+            return (
+                f"{degrees.world_size} ranks do not fit {self.nodes} nodes of "
+                f"{hardware.gpus_per_node} GPUs"
+            )
+        return ""
 
     @property
     def parallelism(self) -> str:

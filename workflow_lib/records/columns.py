@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -16,11 +17,28 @@ class Column:
     type: type
     unit: str
     description: str
+    #: whether a run's file was given it later: files of earlier versions lack it
+    later: bool = False
 
 
-def columns(*rows: tuple[str, type, str, str]) -> tuple[Column, ...]:
-    """Columns from their name, type, unit and description."""
+def columns(
+    *rows: tuple[str, type, str, str] | tuple[str, type, str, str, bool],
+) -> tuple[Column, ...]:
+    """Columns from their name, type, unit and description, and :data:`LATER` where they are."""
     return tuple(Column(*row) for row in rows)
+
+
+LATER = True
+
+
+def held(header: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...] | None:
+    """The columns that a file with this header holds; None where it is no file of such columns.
+
+    They are all, in their order, but for some that came later.
+    """
+    there = tuple(each for each in columns if each.name in header)
+    whole = all(each.later or each.name in header for each in columns)
+    return there if whole and [each.name for each in there] == list(header) else None
 
 
 #: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field is a reading that
@@ -52,16 +70,17 @@ GPU_COUNTERS = columns(
     ("memory_temperature_c", float, "°C", "memory temperature"),
     ("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge"),
     ("thermal_margin_c", float, "°C", "how far the core is below the temperature of slowdown"),
+    ("gpu_fan_speed_percent", int, "%", "the GPU's own fan, of its full speed", LATER),
     ("memory_used_bytes", int, "B", "device memory in use"),
     ("gpu_link_received_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
     ("gpu_link_sent_bytes", int, "B", "cumulative, over all NVLink or xGMI links"),
-    ("pcie_received_bytes", int, "B", "cumulative since sampling began; see pcie_sent_bytes"),
+    ("pcie_received_bytes", int, "B", "as pcie_sent_bytes"),
     (
         "pcie_sent_bytes",
         int,
         "B",
-        "cumulative since sampling began; a lower bound where the driver's 32-bit counter wrapped "
-        "more than once between two readings",
+        "empty, as PCIe's 32-bit counters tell no amount; in files of earlier versions, a number "
+        "that means nothing",
     ),
     ("ecc_corrected_errors", int, "", "memory errors that were corrected, since the driver loaded"),
     ("ecc_uncorrected_errors", int, "", "memory errors that were not, since the driver loaded"),
@@ -83,7 +102,7 @@ GPU_EVENTS = columns(
     ("code", int, "", "of an xid its number, else empty"),
 )
 
-#: telemetry/<node>-blocks.csv, where the sampler's rate changes in turns
+#: telemetry/<node>-blocks.csv, where sampling rates alternate
 SAMPLER_BLOCKS = columns(
     ("started_unix_s", float, "s", "wall clock of the node when the block began"),
     ("ended_unix_s", float, "s", "and when it ended"),
@@ -109,6 +128,8 @@ HOST_SAMPLES = columns(
     ("node_power_w", float, "W", "the whole node's, from IPMI or hwmon"),
     ("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
     ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
+    ("other_jobs", int, "", "other jobs of Slurm's on the node, by their control groups", LATER),
+    ("sampler_cpu_time_s", float, "s", "CPU time of the sampler itself, cumulative", LATER),
 )
 
 #: steps/rank<n>.csv
@@ -122,4 +143,32 @@ STEPS = columns(
     ("tokens", int, "", "tokens that this rank's replica trained on, or read and generated"),
     ("memory_allocated_bytes", int, "B", "allocated at the end of the step; host RSS on a CPU"),
     ("memory_peak_bytes", int, "B", "highest so far; host peak RSS on a CPU"),
+    (
+        "memory_reserved_bytes",
+        int,
+        "B",
+        "the most so far that torch's allocator held, cached blocks among it; empty on a CPU",
+        LATER,
+    ),
+    (
+        "memory_used_bytes",
+        int,
+        "B",
+        "of the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
+        LATER,
+    ),
+    (
+        "expert_choices",
+        int,
+        "",
+        "how often this rank's routers chose an expert for a token; empty in a dense model",
+        LATER,
+    ),
+    (
+        "dropped_choices",
+        int,
+        "",
+        "of these, those that were dropped because the expert had its share already",
+        LATER,
+    ),
 )

@@ -33,6 +33,12 @@ COMPARISON = columns(
     ("runs_b", int, "", "completed runs of B's cell"),
     ("simulated", bool, "", "whether GPU readings of either side were simulated"),
     (
+        "power_limits",
+        str,
+        "",
+        "the enforced power limits of both sides' GPUs, where they differ; else null",
+    ),
+    (
         "measure",
         str,
         "",
@@ -51,11 +57,44 @@ COMPARISON = columns(
         "estimate",
         float,
         "",
-        "Hodges and Lehmann's: median over all pairs of a run of A and one of B",
+        "of the means over runs, those of logarithms where it is a ratio",
     ),
     ("low", float, "", "lower end of the interval that the runs support"),
     ("high", float, "", "upper end of the same"),
-    ("coverage", float, "", "how probably that interval holds the true contrast, exactly"),
+    (
+        "coverage",
+        float,
+        "",
+        "how probably that interval holds the true contrast; null below three runs a side, where "
+        "the ends are the least and the greatest contrast of two runs",
+    ),
+    (
+        "design",
+        str,
+        "",
+        "in_blocks (a random order of submission in blocks, each with a run of both) or apart",
+    ),
+    (
+        "drift_per_run",
+        float,
+        "",
+        "by how much a run differs from the one before it, of either side: a share, or in the unit",
+    ),
+    ("drift_per_run_low", float, "", "lower end of its 95 % interval"),
+    ("drift_per_run_high", float, "", "upper end of the same"),
+    (
+        "date_effect",
+        float,
+        "",
+        "how far the dates lie apart on which both sides ran: a share, or in the unit",
+    ),
+    (
+        "date_allowance",
+        float,
+        "",
+        "what dates and nodes may do to runs that are apart, by assumption: a share, or in the "
+        "unit; 0 in blocks",
+    ),
     (
         "systematic_a",
         float,
@@ -63,16 +102,22 @@ COMPARISON = columns(
         "what A's sensors may be off by: a share of an energy or power; °C of a temperature",
     ),
     ("systematic_b", float, "", "the same of B's"),
-    ("wide_low", float, "", "lower end with both systematic errors: the verdict is by it"),
+    (
+        "wide_low",
+        float,
+        "",
+        "lower end with these and the allowance: the verdict is by it",
+    ),
     ("wide_high", float, "", "upper end of the same"),
     (
         "verdict",
         str,
         "",
-        "a_more, b_more, not_told_apart; no_verdict (coverage below 90 %, or sensors of unknown "
-        "error); same_runs; refused; missing; only_a_completed, only_b_completed, "
-        "neither_completed; no_partner_in_a, no_partner_in_b",
+        "a_more, b_more, not_told_apart; no_verdict (fewer than three runs of a "
+        "side, or an error or allowance that is unknown); same_runs; refused; missing; "
+        "only_a_completed, only_b_completed, neither_completed; no_partner_in_a, no_partner_in_b",
     ),
+    ("assumes", str, "", "what the verdict takes for granted"),
     ("in_words", str, "", "the same as a sentence, with the interval"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )

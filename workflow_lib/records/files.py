@@ -6,26 +6,28 @@ import dataclasses
 import enum
 import functools
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from workflow_lib.records import bounds, ranges
+from workflow_lib.records.bounds import Bound
 from workflow_lib.records.cell import Cell
 from workflow_lib.records.formats import CELL_FORMAT, newer
 from workflow_lib.records.outcomes import OutcomeRecord
 from workflow_lib.records.paths import RunPaths
+from workflow_lib.records.reading import RecordError, read_bytes, shown
 from workflow_lib.records.whole_files import whole_file
 
 Record = TypeVar("Record")
 
 #: the newest format that is read of each record that has a number
 _FORMATS: Mapping[type, int] = {Cell: CELL_FORMAT}
-
-
-class RecordError(ValueError):
-    """A file under ``results/`` does not hold what this module says that it holds."""
+#: whole numbers that tables can hold
+_LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def write_json(path: Path, record: Any) -> None:
@@ -59,12 +61,74 @@ def _text(plain: Any) -> str:
     return "{\n" + ",\n".join(items) + "\n}"
 
 
-def read_json(path: Path) -> Any:
-    """Read JSON. Raises RecordError, naming the file, where it is not JSON in UTF-8."""
+def read_json(path: Path, bound: Bound = bounds.RECORD_BYTES) -> Any:
+    """Read JSON of at most so many bytes.
+
+    Raises OSError, and RecordError, naming the file, where it is not JSON in UTF-8, or is too large
+    or too deep, and where a number is not finite or no 64 bits hold it.
+    """
+    content = read_bytes(path, bound)
+    # So many values cost hundreds of megabytes.
+    if sum(map(content.count, (b",", b"[", b"{"))) > bounds.JSON_VALUES.most:
+        raise RecordError(
+            f"{path}: over {bounds.JSON_VALUES.most} values, more than any record has"
+        )
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        value = json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise RecordError(f"{path}: {_too_deep()}") from None
+    except ValueError as error:  # of letters, of syntax, or of a number with thousands of digits
         raise RecordError(f"{path}: not readable as JSON: {error}") from None
+    try:
+        _check_plain(value, bounds.JSON_DEPTH.most)
+    except _AmissError as amiss:
+        raise RecordError(f"{path}: {amiss}") from None
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _too_deep() -> str:
+    return f"lists or objects lie more than {bounds.JSON_DEPTH.most} deep within each other"
+
+
+class _AmissError(Exception):
+    """What is wrong with a value, and the keys that lead to it, the last one first."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what, self.keys = what, [""]
+
+    def __str__(self) -> str:
+        where = "".join(self.keys[:0:-1]).removeprefix(".")
+        return f"{where} {self.what}" if where else self.what
+
+
+def _check_plain(value: Any, depth: int) -> None:
+    """Raises _AmissError where a value is no text, or a number that tables cannot hold."""
+    kind = type(value)
+    if kind is str:
+        if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
+            raise _AmissError(f"is {shown(value)}, which is not text in UTF-8")
+    elif kind is int:
+        if not _LEAST <= value <= _MOST:
+            raise _AmissError(f"is {shown(value)}, which 64 bits do not hold")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise _AmissError("is a number too large for 64 bits")
+    elif kind in (dict, list):
+        if not depth:
+            raise _AmissError(f"is not readable: {_too_deep()}")
+        for key, item in value.items() if kind is dict else enumerate(value):
+            try:
+                if kind is dict:
+                    _check_plain(key, depth)
+                _check_plain(item, depth - 1)
+            except _AmissError as amiss:
+                amiss.keys.append(f".{shown(key)[1:-1]}" if kind is dict else f"[{key}]")
+                raise
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
@@ -81,6 +145,8 @@ def read_record(path: Path, kind: type[Record]) -> Record:
         value = _decode(plain, kind, kind.__name__)
     except RecordError as error:
         raise RecordError(f"{path}: {error}") from None
+    if isinstance(value, Cell) and (problem := value.impossible):
+        raise RecordError(f"{path}: {problem}")
     return typing.cast(Record, value)
 
 
@@ -126,26 +192,28 @@ def _decode(plain: Any, kind: Any, where: str) -> Any:
         and plain in [member.value for member in kind]
     ):
         return kind(plain)
-    raise RecordError(f"{where} is {plain!r}, expected {getattr(kind, '__name__', kind)}")
+    raise RecordError(f"{where} is {shown(plain)}, expected {getattr(kind, '__name__', kind)}")
 
 
 def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
     if not isinstance(plain, dict):
-        raise RecordError(f"{where} is {plain!r}, expected an object")
+        raise RecordError(f"{where} is {shown(plain)}, expected an object")
     hints = _hints(kind)
     names = {field.name for field in dataclasses.fields(kind)}
     if unknown := sorted(plain.keys() - names):
-        raise RecordError(f"{where} has the unknown key {unknown[0]!r}")
+        raise RecordError(f"{where} has the unknown key {shown(unknown[0])}")
     values = {}
     for field in dataclasses.fields(kind):
         if field.name in plain:
-            values[field.name] = _decode(
-                plain[field.name], hints[field.name], f"{where}.{field.name}"
-            )
+            value = _decode(plain[field.name], hints[field.name], f"{where}.{field.name}")
+            for each in value if isinstance(value, tuple) else (value,):
+                if expected := ranges.problem(field.name, each):
+                    raise RecordError(f"{where}.{field.name} is {shown(each)}, expected {expected}")
+            values[field.name] = value
         elif field.default is dataclasses.MISSING:
             raise RecordError(f"{where} lacks the key {field.name!r}")
     return kind(**values)
 
 
-#: asked for each of a board's hundreds of jobs
+#: asked for each of hundreds of jobs in flight
 _hints = functools.cache(typing.get_type_hints)

@@ -5,12 +5,18 @@ it any more, or would read something else from it:
 
 - 1: version 0.1. Neither had a number.
 - 2: ``cell.json`` holds ``data.definition``; in records of format 1 it is null.
+- 3: ``cell.json`` holds ``model.rotary_base``; before, it was 500 000 for every model.
+
+A field that a format brings has a default: what cells were before it. Its axis says ``since`` which
+format it is there, and cells with the default keep their digests, so that their runs stay theirs.
+Columns that runs' CSV files were given later are marked in ``records/columns.py``; in older files
+they are empty.
 """
 
 from __future__ import annotations
 
 #: of cell.json, in its key ``format``
-CELL_FORMAT = 2
+CELL_FORMAT = 3
 #: of archives, in bag-info.txt
 ARCHIVE_FORMAT = 2
 

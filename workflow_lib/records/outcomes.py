@@ -67,6 +67,20 @@ class JobState:
 
 
 @dataclass(frozen=True)
+class OrderRecord:
+    """``order.json``: a run's place in the order of submission, written before it is submitted."""
+
+    #: of the random order
+    seed: int
+    #: the block that the run is in: one run of each cell; 0 of profiled runs
+    block: int
+    #: from 1, among all runs that the platform's sweeps ask for, ended or not
+    place: int
+    #: how many these are
+    runs: int
+
+
+@dataclass(frozen=True)
 class SubmissionRecord:
     """``submission.json``: that a job is about to be submitted, written before it is, so that a job
     whose number nobody lived to write down is found again.
@@ -78,6 +92,8 @@ class SubmissionRecord:
     submitted_by: str
     #: which task of that job is this run's, where it is an array; its id is then "<job>_<task>"
     array_task: int | None = None
+    #: the number of the user who submits; null in records of earlier versions
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,11 +107,13 @@ class JobRecord:
     #: what the scheduler calls it, by which another job that got the same id is known; null where
     #: the job itself wrote this
     job_name: str | None = None
+    #: the number of the user whose job it is; null in records of earlier versions
+    user_id: int | None = None
 
 
 @dataclass(frozen=True)
 class EndedRecord:
-    """``ended.json``: the job's own last word."""
+    """``ended.json``: the job's own end record."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -108,6 +126,29 @@ class EndedRecord:
     #: which part of the job failed first, null where none did
     failed_stage: str | None
     script_sha256: str
+
+
+@dataclass(frozen=True)
+class StopRecord:
+    """``stopped.json``: why the job stopped training early, written before it did."""
+
+    #: what the run then is
+    outcome: Outcome
+    #: a clause on what was seen
+    cause: str
+    unix_time_s: float
+
+
+@dataclass(frozen=True)
+class SuspensionRecord:
+    """``suspended.json``: that the job was stopped for a while, by Slurm or a signal, and went on;
+    written when it did.
+    """
+
+    #: when it was last seen before it was stopped for the first time
+    since_unix_s: float
+    #: all times together, to within 5 s each
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -130,6 +171,37 @@ class RankRecord:
     #: as found before the first step, and with all that there is after it; null in records of
     #: earlier versions
     precisions: Precisions | None = None
+    #: of its GPU, as the driver identifies it to CUDA; null on a CPU, on AMD GPUs, and in records
+    #: of earlier versions
+    gpu_uuid: str | None = None
+    #: which start of the node's kernel, and which job, this was; null where that is not known, and
+    #: in records of earlier versions
+    boot_id: str | None = None
+    job_id: str | None = None
+
+
+@dataclass(frozen=True)
+class LinkReading:
+    """A GPU's counters over all of its links, cumulative, at a boundary between two steps."""
+
+    unix_time_s: float
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class LinkCount:
+    """``steps/links-rank<n>.json``: what a rank's GPU sent and received in whole steps."""
+
+    rank: int
+    #: the first step that was counted, and how many were
+    first_step: int
+    steps: int
+    #: before the first of them and after the last; null where there is a reason
+    before: LinkReading | None
+    after: LinkReading | None
+    #: why nothing was counted, "" where it was
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -181,6 +253,22 @@ class TelemetryStart:
     gpus: tuple[Mapping[str, Any], ...]
     #: column name → why it stays empty on this node
     missing: Mapping[str, str]
+    #: GPUs of the node that the driver lists and the job does not have: index, name, uuid,
+    #: power_limit_w, and power_w, a reading before training; of one it may not read, null
+    other_gpus: tuple[Mapping[str, Any], ...] = ()
+    #: which start of the node's kernel, and which job, this was; null where that is not known, and
+    #: in records of earlier versions
+    boot_id: str | None = None
+    job_id: str | None = None
+
+    def number_of(self, gpu: int, uuid: str | None) -> int | None:
+        """The sampler's number of the GPU that a rank trained on: that of its UUID, where the rank
+        and the source tell one, else the rank's own number. None where no GPU has the UUID.
+        """
+        known = [str(entry.get("uuid") or "").lower() for entry in self.gpus]
+        if uuid is None or not all(known):
+            return gpu
+        return known.index(uuid.lower()) if uuid.lower() in known else None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
         """The GPU that reports the power of this one's package, as the source found it; the

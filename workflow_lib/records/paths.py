@@ -31,12 +31,26 @@ class RunPaths:
         return self.directory / "submission.json"
 
     @property
+    def order(self) -> Path:
+        return self.directory / "order.json"
+
+    @property
     def environment(self) -> Path:
         return self.directory / "environment.json"
 
     @property
     def ended(self) -> Path:
         return self.directory / "ended.json"
+
+    @property
+    def stopped(self) -> Path:
+        """Why the job stopped training early; only where it did."""
+        return self.directory / "stopped.json"
+
+    @property
+    def suspended(self) -> Path:
+        """For how long the job was suspended while it trained; only where it was."""
+        return self.directory / "suspended.json"
 
     @property
     def outcome(self) -> Path:
@@ -120,6 +134,13 @@ class RunPaths:
     def rank_steps(self, rank: int) -> Path:
         return self.steps / f"rank{rank}.csv"
 
+    def link_count(self, rank: int) -> Path:
+        return self.steps / f"links-rank{rank}.json"
+
+    def clock(self, node: str) -> Path:
+        """Only in runs of several nodes."""
+        return self.steps / f"clock-{node}.json"
+
     def trace(self, rank: int) -> Path:
         return self.traces / f"rank{rank}.json.gz"
 
@@ -142,7 +163,7 @@ class RunPaths:
         return self.telemetry / f"{node}-events.csv"
 
     def sampler_blocks(self, node: str) -> Path:
-        """Only where the sampler's rate changes in turns."""
+        """Only where sampling rates alternate."""
         return self.telemetry / f"{node}-blocks.csv"
 
     def host_samples(self, node: str) -> Path:
@@ -202,3 +223,16 @@ def node_name() -> str:
 def rank_number() -> int:
     """This process's number among the ranks, as its launcher set it; 0 where none did."""
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+
+
+def boot_id() -> str | None:
+    """Which start of this node's kernel this is (random(4)); None where the kernel does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def job_id() -> str | None:
+    """The scheduler's id of the job that this process is part of, as its script says; else None."""
+    return os.environ.get("TRIPTYCH_JOB_ID")

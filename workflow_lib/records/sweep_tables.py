@@ -16,7 +16,7 @@ STEP_TIMES = columns(
     ("run", int, "", "which repeat, from 1"),
     ("step", int, "", "from 0, warm-up included"),
     ("phase", str, "", "warmup or measured"),
-    ("counted", bool, "", "whether the run's measures are over it: measured, and steady"),
+    ("counted", bool, "", "whether the run's measures are over it: measured"),
     ("elapsed_s", float, "s", "its start, since the first measured step's start"),
     ("step_time_s", float, "s", "from the first rank's start to the last rank's end"),
     ("slowest_rank", int, "", "the rank whose own step was the longest"),

@@ -48,6 +48,17 @@ RUNS = (
         ("gpu_name", str, "", "as the driver calls it"),
         ("sensors", str, "", "whose were read: nvidia, amd or simulated"),
         ("simulated", bool, "", "whether GPU readings were simulated"),
+        (
+            "power_peak_sensor",
+            str,
+            "",
+            "what power_peak_w is the highest of, and over how long each value is a mean: peaks of "
+            "unlike sensors are not compared",
+        ),
+        ("order_seed", int, "", "of the random order of submission"),
+        ("order_block", int, "", "the block of that order: one run of each cell"),
+        ("order_place", int, "", "the run's place in it, from 1, over all sweeps of the platform"),
+        ("started_unix_s", float, "s", "when the run's job began, by its first node's clock"),
         ("outcome", str, "", "how the run ended; not_run where it has not"),
         ("cause", str, "", "one sentence on the outcome"),
     ),
@@ -73,11 +84,24 @@ GPUS = (
             "what power and energy are of: driver (its own samples) or readings",
         ),
         (
+            "power_window_s",
+            float,
+            "s",
+            "over how long one value of it is the mean, where that is known of the GPU's model",
+        ),
+        (
+            "power_seen_share",
+            float,
+            "",
+            "share of the time that its sensor sees, where that has been published of the model",
+        ),
+        (
             "throttle_source",
             str,
             "",
-            "counters (exact, between the first and the last reading in the measured steps, where "
-            "these span 30 % of them) or events (as sampled); null where neither is",
+            "counters (between the first and the last reading in the measured steps, where these "
+            "span 30 % of them) or events (as sampled), the same of all GPUs of a run; null where "
+            "neither is",
         ),
         ("throttle_power_sampled_share", float, "", "power cap, from event bits as sampled"),
         ("throttle_thermal_sampled_share", float, "", "thermal slowdown, from the same"),
@@ -85,6 +109,28 @@ GPUS = (
     ),
     *(each.column for each in at_level("gpu")),
     *_REASONS,
+)
+
+#: unused_gpus.parquet: one row a GPU of a node that no rank of a run used
+UNUSED_GPUS = columns(
+    *_RUN,
+    ("node", str, "", "the node's name"),
+    ("gpu", int, "", "its index among the job's; of one that the job does not have, the driver's"),
+    ("watched", bool, "", "whether the job has it, so that it was read throughout"),
+    ("gpu_name", str, "", "as the driver calls it"),
+    ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
+    ("simulated", bool, "", "whether its readings were simulated"),
+    (
+        "power_mean_w",
+        float,
+        "W",
+        "idle power: its mean over the measured steps; where it was not watched, one reading "
+        "before training",
+    ),
+    ("power_limit_w", float, "W", "enforced power limit when sampling began"),
+    ("gpu_utilisation_share", float, "", "share of time with a kernel running; of others' work"),
+    ("gpu_memory_used_peak_bytes", float, "B", "device memory in use, highest reading"),
+    ("missing_reasons", str, "", "JSON: column → why it is null"),
 )
 
 #: nodes.parquet: one row a node and run, over the measured steps
@@ -126,6 +172,12 @@ CELLS = (
     *columns(
         ("gpu_name", str, "", "as the driver calls it, in the completed runs"),
         ("simulated", bool, "", "whether GPU readings of any run were simulated"),
+        (
+            "power_peak_sensor",
+            str,
+            "",
+            "as in runs.parquet; where completed runs differ all of them, and power_peak_w is null",
+        ),
         ("repeats", int, "", "runs that the plan asks for"),
         ("completed", int, "", "runs that completed"),
         (
@@ -182,6 +234,11 @@ TABLES: Mapping[str, Table] = {
     "runs": Table(RUNS, "One row a run of every feasible cell."),
     "cells": Table(CELLS, "One row a cell of the plan."),
     "gpus": Table(GPUS, "One row a GPU and run, over the measured steps."),
+    "unused_gpus": Table(
+        UNUSED_GPUS,
+        "One row a GPU of a run's nodes that no rank used. It is in no total but those of whole "
+        "nodes.",
+    ),
     "nodes": Table(NODES, "One row a node and run, over the measured steps."),
     "overhead": Table(
         OVERHEAD, "One row a sampling rate and run, of the runs in which rates take turns."

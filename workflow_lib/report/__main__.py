@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from workflow_lib.records import RecordError
+from workflow_lib.records import RecordError, bounds
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page.page import write_page
+from workflow_lib.safety import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             write_page(chosen.sweep, chosen.description, chosen.results, chosen.directory)
     except (RecordError, OSError) as error:
-        print(f"{chosen.command}: {error}", file=sys.stderr)
+        print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import RecordError, RunPaths, read_json
+from workflow_lib.records import RecordError, RunPaths, ranges, read_json
 from workflow_lib.report.cells import Row, natural
 from workflow_lib.report.numbers import NOTHING
 from workflow_lib.results import run_directory
@@ -36,7 +36,9 @@ def environments(runs: Iterable[Row], results: Path) -> dict[str, Any]:
         if not isinstance(record, dict):
             raise RecordError(f"{path}: expected an object of key and value")
         for key, value in flat(record):
-            if key == "recorded_unix_s" and isinstance(value, (int, float)):
+            if key == "recorded_unix_s" and isinstance(value, int | float):
+                if problem := ranges.problem(key, value):
+                    raise RecordError(f"{path}: {key} is {value!r}, expected {problem}")
                 moments.append(value)
             else:
                 values.setdefault(key, Counter())[NOTHING if value is None else str(value)] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -30,7 +31,11 @@ def main(arguments: list[str] | None = None) -> int:
     except records.RecordError as error:
         return _refuse(node, str(error))
     try:
-        with closing(open_source(cell, node)) as source, closing(Host()) as host:
+        job_id = os.environ.get("SLURM_JOB_ID")
+        with (
+            closing(open_source(cell, node)) as source,
+            closing(Host(job_id=job_id)) as host,
+        ):
             Sampler(records.RunPaths(path.parent), node, cell, source, host).run()
     except TelemetryError as error:
         return _refuse(node, str(error))

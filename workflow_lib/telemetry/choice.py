@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workflow_lib import gpu_models
 from workflow_lib.records import Cell
 from workflow_lib.telemetry.amd.source import AmdSource
 from workflow_lib.telemetry.nvidia.source import NvidiaSource
@@ -56,8 +57,8 @@ def _check(source: Source, cell: Cell) -> None:
     if wanted is None or source.name == "simulated":
         return
     for gpu, entry in enumerate(source.gpus):
-        if wanted not in str(entry["name"]):
+        if why := gpu_models.mismatch(wanted, str(entry["name"])):
             raise TelemetryError(
-                f"GPU {gpu} is {str(entry['name'])!r}, but platform {cell.hardware.platform!r} "
-                f"has {wanted!r}; run on the right partition, or correct the platform"
+                f"platform {cell.hardware.platform!r} has {wanted!r}, but of GPU {gpu} {why}; run "
+                "on the right partition, or correct the platform"
             )

@@ -4,8 +4,9 @@ What is read when::
 
     tick     0         1         2         3    …    every GPU's row of fast readings
     GPU      0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each with the wall clock of its own reading
-    turn     0               1         2         3   each GPU once a second: counters, the driver's
-                                                     own samples of power, which are written at once
+    turn     0               1         2         3   each GPU once a second: counters that are due,
+                                                     and at every other turn the driver's own
+                                                     samples of power
     second   host, events; all rows go to the thread that writes
 """
 
@@ -22,6 +23,9 @@ from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.source import Source, Value
 from workflow_lib.telemetry.writing import Writing
+
+#: a longer time between two of the driver's samples is a loss: they are 20 ms apart on H200
+_LOST_US = 250_000
 
 
 class Recorder:
@@ -42,6 +46,11 @@ class Recorder:
         self._source = source
         self._host = host
         self._gpus = range(len(source.gpus))
+        #: of each GPU, at every how many turns the driver's samples are collected: a call costs as
+        #: much for one as for all that are kept, which on H200 are those of 2.4 s
+        self._power_turns = [2] * len(source.gpus)
+        #: of each GPU, the driver's time of the last sample, 0 before the first
+        self._power_until_us = [0] * len(source.gpus)
         self.begin_turns(time.monotonic())
         self._files: list[SampleFile] = []
         with ExitStack() as opened:
@@ -73,10 +82,8 @@ class Recorder:
         for turn in range(max(self._turns, due + 1 - len(self._gpus)), due + 1):
             gpu = turn % len(self._gpus)
             self._read_counters(gpu, everything=False)
-            self._collect_power(gpu)
-            if self._power is not None:
-                # They may be a second old by now, and no older are they to be lost.
-                self._writing.hand_over([self._power])
+            if turn // len(self._gpus) % self._power_turns[gpu] == 0:
+                self._collect_power(gpu)
         self._turns = due + 1
 
     def second(self) -> None:
@@ -157,13 +164,19 @@ class Recorder:
     def _collect_power(self, gpu: int) -> None:
         if self._power is None:
             return
-        self._power.add_lines(
-            f"{driver_time_us},{gpu},{power_mw}"
-            for driver_time_us, power_mw in self._source.power_samples(gpu)
-        )
+        samples = self._source.power_samples(gpu)
+        if not samples:
+            return
+        latest_us = self._power_until_us[gpu]
+        if latest_us and samples[0][0] - latest_us > _LOST_US:
+            # The driver keeps fewer than were due: what is left of them is to be had more often.
+            self._power_turns[gpu] = 1
+        self._power_until_us[gpu] = samples[-1][0]
+        self._power.add_lines(f"{time_us},{gpu},{power_mw}" for time_us, power_mw in samples)
 
     def _read_host_and_events(self) -> None:
-        self._host_samples.add({**self._host.read(), "unix_time_s": time.time()})
+        own_s = {"unix_time_s": time.time(), "sampler_cpu_time_s": time.process_time()}
+        self._host_samples.add({**self._host.read(), **own_s})
         if self._events is None:
             return
         for gpu, event, code in self._source.events():

@@ -7,6 +7,7 @@ says whose turn it is.
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import signal
@@ -78,6 +79,9 @@ class Sampler:
             lock.release()
 
     def _record(self, recorder: Recorder) -> None:
+        # What lives until the end need not be looked through again and again.
+        gc.collect()
+        gc.freeze()
         recorder.everything()
         self._paths.telemetry_ready(self._node).touch()
         seconds = Deadlines(time.monotonic() + _SECOND_S, _SECOND_S)
@@ -132,6 +136,9 @@ class Sampler:
                 sample_rate_hz=self._telemetry.sample_rate_hz,
                 gpus=tuple(source.gpus),
                 missing={**source.missing, **self._host.missing},
+                other_gpus=tuple(source.others),
+                boot_id=records.boot_id(),
+                job_id=records.job_id(),
             ),
         )
 

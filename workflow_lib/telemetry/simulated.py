@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from workflow_lib.records import GPU_COUNTERS, Cell
 from workflow_lib.telemetry.node.host import CpuUtilisation
@@ -92,6 +93,7 @@ class SimulatedSource:
     """
 
     name = "simulated"
+    others: Sequence[Mapping[str, Any]] = ()
 
     def __init__(
         self, cell: Cell, node: str, load: Callable[[], float | None] | None = None

@@ -7,6 +7,7 @@ counted in ``errors``.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ class Source(Protocol):
     name: str
     #: "column: message" → how often a reading failed
     errors: Counter[str]
+    #: GPUs that the job does not have, as TelemetryStart.other_gpus has them
+    others: Sequence[Mapping[str, Any]]
 
     @property
     def gpus(self) -> Sequence[Mapping[str, Any]]:
@@ -92,6 +95,10 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 _OTHER_BOUNDS = (-1.0, 2.0**63 - 1)
 
+#: how often of a GPU is read what need not be at every tick
+_SELDOM_S = 0.5
+#: a tick that comes this much too early is the one that was meant
+_EARLY_S = 0.02
 #: Counters are asked for about once a second; what is due within half of that is read now.
 _DUE_EARLY_S = 0.5
 
@@ -103,8 +110,10 @@ class Poll:
     columns: tuple[str, ...]
     #: one value a column, or the error in its place
     read: Callable[[], Sequence[float | int | UnreadableError]]
-    #: 0 where it is read at every tick, for GPU_SAMPLES; else how often, for GPU_COUNTERS
+    #: 0 for GPU_SAMPLES; else how often it is read for GPU_COUNTERS
     period_s: float = 0.0
+    #: of GPU_SAMPLES: read with the first tick of every half second alone, as it changes slowly
+    seldom: bool = False
 
 
 @dataclass
@@ -115,6 +124,7 @@ class _KnownPoll:
     #: of every column that the GPU supports: place among the values, name, bounds
     columns: list[tuple[int, str, float, float]]
     period_s: float
+    seldom: bool
     due_unix_s: float | None = None
 
     def is_due(self, unix_time_s: float) -> bool:
@@ -144,14 +154,20 @@ class PolledSource:
         """
         self.name = name
         self.gpus = gpus
+        self.others: Sequence[Mapping[str, Any]] = ()
         self.errors: Counter[str] = Counter()
         self._failures: tuple[type[Exception], ...] = (UnreadableError, *failures)
         reasons: list[dict[str, str]] = []
         self._at_every_tick: list[list[_KnownPoll]] = []
+        #: the same with what is read seldom
+        self._now_and_then: list[list[_KnownPoll]] = []
+        self._seldom_unix_s = [-math.inf] * len(gpus)
         self._counters: list[list[_KnownPoll]] = []
         for gpu, gpu_polls in enumerate(polls):
             known, unsupported = self._probe(gpu, gpu_polls)
-            self._at_every_tick.append([poll for poll in known if not poll.period_s])
+            fast = [poll for poll in known if not poll.period_s]
+            self._at_every_tick.append([poll for poll in fast if not poll.seldom])
+            self._now_and_then.append(fast)
             self._counters.append([poll for poll in known if poll.period_s])
             reasons.append(unsupported)
         self.missing: dict[str, str] = {
@@ -169,7 +185,11 @@ class PolledSource:
 
     def read(self, gpu: int, unix_time_s: float) -> dict[str, Value]:
         """Read a GPU; see Source."""
-        values, problems = self._call(gpu, self._at_every_tick[gpu])
+        polls = self._at_every_tick[gpu]
+        # At other moments, too, where the clock was set back.
+        if not 0 <= unix_time_s - self._seldom_unix_s[gpu] < _SELDOM_S - _EARLY_S:
+            polls, self._seldom_unix_s[gpu] = self._now_and_then[gpu], unix_time_s
+        values, problems = self._call(gpu, polls)
         return self._with_problems(values, problems) if problems else values
 
     def read_counters(
@@ -249,6 +269,7 @@ class PolledSource:
                     for place, column in enumerate(poll.columns)
                 ],
                 poll.period_s,
+                poll.seldom,
             )
             _, problems = self._call(gpu, [candidate])
             if problems:

@@ -18,10 +18,14 @@ from pathlib import Path
 
 from workflow_lib.records import (
     Cell,
+    ClockReading,
+    NodeClock,
     Outcome,
     RankRecord,
     RecordError,
     RunPaths,
+    boot_id,
+    job_id,
     node_name,
     rank_number,
     read_record,
@@ -91,11 +95,11 @@ def _limit_threads(ranks: int) -> None:
 
 def _keep_compiled_code_private() -> None:
     """Have torch keep compiled layers where nobody else can put any: it unpickles what it finds in
-    its own choice of a directory below /tmp, whoever made that. Raises PermissionError.
+    its own choice of a directory below /tmp, whoever made that. Raises OSError.
     """
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
-        cache = Path(tempfile.gettempdir()) / f"triptych-{os.getuid()}-compiled"
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(private_directory(cache))
+        cache = private_directory(Path(tempfile.gettempdir()), "triptych-compiled")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
 
 
 def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -> None:
@@ -174,15 +178,47 @@ def _run(
         parameters=engine.parameters,
         pid=os.getpid(),
         started_unix_s=started,
+        gpu_uuid=device.uuid,
+        boot_id=boot_id(),
+        job_id=job_id(),
     )
+    clock = _compare_clocks(launch, cell, progress)
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)
     if isinstance(engine, GenerationEngine):
         generate(run, engine)
     else:
         train(run, engine)
+    after = _compare_clocks(launch, cell, progress)
+    if clock is not None:
+        _write_clock(paths, clock, after)
     progress.enter("end")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _compare_clocks(
+    launch: launching.Launch, cell: Cell, progress: Progress
+) -> ClockReading | str | None:
+    """This node's clock against rank 0's; None where another rank of the node does that, and where
+    there is one node."""
+    if cell.nodes == 1:
+        return None
+    from workflow_lib.training.clocks import compare
+
+    progress.enter("clocks")
+    return compare(launch, cell.nodes)
+
+
+def _write_clock(
+    paths: RunPaths, before: ClockReading | str, after: ClockReading | str | None
+) -> None:
+    node = node_name()
+    if isinstance(before, ClockReading) and isinstance(after, ClockReading):
+        record = NodeClock(node, before, after)
+    else:
+        reason = before if isinstance(before, str) else str(after)
+        record = NodeClock(node, None, None, reason)
+    write_json(paths.clock(node), record)
 
 
 if __name__ == "__main__":

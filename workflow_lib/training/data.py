@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workflow_lib.records import Cell, read_json
+from workflow_lib.records import Cell, read_json, shown
 from workflow_lib.training.mesh import Mesh
 
 
@@ -51,6 +51,8 @@ class TokenFile:
         """
         try:
             plain = read_json(description)
+            if plain["dtype"] not in ("uint16", "uint32"):
+                raise ValueError(f"dtype is {shown(plain['dtype'])}, expected uint16 or uint32")
             dtype, tokens = np.dtype(plain["dtype"]), int(plain["tokens"])
             vocabulary = int(plain["vocabulary_size"])
         except FileNotFoundError:

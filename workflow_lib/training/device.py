@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from workflow_lib import gpu_models
 from workflow_lib.records import Hardware, Telemetry
 from workflow_lib.training.launch import Launch
 
@@ -16,6 +17,20 @@ from workflow_lib.training.launch import Launch
 def on_gpu(device: torch.device) -> bool:
     """Whether a device is a GPU, of NVIDIA's or of AMD's: torch has one name for both."""
     return device.type == "cuda"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A rank's memory, in bytes; on a CPU the process's resident memory, and nothing else."""
+
+    #: by tensors, now and at its highest
+    allocated: int
+    peak: int
+    #: the most that torch's allocator held: what is allocated, and what it kept for later
+    reserved: int | None = None
+    #: of the whole GPU, as the driver counts it when the allocator holds the most: with contexts,
+    #: libraries and communicators
+    used: int | None = None
 
 
 @dataclass(frozen=True)
@@ -27,23 +42,31 @@ class Device:
     #: index among the node's GPUs that the job sees; None on a CPU
     gpu: int | None
     backend: str
+    #: as telemetry's driver identifies the GPU; None on a CPU, and where torch does not tell
+    uuid: str | None = None
 
     def synchronise(self) -> None:
         """Wait until the device has done all that it was given."""
         if on_gpu(self.torch):
             torch.cuda.synchronize(self.torch)
 
-    def memory_bytes(self) -> tuple[int, int]:
-        """Allocated memory now and at its highest; the process's resident memory on a CPU."""
+    def memory(self) -> Memory:
+        """What is allocated, reserved and used."""
         if on_gpu(self.torch):
-            return (
+            free, total = torch.cuda.mem_get_info(self.torch)
+            reserved = torch.cuda.max_memory_reserved(self.torch)
+            # A full GPU makes the allocator give blocks back, so that the end of a step sees less.
+            given_back = reserved - torch.cuda.memory_reserved(self.torch)
+            return Memory(
                 torch.cuda.memory_allocated(self.torch),
                 torch.cuda.max_memory_allocated(self.torch),
+                reserved,
+                total - free + given_back,
             )
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         now = pages * resource.getpagesize()
         # Linux counts ru_maxrss in KiB, and updates it a little late.
-        return now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        return Memory(now, max(now, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
 def choose(
@@ -69,10 +92,17 @@ def choose(
     device = torch.device("cuda", gpu)
     torch.cuda.set_device(device)
     name = torch.cuda.get_device_name(device)
-    if hardware.gpu is not None and hardware.gpu not in name:
+    if why := gpu_models.mismatch(hardware.gpu, name):
         raise ValueError(
-            f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but this one is "
-            f"{name!r}: choose the right partition, or correct the platform's file"
+            f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but {why}: choose the "
+            "right partition, or correct the platform's file"
         )
     # Telemetry, too, counts the GPUs that the job sees.
-    return Device(device, name, gpu, "nccl")
+    return Device(device, name, gpu, "nccl", _uuid(device))
+
+
+def _uuid(device: torch.device) -> str | None:
+    """The GPU's UUID in NVML's form. ROCm's torch has one, too, but not the one of AMD SMI."""
+    if torch.version.hip is not None:
+        return None
+    return f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}"

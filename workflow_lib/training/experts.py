@@ -8,6 +8,8 @@ routing gives all of them equally many rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from workflow_lib.training.collectives import exchange
 from workflow_lib.training.expert_products import expert_product
 from workflow_lib.training.feed_forward import gated
 from workflow_lib.training.routing import (
+    ChoiceCounter,
+    Choices,
     attach,
     balanced_rows,
     balancing_loss,
@@ -74,6 +78,7 @@ class SparseFeedForward(nn.Module):
         )
         self.router = weights.normal(f"{name}.router", (model.experts, model.hidden_size))
         self.local = LocalExperts(weights, name, model, output_deviation)
+        self.choices = ChoiceCounter(weights.mesh.device)
 
     def forward(self, x: Tensor) -> Tensor:
         # The router sees what this rank has of the sequence. Its logits then enter the group like
@@ -90,6 +95,7 @@ class SparseFeedForward(nn.Module):
             rows = balanced_rows(chosen, logits.detach().softmax(dim=-1))
         else:
             rows = dropless_rows(chosen, self.experts)
+        self.choices.count(rows)
         passed = self._through_all_experts(rows.spread(whole.flatten(0, 1)), rows.counts)
         picked = rows.collect(passed).view(*shares.shape, -1)
         mixed = (picked * shares.to(x.dtype).unsqueeze(-1)).sum(dim=1)
@@ -122,3 +128,18 @@ class SparseFeedForward(nn.Module):
         order = local.argsort(stable=True)
         passed = self.local(reorder(arrived, order), received_counts.sum(dim=0))
         return exchange(reorder(passed, inverse(order)), sent, received, self.expert_group)
+
+
+def choices_of(modules: Iterable[nn.Module], per_layer: int) -> Choices | None:
+    """The choices of a rank's routers since the last call; None where there is no router.
+
+    ``per_layer`` is how many a layer made in truth: what recomputation counted twice is put right
+    by it.
+    """
+    inner = [each for module in modules for each in module.modules()]
+    counters = [each.choices for each in inner if isinstance(each, SparseFeedForward)]
+    if not counters:
+        return None
+    counted, made = ChoiceCounter.take(counters), per_layer * len(counters)
+    share = counted.dropped / counted.made if counted.made else 0.0
+    return Choices(made, round(share * made))

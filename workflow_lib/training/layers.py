@@ -122,7 +122,8 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
 class Attention(nn.Module):
     """Causal attention with grouped key and value heads, the heads spread over the group.
 
-    ``rotary_length`` is the longest sequence where positions are rotary, and 0 where they are not.
+    ``rotary_length`` is the longest sequence where positions are rotary, with ``rotary_base``, and
+    0 where they are not.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Attention(nn.Module):
         heads: int,
         kv_heads: int,
         rotary_length: int,
+        rotary_base: float,
         bias: bool,
         output_deviation: float,
     ) -> None:
@@ -145,7 +147,9 @@ class Attention(nn.Module):
         #: of the sequences that are being generated; None in training
         self.cache: KeyValueCache | None = None
         # No buffer: engines cast those to bf16.
-        self.rotary = rotary_table(rotary_length, self.head_size, device) if rotary_length else None
+        self.rotary = None
+        if rotary_length:
+            self.rotary = rotary_table(rotary_length, self.head_size, rotary_base, device)
         self.query_key_value = ColumnParallelLinear(
             weights,
             parallel,

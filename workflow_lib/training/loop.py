@@ -15,7 +15,9 @@ from workflow_lib.training import profiling
 from workflow_lib.training.data import Source, step_batches
 from workflow_lib.training.device import Device
 from workflow_lib.training.engines import Engine
+from workflow_lib.training.experts import choices_of
 from workflow_lib.training.failures import NonfiniteLoss
+from workflow_lib.training.links import LinkCounting
 from workflow_lib.training.mesh import Mesh
 from workflow_lib.training.precisions import checked
 
@@ -115,9 +117,13 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
     steps = training.warmup_steps + (run.profiled_steps or training.measured_steps)
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
     tokens = sequences * cell.model.sequence_length
-    profiler = None
+    # The last token that is generated is never fed back.
+    routed = tokens - sequences if training.workload == "inference" else tokens
+    profiler = links = None
     if run.profiled_steps:
         profiler = profiling.recorder(run.device.torch, training.warmup_steps, run.profiled_steps)
+    else:
+        links = LinkCounting(mesh.rank, run.device, training.warmup_steps)
     with (
         paths.rank_steps(mesh.rank).open("w", encoding="utf-8", newline="") as stream,
         profiler or contextlib.nullcontext(),
@@ -125,11 +131,14 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
         writer = StepWriter(stream)
         for step in range(steps):
             phase = "warmup" if step < training.warmup_steps else "measured"
+            if links is not None and step == links.first_step:
+                links.begin()
             started = time.time()
             work = do(step)
             ended = time.time()
             finite = work.loss is None or math.isfinite(work.loss)
-            allocated, peak = run.device.memory_bytes()
+            memory = run.device.memory()
+            choices = choices_of(engine.modules(), routed * cell.model.experts_per_token)
             prefill_ended = work.prefill_ended_unix_s
             writer.write(
                 step=step,
@@ -139,8 +148,12 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 ended_unix_s=f"{ended:.6f}",
                 loss="" if work.loss is None or not finite else work.loss,
                 tokens=tokens,
-                memory_allocated_bytes=allocated,
-                memory_peak_bytes=peak,
+                memory_allocated_bytes=memory.allocated,
+                memory_peak_bytes=memory.peak,
+                memory_reserved_bytes="" if memory.reserved is None else memory.reserved,
+                memory_used_bytes="" if memory.used is None else memory.used,
+                expert_choices="" if choices is None else choices.made,
+                dropped_choices="" if choices is None else choices.dropped,
             )
             if not finite:
                 raise NonfiniteLoss(f"the loss of step {step} is {work.loss}")
@@ -158,6 +171,8 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 )
             if profiler is not None:
                 profiler.step()
+    if links is not None:
+        write_json(paths.link_count(mesh.rank), links.end(steps))
     if profiler is not None:
         run.enter("trace")
         profiling.write(profiler, paths.trace(mesh.rank))

@@ -59,6 +59,7 @@ class TransformerLayer(nn.Module):
             model.attention_heads,
             model.kv_heads,
             rotary_length=0 if gpt else model.sequence_length,
+            rotary_base=model.rotary_base,
             bias=gpt,
             output_deviation=deviation,
         )

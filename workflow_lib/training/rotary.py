@@ -8,21 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: base of the rotary frequencies, as Llama 3 has it (arXiv 2407.21783)
-ROTARY_BASE = 500_000.0
-
 
 @functools.lru_cache(maxsize=4)
-def rotary_table(length: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotary_table(
+    length: int, size: int, base: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """Cosines, [length, 1, size], and sines, [length, 1, size / 2], of rotary positions in fp32.
 
-    Both numbers of a pair turn by one angle, so that the cosines are there twice. One table serves
-    every layer. Integers are converted, since DeepSpeed's ZeRO-3 makes bf16 of every new tensor of
-    floats.
+    Pair i of size / 2 turns by base^(−2i / size) from one position to the next. Both numbers of a
+    pair turn by one angle, so that the cosines are there twice. One table serves every layer.
+    Integers are converted, since DeepSpeed's ZeRO-3 makes bf16 of every new tensor of floats.
     """
     exponents = torch.arange(0, size, 2, device=device).float() / size
     positions = torch.arange(length, device=device).float()
-    angles = torch.outer(positions, ROTARY_BASE**-exponents).unsqueeze(1)
+    angles = torch.outer(positions, base**-exponents).unsqueeze(1)
     return angles.cos().repeat(1, 1, 2), angles.sin()
 
 

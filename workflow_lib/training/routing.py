@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,51 @@ def balanced_rows(chosen: Tensor, probabilities: Tensor) -> Rows:
     row = row[:-1]
     dropped = row < 0
     return Rows(choice, row.masked_fill(dropped, 0), None, padded, dropped)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How often a rank's routers chose an expert for a token, and how often in vain."""
+
+    made: int
+    dropped: int
+
+
+class ChoiceCounter:
+    """Counts a layer's choices on its device, without waiting for it.
+
+    Where the layer is computed again in the backward pass, it may count its choices twice: both
+    numbers alike.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        #: made, dropped; whole numbers, which no engine casts
+        self._counts = torch.zeros(2, dtype=torch.int64, device=device)
+
+    def count(self, rows: Rows) -> None:
+        """Count the choices of a layer's rows."""
+        _count(rows.row, rows.dropped, self._counts)
+
+    @staticmethod
+    def take(counters: Sequence[ChoiceCounter]) -> Choices:
+        """What several have counted since they were last asked; waits for the device once."""
+        made, dropped = torch.stack([each._counts for each in counters]).sum(dim=0).tolist()
+        for each in counters:
+            each._counts.zero_()
+        return Choices(made, dropped)
+
+
+# An operator, so that a compiler need not look inside and checkpointing leaves it alone.
+@torch.library.custom_op("triptych::count_choices", mutates_args=("counts",))
+def _count(row: Tensor, dropped: Tensor | None, counts: Tensor) -> None:
+    counts[0] += row.numel()
+    if dropped is not None:
+        counts[1] += dropped.sum()
+
+
+@_count.register_fake
+def _(row: Tensor, dropped: Tensor | None, counts: Tensor) -> None:
+    return None
 
 
 def reorder(rows: Tensor, order: Tensor) -> Tensor:

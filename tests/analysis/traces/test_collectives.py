@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,25 @@ def test_clocks_of_nodes_are_aligned_by_where_collectives_end(tmp_path: Path) ->
     assert found.remarks == (
         "clocks of nodes were aligned by the ends of collectives that span them",
     )
+
+
+@pytest.mark.parametrize("drift", [0.0, 50e-6, -50e-6])
+def test_who_is_late_is_told_right_though_clocks_drift(tmp_path: Path, drift: float) -> None:
+    # A collective every 10 ms for 6 s, to which rank 0 comes 40 µs after rank 1, and which ends
+    # together. In 6 s the clock of node 1, 0.3 s ahead, gains or loses 300 µs.
+    def late(shown: Callable[[float], float], start: float) -> list[dict[str, Any]]:
+        times = [10_000.0 * number for number in range(600)]
+        return [collective(shown(at + start), shown(at + 200), [0, 1]) for at in times]
+
+    found = analysed(
+        tmp_path,
+        late(lambda at: at, 40),
+        late(lambda at: at + 300_000 + drift * at, 0),
+        ranks_per_node=1,
+    )
+    assert found.ranks["late_collectives"].to_list() == [600, 0]
+    assert found.ranks["late_s"].to_list() == pytest.approx([600 * 40e-6, 0], rel=0.01)
+    assert found.ranks["waiting_s"].to_list() == pytest.approx([0, 600 * 40e-6], rel=0.01)
 
 
 def test_a_collective_without_all_of_its_ranks_has_no_waiting(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 1dd87aa75ddc07318be7bb1a428fbcf241f4a9c70d6880dceaddbcbd8ed31aac
+# sha256 of all lines below: d6e02dad38860d3715ac2a43d406709b9ec8d95a1ae75f45ab636280ffd99c40
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -35,6 +35,22 @@ cell="$run_directory/cell.json"
 logs="$run_directory/logs"
 # In an array the job is one of its tasks, which the array's script names.
 job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
+# An array's script lies beside a link to its run. Slurm runs a copy of any other, and knows of
+# what; where it does not say so, the directory must at least be there.
+if [ -n "${1-}" ]; then
+    lies_in=${0%.sh}
+else
+    lies_in=$(timeout 60 scontrol show job "$job" 2>/dev/null |
+        sed -n 's|^ *Command=\(/.*\)/.*|\1|p')
+fi
+lies_in=${lies_in:-$run_directory}
+# Of results that were copied, the copy must not write into the original.
+if ! [ "$lies_in" -ef "$run_directory" ]; then
+    printf 'triptych: this script lies in %s, but was rendered for %s: the results were moved or ' \
+        "$lies_in" "$run_directory" >&2
+    echo "copied. Delete it, and snakemake renders it anew" >&2
+    exit 76
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -46,6 +62,8 @@ export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
+# Telemetry and ranks write down whose they are.
+export TRIPTYCH_JOB_ID=$job
 # Ranks count GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # What submitit's TorchDistributedEnvironment goes by.
@@ -77,7 +95,7 @@ on_every_gpu=(
     "${container[@]}" "$python"
 )
 each_rank=(
-    -m workflow_lib.launch.rank "$run_directory"
+    -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell"
 )
 # One process beside this script.
@@ -105,14 +123,16 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
+            # One that hangs hears nothing else.
+            [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
         done
         wait "$telemetry"
         telemetry_exit=$?
     fi
-    "${here[@]}" -m workflow_lib.launch.node end "$run_directory" --job "$job" --stage "$stage" \
-        --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
+    "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
+        --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
 trap finish EXIT
 trap 'stage=interrupted; exit 143' TERM INT
@@ -120,7 +140,7 @@ trap 'stage=time_limit; exit 140' USR2
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
-"${here[@]}" -m workflow_lib.launch.node begin "$run_directory" --job "$job" \
+"${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
@@ -131,14 +151,14 @@ stage=telemetry
 "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
 telemetry=$!
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.node wait-for-telemetry "$run_directory" \
+"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
 helper=
 
 stage=cool_down
-"${here[@]}" -m workflow_lib.launch.node cool-down "$run_directory" --process "$telemetry" &
+"${here[@]}" -m workflow_lib.launch.job.node cool-down "$run_directory" --process "$telemetry" &
 helper=$!
 wait "$helper" || { helper=; exit 1; }
 helper=
@@ -148,14 +168,21 @@ sleep 30.0 &
 helper=$!
 wait "$helper"
 helper=
-# Hours that nobody watched would be lost. Once training runs, it goes on without telemetry.
+# Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
 training=$!
+# It ends training where the run cannot become a result any more.
+"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training" &
+helper=$!
 wait "$training"
 training_exit=$?
+# Bash says of each process that it ends itself that it ended.
+{ kill "$helper"; wait "$helper"; } 2>/dev/null
+helper=
 [ "$training_exit" -eq 0 ] || exit 1
 
 stage=complete

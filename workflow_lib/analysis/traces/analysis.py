@@ -75,11 +75,9 @@ def analyse(
         rows += of_rank
         work[rank] = step_work(kernels)
     nodes = sorted({rank // ranks_per_node for rank in paths}) if ranks_per_node else []
-    offsets = _add_waiting(rows, ranks, exchanged, nodes, remarks)
+    shifts = _add_waiting(rows, ranks, exchanged, nodes, remarks)
     for rank, row in ranks.items():
-        row["bubble_s"], row["bubble_reason"] = _bubble(
-            rank, work, degrees, ranks_per_node, offsets
-        )
+        row["bubble_s"], row["bubble_reason"] = _bubble(rank, work, degrees, ranks_per_node, shifts)
     order = {kind: i for i, kind in enumerate(CLASSES)}
     rows.sort(key=lambda row: (row["rank"], order[row["class"]]))
     fixed = dict(identity or {})
@@ -121,12 +119,12 @@ def _add_waiting(
     exchanged: list[pl.DataFrame],
     nodes: list[int],
     remarks: Notes,
-) -> dict[int, int]:
-    """Add what matching finds to rows and ranks; return the nodes' offsets in ns."""
+) -> dict[int, collectives.Shift]:
+    """Add what matching finds to rows and ranks; return the shifts of the nodes' clocks."""
     everything = pl.concat([pl.DataFrame(schema=dict(collectives.SCHEMA)), *exchanged])
     known = collectives.matched(everything, remarks)
-    offsets = collectives.node_offsets_ns(known, nodes, remarks)
-    waited = collectives.waiting(known, offsets, remarks)
+    shifts = collectives.node_shifts(known, nodes, remarks)
+    waited = collectives.waiting(known, shifts, remarks)
     sums = (
         pl.len().alias("matched"),
         pl.col("waiting_ns").sum(),
@@ -149,7 +147,7 @@ def _add_waiting(
             "late_s": late / 1e9,
             "late_collectives": times,
         }
-    return offsets
+    return shifts
 
 
 def _bubble(
@@ -157,7 +155,7 @@ def _bubble(
     work: Mapping[int, pl.DataFrame],
     degrees: Degrees | None,
     ranks_per_node: int | None,
-    offsets_ns: Mapping[int, int],
+    shifts: Mapping[int, collectives.Shift],
 ) -> tuple[float | None, str]:
     """How long a rank had nothing to do but wait for its pipeline, in s, or None and why.
 
@@ -176,10 +174,13 @@ def _bubble(
         return None, f"rank {missing[0]} of its pipeline has no trace"
     frames = []
     for other in pipeline:
-        offset = 0 if ranks_per_node is None else offsets_ns.get(other // ranks_per_node)
-        if offset is None:
+        shift = collectives.Shift()
+        if ranks_per_node is not None and other // ranks_per_node in shifts:
+            shift = shifts[other // ranks_per_node]
+        elif ranks_per_node is not None:
             return None, f"the clock of rank {other} of its pipeline could not be aligned"
-        frames.append(work[other].with_columns(pl.col("start_ns", "end_ns") + offset))
+        times = (pl.col("start_ns"), pl.col("end_ns"))
+        frames.append(work[other].with_columns(time + shift.at(time) for time in times))
     steps = [set(frame["step"]) for frame in frames]
     if not steps[0] or any(each != steps[0] for each in steps):
         return None, "the ranks of its pipeline were not traced in the same steps"

@@ -8,7 +8,9 @@ ranks disagree on their number, or the trace of a member is missing, none of the
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -30,6 +32,8 @@ SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
 
 _SERIES = ("communicator", "class", "step")
 _INSTANCE = (*_SERIES, "ordinal")
+#: the fastest that clocks drift, or are turned without being set (adjtimex(2))
+_FASTEST_DRIFT = 500e-6
 #: no rank can end one of these before all have begun, nor much before another does
 _ENDS_TOGETHER = (ALL_REDUCE, ALL_GATHER, ALL_TO_ALL)
 
@@ -56,14 +60,36 @@ def matched(kernels: pl.DataFrame, notes: Notes) -> pl.DataFrame:
     return known.filter(whole & agree & (pl.col("members") > 1)).select(*SCHEMA, "ordinal")
 
 
-def node_offsets_ns(kernels: pl.DataFrame, nodes: Sequence[int], notes: Notes) -> dict[int, int]:
-    """What to add to each node's times so that all nodes have one clock, in ns.
+@dataclass(frozen=True)
+class Shift:
+    """What to add to a node's times: a straight line over its own clock, since clocks drift."""
+
+    origin_ns: int = 0
+    constant_ns: float = 0.0
+    slope: float = 0.0
+
+    def at(self, times: pl.Expr) -> pl.Expr:
+        """What to add to each of ``times``, in whole ns."""
+        since = (times - self.origin_ns).cast(pl.Float64)
+        return (self.constant_ns + self.slope * since).round().cast(pl.Int64)
+
+    def after(self, other: Shift) -> Shift:
+        """This one, whose times then are of another clock, and that one's shift."""
+        return Shift(
+            self.origin_ns,
+            self.constant_ns + other.constant_ns + other.slope * self.constant_ns,
+            self.slope + other.slope + other.slope * self.slope,
+        )
+
+
+def node_shifts(kernels: pl.DataFrame, nodes: Sequence[int], notes: Notes) -> dict[int, Shift]:
+    """What to add to each node's times so that all nodes have one clock.
 
     Ranks of a node share its clock. Two nodes are compared by the collectives that both take part
-    in and that end everywhere at once: their clocks differ by the median difference of the ends,
-    which network latency makes uncertain by some microseconds. A node that no such collective
-    links to the first is left out. ``kernels`` are as :func:`matched` gives them, ``nodes`` are all
-    that have traces, none where that is not known.
+    in and that end everywhere at once: the differences of the ends lie about a straight line, which
+    network latency makes uncertain by some microseconds. A node that no such collective links to
+    the first is left out. ``kernels`` are as :func:`matched` gives them, ``nodes`` are all that
+    have traces, none where that is not known.
     """
     ends = (
         kernels.filter(pl.col("class").is_in(_ENDS_TOGETHER))
@@ -72,44 +98,63 @@ def node_offsets_ns(kernels: pl.DataFrame, nodes: Sequence[int], notes: Notes) -
     )
     pairs = (
         ends.join(ends, on=_INSTANCE, nulls_equal=True, suffix="_other")
-        .filter(pl.col("node") < pl.col("node_other"))
-        .group_by("node", "node_other")
-        .agg((pl.col("end_ns") - pl.col("end_ns_other")).median().alias("ahead"))
-        .sort("node", "node_other")
+        .filter(pl.col("node") != pl.col("node_other"))
+        .sort("node", "node_other", "end_ns")
+        .group_by("node", "node_other", maintain_order=True)
+        .agg("end_ns", (pl.col("end_ns_other") - pl.col("end_ns")).alias("behind"))
     )
-    differences = {(a, b): round(ahead) for a, b, ahead in pairs.iter_rows()}
-    offsets = {nodes[0]: 0} if nodes else {}
-    waiting = list(offsets)
+    origin_ns = min(ends["end_ns"].to_list(), default=0)
+    lines = {
+        (node, other): _line(origin_ns, times, behind)
+        for node, other, times, behind in pairs.iter_rows()
+    }
+    shifts = {nodes[0]: Shift(origin_ns)} if nodes else {}
+    waiting = list(shifts)
     while waiting:
         known = waiting.pop()
-        for (a, b), ahead in differences.items():
-            if a == known and b not in offsets:
-                offsets[b] = offsets[a] + ahead
-                waiting.append(b)
-            elif b == known and a not in offsets:
-                offsets[a] = offsets[b] - ahead
-                waiting.append(a)
-    if len(offsets) > 1:
+        for (node, other), line in lines.items():
+            if other == known and node not in shifts:
+                shifts[node] = line.after(shifts[known])
+                waiting.append(node)
+    if len(shifts) > 1:
         notes.add("clocks of nodes were aligned by the ends of collectives that span them")
-    if apart := len(nodes) - len(offsets):
+    if apart := len(nodes) - len(shifts):
         notes.add("a node's clock could not be aligned with the others'", apart)
-    return offsets
+    return shifts
 
 
-def waiting(kernels: pl.DataFrame, offsets_ns: Mapping[int, int], notes: Notes) -> pl.DataFrame:
+def _line(origin_ns: int, times_ns: Sequence[int], behind_ns: Sequence[int]) -> Shift:
+    """Tukey's resistant line, through the medians of the first and the last third of the points.
+
+    A constant where it is steeper than clocks drift: that is the noise of collectives too close.
+    """
+    third = len(times_ns) // 3
+    slope = 0.0
+    if third:
+        run = statistics.median(times_ns[-third:]) - statistics.median(times_ns[:third])
+        rise = statistics.median(behind_ns[-third:]) - statistics.median(behind_ns[:third])
+        if run > 0 and abs(rise) <= _FASTEST_DRIFT * run:
+            slope = rise / run
+    points = zip(times_ns, behind_ns, strict=True)
+    constant = statistics.median(y - slope * (x - origin_ns) for x, y in points)
+    return Shift(origin_ns, constant, slope)
+
+
+def waiting(kernels: pl.DataFrame, shifts: Mapping[int, Shift], notes: Notes) -> pl.DataFrame:
     """``waiting_ns``, ``transfer_ns`` and ``late_ns`` of each matched kernel.
 
     ``late_ns`` is how long after the last but one the last rank came: what would have been saved,
-    had it come with that one. It is 0 on the others. Collectives with a rank on a node without an
-    offset are left out; without nodes (null), all times are taken to be of one clock.
+    had it come with that one. It is 0 on the others. Collectives with a rank on a node without a
+    shift are left out; without nodes (null), all times are taken to be of one clock.
     """
-    offset = pl.col("node").replace_strict(dict(offsets_ns), default=None, return_dtype=pl.Int64)
-    aligned = kernels.with_columns(
-        pl.when(pl.col("node").is_null()).then(0).otherwise(offset).alias("offset")
-    )
-    aligned = aligned.filter(pl.col("offset").is_not_null().all().over(_INSTANCE)).with_columns(
-        pl.col("start_ns", "end_ns") + pl.col("offset")
-    )
+    node = pl.col("node")
+    whole = (node.is_null() | node.is_in(list(shifts))).all().over(_INSTANCE)
+    aligned = kernels.filter(whole)
+    for each, shift in shifts.items():
+        aligned = aligned.with_columns(
+            pl.when(node == each).then(time + shift.at(time)).otherwise(time).alias(name)
+            for name, time in (("start_ns", pl.col("start_ns")), ("end_ns", pl.col("end_ns")))
+        )
     arrivals = aligned.group_by(_INSTANCE).agg(
         pl.col("start_ns").max().alias("last_ns"),
         pl.col("start_ns").sort(descending=True).get(1).alias("last_but_one_ns"),

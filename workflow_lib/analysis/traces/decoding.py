@@ -19,11 +19,12 @@ import msgspec
 from isal import igzip_lib, isal_zlib
 
 from workflow_lib.analysis.traces.notes import Notes
+from workflow_lib.records import bounds, open_file
 
 #: what is decompressed at once; a batch of events is about as large
 CHUNK_BYTES = 2 << 20
 #: an event longer than this is damage
-LONGEST_EVENT_BYTES = 32 << 20
+LONGEST_EVENT_BYTES = bounds.TRACE_EVENT_BYTES.most
 
 _BOUNDARY = re.compile(rb"\}\s*,\s*(?=\{)")
 _TEXT_BOUNDARY = re.compile(r"\}\s*,\s*(?=\{)")
@@ -85,6 +86,12 @@ class TraceFile:
         self._notes = notes
         self._list_alone = False
         self._ended = False
+        self._damaged = 0
+
+    @property
+    def _hopeless(self) -> bool:
+        """Whether so much is damaged that reading on would cost time and tell nothing."""
+        return self._damaged > bounds.TRACE_DAMAGED_EVENTS.most
 
     def __iter__(self) -> Iterator[list[Event]]:
         rest = b""
@@ -110,6 +117,8 @@ class TraceFile:
             # What is left of the elements goes on where they were cut, separator and all.
             rest = left + chunk[cut[0] :] if left or self._ended else chunk[cut[1] :]
             yield events
+            if self._hopeless:
+                return
         if not inside:
             self._notes.add("the file holds no list of events")
             return
@@ -122,7 +131,21 @@ class TraceFile:
             self._notes.add("the file ends before its list of events does")
 
     def _chunks(self) -> Iterator[bytes]:
-        with self.path.open("rb") as stream:
+        """The file's text, as far as it is no more than a trace of its size unpacks to."""
+        size = self.path.stat().st_size
+        left = min(
+            bounds.TRACE_BYTES.most,
+            bounds.TRACE_RATIO_FREE_BYTES + size * bounds.TRACE_RATIO.most,
+        )
+        for chunk in self._unpacked():
+            left -= len(chunk)
+            if left < 0:
+                self._notes.add("the file unpacks to more than traces do, and was not read on")
+                return
+            yield chunk
+
+    def _unpacked(self) -> Iterator[bytes]:
+        with open_file(self.path) as stream:
             gzipped = stream.read(2) == b"\x1f\x8b"
             stream.seek(0)
             if not gzipped:
@@ -221,6 +244,10 @@ class TraceFile:
                     self._notes.add(f"{what}, and was left out")
                     return events, b""
                 self._notes.add("an event is damaged, and was left out")
+                self._damaged += 1
+                if self._hopeless:
+                    self._notes.add("so many events are damaged that the file was not read on")
+                    return events, b""
                 position = following.end()
                 continue
             event = self._event(value)

@@ -48,6 +48,14 @@ NOT_MEASURES: Mapping[tuple[File, str], str] = {
     ("gpu", "lateness_s"): "about the sampler: telemetry's validity judges it",
     ("gpu", "read_cost_s"): "about the sampler: docs/results has it by reading",
     ("counters", "read_cost_s"): "about the sampler: docs/results has it by reading",
+    **dict.fromkeys(
+        [("counters", "gpu_link_received_bytes"), ("counters", "gpu_link_sent_bytes")],
+        "ranks count whole steps: steps/links-rank<n>.json",
+    ),
+    **dict.fromkeys(
+        [("counters", "pcie_received_bytes"), ("counters", "pcie_sent_bytes")],
+        "read by versions before 0.2: counters of 32 bits, whose turns nobody sees",
+    ),
 }
 
 

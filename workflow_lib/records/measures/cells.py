@@ -48,8 +48,16 @@ ESTIMATES: Mapping[str, Measure] = {
         Measure(
             "memory_per_gpu_bytes",
             "B",
-            "estimated peak of the fullest rank",
-            "Memory of the fullest GPU",
+            "estimated peak that the fullest rank needs; a cell is refused by it",
+            "Memory needed, fullest GPU",
+            GIGABYTES,
+        ),
+        Measure(
+            "memory_used_per_gpu_bytes",
+            "B",
+            "estimated peak of what the driver will count, with what torch's allocator keeps for "
+            "later; at most what the GPU has. Runs judge it: memory_estimate_error",
+            "Memory used, fullest GPU",
             GIGABYTES,
         ),
         Measure("step_time_s", "s", "estimated, at the platform's expected MFU", "Step time"),

@@ -116,7 +116,7 @@ INFERENCE = ("inference",)
 PERCENT = ("%", 100.0)
 PERCENT_OF_TIME = ("% of time", 100.0)
 RATE, RATE_PER_GPU = ("tokens/s", 1.0), ("tokens/s/GPU", 1.0)
-KILOJOULES, GIGABYTES = ("kJ", 1e-3), ("GB", 1e-9)
+KILOJOULES, GIGABYTES, MILLISECONDS = ("kJ", 1e-3), ("GB", 1e-9), ("ms", 1e3)
 
 
 def faster(doing: str) -> Contrast:

@@ -17,7 +17,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "tokens_per_j",
         "1/J",
-        "tokens trained on in the measured steps over energy_j",
+        "tokens trained on in the measured steps over energy_j, whether or not experts dropped "
+        "them",
         "Efficiency",
         ("tokens/J", 1.0),
         better="most",
@@ -45,6 +46,18 @@ MEASURES: tuple[Measure, ...] = (
         contrast=Contrast(
             "decodes {} more tokens of a joule", "decodes {} fewer tokens of a joule"
         ),
+    ),
+    Measure(
+        "model_flops_per_j",
+        "FLOP/J",
+        "model FLOPs over energy_j: useful work alone, counted as in mfu_causal and without what "
+        "experts dropped",
+        "Useful work per energy",
+        ("GFLOP/J", 1e-9),
+        better="most",
+        sensor="power",
+        gain=-1,
+        workloads=TRAINING,
     ),
     Measure(
         "energy_per_token_j",
@@ -213,7 +226,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "cpu_energy_j",
         "J",
-        "CPU packages over the measured steps (RAPL); of a run, of all nodes",
+        "CPU packages of the whole node over the measured steps (RAPL), whoever keeps them busy: "
+        "with other_jobs_peak above 0, other jobs as well; of a run, of all nodes",
         "Energy of CPUs",
         KILOJOULES,
         sensor="host",
@@ -223,7 +237,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "node_power_mean_w",
         "W",
-        "the whole node's mean power, where it tells; of a run, of all nodes",
+        "the whole node's mean power, where it tells, with GPUs that no rank used and whatever "
+        "other jobs draw; of a run, of all nodes",
         "Power of whole nodes",
         ("kW", 1e-3),
         sensor="host",
@@ -233,7 +248,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "node_energy_j",
         "J",
-        "node_power_mean_w times measured_duration_s",
+        "node_power_mean_w times measured_duration_s: of whole nodes as well",
         "Energy of whole nodes",
         KILOJOULES,
         sensor="host",

@@ -17,7 +17,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "counted_steps",
         "",
-        "steps that measures are over: from the steady state's onset on, warm-up excluded",
+        "steps that measures are over: all measured ones, warm-up excluded",
         "Steps counted",
         type=int,
     ),
@@ -30,7 +30,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "tokens_per_s",
         "1/s",
-        "tokens trained on in the measured steps over measured_duration_s",
+        "tokens trained on in the measured steps over measured_duration_s, whether or not experts "
+        "dropped them",
         "Throughput",
         RATE,
         better="most",
@@ -122,9 +123,17 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "model_tflops_per_s_per_gpu",
         "TFLOP/s",
-        "model FLOPs, counted as in mfu_causal",
+        "model FLOPs, counted as in mfu_causal; as in all MFU, without what experts dropped",
         "Model FLOPs per GPU",
         workloads=TRAINING,
+    ),
+    Measure(
+        "dropped_choices_share",
+        "",
+        "of the experts that routers chose for tokens, those that dropped theirs",
+        "Dropped by experts",
+        ("% of choices", 100.0),
+        places=("cells",),
     ),
     Measure(
         "mfu_6n",
@@ -150,6 +159,15 @@ MEASURES: tuple[Measure, ...] = (
         "",
         "without the input embedding, attention as if not causal",
         "MFU, full attention",
+        PERCENT,
+        workloads=TRAINING,
+        places=("cells",),
+    ),
+    Measure(
+        "mfu_6n_attention",
+        "",
+        "6·N·tokens, embeddings included, and attention as if not causal",
+        "MFU, 6N + attention",
         PERCENT,
         workloads=TRAINING,
         places=("cells",),

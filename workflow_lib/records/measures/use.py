@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from workflow_lib.records.measures.measure import GIGABYTES, PERCENT_OF_TIME, Measure, Reading, more
+from workflow_lib.records.measures.measure import (
+    GIGABYTES,
+    PERCENT,
+    PERCENT_OF_TIME,
+    Measure,
+    Reading,
+    more,
+)
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
         "memory_peak_bytes",
         "B",
         "allocated by torch at the peak, of the fullest rank; host memory on a CPU",
-        "Peak memory",
+        "Peak memory, allocated",
         GIGABYTES,
         # Simulated readings go with training on a CPU, and that with the host's memory.
         sensor="memory",
@@ -17,10 +24,39 @@ MEASURES: tuple[Measure, ...] = (
         contrast=more("needs {} more memory"),
     ),
     Measure(
+        "memory_reserved_peak_bytes",
+        "B",
+        "held by torch's allocator at the most: what is allocated, and blocks that it keeps for "
+        "later; of the fullest rank",
+        "Peak memory, reserved",
+        GIGABYTES,
+        sensor="memory",
+    ),
+    Measure(
+        "memory_used_peak_bytes",
+        "B",
+        "in use as the driver counts it when torch's allocator holds the most: with the CUDA "
+        "context, libraries and communicators; of the fullest rank's GPU",
+        "Peak memory, used",
+        GIGABYTES,
+        sensor="memory",
+        places=("cells",),
+    ),
+    Measure(
+        "memory_estimate_error",
+        "",
+        "what the planner expects the driver to count, over memory_used_peak_bytes, less 1",
+        "Memory, expected over used, less 1",
+        PERCENT,
+        sensor="memory",
+        places=("watched",),
+    ),
+    Measure(
         "gpu_memory_used_peak_bytes",
         "B",
-        "device memory in use as the driver counts it, highest reading; of a run, of any GPU",
-        "Peak memory, by the driver",
+        "device memory in use as the driver counts it, highest of the sampler's readings; of a "
+        "run, of any GPU",
+        "Peak memory, by the sampler",
         GIGABYTES,
         sensor="memory",
         reading=Reading("counters", "memory_used_bytes", "peak"),
@@ -56,25 +92,27 @@ MEASURES: tuple[Measure, ...] = (
         reading=Reading("host", "cpu_utilisation_percent", "mean", 0.01),
         over="mean",
     ),
+    Measure(
+        "other_jobs_peak",
+        "",
+        "other jobs of Slurm's on a node at once, at the most; of a run, on any node",
+        "Other jobs on a node",
+        sensor="host",
+        reading=Reading("host", "other_jobs", "peak"),
+        over="max",
+        places=("watched",),
+    ),
     *(
         Measure(
-            f"{link}_{direction}_bytes",
+            f"gpu_link_{direction}_bytes",
             "B",
-            f"{description}; of a run, of all GPUs",
-            f"{heading}, {direction}",
+            "over all NVLink links in the measured steps that count: as many times what the GPU's "
+            "counters rose in a step, counted over whole steps; of a run, of all GPUs",
+            f"NVLink, {direction}",
             GIGABYTES,
             sensor="other",
             level="gpu",
             over="sum",
-        )
-        for link, heading, description in (
-            (
-                "gpu_link",
-                "NVLink or xGMI",
-                "over all NVLink or xGMI links, at the rate between the first and the last reading "
-                "in the measured steps, as all traffic of GPUs here",
-            ),
-            ("pcie", "PCIe, at least", "over PCIe; a lower bound"),
         )
         for direction in ("received", "sent")
     ),

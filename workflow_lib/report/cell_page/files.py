@@ -19,6 +19,7 @@ from workflow_lib.records import (
     RankRecord,
     RecordError,
     RunPaths,
+    ranges,
     read_if_there,
     read_json,
     read_record,
@@ -29,6 +30,8 @@ from workflow_lib.report.environments import flat
 
 #: records of ranks that are listed, lines of a traceback, letters of a message
 _LISTED, _TRACEBACK_LINES, _MESSAGE_LETTERS = 8, 20, 400
+#: logs that are shown: a job has a handful
+_LOGS = 100
 #: a script longer than this is not one of this workflow
 _SCRIPT_BYTES = 65536
 
@@ -57,7 +60,7 @@ def environment(paths: RunPaths, clean: Clean) -> list[Section] | None:
     if record is None:
         return None
     moment = record.pop("recorded_unix_s", None)
-    if isinstance(moment, (int, float)):
+    if isinstance(moment, int | float) and not ranges.problem("recorded_unix_s", moment):
         recorded = datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         record = {"recorded": recorded, **record}
     return sections(record, "run", clean)
@@ -94,7 +97,7 @@ def logs(paths: RunPaths, clean: Clean) -> list[dict[str, str]]:
     training, sampler = paths.logs / "training.log", paths.logs / "telemetry.log"
     found = [{"name": "logs/training.log", **_text(training, training.name, tail, clean)}]
     others = (path for path in paths.logs.glob("*") if path not in (training, sampler))
-    for path in (sampler, *sorted(others, key=lambda path: natural(path.name))):
+    for path in (sampler, *sorted(others, key=lambda path: natural(path.name))[:_LOGS]):
         if path.is_file() and path.stat().st_size:
             name = clean(f"logs/{path.name}")
             found.append({"name": name, **_text(path, path.name, tail, clean)})

@@ -13,6 +13,7 @@ from pathlib import Path
 from workflow_lib.report.figures import (
     energy,
     kernels,
+    memory,
     microbatch,
     optimisation,
     parallelism,
@@ -50,6 +51,7 @@ KINDS: tuple[FigureKind, ...] = (
     energy.KIND,
     optimisation.KIND,
     microbatch.KIND,
+    memory.KIND,
     kernels.KIND,
     recomputation.KIND,
     pipeline_ranks.KIND,

@@ -23,7 +23,7 @@ from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.intervals import interval_in_words, whiskers
 from workflow_lib.report.labels import fate, short_labels
 from workflow_lib.report.numbers import significant
-from workflow_lib.report.page.watching import systematic_error
+from workflow_lib.report.systematic_error import systematic_error
 from workflow_lib.report.tables import Tables
 
 

@@ -1,4 +1,7 @@
-"""Like the study's figure 5: a heat map of every GPU's traffic over its links and over PCIe."""
+"""Like the study's figure 5: a heat map of every GPU's traffic, over its links alone.
+
+The study drew PCIe as well. Its counters have 32 bits, which go round in a fraction of a second.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,8 @@ from workflow_lib.report.figures.heat_map import ROWS, Panel, heat_map, means
 from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
 from workflow_lib.report.tables import Tables
 
-#: the columns of GPUS of both directions, and the title
-_LINKS = (
-    ("gpu_link_received_bytes", "gpu_link_sent_bytes", "NVLink or xGMI, in and out"),
-    ("pcie_received_bytes", "pcie_sent_bytes", "PCIe, in and out, at least"),
-)
+#: the columns of GPUS of both directions
+_LINKS = ("gpu_link_received_bytes", "gpu_link_sent_bytes")
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
@@ -32,39 +32,34 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 feasible,
                 "One column a GPU, node by node, as in figure 5 of the study: bytes sent and "
                 "received in the measured steps, over their duration, mean over completed runs. "
-                "What PCIe's counter tells is a lower bound. Hatched fields have no values.",
+                "Hatched fields have no values.",
                 partial(heat_map, gpus=gpus, panels=panels),
             )
 
 
 def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
-    return reasons_of_gpus(tables.gpus, [name for *names, _ in _LINKS for name in names])
+    return reasons_of_gpus(tables.gpus, _LINKS)
 
 
 def _panels(gpus: Sequence[Row], durations: Mapping[tuple[str, int], float | None]) -> list[Panel]:
-    """Those that have a value."""
-    panels = []
-    for received, sent, title in _LINKS:
-        if values := means(gpus, partial(_gb_per_s, (received, sent), durations)):
-            panels.append(Panel(title, "GB/s", "viridis", values))
-    return panels
+    """The one, where it has a value."""
+    values = means(gpus, partial(_gb_per_s, durations))
+    return [Panel("NVLink, in and out", "GB/s", "viridis", values)] if values else []
 
 
-def _gb_per_s(
-    names: Sequence[str], durations: Mapping[tuple[str, int], float | None], gpu: Row
-) -> float | None:
+def _gb_per_s(durations: Mapping[tuple[str, int], float | None], gpu: Row) -> float | None:
     duration_s = durations.get((gpu["cell"], gpu["run"]))
-    counts = [gpu[name] for name in names]
+    counts = [gpu[name] for name in _LINKS]
     return None if None in counts or not duration_s else sum(counts) / duration_s / 1e9
 
 
 KIND = FigureKind(
     stem="traffic",
-    subject="Traffic of every GPU over NVLink or xGMI and over PCIe",
+    subject="Traffic of every GPU over NVLink",
     title="traffic of every GPU",
-    about="What each GPU sent and received (GB/s), over NVLink or xGMI and over PCIe.",
-    limits="What PCIe's counter tells is a lower bound. Hatched fields have no values.",
+    about="What each GPU sent and received (GB/s) over NVLink.",
+    limits="Hatched fields have no values.",
     most=ROWS,
     divide=_divide,
     why_not=_why_not,

@@ -13,6 +13,7 @@ from workflow_lib.records import (
     OVERHEAD,
     PLAN,
     TABLES,
+    UNUSED_GPUS,
     Measure,
     SweepPaths,
     measures,
@@ -29,15 +30,17 @@ from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.report.page import failures, summary
 from workflow_lib.report.page.drawn import drawn
+from workflow_lib.report.page.other_load import shared_nodes, unused_gpus
+from workflow_lib.report.page.power_caps import capped_below_limit
 from workflow_lib.report.page.rebuilding import rebuilding_commands
 from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.page.watching import (
     overhead_lines,
     steadiness,
     steady_state,
-    systematic_error,
     trained_unwatched,
 )
+from workflow_lib.report.systematic_error import systematic_error
 
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
@@ -49,8 +52,8 @@ _LISTED_IF_EMPTY = tuple(each for each in _WATCHED if each.name != "energy_syste
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
     """Write ``report.html`` of a sweep beside its tables, and return its path.
 
-    ``directory`` holds ``plan``, ``cells``, ``runs``, ``gpus`` and ``overhead.parquet``, and
-    ``figures/``; ``results`` holds the runs themselves, whose environments are read. Raises
+    ``directory`` holds ``plan.parquet``, the tables that collecting writes, and ``figures/``;
+    ``results`` holds the runs themselves, whose environments are read. Raises
     FileNotFoundError where a table or figure is missing, and RecordError where a file is damaged.
     """
     paths = SweepPaths(directory)
@@ -58,6 +61,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     tables = read_tables(directory)
     cells = in_order(tables.cells)
     overhead = read_table(paths.table("overhead"), OVERHEAD).to_dicts()
+    unused = read_table(paths.table("unused_gpus"), UNUSED_GPUS).to_dicts()
     done = [cell for cell in cells if completed(cell)]
     applying = [each for each in measures.shown_in("cells") if _applies(each, cells)]
     # Where nothing completed, empty columns show what would have been measured.
@@ -93,6 +97,9 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         ],
         watched_left_out=left_out(_LISTED_IF_EMPTY, done, tables.runs),
         steadiness=steadiness(cells, names, tables.runs),
+        unused_gpus=unused_gpus(unused, of_cell),
+        shared_nodes=shared_nodes(tables.runs, of_cell),
+        capped=capped_below_limit(cells, names, tables.runs),
         overhead=overhead_lines(overhead, of_cell),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
@@ -145,6 +152,7 @@ def _planned(cell: Row, label: str) -> dict[str, Any]:
         "row": cell,
         "label": label,
         "memory_gb": text("memory_per_gpu_bytes", 1e-9),
+        "memory_used_gb": text("memory_used_per_gpu_bytes", 1e-9),
         "step_time_s": text("step_time_s"),
         "gpu_hours": text("gpu_hours"),
     }

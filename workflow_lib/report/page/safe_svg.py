@@ -14,7 +14,7 @@ from typing import NoReturn
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
-from workflow_lib.records import RecordError
+from workflow_lib.records import RecordError, bounds, read_bytes
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _NUMBERS = r"[-+0-9.,eE %]*"
@@ -91,7 +91,7 @@ class _Writer:
     def _begin(self, attributes: dict[str, str]) -> None:
         """Take the root's size from it: that is the page's matter."""
         ends = [attributes.pop(end, "") for end in ("width", "height")]
-        if not all(re.fullmatch(r"[0-9.]+pt", end) for end in ends):
+        if not all(re.fullmatch(r"[0-9]{1,6}([.][0-9]{1,9})?pt", end) for end in ends):
             self._refuse(f"a size of {ends}")
         self.size = float(ends[0][:-2]), float(ends[1][:-2])
         attributes |= {
@@ -166,7 +166,7 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
     parser.CharacterDataHandler = writer.text
     parser.StartDoctypeDeclHandler = writer.doctype
     try:
-        parser.Parse(path.read_bytes(), True)
+        parser.Parse(read_bytes(path, bounds.FIGURE_BYTES), True)
     except expat.ExpatError as error:
         raise RecordError(f"{path}: not an SVG: {error}; draw the figures anew") from None
     if writer.size is None:

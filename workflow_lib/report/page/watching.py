@@ -1,6 +1,4 @@
-"""What the page says of the watching itself: how wrong energies may be, whether a run was steady,
-and what sampling cost.
-"""
+"""What the page says of the watching itself: whether a run was steady, and what sampling cost."""
 
 from __future__ import annotations
 
@@ -15,25 +13,11 @@ from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.words import counted
 
 
-def systematic_error(runs: Iterable[Row]) -> str:
-    """The systematic error of the sensors behind the runs' energies: "±6 % (NVIDIA H200)".
-
-    It is empty where no run has an energy that was measured: what is simulated has no sensor.
-    """
-    found: dict[str, set[str]] = {}
-    for run in runs:
-        if run["energy_j"] is not None and not run["simulated"]:
-            share = run["energy_systematic_share"]
-            size = "unknown size" if share is None else f"±{100 * share:g} %"
-            found.setdefault(size, set()).add(run["gpu_name"] or "unnamed GPU")
-    return ", ".join(f"{size} ({'; '.join(sorted(found[size]))})" for size in sorted(found))
-
-
 @dataclass(frozen=True)
 class Steadiness:
     """What became of the steady state in the completed runs: a sentence for each group of cells."""
 
-    #: from which step on
+    #: how much of a drift may have been overlooked in each
     steady: tuple[str, ...]
     #: with their drift
     never: tuple[str, ...]
@@ -42,18 +26,19 @@ class Steadiness:
 
 
 def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]) -> Steadiness:
-    """Which cells became steady and when, which never did, and of which it could not be told.
+    """Which cells were steady, which were not, and of which it could not be told.
 
-    A cell of which some runs became steady and others did not is in several groups.
+    A cell of which some runs were steady and others did not is in several groups.
     """
-    steady: dict[str, list[str]] = {}
+    steady: list[str] = []
     never: list[str] = []
     unknown: dict[str, list[str]] = {}
     for cell, label in zip(cells, labels, strict=True):
         ended = _ended(cell, runs)
         name = f"{label} ({cell['model']} on {cell['platform']}"
         if found := [run for run in ended if run["steady"]]:
-            steady.setdefault(_onset(found), []).append(name + _part(found, ended))
+            margins = ", ".join(_margin(found, *each) for each in _DRIFTS)
+            steady.append(f"{name}{_part(found, ended)}: {margins}")
         if drifting := [run for run in ended if run["steady"] is False]:
             drifts = ", ".join(_drift(drifting, *each) for each in _DRIFTS)
             never.append(f"{name}{_part(drifting, ended)}: {drifts}")
@@ -64,7 +49,7 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
                 untold.setdefault(reason, []).append(run)
         for reason, some in untold.items():
             unknown.setdefault(reason, []).append(name + _part(some, ended))
-    return Steadiness(_grouped(steady), tuple(never), _grouped(unknown))
+    return Steadiness(tuple(steady), tuple(never), _grouped(unknown))
 
 
 def steady_state(cell: Row, runs: Sequence[Row]) -> str:
@@ -73,8 +58,8 @@ def steady_state(cell: Row, runs: Sequence[Row]) -> str:
     ended = _ended(cell, runs)
     found = [run for run in ended if run["steady"]]
     fates = (
-        (_onset(found) if found else "", len(found)),
-        ("never", sum(run["steady"] is False for run in ended)),
+        ("yes", len(found)),
+        ("no", sum(run["steady"] is False for run in ended)),
         ("unknown", sum(run["steady"] is None for run in ended)),
     )
     there = [(fate, count) for fate, count in fates if count]
@@ -85,13 +70,6 @@ def steady_state(cell: Row, runs: Sequence[Row]) -> str:
 
 def _ended(cell: Row, runs: Iterable[Row]) -> list[Row]:
     return [run for run in runs if run["cell"] == cell["cell"] and completed(run)]
-
-
-def _onset(steady: Sequence[Row]) -> str:
-    """Where the steady state of some runs begins: "from step 12", or "from steps 12–14"."""
-    steps = [run["steady_from_step"] for run in steady]
-    first, last = min(steps), max(steps)
-    return f"from step {first}" if first == last else f"from steps {first}–{last}"
 
 
 def _part(some: Sequence[Row], ended: Sequence[Row]) -> str:
@@ -118,6 +96,15 @@ def _drift(runs: Sequence[Row], column: str, what: str, unit: str, factor: float
         return f"{what} {NOTHING}"
     worst = factor * max(known, key=abs)
     return f"{what} {'+' if worst > 0 else ''}{significant(worst, 2, decimals=2)} {unit}"
+
+
+def _margin(runs: Sequence[Row], column: str, what: str, unit: str, factor: float) -> str:
+    """The largest margin of a drift, which says how much may have been overlooked."""
+    name = f"{column.removesuffix('_c')}_margin{'_c' if column.endswith('_c') else ''}"
+    known = [run[name] for run in runs if run[name] is not None]
+    if not known:
+        return f"{what} {NOTHING}"
+    return f"{what} within ±{significant(factor * max(known), 2, decimals=2)} {unit}"
 
 
 def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:

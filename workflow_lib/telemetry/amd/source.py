@@ -38,6 +38,7 @@ _PCIE_REASON = (
 )
 _MISSING = {
     "throttle_power_brake_s": "AMD SMI does not tell a power brake from other causes",
+    "gpu_fan_speed_percent": "fans are not read through AMD SMI",
     "power_instant_w": "AMD SMI has one reading of power, which is power_w",
     "pcie_received_bytes": _PCIE_REASON,
     "pcie_sent_bytes": _PCIE_REASON,

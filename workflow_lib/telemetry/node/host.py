@@ -16,6 +16,7 @@ from workflow_lib.telemetry.node.background import Background
 from workflow_lib.telemetry.node.hwmon import BoardSensors, CpuTemperature
 from workflow_lib.telemetry.node.ipmi import Ipmi
 from workflow_lib.telemetry.node.kernel_files import KernelFile
+from workflow_lib.telemetry.node.other_jobs import OtherJobs
 from workflow_lib.telemetry.node.rapl import CpuEnergy
 from workflow_lib.telemetry.source import TelemetryError, UnreadableError, Value
 
@@ -64,8 +65,11 @@ class Host:
     Which interfaces, ports and sensors there are is found out once.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        """Raises OSError or TelemetryError where /proc is not Linux's."""
+    def __init__(self, root: Path = Path("/"), job_id: str | None = None) -> None:
+        """``job_id`` is that of the Slurm job that this is part of.
+
+        Raises OSError or TelemetryError where /proc is not Linux's.
+        """
         self.errors: Counter[str] = Counter()
         #: column → why it stays empty
         self.missing: dict[str, str] = {}
@@ -85,6 +89,10 @@ class Host:
         self._sensors: dict[str, Callable[[], float]] = {}
         self._closing: list[Callable[[], None]] = []
         self._open_cpu_sensors(root)
+        try:
+            self._sensors["other_jobs"] = OtherJobs(root, job_id).count
+        except UnreadableError as error:
+            self.missing["other_jobs"] = str(error)
         self._slow: list[Background] = []
         self._open_board_sensors(root)
 

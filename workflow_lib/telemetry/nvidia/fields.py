@@ -16,12 +16,10 @@ MEMORY_TEMPERATURE = 82
 POWER_INSTANT = 186
 #: nanoseconds at the software power cap
 POWER_CAP = 74
-PCIE_SENT = 197
-PCIE_RECEIVED = 198
 NVLINK_SENT = 138
 NVLINK_RECEIVED = 139
 #: as a field's scope, where it would otherwise mean link 0
-ALL_LINKS = 0xFFFF_FFFF
+_ALL_LINKS = 0xFFFF_FFFF
 
 #: Ids of the cumulative SW thermal, HW thermal and power-brake slowdown, in nanoseconds. NVIDIA has
 #: moved them: the bindings of drivers 575 to 580.65 have them at 251–253, where those of 570 and of
@@ -72,60 +70,12 @@ def fields_reader(
     return read
 
 
-class ByteCounter:
-    """A cumulative count from a driver's 32-bit counter, from 0 at its first reading.
-
-    The counter may have gone round more than once between two readings (at 50 GB/s it does so every
-    0.09 s), so the count is a lower bound.
-    """
-
-    def __init__(self) -> None:
-        self._bytes = 0
-        self._before: int | None = None
-
-    def count(self, now: int) -> int:
-        """The count with the next reading."""
-        if self._before is not None:
-            increase = now - self._before
-            if increase < 0:
-                # What had more than 32 bits cannot have gone round: it has begun again.
-                increase = increase + 2**32 if self._before < 2**32 else now
-            self._bytes += increase
-        self._before = now
-        return self._bytes
-
-    def interrupt(self) -> None:
-        """Count nothing until the next reading but one.
-
-        A counter that a reset of the GPU set back looks like one that went round. But a reset takes
-        the GPU away for a time, so that a reading fails.
-        """
-        self._before = None
-
-
-def byte_counts_reader(
-    nvml: ModuleType, handle: Any, fields: Sequence[Field]
+def all_links_reader(
+    nvml: ModuleType, handle: Any, fields: Sequence[int]
 ) -> Callable[[], list[FieldValue]]:
-    """A call for all the fields, each a ByteCounter."""
-    counters = [ByteCounter() for _ in fields]
-
-    def read() -> list[FieldValue]:
-        try:
-            values = read_fields(nvml, handle, fields)
-        except nvml.NVMLError:
-            for counter in counters:
-                counter.interrupt()
-            raise
-        counts: list[FieldValue] = []
-        for counter, value in zip(counters, values, strict=True):
-            if isinstance(value, UnreadableError):
-                counter.interrupt()
-                counts.append(value)
-            else:
-                counts.append(counter.count(int(value)))
-        return counts
-
-    return read
+    """A call for counters of NVLink over all links of the GPU, in bytes; NVML counts KiB."""
+    scoped = [(field, _ALL_LINKS) for field in fields]
+    return fields_reader(nvml, handle, scoped, lambda kib: kib * 1024)
 
 
 def slowdown_fields(

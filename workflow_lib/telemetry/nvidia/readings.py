@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -15,21 +16,19 @@ THROTTLE_COLUMNS = (
     "throttle_hw_thermal_s",
     "throttle_power_brake_s",
 )
-_PCIE_COLUMNS = ("pcie_sent_bytes", "pcie_received_bytes")
 _NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
 
-#: Columns that one call fills → seconds between its calls, with the CPU time that a call costs on
-#: H200 (driver 580.159). What is not here costs microseconds and is read at every tick. Of a GPU
-#: these cost 0.35 ms in a second, where the driver's samples of power cost 0.6 ms.
+#: Columns that one call fills → seconds between its calls. What each costs, and is new how often,
+#: is in docs/explanation/measurement.md. What is not here costs microseconds.
 PERIODS_S: dict[tuple[str, ...], float] = {
-    ("energy_j",): 20.0,  # 4.2 ms
-    THROTTLE_COLUMNS: 20.0,  # 1.0 ms; advances in steps of 0.1 s
-    ("power_instant_w",): 10.0,  # 0.03 ms idle, up to 1.6 ms under load
-    ("memory_temperature_c",): 10.0,  # 0.03 ms idle, up to 2 ms under load
-    ("thermal_margin_c",): 30.0,  # 1.4 ms
-    _NVLINK_COLUMNS: 15.0,  # 1.9 ms
-    ("memory_used_bytes",): 10.0,  # 0.03 ms, but it hardly changes
-    _PCIE_COLUMNS: 10.0,  # 0.7 ms; goes round every 4 GiB
+    ("energy_j",): 20.0,
+    THROTTLE_COLUMNS: 20.0,
+    ("power_instant_w",): 30.0,
+    ("gpu_fan_speed_percent",): 30.0,
+    ("memory_temperature_c",): 20.0,
+    ("thermal_margin_c",): 60.0,
+    _NVLINK_COLUMNS: 60.0,  # what counts is read by ranks, between steps
+    ("memory_used_bytes",): 10.0,  # it hardly changes
     ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
     ("ecc_uncorrected_errors",): 30.0,
 }
@@ -46,24 +45,59 @@ COLUMNS = (
 
 
 def tick_polls(nvml: ModuleType, handle: Any) -> list[Poll]:
-    """What is read at every tick."""
+    """What GPU_SAMPLES has. Power, clock and event bits are of every tick, and called directly."""
     core, sm, memory = nvml.NVML_TEMPERATURE_GPU, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+    power_mw = _direct(nvml, handle, "nvmlDeviceGetPowerUsage", ctypes.c_uint)
+    sm_mhz = _direct(nvml, handle, "nvmlDeviceGetClockInfo", ctypes.c_uint, sm)
     return [
-        Poll(("power_w",), lambda: (nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,)),
-        Poll(("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(handle, core),)),
-        Poll(("sm_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, sm),)),
-        Poll(("memory_clock_mhz",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, memory),)),
-        Poll(("utilisation_percent",), lambda: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,)),
-        Poll(("event_reasons",), lambda: (_event_reasons(nvml, handle),)),
+        Poll(("power_w",), lambda: (power_mw() / 1e3,)),
+        Poll(("sm_clock_mhz",), lambda: (sm_mhz(),)),
+        Poll(("event_reasons",), _event_reasons(nvml, handle)),
+        Poll(
+            ("temperature_c",), lambda: (nvml.nvmlDeviceGetTemperature(handle, core),), seldom=True
+        ),
+        Poll(
+            ("memory_clock_mhz",),
+            lambda: (nvml.nvmlDeviceGetClockInfo(handle, memory),),
+            seldom=True,
+        ),
+        Poll(
+            ("utilisation_percent",),
+            lambda: (nvml.nvmlDeviceGetUtilizationRates(handle).gpu,),
+            seldom=True,
+        ),
     ]
 
 
-def _event_reasons(nvml: ModuleType, handle: Any) -> int:
+def _direct(
+    nvml: ModuleType,
+    handle: Any,
+    name: str,
+    kind: type[ctypes.c_uint] | type[ctypes.c_ulonglong],
+    *arguments: int,
+) -> Callable[[], int]:
+    """A call of the driver's library for one number, which costs a third of the binding's."""
+    function = getattr(nvml.nvmlLib, name, None)
+    value = kind()
+    reference = ctypes.byref(value)
+
+    def read() -> int:
+        if function is None:
+            raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        if code := function(handle, *arguments, reference):
+            raise nvml.NVMLError(code)
+        return value.value
+
+    return read
+
+
+def _event_reasons(nvml: ModuleType, handle: Any) -> Callable[[], tuple[int]]:
     # Drivers before 535 know this call by its older name only.
-    try:
-        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except nvml.NVMLError_FunctionNotFound:
-        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    name = "nvmlDeviceGetCurrentClocksEventReasons"
+    if getattr(nvml.nvmlLib, name, None) is None:
+        name = "nvmlDeviceGetCurrentClocksThrottleReasons"
+    read = _direct(nvml, handle, name, ctypes.c_ulonglong)
+    return lambda: (read(),)
 
 
 def counter_polls(
@@ -81,7 +115,6 @@ def counter_polls(
     def ecc_errors(kind: int) -> tuple[int]:
         return (call("nvmlDeviceGetTotalEccErrors", kind, nvml.NVML_VOLATILE_ECC),)
 
-    every_link = fields.ALL_LINKS
     throttle = (fields.POWER_CAP, *(slowdown or ()))
     reads: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
         (("energy_j",), lambda: (call("nvmlDeviceGetTotalEnergyConsumption") / 1e3,)),
@@ -93,6 +126,7 @@ def counter_polls(
             ("power_instant_w",),
             fields.fields_reader(nvml, handle, (fields.POWER_INSTANT,), lambda mw: mw / 1e3),
         ),
+        (("gpu_fan_speed_percent",), lambda: (call("nvmlDeviceGetFanSpeed"),)),
         (
             ("memory_temperature_c",),
             fields.fields_reader(nvml, handle, (fields.MEMORY_TEMPERATURE,)),
@@ -100,18 +134,9 @@ def counter_polls(
         (("thermal_margin_c",), lambda: (call("nvmlDeviceGetMarginTemperature"),)),
         (
             _NVLINK_COLUMNS,
-            fields.fields_reader(
-                nvml,
-                handle,
-                ((fields.NVLINK_SENT, every_link), (fields.NVLINK_RECEIVED, every_link)),
-                lambda kib: kib * 1024,
-            ),
+            fields.all_links_reader(nvml, handle, (fields.NVLINK_SENT, fields.NVLINK_RECEIVED)),
         ),
         (("memory_used_bytes",), lambda: (call("nvmlDeviceGetMemoryInfo").used,)),
-        (
-            _PCIE_COLUMNS,
-            fields.byte_counts_reader(nvml, handle, (fields.PCIE_SENT, fields.PCIE_RECEIVED)),
-        ),
         (("ecc_corrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
         (("ecc_uncorrected_errors",), lambda: ecc_errors(nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
     ]

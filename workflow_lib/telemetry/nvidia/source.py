@@ -2,7 +2,7 @@
 
 What each call costs was measured on H200; by it, readings are made at every tick or on periods of
 their own (``readings``). Nothing here blocks: no PCIe throughput (21 ms a direction), no
-process list, no fans.
+process list.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from workflow_lib.telemetry.source import (
 )
 from workflow_lib.telemetry.visible import visible_gpus
 
+_PCIE_REASON = (
+    "the driver's counters of PCIe have 32 bits, which a link at full speed goes round in a "
+    "fraction of a second, so that no reading tells how much went by"
+)
 #: a driver's sample above this is a fault, not a reading
 _MOST_POWER_MW = 10_000_000
 
@@ -103,10 +107,10 @@ class NvidiaSource(PolledSource):
         self._losses: list[tuple[int, str, int | None]] = []
         self._power_samples = PowerSamples(nvml, handles)
         self._driver_events = DriverEvents(nvml, handles)
-        missing: dict[str, str] = {}
+        missing = dict.fromkeys(("pcie_sent_bytes", "pcie_received_bytes"), _PCIE_REASON)
         slowdown = slowdown_fields(nvml, handles, driver)
         if slowdown is None:
-            missing = dict.fromkeys(
+            missing |= dict.fromkeys(
                 THROTTLE_COLUMNS[1:], f"driver {driver} has no cumulative slowdown counters"
             )
         super().__init__(
@@ -123,6 +127,11 @@ class NvidiaSource(PolledSource):
             failures=(nvml.NVMLError,),
             missing=missing,
         )
+        self.others = [
+            self._other(index, handle, uuids[index])
+            for index, handle in enumerate(every)
+            if index not in indices
+        ]
         for column, lacking in (
             ("power_mw", self._power_samples.lacking),
             ("event", self._driver_events.lacking),
@@ -135,6 +144,24 @@ class NvidiaSource(PolledSource):
                 self.errors[f"{column}: {reason}"] += 1  # others have it, so it is not missing
             else:
                 self.missing[column] = reason
+
+    def _other(self, index: int, handle: Any, uuid: str) -> dict[str, Any]:
+        """A GPU that the job does not have; null what the driver does not tell of it."""
+        nvml = self._nvml
+
+        def watts(function: str) -> float | None:
+            try:
+                return float(getattr(nvml, function)(handle) / 1e3)
+            except nvml.NVMLError:
+                return None
+
+        return {
+            "index": index,
+            "name": nvml.nvmlDeviceGetName(handle),
+            "uuid": uuid,
+            "power_limit_w": watts("nvmlDeviceGetEnforcedPowerLimit"),
+            "power_w": watts("nvmlDeviceGetPowerUsage"),
+        }
 
     def _describe(
         self, gpu: int, index: int, handle: Any, uuid: str, driver: str

@@ -8,44 +8,49 @@ samples.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib import records
-from workflow_lib.records import Cell, RunPaths, TelemetryStart
+from workflow_lib import gpu_models, records
+from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, TelemetryStart
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
+from workflow_lib.telemetry.validity.same_run import check_same_run
+from workflow_lib.telemetry.validity.same_steps import SameSteps
 from workflow_lib.telemetry.validity.sensors import check_sensors
 
+#: what of a step clocks of two nodes may be off each other
+_LARGEST_CLOCK_ERROR = 0.01
 #: where rates take turns, no two turns may lie further apart than this
 _LONGEST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class _Window:
-    """The measured steps of a run, and the local GPUs that ranks used, by node.
-
-    A rank that trained on a CPU used GPU None.
-    """
+    """The measured steps of a run, and its ranks, by node."""
 
     start_unix_s: float
     end_unix_s: float
-    gpus: dict[str, set[int | None]]
+    ranks: dict[str, list[RankRecord]]
 
 
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     """None where telemetry fully covers the measured steps; else one sentence that says why not.
 
-    Every rank must have recorded all measured steps, and every node where ranks ran must have
-    watched the GPUs expected of it. Each power sensor must have been read from before the first of
-    these steps began until after the last had ended, with no gap above 1 s (or 5 periods, where
-    that is longer) that the driver's own samples do not bridge, must not be frozen, and must agree
-    with an energy counter that moves (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose
-    sampling rates took turns has no energy: there, only these turns must cover the measured steps.
+    Every rank must have recorded all measured steps, none of which ended on one rank before another
+    rank began it (:mod:`workflow_lib.telemetry.validity.same_steps`), and every node where ranks
+    ran must have watched the GPUs expected of it. Each power sensor must have been read from before
+    the first of these steps began until after the last had ended, with no gap above 1 s (or 5
+    periods, where that is longer) that the driver's own samples do not bridge, must not be frozen,
+    and must agree with an energy counter that moves
+    (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose sampling rates took turns has no
+    energy: there, only these turns must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)
-        for node in sorted(window.gpus):
+        for node in sorted(window.ranks):
             start = _check_node(paths, cell, node, window)
+            _check_clock(paths, cell, node, window)
             span = (window.start_unix_s, window.end_unix_s)
             if cell.telemetry.interleaved_rates_hz:
                 _check_blocks(paths.sampler_blocks(node), span)
@@ -62,20 +67,42 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
 
 def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     start, end = math.inf, -math.inf
-    gpus: dict[str, set[int | None]] = {}
+    ranks: dict[str, list[RankRecord]] = {}
+    same_steps = SameSteps(paths, cell)
     for rank in range(cell.degrees.world_size):
-        record = records.read_record(paths.rank(rank), records.RankRecord)
-        rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell)
+        record = records.read_record(paths.rank(rank), RankRecord)
+        rank_start, rank_end = _measured_steps(paths.rank_steps(rank), cell, record, same_steps)
         start, end = min(start, rank_start), max(end, rank_end)
-        gpus.setdefault(record.node, set()).add(record.gpu)
-    if len(gpus) != cell.nodes:
+        ranks.setdefault(record.node, []).append(record)
+    if len(ranks) != cell.nodes:
+        nodes = ", ".join(sorted(ranks))
         raise InvalidTelemetryError(
-            f"The ranks ran on {len(gpus)} nodes ({', '.join(sorted(gpus))}), not on {cell.nodes}."
+            f"The ranks ran on {len(ranks)} nodes ({nodes}), not on {cell.nodes}."
         )
-    return _Window(start, end, gpus)
+    return _Window(start, end, ranks)
 
 
-def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
+def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> None:
+    """Its clock must have been compared with rank 0's, to a hundredth of a step; in runs of earlier
+    versions none was."""
+    clock = records.read_if_there(paths.clock(node), NodeClock)
+    if clock is None:
+        return
+    if clock.reason:
+        raise InvalidTelemetryError(f"Node {node}: {clock.reason}.")
+    step_s = (window.end_unix_s - window.start_unix_s) / cell.training.measured_steps
+    if clock.error_s > _LARGEST_CLOCK_ERROR * step_s:
+        raise InvalidTelemetryError(
+            f"The clock of node {node} may be {1e3 * clock.error_s:.3g} ms off that of rank 0, "
+            f"once its skew of {1e3 * clock.skew_s:.3g} ms and its drift are corrected: more than "
+            f"a hundredth of a step of {step_s:.3g} s. It was set during the run, or the network "
+            "is too slow to compare clocks; keep NTP or chrony from setting clocks in jobs."
+        )
+
+
+def _measured_steps(
+    path: Path, cell: Cell, rank: RankRecord, same_steps: SameSteps
+) -> tuple[float, float]:
     """Start of a rank's first measured step and end of its last."""
     expected = cell.training.warmup_steps
     before = -math.inf
@@ -96,6 +123,7 @@ def _measured_steps(path: Path, cell: Cell) -> tuple[float, float]:
         if expected == cell.training.warmup_steps:
             start = started
         end = ended
+        same_steps.note(rank, expected, started, ended)
         expected += 1
     measured = expected - cell.training.warmup_steps
     if measured != cell.training.measured_steps:
@@ -110,6 +138,7 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
     if not path.exists():
         raise InvalidTelemetryError(f"Node {node} has no telemetry ({path} is missing).")
     start = records.read_record(path, records.TelemetryStart)
+    check_same_run(path, start, window.ranks[node])
     count = len(start.gpus)
     if cell.telemetry.source not in ("auto", start.source):
         raise InvalidTelemetryError(
@@ -119,27 +148,45 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
         raise InvalidTelemetryError(
             f"{path}: {count} GPUs were sampled, {cell.ranks_per_node} were used."
         )
-    trained = window.gpus[node] - {None}
+    ranks = window.ranks[node]
+    trained = [rank for rank in ranks if rank.gpu is not None]
     if start.simulated and trained:
         raise InvalidTelemetryError(
             f"{path}: the readings are simulated, but node {node} trained on GPUs."
         )
-    if not start.simulated and None in window.gpus[node]:
+    if not start.simulated and len(trained) < len(ranks):
         raise InvalidTelemetryError(
             f"{path}: the readings are of real GPUs, but node {node} trained on its CPU: install a "
             "torch build that can use the GPUs, or set the platform's telemetry to simulated."
         )
-    if outside := sorted(gpu for gpu in trained if gpu is not None and gpu >= count):
-        raise InvalidTelemetryError(
-            f"{path}: GPU {outside[0]} trained, but only {count} were sampled."
-        )
-    if cell.hardware.gpu is not None and not start.simulated:
+    _check_gpus(path, start, trained)
+    if not start.simulated:
         for gpu, entry in enumerate(start.gpus):
-            if cell.hardware.gpu not in str(entry.get("name")):
-                raise InvalidTelemetryError(
-                    f"{path}: GPU {gpu} is {str(entry.get('name'))!r}, not {cell.hardware.gpu!r}."
-                )
+            if why := gpu_models.mismatch(cell.hardware.gpu, str(entry.get("name"))):
+                raise InvalidTelemetryError(f"{path}: GPU {gpu}: {why}.")
     return start
+
+
+def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) -> None:
+    """The GPU of each rank must have been sampled, and none be that of two ranks."""
+    taken: dict[int, int] = {}
+    for rank in ranks:
+        assert rank.gpu is not None
+        gpu = start.number_of(rank.gpu, rank.gpu_uuid)
+        if gpu is None:
+            raise InvalidTelemetryError(
+                f"{path}: rank {rank.rank} trained on {rank.gpu_uuid}, which is none of the "
+                f"{len(start.gpus)} GPUs that were sampled."
+            )
+        if gpu >= len(start.gpus):
+            raise InvalidTelemetryError(
+                f"{path}: GPU {gpu} trained, but only {len(start.gpus)} were sampled."
+            )
+        if gpu in taken:
+            raise InvalidTelemetryError(
+                f"{path}: ranks {taken[gpu]} and {rank.rank} trained on the same GPU, {gpu}."
+            )
+        taken[gpu] = rank.rank
 
 
 def _power_sensors(start: TelemetryStart, cell: Cell) -> list[int]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from workflow_lib.records import Column
+from workflow_lib.records import Column, bounds, held, open_file, ranges
 
 Field = float | int | str | bool | None
 
@@ -18,31 +18,40 @@ class InvalidTelemetryError(Exception):
 def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[str, Field]]]:
     """Line number and parsed row of a CSV file, one at a time; a torn last line is left out.
 
+    A column that came later, and that the file lacks, is None in all rows.
+
     Raises InvalidTelemetryError, naming file and line, where a line is not what ``columns`` say,
     and FileNotFoundError.
     """
     names = [column.name for column in columns]
-    header_seen = False
-    with path.open("rb") as stream:
-        for line, raw in enumerate(stream, start=1):
+    there: Sequence[Column] | None = None
+    with open_file(path) as stream:
+        lines = iter(lambda: stream.readline(bounds.LINE_BYTES.most + 1), b"")
+        for line, raw in enumerate(lines, start=1):
+            if len(raw) > bounds.LINE_BYTES.most:
+                raise InvalidTelemetryError(
+                    f"{path}, line {line}: over {bounds.LINE_BYTES.most} bytes, more than any has."
+                )
             if not raw.endswith(b"\n"):
                 break
             fields = raw.decode("utf-8", "replace").rstrip("\r\n").split(",")
             if line == 1:
-                if fields != names:
+                there = held(fields, columns)
+                if there is None:
                     raise InvalidTelemetryError(f"{path}, line 1: not the expected column names.")
-                header_seen = True
                 continue
-            if len(fields) != len(names):
+            assert there is not None
+            if len(fields) != len(there):
                 raise InvalidTelemetryError(
-                    f"{path}, line {line}: {len(fields)} fields, expected {len(names)}."
+                    f"{path}, line {line}: {len(fields)} fields, expected {len(there)}."
                 )
+            row: dict[str, Field] = dict.fromkeys(names)
             try:
-                row = {c.name: _parse(f, c) for c, f in zip(columns, fields, strict=True)}
+                row.update((c.name, _parse(f, c)) for c, f in zip(there, fields, strict=True))
             except ValueError as error:
                 raise InvalidTelemetryError(f"{path}, line {line}: {error}.") from None
             yield line, row
-    if not header_seen:
+    if there is None:
         raise InvalidTelemetryError(f"{path} is empty.")
 
 
@@ -82,5 +91,7 @@ def _parse(text: str, column: Column) -> Field:
     except ValueError:
         raise ValueError(f"{column.name} is {text[:40]!r}, expected a number") from None
     if not math.isfinite(value):
-        raise ValueError(f"{column.name} is {text!r}, expected a finite number")
+        raise ValueError(f"{column.name} is {text[:40]!r}, expected a finite number")
+    if allowed := ranges.problem(column.name, value):
+        raise ValueError(f"{column.name} is {text[:40]!r}, expected {allowed}")
     return value

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from workflow_lib import gpu_models
 from workflow_lib.records import (
     GPU_COUNTERS,
     GPU_EVENTS,
@@ -37,14 +38,18 @@ _MOVES_WITHIN_S = 1.0
 #: How far trapezoid and counter may lie apart, and over which span at least.
 _LARGEST_DIFFERENCE = 0.05
 _COMPARED_FROM_S = 10.0
-#: Besides, a board's mean over 1 s lags by half a second (0.56 s with the wait for its renewal, on
-#: H200): so much of a step from idle to full power is lost or gained at an edge of the span. Within
-#: a load they agree to parts of a percent.
-_READINGS_LAG_S = 0.6
+#: Besides, a reading lags by half of what it is the mean of, and by the wait for its renewal (on
+#: H200, with a mean over 1 s, by 0.56 s in all): so much of a step from idle to full power is lost
+#: or gained at an edge of the span. Within a load they agree to parts of a percent. A model that is
+#: not known gets the longest mean that NVML documents.
+_RENEWAL_S = 0.1
+_LONGEST_WINDOW_S = 1.0
 #: A working sensor that resolves milliwatts shows no value so often and so long to the last digit.
 #: One that resolves watts may, at its power limit, so that whole watts are no evidence.
 _FROZEN_FROM_S = 10.0
 _FROZEN_FROM_READINGS = 20
+#: a driver that holds up a tick explains less, and makes it no later
+_JUMP_S = 60.0
 #: what moves while a GPU works, even where its power is held at the limit
 _SIGNS_OF_LIFE = ("temperature_c", "sm_clock_mhz", "event_reasons", "utilisation_percent")
 
@@ -58,6 +63,8 @@ class _Gap:
     end_s: float
     #: until when power is known
     known_until_s: float
+    #: by how much the clock was set ahead between them; the sampler's deadlines do not go by it
+    jump_s: float
     longest_hole_s: float = 0.0
 
     def add(self, time_s: float) -> None:
@@ -72,7 +79,9 @@ class _Sensor:
     """What has been seen of one power sensor so far."""
 
     energy: CounterSpan
+    #: of the last reading of power, and of the last row
     time_s: float | None = None
+    row_time_s: float | None = None
     power_w: float = 0.0
     #: the trapezoid of power between the ends of the energy counter's span
     trapezoid_j: float = 0.0
@@ -84,6 +93,7 @@ class _Sensor:
     first: dict[str, Field] = field(default_factory=dict)
     first_time_s: float = 0.0
     power_changed: bool = False
+    signs: dict[str, Field] = field(default_factory=dict)
     lives: bool = False
 
 
@@ -104,20 +114,24 @@ def check_sensors(
     gaps: list[_Gap] = []
     for where, row in timed_rows(path, GPU_SAMPLES, _TIMED, count):
         time_s, gpu, power_w = row["unix_time_s"], row["gpu"], row["power_w"]
-        if gpu in seen and isinstance(power_w, float):
-            assert isinstance(gpu, int)
-            assert isinstance(time_s, float)
-            sensor = seen[gpu]
+        if not isinstance(gpu, int) or not isinstance(time_s, float) or gpu not in seen:
+            continue
+        sensor = seen[gpu]
+        if isinstance(power_w, float):
             if _has_gap(sensor.time_s, time_s, window, longest_s, where):
-                gaps.append(_Gap(where, gpu, time_s, sensor.time_s or time_s))
+                since_s = time_s - (sensor.row_time_s or time_s)
+                jump_s = since_s - late_s if isinstance(late_s := row["lateness_s"], float) else 0
+                gaps.append(_Gap(where, gpu, time_s, sensor.time_s or time_s, jump_s))
             _integrate(sensor, time_s, power_w)
             _note(sensor, time_s, row, window)
+        sensor.row_time_s = time_s
     _check_bridged(paths.power_samples(start.node), gaps, longest_s)
     for gpu, sensor in seen.items():
         _check_end(f"{path}: ", gpu, sensor, window)
         if not start.simulated:
             _check_frozen(f"{path}: ", gpu, sensor)
-        _check_agreement(f"{paths.gpu_counters(start.node)}: ", gpu, sensor)
+        lag_s = _lag_s(str(start.gpus[gpu].get("name")))
+        _check_agreement(f"{paths.gpu_counters(start.node)}: ", gpu, sensor, lag_s)
 
 
 def _check_lost(paths: RunPaths, start: TelemetryStart, window: tuple[float, float]) -> None:
@@ -215,9 +229,10 @@ def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
     for gap in gaps:
         gap.add(gap.end_s)
         if gap.longest_hole_s > longest_s:
+            told = f": the clock was set ahead by {gap.jump_s:.1f} s" * (gap.jump_s > _JUMP_S)
             raise InvalidTelemetryError(
                 f"{gap.where}: no power sample for {gap.longest_hole_s:.1f} s within the measured "
-                f"steps, where {longest_s:.1f} s is allowed."
+                f"steps, where {longest_s:.1f} s is allowed{told}."
             )
 
 
@@ -245,7 +260,11 @@ def _note(
         sensor.first, sensor.first_time_s = row, time_s
     sensor.readings += 1
     sensor.power_changed |= row["power_w"] != sensor.first["power_w"]
-    sensor.lives = sensor.lives or any(row[name] != sensor.first[name] for name in _SIGNS_OF_LIFE)
+    for name in _SIGNS_OF_LIFE:
+        # Not all are read at every tick.
+        if row[name] is not None and not sensor.lives:
+            first = sensor.signs.setdefault(name, row[name])
+            sensor.lives = row[name] != first
 
 
 def _check_end(where: str, gpu: int, sensor: _Sensor, window: tuple[float, float]) -> None:
@@ -274,12 +293,19 @@ def _check_frozen(where: str, gpu: int, sensor: _Sensor) -> None:
         )
 
 
-def _check_agreement(where: str, gpu: int, sensor: _Sensor) -> None:
+def _lag_s(name: str) -> float:
+    """By how much a reading of a GPU of this name may be late."""
+    model = gpu_models.of_device(name)
+    window_s = None if model is None else model.reading_window_s
+    return (_LONGEST_WINDOW_S if window_s is None else window_s) / 2 + _RENEWAL_S
+
+
+def _check_agreement(where: str, gpu: int, sensor: _Sensor, lag_s: float) -> None:
     ends = sensor.energy.ends()
     if ends is None or ends[1].unix_time_s - ends[0].unix_time_s < _COMPARED_FROM_S:
         return
     counted_j = ends[1].value - ends[0].value
-    lag_j = max(_READINGS_LAG_S * (sensor.highest_w - sensor.lowest_w), 0.0)
+    lag_j = max(lag_s * (sensor.highest_w - sensor.lowest_w), 0.0)
     beside = f" and what lag explains ({lag_j:.0f} J)" if lag_j else ""
     if abs(counted_j - sensor.trapezoid_j) > _LARGEST_DIFFERENCE * counted_j + lag_j:
         raise InvalidTelemetryError(

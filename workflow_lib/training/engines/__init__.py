@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from workflow_lib.records import Cell, Precisions
     from workflow_lib.training.mesh import Mesh
@@ -29,6 +29,10 @@ class Engine(Protocol):
 
     def gradient_norm(self) -> float:
         """The norm of the whole model's gradient in the last step, before it was clipped."""
+        ...
+
+    def modules(self) -> Sequence[nn.Module]:
+        """What of the model this rank holds."""
         ...
 
     def precisions(self) -> Precisions:

@@ -136,6 +136,10 @@ class DeepSpeedEngine:
             return float(self._plain_norm)
         return float(self._engine.get_global_grad_norm())
 
+    def modules(self) -> Sequence[nn.Module]:
+        """What of the model this rank holds."""
+        return [self._engine.module]
+
     def precisions(self) -> Precisions:
         """What DeepSpeed holds and exchanges; no moments before the first step."""
         return deepspeed_precisions(self._engine, self._adamw)

@@ -66,6 +66,10 @@ class GenerationEngine:
         self._sent_tokens: deque[tuple[dist.Work, Tensor]] = deque()
         self._chosen: list[Tensor | None] = []
 
+    def modules(self) -> Sequence[nn.Module]:
+        """What of the model this rank holds."""
+        return list(self.parts)
+
     def precisions(self) -> Precisions:
         """That of the weights; there is nothing else."""
         return Precisions(named(weight.dtype for weight in self.parts.parameters()))

@@ -135,6 +135,10 @@ class TorchEngine:
         """The norm of the whole model's gradient in the last step, before it was clipped."""
         return self._norm
 
+    def modules(self) -> Sequence[nn.Module]:
+        """What of the model this rank holds."""
+        return self.chunks
+
     def precisions(self) -> Precisions:
         """What FSDP2 has been given; of gradients and moments, what there was in the last step."""
         moments = (state[name] for state in self._optimizer.state.values() for name in MOMENTS)

@@ -30,6 +30,18 @@ LossFunction = Callable[[Tensor, Tensor], Tensor]
 Slot = tuple[str, int] | None
 
 
+class _Packed(nn.Module):
+    """Gives its input the strides of a fresh tensor of its shape.
+
+    A batch of one may have any stride along the batch and still counts as contiguous: what a
+    compiled layer gives then keeps that of the whole sequence. torch 2.11 compares strides with
+    those of `_shapes`, and refuses the stage.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.contiguous().view(-1).view(x.shape)
+
+
 class _Stage(PipelineStage):
     """A stage whose gradients are reduced by FSDP2 within the backward passes themselves.
 
@@ -38,7 +50,7 @@ class _Stage(PipelineStage):
     """
 
     def __init__(self, root: nn.Module, sharding: Sharding, *arguments: Any, **named: Any) -> None:
-        super().__init__(nn.Sequential(root), *arguments, **named)
+        super().__init__(nn.Sequential(root, _Packed()), *arguments, **named)
         assert isinstance(root, FSDPModule)
         self._root, self._sharding = root, sharding
 

@@ -1,0 +1,101 @@
+"""Rebuilds what was measured from its archives: ``make evidence``, or ``python -m docs.evidence``.
+
+Each archive in evidence/ is checked file by file, and its tables, figures and page are made anew
+in rebuilt/evidence/. Tables, summaries and SVG figures have to be, byte for byte, those whose
+digests evidence/products.sha256 keeps, and docs/results/ has to hold what they say; ``--write``
+writes both.
+PDFs and pages are made too, and not compared: they hold what zlib packed, which is not the same
+bytes everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from docs import findings
+from workflow_lib.archive.contents import is_product
+from workflow_lib.archive.rebuild import rebuild
+
+CHECKOUT = Path(__file__).parents[1]
+ARCHIVES = CHECKOUT / "evidence"
+DIGESTS = ARCHIVES / "products.sha256"
+REBUILT = CHECKOUT / "rebuilt" / "evidence"
+
+_COMPARED = (".parquet", ".json", ".svg")
+#: more than any archive here has, unpacked
+_MAXIMUM_BYTES = 1e9
+
+
+def rebuild_all(into: Path) -> None:
+    """Check every archive, and make what it shows anew in a directory of its name.
+
+    Raises as :func:`workflow_lib.archive.rebuild.rebuild`: where a raw file was changed, too.
+    """
+    for archive in sorted(ARCHIVES.glob("*.zip")):
+        done = rebuild(archive, into / archive.stem, CHECKOUT, _MAXIMUM_BYTES)
+        print(f"{archive.name}: the checksums of {done.raw_files} raw files are right")
+
+
+def digests(rebuilt: Path) -> str:
+    """The SHA-256 of what is compared, as ``sha256sum --check`` takes it within ``rebuilt``."""
+    lines = []
+    for path in sorted(rebuilt.rglob("*")):
+        archive, _, name = path.relative_to(rebuilt).as_posix().partition("/")
+        if path.is_file() and path.suffix in _COMPARED and is_product(name):
+            lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {archive}/{name}\n")
+    return "".join(lines)
+
+
+def differing(rebuilt: Path) -> list[str]:
+    """Products that are other than those of the digests, or that one side alone has."""
+    then, now = (
+        {line.split("  ", 1)[1]: line for line in text.splitlines()}
+        for text in (DIGESTS.read_text(encoding="utf-8"), digests(rebuilt))
+    )
+    return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+
+
+def stale(rebuilt: Path) -> list[str]:
+    """Files of docs/results that are not what the rebuilt tables say."""
+    made = findings.files(rebuilt)
+    here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
+    others = here - made.keys()
+    changed = [p for p, text in made.items() if p not in here or p.read_text("utf-8") != text]
+    return sorted(path.relative_to(CHECKOUT).as_posix() for path in [*others, *changed])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 1 where anything is not what it was."""
+    parser = argparse.ArgumentParser(prog="python -m docs.evidence", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="keep what is made as what has to be")
+    chosen = parser.parse_args(arguments)
+    shutil.rmtree(REBUILT, ignore_errors=True)
+    rebuild_all(REBUILT)
+    if chosen.write:
+        DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
+        for path, text in findings.files(REBUILT).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    compared = len(DIGESTS.read_text(encoding="utf-8").splitlines())
+    changed, old = differing(REBUILT), stale(REBUILT)
+    print(f"Rebuilt in {REBUILT.relative_to(CHECKOUT)}, with a report.html of each sweep.")
+    print(
+        f"{compared} tables, summaries and figures compared by their bytes: {len(changed)} differ"
+    )
+    for name in [*changed, *old]:
+        print(f"  not as it was: {name}", file=sys.stderr)
+    if changed or old:
+        print(
+            "If the change is meant, keep it: .venv/bin/python -m docs.evidence --write",
+            file=sys.stderr,
+        )
+    return 1 if changed or old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""A script is as rendered, to the byte, or it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workflow_lib.launch.script import checksum
+
+BODY = "#SBATCH --nodes=2\n\necho 'it runs'\n"
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "job.sh"
+    path.write_text(checksum.with_checksum(BODY))
+    return path
+
+
+def test_a_sealed_script_is_intact_and_runs_under_bash(script):
+    lines = script.read_text().splitlines()
+    assert checksum.is_intact(script)
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert lines[2:] == BODY.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"nodes=2", b"nodes=3"),  # edited
+        (b"\n", b"\r\n"),  # saved by an editor with other line ends
+        (b"it runs'\n", b"it runs'"),  # truncated by one byte
+        (b"it runs'\n", b"it runs'\n\n"),
+        (b"echo", b"\xff"),  # no text at all
+        (b"# sha256", b"# SHA256"),  # no longer a checksum
+        (b"bash\n#", b"bash\n#SBATCH --nodes=9\n#"),  # a line above the checksum
+        (b"env bash", b"env sh"),
+    ],
+)
+def test_any_edit_is_noticed(script, old, new):
+    content = script.read_bytes()
+    assert old in content
+    script.write_bytes(content.replace(old, new))
+    assert not checksum.is_intact(script)
+
+
+@pytest.mark.parametrize("length", [0, 10, 40, 100, 130])
+def test_a_truncated_script_is_noticed(script, length):
+    script.write_bytes(script.read_bytes()[:length])
+    assert not checksum.is_intact(script)

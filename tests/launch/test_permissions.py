@@ -1,0 +1,107 @@
+"""A job runs as the user who submits it, so nobody else may have written its script."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.launch import runs
+from tests.launch.test_submit import Fake
+from workflow_lib.launch.end import outcome
+from workflow_lib.launch.owner import array, permissions, run_to_end
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.launch.script import checksum
+from workflow_lib.records import JobState, RunPaths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return runs.rendered(tmp_path, "smoke-h200")
+
+
+@pytest.fixture
+def scheduler(monkeypatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(choice, "choose", lambda name: made)
+    return made
+
+
+def reseal(paths: RunPaths) -> None:
+    """What one does who may write the directory: another script, with a checksum that is right."""
+    body = paths.script.read_text().split("\n", 2)[2] + "touch /tmp/canary\n"
+    paths.script.write_text(checksum.with_checksum(body))
+    assert checksum.is_intact(paths.script)
+
+
+@pytest.mark.parametrize("name", ["directory", "script", "cell"])
+@pytest.mark.parametrize(("bit", "who"), [(stat.S_IWGRP, "group "), (stat.S_IWOTH, "everybody ")])
+def test_what_others_may_write_is_not_submitted(name, bit, who, paths, scheduler, tmp_path):
+    path = getattr(paths, name)
+    path.chmod(path.stat().st_mode | bit)
+    reseal(paths)
+    for submit in (
+        lambda: run_to_end.run_to_end(paths.directory, "slurm"),
+        lambda: array.submit_all([paths.directory], tmp_path / "results", 4),
+    ):
+        with pytest.raises(SubmissionError, match=rf"^{who}.*may write {path}, .* as you") as told:
+            submit()
+        assert "chmod go-w" in str(told.value)
+    assert scheduler.submitted == []
+    assert not paths.submission.exists()
+
+
+@pytest.mark.parametrize("name", ["directory", "script", "cell"])
+def test_what_belongs_to_another_user_is_not_submitted(name, paths, scheduler, monkeypatch):
+    path = getattr(paths, name)
+    usual = Path.stat
+    number = os.getuid() + 54321
+
+    def stat_of(self: Path, **options: bool) -> os.stat_result:
+        found = usual(self, **options)
+        owned = [*found[:4], number, *found[5:]]
+        return os.stat_result(owned) if self == path else found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "stat", stat_of)
+        with pytest.raises(SubmissionError, match=rf"{path} belongs to user {number}, and a job"):
+            permissions.check(paths)
+    permissions.check(paths)
+
+
+def test_whatever_the_umask_a_rendered_run_is_closed(tmp_path):
+    usual = os.umask(0o000)
+    try:
+        paths = runs.rendered(tmp_path, "smoke-h200")
+    finally:
+        os.umask(usual)
+    for path in (paths.directory, paths.logs, paths.script, paths.cell):
+        assert not path.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH), path
+    permissions.check(paths)
+
+
+def test_a_strict_umask_is_kept(tmp_path):
+    usual = os.umask(0o077)
+    try:
+        paths = runs.rendered(tmp_path, "smoke-h200")
+    finally:
+        os.umask(usual)
+    assert stat.S_IMODE(paths.script.stat().st_mode) == 0o700
+    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o700
+
+
+def test_rendering_anew_closes_what_was_open(paths, tmp_path):
+    paths.directory.chmod(0o2775)
+    paths.script.chmod(0o775)
+    paths.script.unlink()
+    runs.rendered(tmp_path, "smoke-h200")
+    assert stat.S_IMODE(paths.directory.stat().st_mode) == 0o2755
+    permissions.check(paths)
+
+
+def test_a_task_whose_script_was_replaced_is_explained(paths):
+    ended = outcome.classify(paths, JobState("FAILED", exit_code="77:0"))
+    assert "the array's copy of it belongs to another user" in ended.cause

@@ -1,0 +1,211 @@
+"""Results that were moved or copied: a run's job writes where the run lies, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.launch import runs, scripts
+from tests.launch.test_submit import Fake
+from workflow_lib import records
+from workflow_lib.launch.end import outcome
+from workflow_lib.launch.owner import job_wait, run_to_end, submit
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.launch.script import place, render
+from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(job_wait, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(job_wait, "ASK_EVERY_S", 0.02)
+    monkeypatch.setattr(job_wait, "FILE_SYSTEM_LAG_S", 0.1)
+    monkeypatch.setattr(job_wait, "SETTLE_S", 0.1)
+    monkeypatch.setattr(submit, "ASK_EVERY_S", 0.02)
+    monkeypatch.setattr(submit, "TRUST_ABSENCE_AFTER_S", 0.1)
+
+
+@pytest.fixture
+def scheduler(monkeypatch) -> Fake:
+    made = Fake()
+    monkeypatch.setattr(choice, "choose", lambda name: made)
+    return made
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> RunPaths:
+    return runs.rendered(tmp_path / "original")
+
+
+def inside(paths: RunPaths, tmp_path: Path, name: str) -> RunPaths:
+    """The same run below another directory."""
+    return RunPaths(tmp_path / name / paths.directory.relative_to(tmp_path / "original"))
+
+
+@pytest.fixture
+def renamed(original, tmp_path) -> RunPaths:
+    (tmp_path / "original").rename(tmp_path / "renamed")
+    return inside(original, tmp_path, "renamed")
+
+
+@pytest.fixture
+def copied(original, tmp_path) -> RunPaths:
+    """A copy with hard links, as backups make it."""
+    shutil.copytree(tmp_path / "original", tmp_path / "copied", copy_function=os.link)
+    return inside(original, tmp_path, "copied")
+
+
+def rendered_anew(paths: RunPaths) -> None:
+    """As rule render would, for where the run lies now."""
+    cell = records.read_record(paths.cell, records.Cell)
+    site = scripts.study().platforms[cell.hardware.platform]
+    places = render.Places(Path("/repository"), paths.directory, None)
+    render.write(cell, render.job_script(cell, site, places, 15), paths.directory)
+
+
+@pytest.mark.parametrize("name", ["renamed", "copied"])
+def test_a_script_that_was_never_submitted_is_rendered_anew_before_it_is(name, scheduler, request):
+    paths = request.getfixturevalue(name)
+    scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
+    ended = run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
+    assert ended.outcome is Outcome.COMPLETED
+    assert place.rendered_for(paths.script) == paths.directory
+
+
+@pytest.mark.parametrize("name", ["renamed", "copied"])
+def test_who_cannot_render_says_what_to_do_and_submits_nothing(name, scheduler, request):
+    paths = request.getfixturevalue(name)
+    with pytest.raises(SubmissionError, match=r"results were moved or copied\. Start snakemake"):
+        run_to_end.run_to_end(paths.directory, "slurm")
+    assert scheduler.submitted == []
+
+
+def test_a_failed_run_that_was_copied_is_rendered_anew_too(original, tmp_path, scheduler):
+    runs.failure(original, "timeout")
+    records.write_json(original.job, JobRecord("slurm", "6", 1.0, "somebody"))
+    shutil.copytree(tmp_path / "original", tmp_path / "copied")
+    paths = inside(original, tmp_path, "copied")
+    scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
+    run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
+    assert scheduler.submitted == ["1"]
+    assert original.failure.exists()
+
+
+def test_the_job_of_the_original_is_not_waited_for_in_its_copy(original, tmp_path, scheduler):
+    records.write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
+    shutil.copytree(tmp_path / "original", tmp_path / "copied")
+    paths = inside(original, tmp_path, "copied")
+    with pytest.raises(SubmissionError, match=r"was copied from .*original.* after job 41 was"):
+        run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
+    assert scheduler.submitted == []
+    assert place.rendered_for(paths.script) == original.directory
+
+
+def test_nor_is_the_submission_of_the_original_looked_for(original, tmp_path, scheduler):
+    announced = SubmissionRecord("triptych-0a1b2c3d-1-00ff00ff", 1.0, "somebody")
+    records.write_json(original.submission, announced)
+    shutil.copytree(tmp_path / "original", tmp_path / "copied")
+    paths = inside(original, tmp_path, "copied")
+    with pytest.raises(SubmissionError, match=r"was copied from .* the job triptych-0a1b2c3d-1"):
+        run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
+
+
+def test_a_run_that_moved_under_its_job_is_waited_for(original, tmp_path, scheduler, capsys):
+    """Its job says that it was moved, and stops; the next attempt is rendered for the new place."""
+    records.write_json(original.job, JobRecord("slurm", "41", 1.0, "somebody"))
+    (tmp_path / "original").rename(tmp_path / "renamed")
+    paths = inside(original, tmp_path, "renamed")
+    scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
+    scheduler.states = ["FAILED"]
+    ended = run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
+    assert ended.outcome is Outcome.COMPLETED
+    assert "was moved from" in capsys.readouterr().err
+    assert place.rendered_for(paths.script) == paths.directory
+
+
+def test_a_link_to_the_results_is_the_same_place(original, tmp_path, scheduler):
+    (tmp_path / "linked").symlink_to(tmp_path / "original")
+    paths = inside(original, tmp_path, "linked")
+    scheduler.courses = [lambda job_id: runs.complete(original, job_id)]
+    run_to_end.run_to_end(paths.directory, "slurm", lambda: pytest.fail("it has not moved"))
+
+
+@pytest.mark.parametrize("name", ["it's $(here)", "a\rb", "a\nb", "a b", "ü\t="])
+def test_the_place_is_read_as_it_was_written(name, tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_bytes(f"\nrun_directory={render.quote(tmp_path / name)}\npython=x\n".encode())
+    assert place.rendered_for(script) == tmp_path / name
+
+
+# ------------------------------------------------------------------ scripts submitted by hand
+
+
+def everything(directory: Path) -> list[tuple[str, bytes]]:
+    files = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return [(str(path), path.read_bytes()) for path in files]
+
+
+def test_the_script_of_a_copy_that_is_run_by_hand_touches_nothing(original, copied, tmp_path):
+    before = everything(tmp_path)
+    recorders = scripts.Recorders(tmp_path / "commands")
+    for name in ("python3", "python"):
+        recorders.add(name)
+    done = recorders.run(copied.script)
+    assert done.returncode == 76
+    assert f"this script lies in {copied.directory}, but was rendered for" in done.stderr
+    kept = [each for each in everything(tmp_path) if "/commands/" not in each[0]]
+    assert kept == before
+
+
+@pytest.fixture
+def slurm_copy(tmp_path) -> tuple[RunPaths, RunPaths]:
+    """A run of a cluster, and its copy."""
+    original = runs.rendered(tmp_path / "original", "smoke-h200")
+    shutil.copytree(tmp_path / "original", tmp_path / "copied")
+    return original, inside(original, tmp_path, "copied")
+
+
+def spooled(paths: RunPaths, tmp_path: Path) -> Path:
+    """What slurmd runs: a copy of the script in a directory of its own."""
+    return Path(shutil.copy(paths.script, tmp_path / "slurm_script"))
+
+
+def scontrol(tmp_path: Path, script: Path) -> scripts.Recorders:
+    """Commands of which ``scontrol`` shows the job, as Slurm does, below a site's banner."""
+    recorders = scripts.Recorders(tmp_path / "commands")
+    for name in ("srun", "python3"):
+        recorders.add(name)
+    command = recorders.add("scontrol")
+    shown = f"*** maintenance: Command=on Friday ***\nJobId=7 JobName=x\n   Command={script}\n"
+    command.write_text(f"#!/bin/sh\ncat <<'EOF'\n{shown}   WorkDir=/home\nEOF\n")
+    return recorders
+
+
+def test_a_copy_that_is_given_to_sbatch_by_hand_touches_nothing(slurm_copy, tmp_path):
+    _, copied = slurm_copy
+    before = everything(tmp_path / "original"), everything(tmp_path / "copied")
+    recorders = scontrol(tmp_path, copied.script)
+    done = recorders.run(spooled(copied, tmp_path), SLURM_JOB_ID="7")
+    assert done.returncode == 76
+    assert f"this script lies in {copied.directory}, but" in done.stderr
+    assert before == (everything(tmp_path / "original"), everything(tmp_path / "copied"))
+    assert recorders.calls() == []
+
+
+def test_a_task_of_an_array_whose_results_moved_touches_nothing(slurm_copy, tmp_path):
+    original, copied = slurm_copy
+    (tmp_path / "1").symlink_to(copied.directory)
+    task = Path(shutil.copy(original.script, tmp_path / "1.sh"))
+    recorders = scontrol(tmp_path, original.script)
+    done = recorders.run(task, "7_1", SLURM_JOB_ID="8")
+    assert done.returncode == 76
+    assert recorders.calls() == []
+
+
+def test_a_job_that_stopped_for_that_is_explained(original):
+    ended = outcome.classify(original, JobState("FAILED", exit_code="76:0"))
+    assert "the results were moved or copied after it was rendered" in ended.cause

@@ -1,0 +1,263 @@
+"""Runs that cannot become a result any more are stopped, and no others."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch import runs
+from workflow_lib import records
+from workflow_lib.launch.end import outcome
+from workflow_lib.launch.job import stop_early
+from workflow_lib.launch.job.stop_early import Patience, Watch
+from workflow_lib.records import Cell, JobState, Outcome, RunPaths, StopRecord, SuspensionRecord
+
+PATIENCE = Patience()
+ROOT = Path(__file__).parents[2]
+LIVING = os.getpid()
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """A run whose samplers run, and whose four steps are under way."""
+    run = runs.rendered(tmp_path)
+    runs.train(run)
+    keep_steps(run, 2)
+    return run
+
+
+def keep_steps(run, count):
+    """Leave so many steps of each rank, of four."""
+    for rank in range(2):
+        steps = run.rank_steps(rank)
+        whole = run.directory / f"whole{rank}.csv"
+        if not whole.exists():
+            steps.rename(whole)
+        lines = whole.read_text().splitlines(keepends=True)
+        steps.write_text("".join(lines[: 1 + count]))
+
+
+def sample(run):
+    """One more sample of the node."""
+    with run.gpu_samples(runs.NODE).open("a") as stream:
+        stream.write("1.0,0,80.0,36.0,,,,,,\n")
+
+
+def looks(watch, run, seconds, samples=True):
+    """Look for so long, every 5 s; returns the stop and after how many seconds it came."""
+    for now in range(0, seconds, 5):
+        if samples:
+            sample(run)
+        if (stop := watch.look(5.0)) is not None:
+            return stop, now
+    return None, seconds
+
+
+def finished_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_run_that_steps_and_is_sampled_goes_on(paths):
+    watch = Watch(paths, LIVING, PATIENCE)
+    for done in (1, 2, 3):
+        keep_steps(paths, done)
+        assert looks(watch, paths, 115)[0] is None
+
+
+def test_samplers_that_ended_stop_the_run_at_once(paths):
+    stop, after_s = looks(Watch(paths, finished_process(), PATIENCE), paths, 10)
+    assert (stop.outcome, after_s) == (Outcome.TELEMETRY_INVALID, 0)
+    assert "telemetry ended while training ran" in stop.cause
+
+
+def test_a_node_that_leaves_no_samples_for_a_minute_stops_the_run(paths):
+    stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 120, samples=False)
+    assert (stop.outcome, after_s) == (Outcome.TELEMETRY_INVALID, 60)
+    assert f"no sample of {runs.NODE} came for 60 s" in stop.cause
+
+
+def test_where_rates_take_turns_a_block_without_samples_is_no_loss(paths):
+    cell = records.read_record(paths.cell, Cell)
+    telemetry = dataclasses.replace(cell.telemetry, interleaved_rates_hz=(0.0, 10.0), block_s=30.0)
+    records.write_json(paths.cell, dataclasses.replace(cell, telemetry=telemetry))
+    assert looks(Watch(paths, LIVING, PATIENCE), paths, 120, samples=False)[1] == 90
+
+
+def test_after_the_last_step_telemetry_may_end(paths):
+    keep_steps(paths, 4)
+    assert looks(Watch(paths, finished_process(), PATIENCE), paths, 600)[0] is None
+
+
+def test_a_profiled_run_needs_no_telemetry(paths):
+    profiled = RunPaths(paths.directory.with_name("run0"))
+    paths.directory.rename(profiled.directory)
+    assert looks(Watch(profiled, finished_process(), PATIENCE), profiled, 60)[0] is None
+
+
+def test_training_that_hangs_is_stopped_after_two_minutes(paths):
+    stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 300)
+    assert (stop.outcome, after_s) == (Outcome.ERROR, 120)
+    assert "training hung: no step ended for 120 s after 2 steps" in stop.cause
+
+
+def test_steps_that_always_take_long_are_no_hang(paths):
+    watch = Watch(paths, LIVING, PATIENCE)
+    # The third step takes 40 s, so the fourth may take 400 s.
+    assert looks(watch, paths, 35)[0] is None
+    keep_steps(paths, 3)
+    stop, after_s = looks(watch, paths, 600)
+    assert stop is not None
+    assert 350 <= after_s <= 400
+
+
+def test_the_first_steps_may_take_half_an_hour(paths):
+    keep_steps(paths, 1)
+    assert looks(Watch(paths, LIVING, PATIENCE), paths, 3600)[1] == 1800
+
+
+def test_a_rank_that_is_behind_is_named(paths):
+    lines = paths.rank_steps(1).read_text().splitlines(keepends=True)
+    paths.rank_steps(1).write_text("".join(lines[:2]))
+    stop, _ = looks(Watch(paths, LIVING, PATIENCE), paths, 300)
+    assert stop.cause.endswith("after 2 steps; rank 1 is behind the first one")
+
+
+def test_a_gpu_that_failed_shortens_the_patience(paths):
+    runs.report(paths, "xid", 79)
+    stop, after_s = looks(Watch(paths, LIVING, PATIENCE), paths, 300)
+    assert (stop.outcome, after_s) == (Outcome.NODE_FAILURE, 30)
+    assert "GPU 1 of node1: Xid 79, the GPU fell off the bus; no step ended for 30 s" in stop.cause
+
+
+def test_a_run_that_steps_on_in_spite_of_a_fault_goes_on(paths):
+    runs.report(paths, "xid", 94)
+    watch = Watch(paths, LIVING, PATIENCE)
+    for done in (1, 2, 3):
+        keep_steps(paths, done)
+        assert looks(watch, paths, 30)[0] is None
+
+
+def test_what_applications_cause_is_no_fault(paths):
+    runs.report(paths, "xid", 31)
+    assert looks(Watch(paths, LIVING, PATIENCE), paths, 115)[0] is None
+
+
+def test_time_in_which_the_job_was_suspended_counts_for_nothing(paths, monkeypatch):
+    """Each look comes ten minutes after the one before: nobody saw these minutes."""
+    clock = iter(range(0, 10_000_000, 600))
+    monkeypatch.setattr(stop_early.time, "monotonic", lambda: float(next(clock)))
+    training = subprocess.Popen(["sleep", "600"])
+    seen = []
+
+    def sleep(seconds):
+        sample(paths)
+        seen.append(seconds)
+        if len(seen) == 12:  # 12 looks of 10 s at most are no two minutes
+            training.kill()
+            training.wait()
+
+    stop_early.watch(paths, LIVING, training.pid, PATIENCE, sleep)
+    assert not paths.stopped.exists()
+
+
+def test_a_launcher_that_hears_no_signal_is_killed(paths):
+    deaf = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE) as training:
+        training.stdout.readline()
+        patience = Patience(look_every_s=0.01, end_s=0.1)
+        stop_early.watch(paths, finished_process(), training.pid, patience)
+        assert training.wait() == -9
+    assert records.read_record(paths.stopped, StopRecord).outcome is Outcome.TELEMETRY_INVALID
+
+
+# -------------------------------------------------------------------------- what the run then is
+
+
+def stopped(paths, kind, cause, after_s=10.0):
+    records.write_json(paths.stopped, StopRecord(kind, cause, runs.START_S + after_s))
+    for rank in range(2):
+        runs.leave(paths, rank, "SIGTERM", after_s + 1, told=True)
+    runs.end(paths, "training", training_exit=143)
+
+
+def test_why_it_was_stopped_is_how_it_ended(paths):
+    stopped(paths, Outcome.ERROR, "the run was stopped early: training hung")
+    found = outcome.classify(paths, JobState("FAILED"))
+    assert (found.outcome, found.cause) == (
+        Outcome.ERROR,
+        "the run was stopped early: training hung",
+    )
+
+
+def test_a_ranks_error_before_the_stop_says_more(paths):
+    stopped(paths, Outcome.ERROR, "the run was stopped early: training hung")
+    runs.fail(paths, 1, Outcome.ERROR, "a bad batch", after_s=5)
+    assert "a bad batch" in outcome.classify(paths, JobState("FAILED")).cause
+
+
+def test_a_ranks_error_after_the_stop_is_its_consequence(paths):
+    stopped(paths, Outcome.ERROR, "the run was stopped early: training hung")
+    runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "nan", after_s=10.5)
+    assert outcome.classify(paths, JobState("FAILED")).outcome is Outcome.ERROR
+
+
+def test_a_run_that_was_stopped_where_a_gpu_had_failed_is_tried_elsewhere(paths):
+    runs.report(paths, "xid", 79)
+    stopped(paths, Outcome.TELEMETRY_INVALID, "the run was stopped early: telemetry ended")
+    found = outcome.classify(paths, JobState("FAILED"))
+    assert found.outcome is Outcome.NODE_FAILURE
+    assert found.failed_nodes == (runs.NODE,)
+    assert "telemetry ended" in found.cause
+
+
+def test_a_run_that_was_suspended_says_so_with_its_cause(paths):
+    records.write_json(paths.suspended, SuspensionRecord(runs.START_S + 5, 12.4))
+    keep_steps(paths, 4)
+    lines = paths.gpu_samples(runs.NODE).read_text().splitlines(keepends=True)
+    # Of 24 ticks of two GPUs, those of 5 to 8 s are missing.
+    paths.gpu_samples(runs.NODE).write_text("".join(lines[:21] + lines[34:]))
+    runs.end(paths)
+    found = outcome.classify(paths, JobState("COMPLETED"))
+    assert found.outcome is Outcome.TELEMETRY_INVALID
+    assert found.cause.endswith("; the job was suspended for 12 s while it trained")
+
+
+def test_that_the_job_was_suspended_is_written_when_it_goes_on(paths, tmp_path):
+    """The watch is stopped and goes on, as Slurm does it with all processes of a job."""
+    with subprocess.Popen(["sleep", "600"]) as training:
+        program = f"""
+from pathlib import Path
+from workflow_lib.launch.job.stop_early import Patience, watch
+from workflow_lib.records import RunPaths
+print(flush=True)
+paths = RunPaths(Path({str(paths.directory)!r}))
+watch(paths, {LIVING}, {training.pid}, Patience(look_every_s=0.1))
+"""
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, cwd=ROOT
+        ) as watching:
+            watching.stdout.readline()
+            deadline = time.monotonic() + 60
+            while not paths.suspended.exists():
+                assert time.monotonic() < deadline
+                watching.send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                watching.send_signal(signal.SIGCONT)
+                time.sleep(0.5)
+            training.kill()
+            training.wait()
+            assert watching.wait(timeout=60) == 0
+    found = records.read_record(paths.suspended, SuspensionRecord)
+    assert found.seconds > 0.1
+    assert found.since_unix_s > runs.START_S

@@ -1,0 +1,81 @@
+"""Threads submit one after the other, and ever more rarely while Slurm refuses."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from workflow_lib.launch import interruption
+from workflow_lib.launch.interruption import InterruptedRunError
+from workflow_lib.launch.schedulers import slurm
+from workflow_lib.launch.schedulers.refusals import NotNowError
+from workflow_lib.launch.schedulers.slurm import Slurm
+
+
+@pytest.fixture(autouse=True)
+def waits(monkeypatch):
+    """How long each submission was put off because Slurm had refused one, in s."""
+    found: list[float] = []
+
+    def pause(seconds: float) -> None:
+        interruption.check()
+        found.append(seconds)
+
+    monkeypatch.setattr(slurm.interruption, "pause", pause)
+    monkeypatch.setattr(slurm, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(interruption, "_came", 0)
+    return found
+
+
+def submit(scheduler: Slurm, refused: bool = False) -> None:
+    with contextlib.suppress(NotNowError), scheduler.submission_lock():
+        if refused:
+            raise NotNowError("not now", may_have_been_submitted=False)
+
+
+def test_nobody_submits_while_another_does():
+    scheduler = Slurm()
+    order: list[str] = []
+
+    def second() -> None:
+        with scheduler.submission_lock():
+            order.append("second")
+
+    with scheduler.submission_lock():
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.2)
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_while_slurm_refuses_it_is_asked_ever_more_rarely_whoever_it_is(waits):
+    scheduler = Slurm()
+    for _ in range(8):
+        submit(scheduler, refused=True)
+    assert waits == pytest.approx([0, 10, 20, 40, 80, 160, 300, 300], abs=2)
+
+
+def test_once_it_takes_a_job_nobody_waits_any_more(waits):
+    scheduler = Slurm()
+    for refused in (True, True, False):
+        submit(scheduler, refused)
+    waits.clear()
+    # Pauses take no time here, so the clock has not come to the end of the last one.
+    scheduler._again_at_s = 0.0
+    submit(scheduler, refused=True)
+    submit(scheduler)
+    assert waits == pytest.approx([0, 10], abs=2)
+
+
+def test_ctrl_c_ends_the_wait_for_the_lock():
+    scheduler = Slurm()
+    with scheduler.submission_lock():
+        interruption.note_sigint()
+        with pytest.raises(InterruptedRunError):
+            submit(scheduler)
+    with pytest.raises(InterruptedRunError):
+        submit(scheduler)

@@ -1,0 +1,213 @@
+"""What is beyond a bound is refused in one sentence, at once, whoever made it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.synthetic_run import Run
+from tests.conftest import ROOT
+from workflow_lib import cells, records
+from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.traces.reading import read_trace
+from workflow_lib.archive import versions
+from workflow_lib.archive.bag import ArchiveError, write_bag
+from workflow_lib.archive.unpacking import unpack
+from workflow_lib.records import Cell, RecordError, bounds, read_json, read_record
+from workflow_lib.study import ConfigError, load_study
+
+BOMB = "\n".join(
+    ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BOMB, "over 100000 values, with its aliases"),
+        ("a: &a [*a]", "an alias stands for a list or mapping that it lies in"),
+        ("[" * 5000, "lists and mappings lie more than 16 deep"),
+        ("a: 2026-99-99", "it holds a value that is none"),
+        ("a: " + "9" * 5000, "it holds a value that is none"),
+        ("a: b\n" * 60_000, "over 256 KiB, more than a file of the configuration has"),
+        ("a: b\0", "not valid YAML"),
+    ],
+    ids=["aliases", "cycle", "depth", "date", "number", "size", "null"],
+)
+def test_yaml_that_would_take_for_ever_is_refused(study_directory, text, said):
+    (study_directory / "models" / "hostile.yaml").write_text(text, encoding="utf-8")
+    began_s = time.process_time()
+    with pytest.raises(ConfigError, match=r"models/hostile\.yaml: ") as caught:
+        load_study(study_directory)
+    assert said in str(caught.value)
+    assert time.process_time() - began_s < 20
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "new", "said"),
+    [
+        ("sweeps/smoke.yaml", "repeats", "repeats: 1000000000", "less than or equal to 1000"),
+        ("sweeps/parallelism.yaml", "dp", "dp: 1000000000000", "less than or equal to 1000000"),
+        (
+            "models/llama3-8b.yaml",
+            "layers",
+            "layers: 1000000000",
+            "less than or equal to 100000",
+        ),
+    ],
+)
+def test_counts_beyond_any_machine_are_refused(study_directory, edit, file, key, new, said):
+    text = (study_directory / file).read_text(encoding="utf-8")
+    found = re.search(rf"\b{key}: *[^\s,}}]+", text)
+    assert found is not None
+    edit(file, found[0], new)
+    with pytest.raises(ConfigError, match=said):
+        load_study(study_directory)
+
+
+def test_a_matrix_that_multiplies_beyond_bounds_is_refused_before_it_does(study_directory, edit):
+    path = study_directory / "sweeps" / "smoke.yaml"
+    text = path.read_text(encoding="utf-8")
+    numbers = list(range(1, 101))
+    path.write_text(
+        f"{text.partition('matrix:')[0]}matrix:\n  - {{models: llama3-8b, tp: {numbers}, "
+        f"pp: {numbers}, ep: {numbers}}}\n",
+        encoding="utf-8",
+    )
+    began_s = time.process_time()
+    with pytest.raises(ConfigError, match=r"makes 1000000 cells on .*, more than 20000"):
+        cells.expand_study(load_study(study_directory))
+    assert time.process_time() - began_s < 20
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 100_000, "more than 16 deep"),
+        ('{"a": 1e999}', "a is a number too large"),
+        ('{"a": NaN}', "NaN is no number of JSON"),
+        ('{"a": [9223372036854775808]}', r"a\[0\] is 9223372036854775808, which 64 bits do not"),
+        ('{"a": ' + "9" * 5000 + "}", "not readable as JSON"),
+        ('"\\ud800"', "not text in UTF-8"),
+        (" " * (9 << 20), "over 8192 KiB"),
+        ("[" + "0," * 4_100_000 + "0]", "over 4000000 values|over 8192 KiB"),
+    ],
+    ids=["depth", "infinite", "nan", "65 bits", "digits", "surrogate", "size", "values"],
+)
+def test_json_that_no_record_is_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RecordError, match=rf"record\.json: .*({said})"):
+        read_json(path)
+
+
+def test_a_pipe_in_the_place_of_a_record_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    os.mkfifo(path)
+    with pytest.raises(RecordError, match="a directory, pipe or device, expected a file"):
+        read_json(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("id", "../../../etc/passwd", "id is '../../../etc/passwd', expected three names"),
+        ("id", "a/b/..", "id is 'a/b/..', expected three names of directories"),
+        ("nodes", 0, "Cell.nodes is 0, expected 1 to 1e"),
+        ("nodes", 3, "2 ranks do not fit 3 nodes of 2 GPUs"),
+    ],
+)
+def test_a_cell_that_cannot_be_is_refused(tmp_path: Path, key, value, said) -> None:
+    paths = Run().write(tmp_path / "run1")
+    plain = json.loads(paths.cell.read_text(encoding="utf-8"))
+    paths.cell.write_text(json.dumps(plain | {key: value}), encoding="utf-8")
+    with pytest.raises(RecordError) as caught:
+        read_record(paths.cell, Cell)
+    assert said in str(caught.value)
+
+
+def test_a_field_of_a_csv_file_longer_than_any_is_refused(tmp_path: Path) -> None:
+    paths = Run().write(tmp_path / "run1")
+    with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
+        stream.write("x" * 200_000 + "\n")
+    with pytest.raises(RecordError, match=r"node1\.csv:\d+: 200000 bytes, more than any line has"):
+        reduce_run(paths.directory)
+
+
+def test_a_trace_that_unpacks_to_a_bomb_is_not_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json.gz"
+    with gzip.open(path, "wb") as stream:
+        stream.write(b'{"traceEvents": [')
+        for _ in range(60):
+            stream.write(b'{"a": 1},' * 200_000)
+    most = bounds.TRACE_RATIO_FREE_BYTES + path.stat().st_size * bounds.TRACE_RATIO.most
+    trace = read_trace(path)
+    assert "the file unpacks to more than traces do, and was not read on" in trace.notes
+    assert trace.bytes_read <= most < 60 * 9 * 200_000
+
+
+def test_a_trace_of_damaged_events_is_given_up(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_bytes(b'{"traceEvents": [' + b'{"a": x}, ' * 400_000 + b'{"a": 1}]}')
+    began_s = time.process_time()
+    trace = read_trace(path)
+    assert time.process_time() - began_s < 20
+    assert "so many events are damaged that the file was not read on" in trace.notes
+
+
+def test_an_archive_that_unpacks_to_a_bomb_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "bomb.zip"
+    write_bag(archive, {}, {}, {"a.csv": "0" * (200 << 20)}, {}, 1.7e9)
+    with pytest.raises(ArchiveError, match="over 100 times as much; no measurements do"):
+        unpack(archive, tmp_path / "into", lambda name: True, 1e11)
+    assert not (tmp_path / "into").exists()
+
+
+def test_an_archive_whose_files_lie_too_deep_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "deep.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        target.writestr("a/" * 2000 + "b", "")
+    with pytest.raises(ArchiveError, match="lies over 32 directories deep"):
+        unpack(archive, tmp_path / "into", lambda name: True, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("plain", "said"),
+    [([], "expected the version of each package"), ({"polars": 1}, "'polars' is 1, expected a")],
+)
+def test_versions_that_are_none_are_refused(tmp_path: Path, plain, said) -> None:
+    path = tmp_path / "versions.json"
+    path.write_text(json.dumps(plain), encoding="utf-8")
+    with pytest.raises(RecordError, match=said):
+        versions.read_versions(path)
+
+
+def test_what_a_record_quotes_obeys_no_terminal(tmp_path: Path) -> None:
+    run = Run().write(tmp_path / "cells" / "a" / "b" / "\x1b[31mc" / "run1")
+    run.cell.write_text('{"\x9b31m": 1}', encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "workflow_lib.analysis", "reduce", str(run.directory)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.removesuffix("\n").isprintable()
+    assert "Traceback" not in done.stderr
+
+
+def test_every_bound_has_words(tmp_path: Path) -> None:
+    for name, bound in records.bounds.all_bounds().items():
+        assert bound.most > 0, name
+        assert bound.what, name

@@ -1,0 +1,135 @@
+"""The evidence is whole, and this checkout makes of it what it says: tables and figures byte for
+byte, the pages of docs/results, and the README's first finding.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from docs import evidence, findings
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.records import RUNS
+
+ROOT = Path(__file__).parents[1]
+SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every archive, checked and made anew, once."""
+    into = tmp_path_factory.mktemp("rebuilt")
+    evidence.rebuild_all(into)
+    return into
+
+
+def test_tables_and_figures_are_those_of_the_digests(rebuilt: Path) -> None:
+    assert evidence.differing(rebuilt) == [], "if it is meant: python -m docs.evidence --write"
+    digests = evidence.DIGESTS.read_text(encoding="utf-8").splitlines()
+    # Of each completed run a summary and two tables; of each sweep 11 tables and the plan; figures.
+    assert len(digests) >= (12 + 7) * 3 + 2 * 12
+    # Somebody else's code finds them the same.
+    check = ["sha256sum", "--check", "--quiet", str(evidence.DIGESTS)]
+    subprocess.run(check, cwd=rebuilt, check=True)
+
+
+def test_a_table_that_changes_goes_or_comes_is_noticed(
+    rebuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *rest = evidence.DIGESTS.read_text(encoding="utf-8").splitlines(keepends=True)
+    other = "0" * 64 + first[64:]
+    gone = second.replace(".parquet", "-of-before.parquet")
+    kept = tmp_path / "products.sha256"
+    kept.write_text("".join([other, gone, *rest]), encoding="utf-8")
+    monkeypatch.setattr(evidence, "DIGESTS", kept)
+    names = [line.rstrip("\n").split("  ")[1] for line in (first, second, gone)]
+    assert evidence.differing(rebuilt) == sorted(names)
+
+
+def test_pages_say_what_the_tables_hold(
+    rebuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert evidence.stale(rebuilt) == [], "make them anew: python -m docs.evidence --write"
+    sentence = findings.headline(rebuilt)
+    assert sentence in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    monkeypatch.setattr(evidence, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(findings, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
+    for path, text in findings.files(rebuilt).items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert evidence.stale(rebuilt) == []
+    findings.PAGE.write_text("10,120 tokens/s, typed by hand", encoding="utf-8")
+    (tmp_path / "old.md").write_text("of another sweep", encoding="utf-8")
+    assert evidence.stale(rebuilt) == ["old.md", "page.md"]
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str) -> None:
+    results = rebuilt / sweep / "results"
+    runs = read_table(results / "sweeps" / sweep / "runs.parquet", RUNS).to_dicts()
+    done = [run for run in runs if run["outcome"] == "completed"]
+    assert len(done) == {"evidence-llama3-8b-x2": 12, "evidence-overlap-x2": 7}[sweep]
+    for run in done:
+        directory = results / "cells" / run["cell"] / f"run{run['run']}"
+        ranks = [rows(path) for path in sorted(directory.glob("steps/rank*.csv"))]
+        measured = [row for rank in ranks for row in rank if row["phase"] == "measured"]
+        start = min(float(row["started_unix_s"]) for row in measured)
+        end = max(float(row["ended_unix_s"]) for row in measured)
+        # 12 steps of 8 sequences of 8 192 tokens.
+        assert run["tokens_per_s"] == pytest.approx(12 * 8 * 8192 / (end - start), rel=1e-9)
+        telemetry = directory / "telemetry"
+        power = series(telemetry / "vm-power.csv", "driver_time_us", "power_mw", 1e-6, 1e-3)
+        counted = series(telemetry / "vm-counters.csv", "unix_time_s", "energy_j")
+        energy = 0.0
+        for gpu in ("0", "1"):
+            energy += trapezoids(power[gpu], start, end)
+            # Two or three readings of the driver's own counter of energy, 20 s apart.
+            (first, before), *_, (last, after) = (e for e in counted[gpu] if start <= e[0] <= end)
+            between = trapezoids(power[gpu], first, last)
+            assert after - before == pytest.approx(between, rel=0.005)
+        assert run["energy_j"] == pytest.approx(energy, rel=0.002)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def series(
+    path: Path, time: str, value: str, seconds: float = 1.0, unit: float = 1.0
+) -> dict[str, list[tuple[float, float]]]:
+    """Of each GPU the moments and values of a column where it has any."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for row in rows(path):
+        if row[value]:
+            point = float(row[time]) * seconds, float(row[value]) * unit
+            found.setdefault(row["gpu"], []).append(point)
+    return {gpu: sorted(points) for gpu, points in found.items()}
+
+
+def trapezoids(points: list[tuple[float, float]], start: float, end: float) -> float:
+    """The area from start to end, straight lines between points."""
+    total = 0.0
+    for (t, v), (later, w) in itertools.pairwise(points):
+        low, high = max(t, start), min(later, end)
+        if low < high:
+            slope = (w - v) / (later - t)
+            total += (high - low) * (v + slope * ((low + high) / 2 - t))
+    return total
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_an_archive_is_small_and_names_its_licence(sweep: str) -> None:
+    archive = ROOT / "evidence" / f"{sweep}.zip"
+    assert archive.stat().st_size < 5e6
+    with zipfile.ZipFile(archive) as source:
+        crate = source.read(f"{sweep}/data/ro-crate-metadata.json").decode()
+    assert "CC-BY-4.0" in crate

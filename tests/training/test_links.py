@@ -1,0 +1,117 @@
+"""Bytes over links, counted from step to step: the simulated counters move in bursts within steps,
+and show what went by a tenth of a second later.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from workflow_lib.records import LinkReading
+from workflow_lib.telemetry.source import UnreadableError
+from workflow_lib.training import links
+from workflow_lib.training.device import Device
+from workflow_lib.training.links import LinkCounting
+
+GPU = Device(torch.device("cpu"), "NVIDIA H200", 0, "nccl", "GPU-a")
+RENEWED_S = 0.1
+#: of an all-reduce of 1 MiB over four GPUs, by ring arithmetic: 2 · 3/4 of it
+STEP_BYTES = 1_572_864
+
+
+class Machine:
+    """A clock, and link counters that are renewed at every tenth of a second."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.moved: list[tuple[float, int]] = []
+        self.barriers = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def barrier(self) -> None:
+        self.barriers += 1
+
+    def step(self, count: int = STEP_BYTES) -> None:
+        """Compute for 0.37 s; then nine tenths of the bytes, and at the very end the rest."""
+        self.now_s += 0.37
+        self.moved.append((self.now_s, count - count // 10))
+        self.now_s += 0.07
+        self.moved.append((self.now_s, count // 10))
+
+    def open(self, uuid: str | None) -> links.ReadLinks:
+        assert uuid == "GPU-a"
+
+        def read() -> LinkReading:
+            shown_until_s = self.now_s // RENEWED_S * RENEWED_S - 1e-9
+            shown = sum(count for at_s, count in self.moved if at_s <= shown_until_s)
+            return LinkReading(self.now_s, 7 + shown, 9 + shown)
+
+        return read
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(links.time, "sleep", made.sleep)
+    return made
+
+
+@pytest.mark.parametrize("steps", [1, 5, 20])
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_whole_steps_are_counted_exactly(machine: Machine, steps: int, warmup: int) -> None:
+    counting = LinkCounting(0, GPU, warmup, machine.open, machine.barrier)
+    for step in range(warmup + steps):
+        if step == counting.first_step:
+            counting.begin()
+        # In the first step of a run groups connect, which takes bytes of its own.
+        machine.step(STEP_BYTES + (5_000_000 if step == 0 and warmup else 0))
+    count = counting.end(warmup + steps)
+    assert count.before is not None
+    assert count.after is not None
+    assert count.steps == warmup + steps - counting.first_step
+    assert count.after.sent_bytes - count.before.sent_bytes == count.steps * STEP_BYTES
+    assert count.after.received_bytes - count.before.received_bytes == count.steps * STEP_BYTES
+    # Nobody reads before all have ended their step, nor goes on before all have read.
+    assert machine.barriers == 4
+
+
+def test_a_rank_that_cannot_read_says_why_and_keeps_the_others_waiting_for_nothing(
+    machine: Machine,
+) -> None:
+    def refuse(uuid: str | None) -> links.ReadLinks:
+        raise UnreadableError("no links here")
+
+    counting = LinkCounting(3, GPU, 1, refuse, machine.barrier)
+    counting.begin()
+    count = counting.end(6)
+    assert (count.before, count.after, count.reason) == (None, None, "no links here")
+    assert machine.barriers == 4
+
+
+def test_counters_that_fail_at_the_end_leave_a_reason(machine: Machine) -> None:
+    read = machine.open("GPU-a")
+    failing = [False]
+
+    def fails_later(uuid: str | None) -> links.ReadLinks:
+        def either() -> LinkReading:
+            if failing[0]:
+                raise UnreadableError("GPU is lost")
+            return read()
+
+        return either
+
+    counting = LinkCounting(0, GPU, 1, fails_later, machine.barrier)
+    counting.begin()
+    failing[0] = True
+    count = counting.end(6)
+    assert (count.before, count.after, count.reason) == (None, None, "GPU is lost")
+
+
+def test_a_run_on_a_cpu_waits_for_nobody(machine: Machine) -> None:
+    cpu = Device(torch.device("cpu"), "CPU", None, "gloo")
+    counting = LinkCounting(0, cpu, 1, machine.open, machine.barrier)
+    counting.begin()
+    assert counting.end(6).reason == "trained on a CPU"
+    assert machine.barriers == 0

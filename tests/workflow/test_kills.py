@@ -1,0 +1,136 @@
+"""Every rule is killed once, at each stage: the same command, given again, makes all that it would
+have made, and what was made of what is gone does not stay.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from tests.workflow.conftest import SWEEP, copy
+
+pytestmark = pytest.mark.slow
+
+#: Python runs it first, in whatever the rules start: they have the checkout in PYTHONPATH.
+KILLER = """
+import atexit, json, os, pathlib, signal, sys
+
+path = pathlib.Path(__file__).with_name("kill.json")
+if path.exists():
+    asked = json.loads(path.read_text())
+
+    def kill():
+        path.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def replace(source, target, **options):
+        original(source, target, **options)
+        kill()
+
+    if " ".join(asked["command"]) in " ".join(sys.orig_argv):
+        if asked["stage"] == "first":
+            kill()
+        elif asked["stage"] == "last":
+            atexit.register(kill)
+        else:
+            original, os.replace = os.replace, replace
+"""
+#: each rule that makes something of files that stay: its command, and what makes it due
+RULES = {
+    "plan": (["workflow_lib.plan"], "workflow_lib/plan.py"),
+    "reduce": (["workflow_lib.analysis", "reduce"], "workflow_lib/analysis/reduce.py"),
+    "traces": (["workflow_lib.analysis", "traces"], "workflow_lib/analysis/traces/notes.py"),
+    "collect": (["workflow_lib.analysis", "collect"], "workflow_lib/analysis/collect.py"),
+    "figures": (["workflow_lib.report", "figures"], "workflow_lib/report/html.py"),
+    "page": (["workflow_lib.report", "page"], "workflow_lib/report/html.py"),
+    "compare": (["workflow_lib.comparison"], "workflow_lib/comparison/page.py"),
+}
+STAGES = ("first", "between", "last")
+#: each takes a minute and more: the others are for `make test-all`
+USUAL = {("collect", "first"), ("page", "last")}
+COMPARISON = "results/comparisons/tiny_vs_other/comparison.html"
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A sweep that ran without faults, one of its runs profiled, and its comparison."""
+    checkout = copy(tmp_path_factory.mktemp("kills") / "checkout")
+    checkout.write_sweep(
+        protocol=SWEEP["protocol"] | {"profiled_steps": 2},
+        matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}],
+    )
+    # Another sweep of the same cell trains nothing more, and can be compared with it.
+    sweeps = checkout.directory / "config" / "sweeps"
+    shutil.copy(sweeps / "tiny.yaml", sweeps / "other.yaml")
+    path = checkout.directory / "config" / "config.yaml"
+    chosen = yaml.safe_load(path.read_text(encoding="utf-8")) | {"sweeps": ["tiny", "other"]}
+    path.write_text(yaml.safe_dump(chosen), encoding="utf-8")
+    ran = invoke(checkout)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (checkout.directory / "sitecustomize.py").write_text(KILLER, encoding="utf-8")
+    return checkout
+
+
+def invoke(checkout):
+    return checkout.snakemake("all", COMPARISON)
+
+
+def made(checkout):
+    """Every table, figure, page and script, and the cells, by name."""
+    results = checkout.directory / "results"
+    return {
+        path.relative_to(results).as_posix(): path.read_bytes()
+        for path in results.rglob("*")
+        if path.suffix in (".parquet", ".svg", ".pdf", ".html", ".sh")
+        or path.name in ("summary.json", "cell.json")
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "stage"),
+    [
+        pytest.param(rule, stage, marks=() if (rule, stage) in USUAL else pytest.mark.kills)
+        for rule in RULES
+        for stage in STAGES
+    ],
+)
+def test_what_a_kill_takes_the_same_command_makes_again(done, rule, stage):
+    command, source = RULES[rule]
+    before = made(done)
+    assert COMPARISON.removeprefix("results/") in before
+    with (done.directory / source).open("a", encoding="utf-8") as stream:
+        stream.write("\n")
+    order = done.directory / "kill.json"
+    order.write_text(json.dumps({"command": command, "stage": stage}), encoding="utf-8")
+
+    killed = invoke(done)
+    assert not order.exists(), f"nothing was killed\n{killed.stdout}{killed.stderr}"
+    assert killed.returncode != 0, killed.stdout + killed.stderr
+    for view in (done.directory / "results" / "sweeps").iterdir():
+        if not (view / "runs.parquet").exists():
+            assert not (view / "report.html").exists(), "a report outlived its tables"
+            assert not (done.directory / COMPARISON).exists(), "a comparison outlived its tables"
+
+    again = invoke(done)
+    assert again.returncode == 0, again.stdout + again.stderr
+    after = made(done)
+    assert after.keys() == before.keys()
+    assert [name for name in before if before[name] != after[name]] == []
+
+
+def test_every_file_that_a_report_rests_on_is_made_again_where_it_is_gone(done):
+    before = made(done)
+    results = done.directory / "results"
+    for name in ("plan", "cells", "overhead", "kernels"):
+        (results / "sweeps" / "tiny" / f"{name}.parquet").unlink()
+    shutil.rmtree(results / "sweeps" / "tiny" / "figures")
+    (summary,) = results.glob("cells/*/*/*/run1/summary.json")
+    (kernels,) = results.glob("cells/*/*/*/run0/traces/kernels.parquet")
+    summary.unlink()
+    kernels.unlink()
+    again = invoke(done)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert made(done) == before

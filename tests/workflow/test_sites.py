@@ -1,0 +1,136 @@
+"""What machines and file systems may be like: nothing is lost, and a sentence says why."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import SNAKEMAKE, SWEEP, Checkout
+from tests.workflow.test_bad_input import message_of
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or shutil.which("unshare") is None, reason="only root can mount"
+    ),
+]
+TARGET = "results/sweeps/tiny/report.html"
+MATRIX = [{"models": "gpt3-tiny", "gpus": 2, "dp": 2}]
+
+
+def snakemake(
+    checkout: Checkout, before: str = ":", *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The workflow in mounts of its own, after a shell command has changed them."""
+    command = [str(SNAKEMAKE), "--profile", "profiles/local", *(arguments or (TARGET,))]
+    return subprocess.run(
+        ["unshare", "--mount", "bash", "-c", f'{before} && exec "$@"', "bash", *command],
+        cwd=checkout.directory,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def remounted(directory: str) -> str:
+    """A command that makes a directory read-only."""
+    return f"mount --bind {directory} {directory} && mount -o remount,ro,bind {directory}"
+
+
+def test_read_only_results_are_refused_in_a_sentence_and_can_be_looked_at(checkout):
+    (checkout.directory / "results").mkdir()
+    done = snakemake(checkout, remounted("results"))
+    assert f"{checkout.directory}/results cannot be written to, and results go there" in (
+        message_of(done)
+    )
+    assert (
+        "python -m workflow_lib.status --results results` only reads" in done.stdout + done.stderr
+    )
+    assert list((checkout.directory / "results").iterdir()) == []
+
+
+def test_a_read_only_checkout_is_refused_in_a_sentence(checkout):
+    done = snakemake(checkout, f"{remounted('.')} && cd .")
+    assert "cannot be written to, and Snakemake keeps its records there" in message_of(done)
+
+
+def test_the_directory_of_a_user_who_lets_others_only_read_is_refused_in_a_sentence(checkout):
+    """Root without the right to override modes is like a user of the owner's group."""
+    records = checkout.directory / ".snakemake"
+    records.mkdir(mode=0o750)
+    os.chown(records, 1, 1)
+    command = [str(SNAKEMAKE), "--profile", "profiles/local", TARGET]
+    done = subprocess.run(
+        ["setpriv", "--bounding-set", "-dac_override", *command],
+        cwd=checkout.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"{records} cannot be written to" in message_of(done)
+    assert not (checkout.directory / "results").exists()
+
+
+def test_a_full_tmpdir_and_no_shared_memory_and_a_read_only_home_hinder_nothing(checkout, tmp_path):
+    checkout.write_sweep(matrix=MATRIX)
+    full, home, cache = (tmp_path / name for name in ("full", "home", "cache"))
+    for directory in (full, home, cache):
+        directory.mkdir()
+    changes = (
+        f"mount -t tmpfs -o size=64k tmpfs {full}",
+        f"{{ head -c 64k /dev/zero >{full}/all; mount -t tmpfs -o ro,size=4k tmpfs /dev/shm; }}",
+        remounted(str(home)),
+    )
+    # Snakemake itself needs a cache.
+    where = {"TMPDIR": str(full), "HOME": str(home), "XDG_CACHE_HOME": str(cache)}
+    done = snakemake(checkout, " && ".join(changes), **where)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = checkout.runs().values()
+    assert json.loads(run.outcome.read_text())["outcome"] == "completed"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="a clock that can be set is in C")
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-30.0, "the clock went backwards"), (3600.0, "the clock was set ahead by 3[56]")],
+)
+def test_a_clock_that_is_set_while_a_run_trains_is_named(checkout, tmp_path, seconds, said):
+    library, offset = tmp_path / "clock.so", tmp_path / "offset"
+    source = Path(__file__).with_name("clock.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    offset.write_bytes(struct.pack("d", 0.0))
+    protocol = SWEEP["protocol"] | {"measured_steps": 30}
+    checkout.write_sweep(matrix=[MATRIX[0] | {"gpus": 1, "dp": 1}], protocol=protocol)
+    with subprocess.Popen(
+        [str(SNAKEMAKE), "--profile", "profiles/local", TARGET],
+        cwd=checkout.directory,
+        env=os.environ | {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(offset)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as workflow:
+        deadline = time.monotonic() + 120
+        while not any(_lines(run.rank_steps(0)) > 5 for run in checkout.runs().values()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        with offset.open("r+b") as stream:
+            stream.write(struct.pack("d", seconds))
+        assert workflow.wait(timeout=240) != 0
+    (run,) = checkout.runs().values()
+    failure = json.loads(run.failure.read_text())
+    assert failure["outcome"] == "telemetry_invalid"
+    assert re.search(said, failure["cause"])
+    assert _lines(run.rank_steps(0)) == 1 + protocol["warmup_steps"] + 30
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,44 @@
+"""Bytes over the links of each GPU in the steps that count, from what its rank counted.
+
+A rank reads its GPU's counters between steps (:mod:`workflow_lib.training.links`), so that what
+they rose by is that of whole steps, and as many of them as count have their share of it. Readings
+of the sampler fall into any part of a step; they make no figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workflow_lib.analysis.known import Known, Values
+from workflow_lib.records import LinkCount, RunPaths, read_if_there
+
+#: column → field of a LinkReading
+COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
+
+_NOT_COUNTED = "the run is of an earlier version, whose ranks did not count whole steps"
+
+
+def link_values(
+    paths: RunPaths, ranks: Mapping[tuple[str, int], int], counted_steps: int
+) -> dict[tuple[str, int], Values]:
+    """Bytes of each GPU, by node and number, over ``counted_steps`` steps.
+
+    ``ranks`` are the numbers of the ranks that used them. Raises RecordError where a count is
+    damaged.
+    """
+    counts = {gpu: read_if_there(paths.link_count(rank), LinkCount) for gpu, rank in ranks.items()}
+    return {
+        gpu: {column: _bytes(count, each, counted_steps) for column, each in COLUMNS.items()}
+        for gpu, count in counts.items()
+    }
+
+
+def _bytes(count: LinkCount | None, field: str, counted_steps: int) -> Known:
+    if count is None:
+        return None, _NOT_COUNTED
+    if count.before is None or count.after is None or not count.steps:
+        return None, count.reason or "no whole step was counted"
+    rose = getattr(count.after, field) - getattr(count.before, field)
+    if rose < 0:
+        return None, "the link counters ran backwards: the GPU was reset, or they began anew"
+    return rose / count.steps * counted_steps, ""

@@ -1,0 +1,145 @@
+"""What is known of GPU models, by the names that their drivers give them.
+
+Names are compared whole: "NVIDIA GH200 480GB" is no H200, and "NVIDIA H100 PCIe" has three quarters
+of the peak of the "NVIDIA H100 80GB HBM3" that platforms mean by "H100". What is not known of a
+model is null, and of a model that is not here nothing is known.
+
+Sources:
+
+- peaks: NVIDIA's datasheets of H100, H200, GH200 and A100, AMD's of MI250; dense, so half of what
+  is printed "with sparsity"; fp32 without tensor cores. MI250's are of a die, which is a GPU here.
+- windows of H100, H200 and GH200: 1.0 s, measured on H200 with driver 580.159
+  (``benchmarks/sensors_on_gpus.py``), and as NVML documents nvmlDeviceGetPowerUsage for GPUs after
+  GA100. Windows of A100: 25 ms of every 100 ms (arXiv 2312.02741).
+- errors of the gain: against an external meter an A100 PCIe showed 0.954 of its power (arXiv
+  2312.02741). No other model here has a published comparison.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GpuModel:
+    """A model of GPU."""
+
+    #: what a platform's file calls it
+    key: str
+    #: the drivers' names of it; empty where these are not known for sure: then it is any name that
+    #: holds the key as a word
+    names: tuple[str, ...]
+    peak_bf16_flops_per_s: float
+    peak_fp32_flops_per_s: float
+    #: a reading of power is the mean over so long
+    reading_window_s: float | None = None
+    #: and one of the driver's own samples over so long
+    sample_window_s: float | None = None
+    #: of the time between two new readings, what the sensor sees
+    seen_share: float | None = None
+    #: by which share a sensor may be off, by comparisons with a meter that were published
+    gain_error_share: float | None = None
+
+
+_HOPPER_READING_S = 1.0
+#: measured on H200: samples lie 20 ms apart, and follow the load within 10 ms
+_H200_SAMPLE_S = 0.02
+
+MODELS: tuple[GpuModel, ...] = (
+    GpuModel("H200", ("NVIDIA H200",), 989.4e12, 66.9e12, _HOPPER_READING_S, _H200_SAMPLE_S),
+    GpuModel("H200 NVL", ("NVIDIA H200 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
+    GpuModel("H100", ("NVIDIA H100 80GB HBM3",), 989.4e12, 66.9e12, _HOPPER_READING_S),
+    GpuModel("H100 PCIe", ("NVIDIA H100 PCIe",), 756.0e12, 51.0e12, _HOPPER_READING_S),
+    GpuModel("H100 NVL", ("NVIDIA H100 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
+    GpuModel(
+        "GH200",
+        ("NVIDIA GH200 120GB", "NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"),
+        989.4e12,
+        66.9e12,
+        _HOPPER_READING_S,
+    ),
+    GpuModel(
+        "A100 SXM",
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"),
+        312.0e12,
+        19.5e12,
+        reading_window_s=0.025,
+        seen_share=0.25,
+    ),
+    GpuModel(
+        "A100 PCIe",
+        ("NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe"),
+        312.0e12,
+        19.5e12,
+        reading_window_s=0.025,
+        seen_share=0.25,
+        gain_error_share=0.05,
+    ),
+    GpuModel("MI250", (), 181.05e12, 22.65e12),
+)
+_BY_KEY = {model.key: model for model in MODELS}
+
+
+def named(key: str | None) -> GpuModel | None:
+    """The model that a platform's file means, null where nothing is known of it."""
+    return None if key is None else _BY_KEY.get(key)
+
+
+def of_device(name: str) -> GpuModel | None:
+    """The model that a driver's name stands for, null where nothing is known of it."""
+    known = next((model for model in MODELS if name in model.names), None)
+    if known is not None:
+        return known
+    return next((m for m in MODELS if not m.names and _holds(name, m.key)), None)
+
+
+def peak_flops_per_s(model: GpuModel | None, precision: str) -> float | None:
+    """The dense peak of a model in a precision, null where it is not known."""
+    if model is None:
+        return None
+    peaks = {"bf16": model.peak_bf16_flops_per_s, "fp32": model.peak_fp32_flops_per_s}
+    return peaks.get(precision)
+
+
+def mismatch(wanted: str | None, name: str) -> str:
+    """Why a GPU of this name is not what a platform's file wants; "" where it is, or any will do.
+
+    A model of the table is wanted by its key, or by the driver's whole name. Anything else has to
+    stand in the driver's name, word for word.
+    """
+    if wanted is None or wanted == name:
+        return ""
+    meant, found = named(wanted), of_device(name)
+    if meant is not None and meant.names:
+        if found is meant:
+            return ""
+        called = " or ".join(map(repr, meant.names))
+        instead = f"; gpu: {found.key} names this one" if found else ""
+        return f"{name!r} is not {wanted}, which its driver calls {called}{instead}"
+    if found is not None and found is not meant:
+        return f"{name!r} is {found.key}, not {wanted}"
+    return "" if _holds(name, wanted) else f"{name!r} does not have the words {wanted!r}"
+
+
+def ambiguous(wanted: str | None) -> tuple[str, ...]:
+    """The keys of which one has to be chosen, where ``wanted`` may be any of several models."""
+    if wanted is None or wanted in _BY_KEY:
+        return ()
+    keys = [
+        m.key for m in MODELS if any(_holds(name, wanted) and name != wanted for name in m.names)
+    ]
+    return tuple(keys)
+
+
+def _holds(name: str, wanted: str) -> bool:
+    """Whether the words of ``wanted`` stand in a name, one after the other."""
+    words, some = _words(name), _words(wanted)
+    return bool(some) and any(
+        words[place : place + len(some)] == some for place in range(len(words) - len(some) + 1)
+    )
+
+
+def _words(text: str) -> Sequence[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())

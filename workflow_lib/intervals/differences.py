@@ -1,0 +1,132 @@
+"""How far the runs of two cells lie apart, and how far that can be trusted.
+
+There are two ways, after how the runs lie in time; values are of runs, in their unit, or their
+logarithms, of which a difference is that of a ratio::
+
+    in blocks   a b   b a   a b        the difference of each block; Student's t over blocks
+    apart       a a a   b b b          Welch's interval, and the same with a drift taken away
+
+``in_blocks`` needs runs that were submitted in a random order in blocks. What acts on both runs of
+a block alike, such as a date, or a drift from block to block, is in no difference; what is left of
+a drift within blocks widens the interval, as every second block is reversed. Unequal spreads do no
+harm, because there is one spread alone, that of the differences.
+
+``apart`` is for all other runs. The first interval is Welch's, which allows unequal spreads (B. L.
+Welch, Biometrika 34, 1947). The second takes away a steady drift, so much a run, that the runs of
+both sides show within themselves: analysis of covariance, with a spread for each side, and
+Satterthwaite's degrees of freedom (Biometrics Bulletin 2(6), 1946). What is returned holds both, so
+that it excludes "no difference" only where both do. A date, or a node, that acts on all runs of one
+side alone cannot be seen in them: whoever asks has to allow for it.
+
+Noise is taken to be normal and independent between runs, and the coverage to be 95 %.
+``tests/intervals/test_differences.py`` holds simulated error rates to that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from workflow_lib.intervals import students_t
+
+Floats = npt.NDArray[np.float64]
+
+COVERAGE = 0.95
+#: of each side; fewer tell too little of their spread
+FEWEST_RUNS = 3
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate, and the ends of its 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def in_blocks(a: Sequence[float], b: Sequence[float]) -> Interval:
+    """The mean of a less b over blocks, two or more; a[k] and b[k] are of one block."""
+    differences = np.subtract(a, b)
+    count = differences.size
+    mean = float(differences.mean())
+    half = students_t.quantile(count - 1) * float(differences.std(ddof=1)) / math.sqrt(count)
+    return Interval(mean, mean - half, mean + half)
+
+
+def apart(
+    a: Sequence[float], b: Sequence[float], places_a: Sequence[float], places_b: Sequence[float]
+) -> Interval:
+    """The mean of a less that of b, with an interval that holds Welch's and the one without drift.
+
+    Of each side there are :data:`FEWEST_RUNS` or more; ``places`` are the runs' places in time.
+    """
+    welch = _welch(np.array(a, dtype=float), np.array(b, dtype=float))
+    drift = _Drift(a, b, places_a, places_b)
+    corrected = drift.difference
+    return Interval(welch.estimate, min(welch.low, corrected.low), max(welch.high, corrected.high))
+
+
+def drift(
+    a: Sequence[float], b: Sequence[float], places_a: Sequence[float], places_b: Sequence[float]
+) -> Interval:
+    """By how much a run differs from the one a place before it, whichever side both are of."""
+    return _Drift(a, b, places_a, places_b).slope
+
+
+def _welch(a: Floats, b: Floats) -> Interval:
+    mean = float(a.mean() - b.mean())
+    variances = [float(side.var(ddof=1)) / side.size for side in (a, b)]
+    half = _half_width(variances, [a.size - 1.0, b.size - 1.0])
+    return Interval(mean, mean - half, mean + half)
+
+
+def _half_width(variances: Sequence[float], degrees: Sequence[float]) -> float:
+    """Of a sum of terms whose variances were estimated with these degrees of freedom."""
+    total = sum(variances)
+    if total <= 0:
+        return 0.0
+    squares = sum(each**2 / of for each, of in zip(variances, degrees, strict=True))
+    return students_t.quantile(max(total**2 / squares, 1.0)) * math.sqrt(total)
+
+
+class _Drift:
+    """A line for each side, of one slope: least squares, with a spread for each side."""
+
+    def __init__(
+        self,
+        a: Sequence[float],
+        b: Sequence[float],
+        places_a: Sequence[float],
+        places_b: Sequence[float],
+    ) -> None:
+        values = [np.array(side, dtype=float) for side in (a, b)]
+        places = [np.array(side, dtype=float) for side in (places_a, places_b)]
+        levels = [float(side.mean()) for side in values]
+        middles = [float(side.mean()) for side in places]
+        values = [side - level for side, level in zip(values, levels, strict=True)]
+        places = [side - middle for side, middle in zip(places, middles, strict=True)]
+        squares = [float(side @ side) for side in places]
+        whole = sum(squares)
+        slope = sum(float(x @ y) for x, y in zip(places, values, strict=True)) / whole
+        # The slope takes one degree of freedom, half from each side.
+        degrees = [side.size - 1.5 for side in values]
+        spreads = [
+            float(np.square(y - slope * x).sum()) / of
+            for x, y, of in zip(places, values, degrees, strict=True)
+        ]
+        of_slope = [spread * own / whole**2 for spread, own in zip(spreads, squares, strict=True)]
+        half = _half_width(of_slope, degrees)
+        self.slope = Interval(slope, slope - half, slope + half)
+        distance = middles[0] - middles[1]
+        between = levels[0] - levels[1] - slope * distance
+        of_difference = [
+            spread / side.size + distance**2 * own
+            for spread, side, own in zip(spreads, values, of_slope, strict=True)
+        ]
+        half = _half_width(of_difference, degrees)
+        self.difference = Interval(between, between - half, between + half)

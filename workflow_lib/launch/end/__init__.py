@@ -1,0 +1,1 @@
+"""What judges how a run ended, from what it left."""

@@ -1,0 +1,146 @@
+"""Why a job ended, by what the scheduler and the job itself say."""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+import re
+import shutil
+
+from workflow_lib.launch.end.evidence import Evidence
+from workflow_lib.launch.end.logs import end_of, last_line
+from workflow_lib.launch.processes import signal_name
+from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
+from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
+
+#: how Slurm calls an end that the job itself may not have lived to report
+#: (slurm.schedmd.com/job_state_codes.html)
+_ENDS = {
+    "TIMEOUT": (Outcome.TIMEOUT, "the job reached its time limit"),
+    "DEADLINE": (Outcome.TIMEOUT, "the job reached its deadline"),
+    "NODE_FAIL": (Outcome.NODE_FAILURE, "a node of the job failed"),
+    "BOOT_FAIL": (Outcome.NODE_FAILURE, "a node of the job failed to boot"),
+    "LAUNCH_FAILED": (Outcome.NODE_FAILURE, "a node could not launch the job"),
+    "RECONFIG_FAIL": (Outcome.NODE_FAILURE, "a node could not be configured for the job"),
+    "PREEMPTED": (Outcome.PREEMPTED, "the job was preempted"),
+    "CANCELLED": (Outcome.CANCELLED, "the job was cancelled"),
+    "REVOKED": (Outcome.CANCELLED, "another cluster took the job"),
+    "OUT_OF_MEMORY": (Outcome.OUT_OF_MEMORY, "a process of the job ran out of host memory"),
+}
+#: what Slurm gives as the exit code where memory ran out (SIG_OOM in its slurm.h)
+_OUT_OF_MEMORY_CODE = "0:125"
+#: what the script exits with before it can write its end record (see job.sh.j2)
+_SCRIPT_EXITS = {
+    72: "it could not enter the repository",
+    73: "it could not make the run's directories",
+    74: "it could not load a module",
+    76: "the results were moved or copied after it was rendered",
+    77: "the array's copy of it belongs to another user",
+}
+#: stages of the job that only telemetry can fail, and what to say then
+_BEFORE_TRAINING = {
+    "telemetry": "telemetry did not start",
+    "cool_down": "telemetry ended, or reported no temperature, before training began",
+    "baseline": "telemetry ended before training began",
+}
+#: What Slurm writes where a node failed under a step: the job itself may go on, and then be FAILED;
+#: and what its srun does, which names the node.
+_CANCELLED_FOR_A_NODE = re.compile(r"^slurmstepd: .*CANCELLED AT \S+ DUE TO NODE FAILURE", re.M)
+_FAILED_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.M)
+#: a file system with less than this, in bytes, takes no record any more
+_FULL_BELOW = 65536
+
+
+def ended_from_outside(evidence: Evidence) -> tuple[Outcome, str] | None:
+    """Who or what ended the job from outside; None where nobody did, as far as is known."""
+    ended, job = evidence.ended, evidence.state
+    if ended is not None and ended.failed_stage == "time_limit":
+        return Outcome.TIMEOUT, "the job came within a minute of its time limit and was ended"
+    if job is not None:
+        state = word(job)
+        if state in _ENDS:
+            outcome, cause = _ENDS[state]
+            if outcome is Outcome.NODE_FAILURE:
+                cause += f": {job.failed_node}" if job.failed_node else "; which one is not known"
+            return outcome, f"{cause}{_canceller(job.state)} ({_in_words(job)})"
+        if is_held_unlaunched(job):
+            cause = "no node could launch the job, and Slurm held it until an admin releases it"
+            return Outcome.NODE_FAILURE, f"{cause} ({_in_words(job)})"
+        if _OUT_OF_MEMORY_CODE in (job.exit_code, job.step_exit_code):
+            outcome, cause = _ENDS["OUT_OF_MEMORY"]
+            return outcome, f"{cause} ({_in_words(job)})"
+    if (lost := lost_nodes(evidence)) is not None:
+        named = f"{', '.join(lost)} (srun says so)" if lost else "which one is not known"
+        return Outcome.NODE_FAILURE, f"a node failed under the job: {named}"
+    if ended is not None and ended.failed_stage == "interrupted":
+        return Outcome.CANCELLED, "the job was asked to end by a signal"
+    return None
+
+
+def lost_nodes(evidence: Evidence) -> tuple[str, ...] | None:
+    """Which nodes failed under a step of the job, as Slurm wrote into its logs; none where it did
+    not say which, and None where none did.
+    """
+    text = ""
+    for name in (f"slurm-{evidence.job_id}.log", "training.log"):
+        with contextlib.suppress(OSError):  # a job that never began has none
+            text += end_of(evidence.paths.logs / name) + "\n"
+    if named := _FAILED_NODE.findall(text):
+        return tuple(sorted(set(named)))
+    return () if _CANCELLED_FOR_A_NODE.search(text) else None
+
+
+def without_end_record(evidence: Evidence) -> str:
+    """Of a job that left no ``ended.json``: what is known of its end."""
+    paths, job = evidence.paths, evidence.state
+    scheduler = "says nothing" if job is None else f"says {_in_words(job)}"
+    cause = f"the job ended without an end record, ended.json (the scheduler {scheduler})"
+    if job is not None and job.exit_code is not None:
+        code, _, number = job.exit_code.partition(":")
+        if number.isdecimal() and int(number):
+            cause += f": its script was ended by {signal_name(int(number))}"
+        elif code.isdecimal() and int(code) in _SCRIPT_EXITS:
+            cause += f": {_SCRIPT_EXITS[int(code)]}"
+    if shutil.disk_usage(paths.directory).free < _FULL_BELOW:
+        cause += f"; the file system of {paths.directory} is full"
+    log = paths.logs / f"slurm-{evidence.job_id}.log"
+    return f"{cause}; " + (f"{log} ends: {last_line(log)}" if log.exists() else f"see {paths.logs}")
+
+
+def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
+    """Of a job that nobody ended and whose ranks left no record: in which stage it failed."""
+    if ended.failed_stage in _BEFORE_TRAINING:
+        said = last_line(paths.logs / "telemetry.log")
+        return Outcome.TELEMETRY_INVALID, f"{_BEFORE_TRAINING[ended.failed_stage]}: {said}"
+    if ended.training_exit_code is not None:
+        log = paths.logs / "training.log"
+        return Outcome.ERROR, (
+            f"training ended with {exit_code(ended.training_exit_code)} and no rank left a record "
+            f"of an error; the last line of {log}: {last_line(log)}"
+        )
+    return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; see {paths.logs}"
+
+
+def exit_code(code: int) -> str:
+    """An exit code as bash gives it: above 128 it was a signal."""
+    return f"exit code {code}" if code <= 128 else signal_name(code - 128)
+
+
+def _canceller(state: str) -> str:
+    """Of "CANCELLED by 1000" who that is, by name where this machine knows one."""
+    if (match := re.fullmatch(r"CANCELLED by (\d+)", state)) is None:
+        return ""
+    try:
+        return f" by {pwd.getpwuid(int(match[1])).pw_name}"
+    except (KeyError, OverflowError):
+        return f" by user {match[1]}"
+
+
+def _in_words(job: JobState) -> str:
+    words = [job.state]
+    if job.reason not in (None, "", "None"):
+        words.append(f"reason {job.reason}")
+    for what, code in (("exit code", job.exit_code), ("steps'", job.step_exit_code)):
+        if code not in (None, "", "0:0"):
+            words.append(f"{what} {code}")
+    return ", ".join(words)

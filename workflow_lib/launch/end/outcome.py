@@ -1,0 +1,181 @@
+"""Judges how a run ended, from what it left: the job's end record, the ranks' ends, the scheduler's
+state and the telemetry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from workflow_lib import records, results
+from workflow_lib.launch.end import job_causes, missing_ranks
+from workflow_lib.launch.end.evidence import Evidence, gather
+from workflow_lib.launch.end.logs import last_line
+from workflow_lib.launch.end.rank_ends import Kind, RankEnd
+from workflow_lib.launch.script import checksum
+from workflow_lib.records import (
+    Cell,
+    EndedRecord,
+    JobState,
+    Outcome,
+    OutcomeRecord,
+    RankRecord,
+    RunPaths,
+    StopRecord,
+)
+from workflow_lib.telemetry.validity import coverage
+
+
+def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
+    """How the run ended. ``state`` is the scheduler's of the job, None where it says nothing.
+
+    A record that cannot be read is named in the cause, and the others are used.
+
+    Raises records.RecordError where the run's own ``cell.json`` or ``job.json`` cannot be read.
+    """
+    evidence = gather(paths, state)
+    ended = evidence.ended
+    outcome, cause = _how(evidence)
+    if outcome not in (Outcome.COMPLETED, Outcome.NODE_FAILURE) and evidence.faults:
+        cause += f"; its telemetry saw a fault ({evidence.faults[0]})"
+    if outcome is not Outcome.COMPLETED and evidence.suspended is not None:
+        seconds = evidence.suspended.seconds
+        cause = f"{cause.rstrip('.')}; the job was suspended for {seconds:.0f} s while it trained"
+    if outcome is not Outcome.COMPLETED and evidence.damaged:
+        cause += f"; not readable: {'; '.join(evidence.damaged)}"
+    edited = _was_edited(paths, ended)
+    if edited:
+        cause += "; its job.sh was edited by hand after it was rendered"
+    return OutcomeRecord(
+        outcome=outcome,
+        cause=cause,
+        job_id=evidence.job_id,
+        nodes=ended.nodes if ended else _known_nodes(paths),
+        started_unix_s=ended.started_unix_s if ended else None,
+        ended_unix_s=ended.ended_unix_s if ended else None,
+        scheduler_state=state.state if state is not None else None,
+        script_edited=edited,
+        failed_nodes=() if outcome is Outcome.COMPLETED else _failed_nodes(evidence, outcome),
+    )
+
+
+def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
+    """Whether the script that lies there, or the one that ran, is not what was rendered."""
+    if not checksum.is_intact(paths.script):
+        return True
+    ran = ended.script_sha256 if ended is not None else ""
+    return bool(ran) and ran != hashlib.sha256(paths.script.read_bytes()).hexdigest()
+
+
+def _how(evidence: Evidence) -> tuple[Outcome, str]:
+    if evidence.trained:
+        return _watched(evidence)
+    # What the rank that failed first wrote comes before what the scheduler made of it. But a rank
+    # that was killed, or only waited for others, says less than who ended the job from outside.
+    ranks, first = evidence.ranks, evidence.ranks.first
+    stopped = evidence.stopped
+    if first is not None and first.kind is Kind.OWN and not _is_after(first, stopped):
+        fault = evidence.fault_of(first.node)
+        if fault is not None and first.outcome in (Outcome.ERROR, Outcome.NODE_FAILURE):
+            return Outcome.NODE_FAILURE, f"{fault}; {first.description}"
+        return first.outcome, first.description
+    outside = job_causes.ended_from_outside(evidence)
+    if outside is not None:
+        outcome, cause = outside
+        if outcome is Outcome.OUT_OF_MEMORY and first is not None and first.kind is Kind.KILLED:
+            cause += f"; {ranks.description}"
+        return outcome, cause
+    if stopped is not None:
+        return _stopped(evidence, stopped)
+    if evidence.faults:
+        also = f"; {_of_waiting(evidence) or ranks.description}"
+        return Outcome.NODE_FAILURE, str(evidence.faults[0]) + also.removesuffix("; ")
+    if first is not None and first.kind in (Kind.KILLED, Kind.AFTERMATH):
+        return first.outcome, ranks.description
+    if waited := _of_waiting(evidence):
+        return Outcome.COMMUNICATION_TIMEOUT, waited
+    if evidence.ended is None:
+        return Outcome.ERROR, job_causes.without_end_record(evidence)
+    return job_causes.failed_stage(evidence.paths, evidence.ended)
+
+
+def _is_after(end: RankEnd, stopped: StopRecord | None) -> bool:
+    """Whether a rank ended because the job had been stopped."""
+    return stopped is not None and end.unix_time_s > stopped.unix_time_s
+
+
+def _stopped(evidence: Evidence, stopped: StopRecord) -> tuple[Outcome, str]:
+    """Of a run that the job itself stopped, as it could not become a result any more."""
+    if evidence.faults and stopped.outcome is not Outcome.NODE_FAILURE:
+        return Outcome.NODE_FAILURE, f"{evidence.faults[0]}; {stopped.cause}"
+    if stopped.outcome is Outcome.TELEMETRY_INVALID:
+        return stopped.outcome, f"{stopped.cause}.{_end_of_samplers(evidence)}"
+    return stopped.outcome, stopped.cause
+
+
+def _end_of_samplers(evidence: Evidence) -> str:
+    """A sentence on how the samplers' launcher ended; empty where that was in order."""
+    ended = evidence.ended
+    if ended is None or not ended.telemetry_exit_code:
+        return ""
+    code = job_causes.exit_code(ended.telemetry_exit_code)
+    said = last_line(evidence.paths.logs / "telemetry.log")
+    return f" The sampler ended with {code}: {said}"
+
+
+def _watched(evidence: Evidence) -> tuple[Outcome, str]:
+    """Of a run that trained to its end: whether it was watched throughout, or left its traces."""
+    paths = evidence.paths
+    if results.is_profiled(paths.directory):
+        return _traced(paths)
+    reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
+    if reason is None:
+        return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
+    return Outcome.TELEMETRY_INVALID, reason + _end_of_samplers(evidence)
+
+
+def _traced(paths: RunPaths) -> tuple[Outcome, str]:
+    """Of a profiled run that trained to its end. Nobody measures it, so nobody need watch it."""
+    ranks = range(records.read_record(paths.cell, Cell).degrees.world_size)
+    absent = [rank for rank in ranks if not paths.trace(rank).is_file()]
+    if not absent:
+        return Outcome.COMPLETED, "trained to the end, and every rank left its trace"
+    return Outcome.ERROR, f"rank {absent[0]} left no trace ({paths.trace(absent[0])} is missing)"
+
+
+def _of_waiting(evidence: Evidence) -> str:
+    """Which rank waited in vain, in which collective, and for which; empty where none did."""
+    paths, ranks = evidence.paths, evidence.ranks
+    stopped = missing_ranks.stopped_by_watchdog(paths)
+    waited = ranks.ranks(Kind.WAITED) | stopped.keys()
+    if not waited:
+        return ""
+    if stopped:
+        rank, collective = next(iter(stopped.items()))
+        said = f"rank {missing_ranks.with_node(paths, rank)} waited in vain in {collective}"
+        said += " (NCCL's watchdog)"
+    else:
+        said = next(end.description for end in ranks.ends if end.kind is Kind.WAITED)
+    missing = missing_ranks.missing_ranks(paths, waited | ranks.unknown)
+    return f"{missing}; {said}" if missing else said
+
+
+def _failed_nodes(evidence: Evidence, outcome: Outcome) -> tuple[str, ...]:
+    """Nodes at fault: those whose GPUs were, and those that Slurm or a rank says have failed."""
+    failed = {fault.node for fault in evidence.faults}
+    if outcome is Outcome.NODE_FAILURE:
+        if evidence.state is not None and evidence.state.failed_node:
+            failed.add(evidence.state.failed_node)
+        failed |= set(job_causes.lost_nodes(evidence) or ())
+        failed |= {end.node for end in evidence.ranks.ends if end.outcome is Outcome.NODE_FAILURE}
+    return tuple(sorted(failed))
+
+
+def _known_nodes(paths: RunPaths) -> tuple[str, ...]:
+    """Where a job ran that did not say so itself, as far as its ranks and samplers do."""
+    nodes = set(paths.sampled_nodes())
+    for path in paths.steps.glob("rank*.json"):
+        try:
+            nodes.add(records.read_record(path, RankRecord).node)
+        except records.RecordError:
+            continue  # torn when the job ended; the others say enough
+    return tuple(sorted(nodes))

@@ -1,0 +1,1 @@
+"""What runs inside the job, on compute nodes: its Python steps, and a watcher for each rank."""

@@ -1,0 +1,93 @@
+"""Waits until every GPU of a job is as cool as its cell asks, by what the samplers have written.
+
+Nothing else runs meanwhile, so GPUs only cool: a sample that is read late is warmer than the GPU is
+by now, and never ends the wait too early.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.launch.processes import is_running
+from workflow_lib.records import Cell, CoolDown, RunPaths, TelemetryStart
+
+#: how often the samples are looked at
+LOOK_EVERY_S = 1.0
+#: how much of a file's end is read: more than a node writes within a second, at 50 Hz
+_TAIL_BYTES = 1 << 17
+
+_NAMES = [column.name for column in records.GPU_SAMPLES]
+_GPU, _TEMPERATURE = map(_NAMES.index, ("gpu", "temperature_c"))
+
+
+def cool_down(paths: RunPaths, process: int) -> None:
+    """Wait for cool GPUs, at most as long as the cell allows, and write ``cool-down.json``.
+
+    ``process`` is that of the samplers. Raises SystemExit with a message where it ends, or where
+    some GPU tells no temperature.
+    """
+    cell = records.read_record(paths.cell, Cell)
+    wanted_c, limit_s = cell.telemetry.cool_down_to_c, cell.telemetry.cool_down_limit_s
+    if wanted_c is None:
+        raise SystemExit(f"{paths.cell} asks for no cool-down: cool_down_to_c is null")
+    started_unix_s, began = time.time(), time.monotonic()
+    before_c: float | None = None
+    while True:
+        if not is_running(process):
+            raise SystemExit(
+                f"telemetry ended during the cool-down; see {paths.logs}/telemetry.log"
+            )
+        hottest_c = _hottest_c(paths)
+        before_c = hottest_c if before_c is None else before_c
+        waited_s = time.monotonic() - began
+        reached = hottest_c is not None and hottest_c <= wanted_c
+        if reached or waited_s >= limit_s:
+            break
+        time.sleep(min(LOOK_EVERY_S, limit_s - waited_s))
+    if hottest_c is None or before_c is None:
+        raise SystemExit(
+            f"the cell asks for GPUs at {wanted_c:g} °C at most, but some reported no "
+            f"temperature for {waited_s:.0f} s; see {paths.telemetry}, or leave cool_down out of "
+            "the sweep"
+        )
+    done = CoolDown(started_unix_s, waited_s, reached, before_c, hottest_c)
+    records.write_json(paths.cool_down, done)
+    if not reached:
+        print(
+            f"triptych: after {waited_s:.0f} s the hottest GPU is still at {hottest_c:g} °C, above "
+            f"the {wanted_c:g} °C that the cell asks for; training starts all the same",
+            file=sys.stderr,
+        )
+
+
+def _hottest_c(paths: RunPaths) -> float | None:
+    """The hottest GPU of all nodes, by their latest samples; null where one tells nothing."""
+    temperatures: list[float | None] = []
+    for node in paths.sampled_nodes():
+        gpus = len(records.read_record(paths.telemetry_start(node), TelemetryStart).gpus)
+        latest = _latest_c(paths.gpu_samples(node))
+        temperatures += [latest.get(gpu) for gpu in range(gpus)]
+    known = [each for each in temperatures if each is not None]
+    return max(known) if known and len(known) == len(temperatures) else None
+
+
+def _latest_c(path: Path) -> dict[int, float]:
+    """GPU → temperature of its last sample that has one, as far as the file's end tells."""
+    with path.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - _TAIL_BYTES))
+        text = stream.read(_TAIL_BYTES).decode("ascii", "replace")
+    latest = {}
+    # The first line is the header, or cut off, and what follows the last newline is being written.
+    for line in text.split("\n")[1:-1]:
+        fields = line.split(",")
+        if len(fields) == len(_NAMES) and fields[_TEMPERATURE]:
+            # A damaged line is found out later; a later one tells the temperature as well.
+            with contextlib.suppress(ValueError):
+                latest[int(fields[_GPU])] = float(fields[_TEMPERATURE])
+    return latest

@@ -1,0 +1,259 @@
+"""What a job script does in Python: ``begin``, ``wait-for-telemetry``, ``cool-down``,
+``stop-early`` and ``end``.
+
+It runs on the job's first node, perhaps in a site's container, so it needs only the standard
+library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import workflow_lib
+from workflow_lib import records, results, safety
+from workflow_lib.launch import attempts
+from workflow_lib.launch.job import cool_down, stop_early
+from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.run_owner import become_owner
+from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
+
+#: exit code of ``begin`` where another job owns the run
+TAKEN = 75
+#: how long every sampler may take to say that it is ready
+TELEMETRY_TIMEOUT_S = 120.0
+
+_PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy")
+#: variables that say how a run was set up; values of all others stay out, as they may be secrets
+_VARIABLES = re.compile(
+    r"(SLURM_JOB_(ID|PARTITION|NODELIST|NUM_NODES|ACCOUNT|QOS)|SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES"
+    r"|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|OMP_NUM_THREADS|(NCCL|RCCL|TORCH)_[A-Z0-9_]+)"
+)
+
+
+class TakenError(RuntimeError):
+    """Another job owns the run."""
+
+
+def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
+    """Make the job the owner of the run, and record the environment.
+
+    Evidence of an earlier attempt is moved to ``attempts/`` first, a start of the same job before
+    it was requeued among it. A job that was submitted by hand writes its own ``job.json``; the
+    workflow's was written by whoever submitted it.
+
+    Raises TakenError, and touches nothing, where another job owns the run and has not ended, or the
+    run has a result.
+    """
+    known = records.read_if_there(paths.job, JobRecord)
+    if paths.outcome.exists() or _ended_well(paths):
+        raise TakenError(
+            f"{paths.directory} has a result, which is kept. To run it anew: python -m "
+            "workflow_lib.status --again, with --cell and this cell's id, then submit again"
+        )
+    own = JobRecord(
+        scheduler=scheduler,  # type: ignore[arg-type]  # one of the two literals
+        job_id=job,
+        submitted_unix_s=time.time(),
+        submitted_by="the job itself",
+        # In some containers this process has another number.
+        user_id=int(os.environ.get("SLURM_JOB_UID", os.getuid())),
+    )
+    over = paths.ended.exists() or paths.failure.exists()
+    if known is None:
+        known = become_owner(paths, own)
+    if known.job_id == job:
+        if attempts.has_evidence(paths):
+            attempts.set_aside(paths, job)
+    elif over:
+        attempts.set_aside(paths, job)
+        records.write_json(paths.job, own)
+        paths.submission.unlink(missing_ok=True)  # it was the other job's
+    else:
+        raise TakenError(
+            f"job {known.job_id}, submitted by {known.submitted_by}, owns this run and has not "
+            f"ended. Let it finish; or, if it is gone, delete {paths.job} and submit again"
+        )
+    for directory in (paths.logs, paths.steps, paths.telemetry):
+        directory.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256(script).hexdigest()
+    ran = {"job_id": job, "script_sha256": digest}
+    records.write_json(paths.environment, environment() | ran)
+
+
+def _ended_well(paths: RunPaths) -> bool:
+    """Whether a job did all that it had to do, and nobody has said yet that it was not enough."""
+    ended = None if paths.failure.exists() else records.read_if_there(paths.ended, EndedRecord)
+    return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
+
+
+def environment() -> dict[str, Any]:
+    """Versions and settings that bear on what is measured. What cannot be told is null."""
+    packages: dict[str, str | None] = {}
+    drivers = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    changes = _output("git", "status", "--porcelain", "-uno")
+    for name in _PACKAGES:
+        try:
+            packages[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            packages[name] = None
+    return {
+        "recorded_unix_s": time.time(),
+        "node": records.node_name(),
+        "triptych": workflow_lib.__version__,
+        "commit": _output("git", "rev-parse", "HEAD"),
+        "uncommitted_changes": None if changes is None else bool(changes),
+        "python": platform.python_version(),
+        "packages": packages,
+        "kernel": platform.release(),
+        "operating_system": _operating_system(),
+        "cpu_model": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "nvidia_driver": next(iter((drivers or "").splitlines()), None),
+        "environment_variables": {
+            name: value for name, value in sorted(os.environ.items()) if _may_be_told(name, value)
+        },
+    }
+
+
+def _may_be_told(name: str, value: str) -> bool:
+    """Whether a variable's value may lie in a file that many read."""
+    secret = safety.names_secret(name) or safety.holds_password(value)
+    return bool(_VARIABLES.fullmatch(name)) and not secret
+
+
+def _output(*command: str) -> str | None:
+    """What a command prints, or null where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _operating_system() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), None)
+
+
+def wait_for_telemetry(paths: RunPaths, process: int) -> None:
+    """Wait until the sampler of every node has its first samples on disk.
+
+    Raises SystemExit with a message when the samplers' step ends, or takes too long.
+    """
+    cell = records.read_record(paths.cell, Cell)
+    deadline = time.monotonic() + TELEMETRY_TIMEOUT_S
+    while (ready := len(list(paths.telemetry.glob("*.ready")))) < cell.nodes:
+        if not is_running(process):
+            raise SystemExit(f"telemetry ended before it was ready; see {paths.logs}/telemetry.log")
+        if time.monotonic() > deadline:
+            raise SystemExit(
+                f"telemetry is ready on {ready} of {cell.nodes} nodes after "
+                f"{TELEMETRY_TIMEOUT_S:.0f} s; see {paths.logs}/telemetry.log"
+            )
+        time.sleep(0.05)
+
+
+def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exit: str) -> None:
+    """Write ``ended.json``. An empty exit code means that the step never started."""
+    started = None
+    if paths.environment.exists():
+        started = records.read_json(paths.environment)
+    now = time.time()
+    ranks = [
+        records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")
+    ]
+    nodes = {rank.node for rank in ranks} or {records.node_name()}
+    if stage == "complete" and not _all_finished(paths, ranks):
+        stage = "training"  # srun exits with 0 where a node failed under it
+    records.write_json(
+        paths.ended,
+        EndedRecord(
+            job_id=job,
+            nodes=tuple(sorted(nodes)),
+            started_unix_s=started["recorded_unix_s"] if started else now,
+            ended_unix_s=now,
+            training_exit_code=int(training_exit) if training_exit else None,
+            telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
+            failed_stage=None if stage == "complete" else stage,
+            script_sha256=started["script_sha256"] if started else "",
+        ),
+    )
+
+
+def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
+    """Whether every rank that began has done all its steps, or left its trace of a profiled run."""
+    if results.is_profiled(paths.directory):
+        return all(paths.trace(each.rank).exists() for each in ranks)
+    training = records.read_record(paths.cell, Cell).training
+    lines = 1 + training.warmup_steps + training.measured_steps
+    files = [paths.rank_steps(each.rank) for each in ranks]
+    return all(file.exists() and file.read_bytes().count(b"\n") >= lines for file in files)
+
+
+def main() -> None:
+    """The command line that job scripts use."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow_lib.launch.job.node", description=__doc__
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    begin_command = commands.add_parser("begin")
+    begin_command.add_argument("--scheduler", choices=("slurm", "local"), required=True)
+    wait_command = commands.add_parser("wait-for-telemetry")
+    cool_command = commands.add_parser("cool-down")
+    stop_command = commands.add_parser("stop-early")
+    stop_command.add_argument("--training", type=int, required=True, help="of its launcher")
+    for command in (wait_command, cool_command, stop_command):
+        command.add_argument(
+            "--process", type=int, required=True, help="of the samplers; its end ends the wait"
+        )
+    end_command = commands.add_parser("end")
+    for name in ("--stage", "--training-exit", "--telemetry-exit"):
+        end_command.add_argument(name, required=True)
+    for command in (begin_command, end_command):
+        command.add_argument("--job", required=True, help="the scheduler's id of the job")
+    for command in (begin_command, wait_command, cool_command, stop_command, end_command):
+        command.add_argument("run_directory", type=Path)
+    arguments = parser.parse_args()
+    paths = RunPaths(arguments.run_directory)
+    if arguments.command == "begin":
+        begin(paths, arguments.job, arguments.scheduler, sys.stdin.buffer.read())
+    elif arguments.command == "wait-for-telemetry":
+        wait_for_telemetry(paths, arguments.process)
+    elif arguments.command == "cool-down":
+        cool_down.cool_down(paths, arguments.process)
+    elif arguments.command == "stop-early":
+        stop_early.watch(paths, arguments.process, arguments.training, stop_early.Patience())
+    else:
+        end(
+            paths, arguments.job, arguments.stage, arguments.training_exit, arguments.telemetry_exit
+        )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TakenError as error:
+        print(f"triptych: {error}", file=sys.stderr)
+        sys.exit(TAKEN)
+    except (OSError, records.RecordError) as error:
+        sys.exit(f"triptych: {error}")

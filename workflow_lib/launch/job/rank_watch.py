@@ -1,0 +1,91 @@
+"""Watches over a rank's process: hands signals on, and writes how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from workflow_lib.launch.job.control_group import out_of_memory_kills
+from workflow_lib.launch.job.rank_signals import ENDING, HANDED_ON
+from workflow_lib.launch.processes import signal_name
+from workflow_lib.records import ExitRecord, RunPaths, node_name, rank_number, write_json
+
+#: how often to look whether the job's script is still there, on one machine
+_LOOK_EVERY_S = 1.0
+#: A launcher that signals its processes one by one may have reached the rank first.
+_PATIENCE_S = 0.2
+
+
+def watch(process: int, run_directory: str) -> int:
+    """See a child to its end. Returns its exit code, as a shell would give it.
+
+    The signals of ``HANDED_ON`` and SIGCHLD must be blocked, since before there was a child.
+    """
+    before = out_of_memory_kills()
+    status, told, ended = _wait(process)
+    if status is None:
+        # Nothing is written: by now the run's directory may belong to another attempt.
+        print(f"the job's script is gone: ended process {process}", file=sys.stderr)
+        return 128 + signal.SIGKILL
+    code = os.waitstatus_to_exitcode(status)
+    if code != 0:
+        after = out_of_memory_kills()
+        record = ExitRecord(
+            rank=rank_number(),
+            node=node_name(),
+            unix_time_s=ended,
+            exit_code=code if code > 0 else None,
+            signal=signal_name(-code) if code < 0 else None,
+            told_to_end=told,
+            out_of_memory_kills=None if before is None or after is None else after - before,
+        )
+        _write(RunPaths(Path(run_directory)), record)
+    return code if code >= 0 else 128 - code
+
+
+def _wait(process: int) -> tuple[int | None, bool, float]:
+    """Hand on signals until the process has ended.
+
+    Returns its status, whether it was asked to end before, and when it ended, in s since the epoch;
+    no status where the job's script is gone, and the process was ended for it.
+    """
+    awaited = HANDED_ON | {signal.SIGCHLD}
+    script = os.environ.get("TRIPTYCH_JOB_PROCESS")
+    asked: set[int] = set()
+    while True:
+        if script is None:
+            received = signal.sigwaitinfo(awaited)
+        elif (found := signal.sigtimedwait(awaited, _LOOK_EVERY_S)) is not None:
+            received = found
+        elif Path("/proc", script).exists():
+            continue
+        else:
+            # Slurm ends the steps of a job that is gone; a local job's ranks would train on,
+            # beside whatever runs next.
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return None, False, time.time()
+        if received.si_signo != signal.SIGCHLD:
+            asked.add(received.si_signo)
+            os.kill(process, received.si_signo)
+            continue
+        reaped, status = os.waitpid(process, os.WNOHANG)
+        if reaped == process:
+            break  # else it was stopped, or went on
+    ended_unix_s = time.time()
+    by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if by in HANDED_ON and not asked:
+        late = signal.sigtimedwait(HANDED_ON, _PATIENCE_S)
+        asked |= {late.si_signo} if late is not None else set()
+    return status, bool(asked & ENDING) or by in asked, ended_unix_s
+
+
+def _write(paths: RunPaths, record: ExitRecord) -> None:
+    try:
+        write_json(paths.rank_exit(record.rank), record)
+    except OSError as error:
+        # As on a full file system: the launcher must still learn how the rank ended.
+        print(f"rank {record.rank}: {record} (not written: {error})", file=sys.stderr)

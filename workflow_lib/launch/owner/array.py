@@ -1,0 +1,247 @@
+"""Submits many runs as tasks of job arrays: one array for all that ask Slurm for the same.
+
+A task is one run: it executes that run's own script, and the workflow afterwards waits for job
+"<array>_<task>" as for any other. Below ``results/arrays/<name>/``::
+
+    job.sh          what sbatch is given: the request, with the longest of the runs' time limits
+    1.sh, 2.sh, …   each run's script as it was when it was submitted, as Slurm keeps others'
+    1, 2, …         links to the run directories; Slurm writes each task's log through them
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from workflow_lib import records, results
+from workflow_lib.launch import attempts
+from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import permissions, run_place
+from workflow_lib.launch.owner.owned_run import try_to_lock
+from workflow_lib.launch.owner.submit import look_for
+from workflow_lib.launch.run_owner import become_owner
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
+from workflow_lib.launch.schedulers.slurm import sbatch
+from workflow_lib.launch.script import checksum, place, render
+from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
+
+#: Tasks of an array. Slurm's own limit, MaxArraySize, is 1001 unless the site sets it; and every
+#: run's lock is an open file, of which a process may commonly have 1024.
+LONGEST = 500
+_OWN = re.compile(r"#SBATCH --(job-name|time)=(.*)")
+
+
+def submit_all(
+    directories: Iterable[Path],
+    results_directory: Path,
+    at_once: int,
+    render_anew: Callable[[Path], None] | None = None,
+) -> list[str]:
+    """Submit those runs that wait for nothing but a job; returns the arrays' ids.
+
+    Runs that have a result, a job, or a process that waits for them are left alone. No more than
+    ``at_once`` tasks of an array run at a time. ``render_anew`` writes the script of a directory
+    again where the results were moved or copied since it was rendered.
+
+    Raises SubmissionError where a run cannot be submitted, before any is, and where Slurm refuses.
+    """
+    waiting = [paths for paths in map(RunPaths, directories) if _needs_job(paths)]
+    if not waiting:
+        say("nothing to submit: every run has a result, a job, or an end record")
+    alike: dict[tuple[str, ...], list[RunPaths]] = {}
+    for paths in waiting:
+        _check(paths, results_directory, render_anew)
+        alike.setdefault(_request(paths), []).append(paths)
+    ids = []
+    for request, runs in alike.items():
+        for first in range(0, len(runs), LONGEST):
+            job_id = _submit(runs[first : first + LONGEST], request, results_directory, at_once)
+            ids += [job_id] if job_id else []
+    return ids
+
+
+def _needs_job(paths: RunPaths) -> bool:
+    """Whether nobody has submitted the run since it last failed, if ever."""
+    if paths.outcome.exists():
+        return False
+    begun = any(path.exists() for path in (paths.submission, paths.job, paths.ended))
+    return paths.failure.exists() or not begun
+
+
+def _check(
+    paths: RunPaths, results_directory: Path, render_anew: Callable[[Path], None] | None
+) -> None:
+    """Raise SubmissionError where the run's script or what it reads is not there or not sound."""
+    if not paths.script.exists():
+        raise SubmissionError(
+            f"{paths.script} is not there: `snakemake --profile … --until render tokenize` writes "
+            "every run's script and tokens"
+        )
+    permissions.check(paths)
+    if not checksum.is_intact(paths.script):
+        raise SubmissionError(
+            f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
+            "it is for. Delete it to have it rendered anew, or submit it by hand"
+        )
+    if (origin := place.moved_from(paths)) is not None:
+        if render_anew is None:
+            raise SubmissionError(run_place.moved(paths, origin))
+        render_anew(paths.directory)
+    cell = records.read_record(paths.cell, Cell)
+    tokens = results.tokens(results_directory, cell.data)
+    if tokens is not None and not tokens.exists():
+        raise SubmissionError(
+            f"{tokens} is not there, on which {cell.id} trains: "
+            "`snakemake --profile … --until render tokenize` makes it"
+        )
+
+
+def _lines(paths: RunPaths) -> list[str]:
+    """The lines of a run's script that sbatch reads."""
+    lines = paths.script.read_text(encoding="utf-8").splitlines()
+    asked = [line for line in lines if line.startswith("#SBATCH ")]
+    if not asked:
+        raise SubmissionError(f"{paths.script} asks Slurm for nothing: its platform is not Slurm's")
+    return asked
+
+
+def _request(paths: RunPaths) -> tuple[str, ...]:
+    """What a run asks Slurm for, besides its name and its time."""
+    return tuple(line for line in _lines(paths) if not _OWN.fullmatch(line))
+
+
+def _time_limit_min(paths: RunPaths) -> int:
+    return next(
+        int(found[2])
+        for line in _lines(paths)
+        if (found := _OWN.fullmatch(line)) and found[1] == "time"
+    )
+
+
+@dataclass(frozen=True)
+class _Array:
+    """Runs that are submitted as tasks of one job."""
+
+    name: str
+    directory: Path
+    #: task 1 first
+    runs: Sequence[RunPaths]
+    #: the lines of ``#SBATCH`` that all of them have
+    request: tuple[str, ...]
+    #: tasks that may run at a time
+    at_once: int
+
+
+def _submit(
+    runs: Sequence[RunPaths], request: tuple[str, ...], results_directory: Path, at_once: int
+) -> str | None:
+    """Submit one array; returns its id, or None where others took all of its runs meanwhile."""
+    with ExitStack() as locks:
+        descriptors = {paths: _lock(paths, locks) for paths in runs}
+        held = {paths: each for paths, each in descriptors.items() if each is not None}
+        # What was needed before the lock was taken, somebody may have done meanwhile.
+        ours = [paths for paths in held if _needs_job(paths)]
+        if not ours:
+            return None
+        name = f"triptych-{secrets.token_hex(4)}"
+        directory = results.array_directory(results_directory, name)
+        script = _lay_out(_Array(name, directory, ours, request, at_once))
+        submitted_by = f"{getpass.getuser()} (array {name})"
+        for task, paths in enumerate(ours, start=1):
+            if paths.failure.exists():
+                attempts.set_aside(paths)
+            paths.logs.mkdir(exist_ok=True)
+            announced = SubmissionRecord(
+                name, time.time(), submitted_by, array_task=task, user_id=os.getuid()
+            )
+            records.write_json(paths.submission, announced)
+        job_id = _sbatch(script, ours, list(held.values())) or _found(ours)
+        for task, paths in enumerate(ours, start=1):
+            task_id = f"{job_id}_{task}"
+            own = JobRecord("slurm", task_id, time.time(), submitted_by, name, os.getuid())
+            if (job := become_owner(paths, own)).job_id == own.job_id:
+                records.write_json(paths.job, own)  # the task may have been faster
+            else:
+                say(f"job {job.job_id} owns the run already; job {own.job_id} will stop")
+        say(f"submitted job {job_id} with {len(ours)} tasks; `snakemake` now waits for them")
+        return job_id
+
+
+def _lock(paths: RunPaths, locks: ExitStack) -> int | None:
+    """Take the run's lock until ``locks`` ends, and return its descriptor; None where a process
+    already waits for the run.
+    """
+    stream = locks.enter_context(paths.lock.open("a"))
+    if try_to_lock(stream) is None:
+        say(f"{paths.directory} is left out: a process already waits for it")
+        return None
+    return stream.fileno()
+
+
+def _lay_out(array: _Array) -> Path:
+    """Write the array's directory; returns the script for sbatch."""
+    array.directory.mkdir(parents=True)
+    render.close(array.directory)
+    for task, paths in enumerate(array.runs, start=1):
+        (array.directory / str(task)).symlink_to(paths.directory)
+        shutil.copyfile(paths.script, array.directory / f"{task}.sh")
+        render.close(array.directory / f"{task}.sh")
+    minutes = max(map(_time_limit_min, array.runs))
+    lines = [
+        checksum.INTERPRETER,
+        f"# {len(array.runs)} runs, one a task: each executes its own script.",
+        f"#SBATCH --job-name={array.name}",
+        *array.request,
+        f"#SBATCH --time={minutes}",
+        f"#SBATCH --array=1-{len(array.runs)}%{array.at_once}",
+        "",
+        f'script={render.quote(array.directory)}/"$SLURM_ARRAY_TASK_ID.sh"',
+        "# Who may write a directory above it may have put another one there since.",
+        '[ -O "$script" ] || exit 77',
+        'exec bash "$script" "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
+    ]
+    script = array.directory / "job.sh"
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="")
+    render.close(script)
+    return script
+
+
+def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str | None:
+    """Give the array to sbatch; returns its id, or None where sbatch did not say it. What is not
+    submitted is not announced any more.
+    """
+    platform = records.read_record(runs[0].cell, Cell).hardware.platform
+    try:
+        with choice.choose("slurm").submission_lock():
+            log = "%a/logs/slurm-%A_%a.log"
+            return sbatch(script, script.parent, log, platform, locks=locks)
+    except UnclearError as error:
+        say(str(error))
+        return None
+    except SubmissionError as error:
+        if not (isinstance(error, NotNowError) and error.may_have_been_submitted):
+            for paths in runs:
+                paths.submission.unlink()
+        raise
+
+
+def _found(runs: Sequence[RunPaths]) -> str:
+    """The id of the array that sbatch was given, by its name. Raises SubmissionError where there is
+    none; then it is not announced any more.
+    """
+    announced = records.read_record(runs[0].submission, SubmissionRecord)
+    task = look_for(choice.choose("slurm"), announced)
+    if task is None:
+        for paths in runs:
+            paths.submission.unlink()
+        raise SubmissionError("sbatch did not submit the array; submit it again")
+    return task.partition("_")[0]

@@ -1,0 +1,199 @@
+"""Waits until a job has written its end record, or is gone without one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.launch import interruption
+from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import other_users
+from workflow_lib.launch.owner.owned_run import OwnedRun
+from workflow_lib.launch.owner.progress import Progress
+from workflow_lib.launch.schedulers import queries, slurm
+from workflow_lib.records import EndedRecord, JobRecord, JobState
+
+#: how often the run directory is looked at, and what is known of the job
+LOOK_EVERY_S = 1.0
+#: how often the scheduler is asked
+ASK_EVERY_S = slurm.ASK_EVERY_S
+#: how long after a job's end its end record may take to be seen over a shared file system
+FILE_SYSTEM_LAG_S = 20.0
+#: where the job ran on this machine there is no such lag
+LOCAL_LAG_S = 2.0
+#: how long a job that no node launched may be held before it is cancelled: an admin may release it
+HELD_FOR_S = 60.0
+#: how long after a job's end record the scheduler may take until it has a final state for the job,
+#: once it is asked
+SETTLE_S = 15.0 + ASK_EVERY_S
+#: How long nothing of what a job writes may grow until it is believed that it is lost, where Slurm
+#: does not know of it: samplers write every second, and a client of NFS may see that 60 s later.
+QUIET_S = 90.0
+
+
+class NotYetError(RuntimeError):
+    """The job had not ended when patience did."""
+
+
+class JobWait:
+    """One process's wait for the end of a run's job."""
+
+    def __init__(
+        self,
+        run: OwnedRun,
+        job: JobRecord,
+        patience_s: float | None = None,
+        interruptions: int = 1,
+    ) -> None:
+        """Waits for ``patience_s``, or for ever; until SIGINT has come ``interruptions`` times."""
+        self.job = job
+        #: whether the scheduler's first answer was that the job is over
+        self.was_over = False
+        self._paths = run.paths
+        self._scheduler = run.scheduler
+        self._deadline = None if patience_s is None else time.monotonic() + patience_s
+        self._interruptions = interruptions
+        self._progress = Progress(run.paths)
+        self._held_since: float | None = None
+        #: what the job had written when that last grew, and when that was seen
+        self._written: frozenset[tuple[str, int, int]] | None = None
+        self._written_at = 0.0
+        self._has_grown = False
+
+    def wait(self) -> JobState | None:
+        """Returns what the scheduler last said of the job.
+
+        Raises NotYetError, interruption.InterruptedRunError, SubmissionError where the job is
+        another user's and hidden, and records.RecordError where the end record cannot be read.
+        """
+        while True:
+            state = self._wait_once()
+            if not self._paths.ended.exists() or self._scheduler.is_over(state):
+                return state
+            if records.read_record(self._paths.ended, EndedRecord).failed_stage is None:
+                # It did all that it had to do: what the scheduler calls that changes nothing.
+                return None
+            written = _end_record_at(self._paths.ended)
+            state = self._settled()
+            if state is None and other_users.is_of_another(self.job):
+                raise self._left_alone()  # it may be in the queue again
+            if _end_record_at(self._paths.ended) != written:
+                continue  # the job has begun again meanwhile
+            if not self._scheduler.will_start_again(state):
+                return state
+            word = state.state if state is not None else ""
+            say(f"the scheduler requeued job {self.job.job_id} ({word}); it will start again")
+            while _end_record_at(self._paths.ended) == written:
+                if self._scheduler.is_over(self._state()):
+                    break
+                self._pause(min(ASK_EVERY_S, 5.0))
+
+    def _wait_once(self) -> JobState | None:
+        """Wait for the end record or the job's end. Returns the state if it was asked for."""
+        state: JobState | None = None
+        waited = False
+        # What Slurm says is looked at as often as the directory: how often Slurm itself is asked is
+        # not for one run to decide.
+        first_query = time.monotonic() + min(ASK_EVERY_S, 2.0)
+        next_look = 0.0
+        while not self._paths.ended.exists():
+            if (now := time.monotonic()) >= first_query:
+                state = self._state()
+                if queries.word(state) == queries.LOST and self._writes():
+                    state = None
+                if self._scheduler.is_over(state):
+                    if queries.word(state) == queries.LOST and other_users.is_of_another(self.job):
+                        raise self._left_alone()
+                    self.was_over = not (waited or self._has_grown)
+                    self._wait_for_end_record()
+                    return state
+                if self._is_held(state) and self._cancel_held():
+                    return state
+                waited = waited or state is not None
+            if now >= next_look:
+                self._progress.tell(state)
+                next_look = now + min(ASK_EVERY_S, 10.0)
+            self._pause(LOOK_EVERY_S)
+        return state
+
+    def _writes(self) -> bool:
+        """Of a job that Slurm does not know: whether what it writes has grown of late."""
+        files = [self._paths.environment]
+        files += [*self._paths.telemetry.glob("*.csv"), *self._paths.steps.glob("*.csv")]
+        found = []
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):  # the job may set an attempt aside
+                stat = path.stat()
+                found.append((path.name, stat.st_size, stat.st_mtime_ns))
+        written = frozenset(found)
+        now = time.monotonic()
+        if written != self._written:
+            if self._written is not None and not self._has_grown:
+                self._has_grown = True
+                say(f"Slurm does not know job {self.job.job_id}, but what it writes grows")
+            self._written, self._written_at = written, now
+        return bool(written) and now - self._written_at <= QUIET_S
+
+    def _left_alone(self) -> Exception:
+        return other_users.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
+
+    def _is_held(self, state: JobState | None) -> bool:
+        """Whether the job has been held for a while, and has never begun as far as can be seen."""
+        if not self._scheduler.is_held_unlaunched(state):
+            self._held_since = None
+            return False
+        self._held_since = self._held_since or time.monotonic()
+        os.scandir(self._paths.directory).close()
+        begun = self._paths.environment.exists()  # the scheduler may not know that it did
+        return not begun and time.monotonic() - self._held_since >= HELD_FOR_S
+
+    def _cancel_held(self) -> bool:
+        """Cancel a job that no node launched; returns whether that succeeded."""
+        problem = self._scheduler.cancel(self.job)
+        said = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
+        say(f"no node launched job {self.job.job_id}, and the scheduler holds it; {said}")
+        return problem is None
+
+    def _wait_for_end_record(self) -> None:
+        lag_s = FILE_SYSTEM_LAG_S if self._scheduler.runs_elsewhere else LOCAL_LAG_S
+        until = time.monotonic() + lag_s
+        if self._deadline is not None:
+            # Somebody is waiting for this, and a job that never began has nothing to say.
+            has_begun = self._paths.environment.exists()
+            until = min(until, self._deadline if has_begun else time.monotonic() + LOCAL_LAG_S)
+        while time.monotonic() < until:
+            # A client of NFS that has looked for a file in vain may believe so for another 60 s
+            # (acdirmax, nfs(5)); but to open its directory is to ask the server.
+            os.scandir(self._paths.directory).close()
+            if self._paths.ended.exists():
+                return
+            interruption.pause(LOOK_EVERY_S, self._interruptions)
+
+    def _settled(self) -> JobState | None:
+        """The job's state after its end record, once the scheduler knows how it ended."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            state = self._state()
+            settled = self._scheduler.is_over(state) or self._scheduler.will_start_again(state)
+            if settled or time.monotonic() > deadline:
+                return state
+            self._pause(LOOK_EVERY_S)
+
+    def _state(self) -> JobState | None:
+        return self._scheduler.state(self.job)
+
+    def _pause(self, seconds: float) -> None:
+        interruption.pause(seconds, self._interruptions)
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise NotYetError(f"job {self.job.job_id} has not ended")
+
+
+def _end_record_at(ended: Path) -> int | None:
+    """When the end record was written, in ns; None where there is none."""
+    try:
+        return ended.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,25 @@
+"""Runs that another user submitted. A site may hide others' jobs (PrivateData of slurm.conf), so
+that not to see one is no proof that it has ended: such a run is left to who submitted it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.records import JobRecord, SubmissionRecord
+
+
+def is_of_another(record: JobRecord | SubmissionRecord) -> bool:
+    """Whether another user submitted it, as far as is known."""
+    return record.user_id is not None and record.user_id != os.getuid()
+
+
+def left_alone(job: str, record: JobRecord | SubmissionRecord, file: Path) -> SubmissionError:
+    """What is raised of a ``job`` that Slurm does not show to this user; ``file`` names it."""
+    who = "another user" if record.submitted_by == "the job itself" else record.submitted_by
+    return SubmissionError(
+        f"{job} of {who} is not shown to you, which is no proof that it has ended: the run is left "
+        f"alone. Have its submitter run snakemake; or, if the job is gone, delete {file.parent}"
+    )

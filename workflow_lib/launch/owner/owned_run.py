@@ -1,0 +1,71 @@
+"""A run's lock: one process at a time owns a run, so that two invocations never submit it twice.
+
+A dead process holds no lock, whatever files it left.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from workflow_lib.launch import interruption
+from workflow_lib.launch.messages import say
+from workflow_lib.launch.schedulers.scheduler import Scheduler
+from workflow_lib.records import RunPaths
+
+#: what a file system says that is mounted without locks
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+_TRY_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class OwnedRun:
+    """A run whose lock this process holds, and the scheduler that it is submitted to."""
+
+    paths: RunPaths
+    scheduler: Scheduler
+    #: the lock's descriptor; null where the file system has no locks
+    lock: int | None
+    #: whether another process owned the run before
+    had_to_wait: bool
+    #: writes the run's script anew, for where the run lies now; null where the one who waits cannot
+    render_anew: Callable[[], None] | None = None
+
+
+@contextmanager
+def own(
+    paths: RunPaths, scheduler: Scheduler, render_anew: Callable[[], None] | None = None
+) -> Iterator[OwnedRun]:
+    """Take the run's lock, once no other process has it. Raises InterruptedRunError, OSError."""
+    with paths.lock.open("a") as stream:
+        had_to_wait = False
+        while (locked := try_to_lock(stream)) is None:
+            if not had_to_wait:
+                say(f"another process waits for {paths.directory}; its result will be taken")
+            had_to_wait = True
+            interruption.pause(_TRY_EVERY_S)
+        if not locked:
+            # Of two jobs the second one still stops, when it begins.
+            say(f"{stream.name}: no file locks on this file system; start one workflow only")
+        yield OwnedRun(
+            paths, scheduler, stream.fileno() if locked else None, had_to_wait, render_anew
+        )
+
+
+def try_to_lock(stream: IO[str]) -> bool | None:
+    """True once it is locked; None where another process has it, False where there are no locks,
+    as on some parallel file systems. Raises OSError.
+    """
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""Who may have written what is about to be submitted: a job runs as the user who submits it."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import stat
+from pathlib import Path
+
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.records import RunPaths
+
+
+def check(paths: RunPaths) -> None:
+    """Raise SubmissionError where anybody but this user and root may have written the run's script,
+    its cell or the directory that holds them. Raises FileNotFoundError.
+    """
+    for path in (paths.directory, paths.script, paths.cell):
+        found = path.stat()
+        if found.st_uid not in (os.getuid(), 0):
+            raise SubmissionError(
+                f"{path} belongs to {_user(found.st_uid)}, and a job runs as you. Delete "
+                f"{paths.directory} to have its script rendered anew as yours, or have its owner "
+                "run snakemake"
+            )
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            who = "everybody" if found.st_mode & stat.S_IWOTH else f"group {_group(found.st_gid)}"
+            raise SubmissionError(_writable(path, who, paths))
+
+
+def _writable(path: Path, who: str, paths: RunPaths) -> str:
+    return (
+        f"{who} may write {path}, and so have a job run as you. Delete {paths.script} to have it "
+        "rendered anew and closed; or, if you trust what lies there, `chmod go-w` the file and the "
+        "run's directory"
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)

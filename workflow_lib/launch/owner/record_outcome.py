@@ -1,0 +1,26 @@
+"""Writes how a run ended, once its job has."""
+
+from __future__ import annotations
+
+from workflow_lib import records
+from workflow_lib.launch.end import outcome
+from workflow_lib.launch.owner.job_wait import JobWait
+from workflow_lib.launch.owner.owned_run import OwnedRun
+from workflow_lib.records import OutcomeRecord
+
+
+def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
+    """Wait for the run's job, where one is known; write and return how the run ended.
+
+    Raises what JobWait.wait and outcome.classify raise.
+    """
+    state = None
+    if wait is not None:
+        try:
+            state = wait.wait()
+        finally:
+            run.scheduler.forget(wait.job)
+    ended = outcome.classify(run.paths, state)
+    path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
+    records.write_json(path, ended)
+    return ended

@@ -1,0 +1,92 @@
+"""Takes one run from its script to its outcome: waits for its job where there is one, submits it
+where there is none, and tries it again where the cluster was at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from workflow_lib import records
+from workflow_lib.launch import attempts
+from workflow_lib.launch.interruption import InterruptedRunError
+from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import run_place
+from workflow_lib.launch.owner.cancellation import cancel
+from workflow_lib.launch.owner.job_wait import JobWait
+from workflow_lib.launch.owner.owned_run import OwnedRun, own
+from workflow_lib.launch.owner.record_outcome import record_outcome
+from workflow_lib.launch.owner.submit import submit
+from workflow_lib.launch.schedulers import choice
+from workflow_lib.records import JobRecord, OutcomeRecord, RunPaths
+
+#: how often a run is tried again at once where the cluster, not the run, is at fault
+RETRIES = 2
+
+
+def run_to_end(
+    directory: Path, scheduler_name: str, render_anew: Callable[[], None] | None = None
+) -> OutcomeRecord:
+    """Run what is in ``directory`` to its end, and return how it ended.
+
+    Writes ``outcome.json`` where that is a result, else ``failure.json``. ``render_anew`` writes
+    the run's script again, where the results were moved or copied since it was rendered.
+
+    Raises SubmissionError where the job cannot be submitted, RecordError where the files of the run
+    contradict themselves, and InterruptedRunError where Ctrl-C left something behind.
+    """
+    paths = RunPaths(directory.absolute())
+    failed_before = _written_at(paths.failure)
+    with own(paths, choice.choose(scheduler_name), render_anew) as run:
+        if run.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
+            return records.read_record(paths.failure, OutcomeRecord)
+        try:
+            return _with_retries(run)
+        except InterruptedRunError:
+            return cancel(run)
+
+
+def _with_retries(run: OwnedRun) -> OutcomeRecord:
+    if attempts.is_half_set_aside(run.paths):
+        attempts.set_aside(run.paths)
+    while True:
+        ended, had_ended = _attempt(run)
+        if ended.outcome.is_result:
+            return ended
+        if had_ended:
+            # While nobody waited. A result would be taken; anything else is why we were called.
+            say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
+            continue
+        if (
+            ended.outcome not in attempts.CLUSTER_AT_FAULT
+            or attempts.cluster_faults_in_a_row(run.paths) > RETRIES
+        ):
+            return ended
+        say(f"{ended.outcome}: {ended.cause}; trying again")
+
+
+def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
+    """How the run's latest job ended, and whether it had before this was asked."""
+    paths = run.paths
+    if paths.failure.exists():
+        attempts.set_aside(paths)
+    job = records.read_if_there(paths.job, JobRecord)
+    had_ended = paths.ended.exists()
+    was_submitted_before = job is not None
+    if job is not None:
+        if not had_ended:
+            run_place.check_known(paths, f"job {job.job_id}")
+        say(f"job {job.job_id} was submitted before, by {job.submitted_by}: waiting for it")
+    elif not had_ended:
+        job = submit(run)
+    wait = JobWait(run, job) if job else None
+    ended = record_outcome(run, wait)
+    # One that left no end record, on a full file system for instance, is told by the scheduler.
+    return ended, had_ended or (was_submitted_before and wait is not None and wait.was_over)
+
+
+def _written_at(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,168 @@
+"""Submits a run's job, or finds the job of a submission that was interrupted.
+
+Nothing is run twice. The process that owns the run holds its lock, and so does ``sbatch``, which
+may outlive it. That a job is about to be submitted, and by which name, is written before it is; so
+a job whose number nobody lived to write down is found again.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+
+from workflow_lib import records
+from workflow_lib.launch import attempts, interruption
+from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import other_users, permissions, run_place
+from workflow_lib.launch.owner.owned_run import OwnedRun
+from workflow_lib.launch.run_owner import become_owner
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
+from workflow_lib.launch.schedulers.scheduler import Scheduler, Submission
+from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S
+from workflow_lib.launch.script import checksum
+from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
+
+#: How long after a submission was interrupted it is believed that there is no job of its name: an
+#: orphaned sbatch may still be at it, where locks do not outlive the process that took them.
+TRUST_ABSENCE_AFTER_S = float(os.environ.get("TRIPTYCH_TRUST_ABSENCE_AFTER_S", "60"))
+#: how often in all a run is submitted where a site's wrapper of sbatch fails
+_WRAPPER_TRIES = 6
+
+
+def submit(run: OwnedRun) -> JobRecord:
+    """Submit the run, or find its job; returns the job that owns the run.
+
+    Raises SubmissionError, records.RecordError and InterruptedRunError.
+    """
+    paths = run.paths
+    permissions.check(paths)
+    if not checksum.is_intact(paths.script):
+        raise SubmissionError(
+            f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
+            "it is for. Delete it to have it rendered anew, or submit it by hand: the workflow "
+            "then takes its result and marks it as edited"
+        )
+    cell = records.read_record(paths.cell, Cell)
+    avoid = attempts.failed_nodes(paths)
+    known = records.read_if_there(paths.submission, SubmissionRecord)
+    if known is not None:
+        run_place.check_known(paths, f"the job {known.job_name}")
+        if other_users.is_of_another(known):
+            raise other_users.left_alone(f"the job {known.job_name}", known, paths.submission)
+        if (job_id := look_for(run.scheduler, known)) is not None:
+            return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
+    run_place.render_where_it_lies(run)
+    unclear = 0
+    while True:
+        try:
+            submission, job_id = _try_to_submit(run, cell, avoid)
+        except UnclearError as error:
+            unclear += 1
+            if unclear == _WRAPPER_TRIES:
+                paths.submission.unlink(missing_ok=True)
+                raise SubmissionError(f"{error}; tried {unclear} times") from None
+        except SubmissionError as error:
+            if not avoid:
+                paths.submission.unlink(missing_ok=True)
+                raise
+            say(f"without {', '.join(avoid)}, where it failed: {error}; now with all nodes")
+            avoid = ()
+        else:
+            if job_id is not None:
+                return _own(run, submission, job_id)
+
+
+def _try_to_submit(
+    run: OwnedRun, cell: Cell, avoid: tuple[str, ...]
+) -> tuple[Submission, str | None]:
+    """Submit the run once; no job's id where Slurm takes no jobs now.
+
+    Raises SubmissionError, and UnclearError where sbatch told no id and there is no such job.
+    """
+    try:
+        with run.scheduler.submission_lock():
+            submission = Submission(run.paths, cell, _announce(run.paths, cell), run.lock, avoid)
+            job_id = run.scheduler.submit(submission)
+        unclear = UnclearError("sbatch submitted a job, but did not print its id alone on a line")
+    except UnclearError as error:
+        job_id, unclear = None, error
+    except NotNowError as error:
+        say(f"Slurm takes no jobs now; trying again: {error}")
+        if error.may_have_been_submitted:
+            return submission, look_for(run.scheduler, submission.record)
+        run.paths.submission.unlink(missing_ok=True)
+        return submission, None
+    if job_id is None:
+        say(str(unclear))
+        job_id = look_for(run.scheduler, submission.record)
+    if job_id is None:
+        raise unclear
+    return submission, job_id
+
+
+def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
+    """Have the submitted job own the run, unless another one came first."""
+    own = JobRecord(
+        scheduler=run.scheduler.name,
+        job_id=job_id,
+        submitted_unix_s=submission.record.unix_time_s,
+        submitted_by=submission.record.submitted_by,
+        job_name=submission.record.job_name,
+        user_id=submission.record.user_id,
+    )
+    job = become_owner(run.paths, own)
+    if job.job_id != job_id:
+        say(f"job {job.job_id} owns the run already; job {job_id} will stop when it begins")
+        return job
+    # The job may have been faster, and does not know who submitted it.
+    records.write_json(run.paths.job, own)
+    avoid = ", ".join(submission.avoid)
+    elsewhere = f", not on {avoid}, where it failed before" if avoid else ""
+    say(f"submitted job {job_id} for {submission.cell.id}{elsewhere}")
+    return own
+
+
+def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
+    """Write what the job about to be submitted is called; no other is called the same."""
+    digest = cell.id.rsplit("_", 1)[1]
+    number = paths.directory.name.removeprefix("run")
+    record = SubmissionRecord(
+        job_name=f"triptych-{digest}-{number}-{os.urandom(4).hex()}",
+        unix_time_s=time.time(),
+        submitted_by=f"{_user()} (process {os.getpid()})",
+        user_id=os.getuid(),
+    )
+    records.write_json(paths.submission, record)
+    return record
+
+
+def look_for(scheduler: Scheduler, record: SubmissionRecord) -> str | None:
+    """The id of the job that was submitted by that name, or None once it is certain that there is
+    none.
+    """
+    say(f"looking for job {record.job_name}, which may have been submitted before")
+    trusted_after_s = time.monotonic() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
+    patience = time.monotonic() + TRUST_ABSENCE_AFTER_S + 4 * ASK_EVERY_S
+    while True:
+        found = scheduler.find(record, trusted_after_s)
+        if found.job_id is not None or found.is_absent:
+            scheduler.forget_submission(record)
+            said = f"is job {found.job_id}" if found.job_id else "was never submitted"
+            say(f"{record.job_name} {said}")
+            return found.job_id
+        if time.monotonic() > patience:
+            say(
+                "Slurm has not yet said whether there is such a job; waiting, so that the run is "
+                "not submitted twice"
+            )
+            patience = float("inf")
+        interruption.pause(min(1.0, ASK_EVERY_S))
+
+
+def _user() -> str:
+    """Who submits: a name where the machine knows one, else a number."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"

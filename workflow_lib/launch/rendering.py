@@ -1,0 +1,39 @@
+"""Renders the script of one run of a planned cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workflow_lib import results
+from workflow_lib.cells import PlannedCell
+from workflow_lib.launch.script import render
+from workflow_lib.study import ConfigError, Study
+
+
+def render_run(
+    study: Study, planned: PlannedCell, run: int, results_directory: Path, root: Path
+) -> None:
+    """Write ``cell.json`` and ``job.sh`` of a run below ``results_directory``; the repository is
+    ``root``.
+
+    Raises ConfigError where the cell cannot run or no sweep asks for the run, RenderError, OSError.
+    """
+    cell = planned.cell
+    if planned.estimate is None or not planned.feasible:
+        raise ConfigError(f"{cell.id} cannot run: {planned.reason}")
+    profiled_steps = planned.profiled_steps if run == results.PROFILED_RUN else 0
+    if run not in planned.runs:
+        raise ConfigError(
+            f"no sweep asks for run {run} of {cell.id}: its runs are "
+            f"{', '.join(map(str, planned.runs))}, where 0 is profiled and needs the sweep's "
+            "protocol to give profiled_steps"
+        )
+    places = render.Places(
+        root=root.absolute(),
+        run_directory=results.run_directory(results_directory.absolute(), cell.id, run),
+        tokens=results.tokens(results_directory.absolute(), cell.data),
+    )
+    platform = study.platforms[cell.hardware.platform]
+    limit_min = planned.estimate.time_limit_min
+    script = render.job_script(cell, platform, places, limit_min, profiled_steps)
+    render.write(cell, script, places.run_directory)

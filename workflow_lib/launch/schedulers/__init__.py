@@ -1,0 +1,1 @@
+"""What talks to Slurm, or starts jobs on this machine."""

@@ -1,0 +1,196 @@
+"""Asks ``squeue`` and ``sacct`` about jobs, and knows Slurm's words for their states."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from workflow_lib.records import JobState
+
+#: how long a command may take to answer
+ANSWER_TIMEOUT_S = 60.0
+#: our own state of a job of which neither squeue nor sacct knows how it ended
+LOST = "LOST"
+#: states in which a job has ended for good
+_OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", LOST)
+_OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
+_QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_NAMED = "@"
+_SQUEUE_COLUMNS = ("JobArrayID", "Name", "State", "Reason", "exit_code")
+#: columns of sacct beside the state, and where they go; older versions lack some
+_COLUMNS = {
+    "Reason": "reason",
+    "ExitCode": "exit_code",
+    "DerivedExitCode": "step_exit_code",
+    "FailedNode": "failed_node",
+}
+
+
+class NoAnswerError(RuntimeError):
+    """Slurm did not answer a query; what it said instead."""
+
+    @property
+    def no_accounting(self) -> bool:
+        """Whether the cluster keeps no accounts at all."""
+        return "accounting storage is disabled" in str(self).lower()
+
+    @property
+    def unknown_column(self) -> str | None:
+        """The column of sacct that this version does not have, if that is the matter."""
+        found = re.search(r'invalid field requested: "(\w+)"', str(self), re.IGNORECASE)
+        return found[1] if found and found[1] in _COLUMNS else None
+
+
+#: job_key → the job's state; or job name → the job's id and state
+States = dict[str, JobState]
+Named = dict[str, tuple[str, JobState]]
+
+
+def job_key(job_id: str, name: str | None) -> str:
+    """What a job is asked for by: its id and, where that is known, its name.
+
+    A slurmctld that lost its state counts from 1 again, and gives an id to another job.
+    """
+    return job_id if name is None else f"{job_id}{_NAMED}{name}"
+
+
+def squeue(jobs: Sequence[str]) -> States:
+    """The states of those jobs, each a job_key, that slurmctld still knows, ended ones among them.
+
+    Raises NoAnswerError.
+    """
+    if not jobs:
+        return {}
+    try:
+        rows = _squeue(f"--jobs={_ids(jobs)}")
+    except NoAnswerError as error:
+        if "invalid job id" in str(error).lower():  # what it says where it knows none of them
+            return {}
+        raise
+    return _states(jobs, rows)
+
+
+def squeue_by_name(names: Sequence[str]) -> Named:
+    """This user's jobs of these names that slurmctld still knows. Raises NoAnswerError."""
+    rows = _squeue("--me", f"--name={','.join(names)}")
+    return {name: (job, state) for job, name, state in rows if name in names}
+
+
+def sacct(jobs: Sequence[str], missing_columns: Sequence[str] = ()) -> States:
+    """The states of those jobs, each a job_key, that the accounting database knows, without the
+    columns that this Slurm does not have. Raises NoAnswerError.
+    """
+    return _states(jobs, _sacct(missing_columns, f"--jobs={_ids(jobs)}"))
+
+
+def sacct_by_name(names: Mapping[str, float], missing_columns: Sequence[str] = ()) -> Named:
+    """The jobs of these names in the accounting database; each with when it was submitted, in Unix
+    time. Raises NoAnswerError.
+    """
+    # An hour earlier, as clocks differ.
+    since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(names.values()) - 3600))
+    rows = _sacct(missing_columns, f"--name={','.join(names)}", f"--starttime={since}")
+    return {name: (job, state) for job, name, state in rows if name in names}
+
+
+def word(state: JobState | None) -> str:
+    """The state without what Slurm adds to it, as in "CANCELLED by 0"."""
+    return (state.state if state else "").partition(" ")[0].rstrip("+")
+
+
+def is_over(state: JobState | None) -> bool:
+    """Whether a job in that state has ended for good; a requeued one waits for its next start."""
+    return word(state) in _OVER
+
+
+def will_start_again(state: JobState | None) -> bool:
+    """Whether a job that has run and is in that state was put back into the queue."""
+    return word(state) in _QUEUED
+
+
+def is_held_unlaunched(state: JobState | None) -> bool:
+    """Whether a node could not launch the job, and Slurm holds it until an admin releases it.
+
+    That comes about where slurmctld dies while it launches a job.
+    """
+    reason = (state.reason or "") if state else ""
+    return will_start_again(state) and reason.replace("_", " ").startswith("launch failed")
+
+
+def _ids(jobs: Sequence[str]) -> str:
+    return ",".join(sorted({job.partition(_NAMED)[0] for job in jobs}))
+
+
+def _states(jobs: Sequence[str], rows: Sequence[tuple[str, str, JobState]]) -> States:
+    """The states of those jobs; an id that now belongs to a job of another name has none."""
+    told = {job_key(job, n): state for job, name, state in rows for n in (None, name)}
+    return {job: told[job] for job in jobs if job in told}
+
+
+def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
+    """Id, name and state of each job."""
+    # An element of an array has its own line, and the id by which it knows itself.
+    columns = ",".join(f"{name}:|" for name in _SQUEUE_COLUMNS)
+    text = _output("squeue", "--array", "--noheader", "--states=all", f"--Format={columns}", *which)
+    rows = [line.strip().split("|")[: len(_SQUEUE_COLUMNS)] for line in text.splitlines()]
+    return [
+        (name, called, JobState(state, reason=_told(reason), exit_code=_exit_code(status)))
+        for name, called, state, reason, status in (
+            row for row in rows if len(row) == len(_SQUEUE_COLUMNS)
+        )
+        if state
+    ]
+
+
+def _sacct(missing_columns: Sequence[str], *which: str) -> list[tuple[str, str, JobState]]:
+    """Id, name and state of each job."""
+    columns = [column for column in _COLUMNS if column not in missing_columns]
+    options = ("-X", "--noheader", "--parsable2")
+    wanted = ",".join(["JobID", "JobName", "State", *columns])
+    text = _output("sacct", *options, f"--format={wanted}", *which)
+    rows = [line.strip().split("|") for line in text.splitlines()]
+    return [
+        (
+            row[0],
+            row[1],
+            JobState(
+                row[2],
+                **{_COLUMNS[c]: _told(value) for c, value in zip(columns, row[3:], strict=False)},
+            ),
+        )
+        for row in rows
+        if len(row) >= 3 and row[2]
+    ]
+
+
+def _exit_code(status: str) -> str | None:
+    """What squeue calls an exit code, which is the status of wait(2), in sacct's form."""
+    if not status.isdecimal():
+        return _told(status)
+    return f"{int(status) >> 8}:{int(status) & 0x7F}" if int(status) else None
+
+
+def _told(value: str) -> str | None:
+    return value if value not in ("", "None", "Unknown") else None
+
+
+def _output(*command: str) -> str:
+    """What a command prints. Raises NoAnswerError where it fails, hangs or is not there."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",  # a site's wrapper may speak in another encoding
+            timeout=ANSWER_TIMEOUT_S,
+            check=False,
+            process_group=0,  # a terminal's Ctrl-C is for the process that asks
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoAnswerError(f"{command[0]}: {error}") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        raise NoAnswerError(f"{command[0]}: {said}")
+    return done.stdout

@@ -1,0 +1,200 @@
+"""Slurm, through ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch.schedulers import queries
+from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, JobStateCache
+from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, refused
+from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
+from workflow_lib.records import JobRecord, JobState, SubmissionRecord
+
+#: how often Slurm is asked for the states of jobs, for all runs that this process waits for
+ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
+#: how long scancel, or sbatch once nobody wants the job any more, may take
+_PATIENCE_S = queries.ANSWER_TIMEOUT_S
+_LOOK_EVERY_S = 0.5
+#: how often scancel is tried: a site's wrapper of it may fail now and then
+_CANCEL_TRIES = 5
+#: the line that sbatch --parsable prints: the job's id and, of several clusters, which
+_ID = re.compile(r"([1-9][0-9]*)(;[A-Za-z0-9_.-]+)?")
+
+
+def sbatch(
+    script: Path, logs: Path, log: str, platform: str, *options: str, locks: Sequence[int] = ()
+) -> str | None:
+    """Submit a script whose output goes to the file ``log`` in ``logs``; returns the job's id, or
+    None where it was submitted, but what sbatch printed does not say as what: a site's wrapper of
+    sbatch may print lines of its own.
+
+    In ``log`` Slurm's patterns hold, such as %j. sbatch keeps the descriptors ``locks`` open, so
+    that what they lock stays locked until it has finished, whatever becomes of this process. Raises
+    SubmissionError, which names the key of the platform's file where it knows it, and NotNowError.
+    """
+    if "\\" in str(logs):
+        raise SubmissionError(
+            f"{logs}: Slurm cannot write its log below a directory with a backslash in "
+            "its name; choose another results directory"
+        )
+    output = str(logs).replace("%", "%%") + f"/{log}"
+    if shutil.which("sbatch") is None:
+        raise SubmissionError(
+            "sbatch is not on the path: run this on a login node of the cluster, or load its "
+            "Slurm module first; `--profile local` runs on this machine"
+        )
+    command = ["sbatch", "--parsable", f"--output={output}", *options, str(script)]
+    with subprocess.Popen(
+        open_files.as_found(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",  # a wrapper may speak in another encoding
+        pass_fds=locks,
+        process_group=0,  # Ctrl-C must not tear it
+    ) as process:
+        said, errors = _communicate(process)
+    job_id = _told_id(said)
+    if process.returncode != 0:
+        raise refused(errors, process.returncode, platform, may_be_submitted=job_id is not None)
+    return job_id
+
+
+def _told_id(said: str) -> str | None:
+    """The id in what sbatch printed, where exactly one line can be one."""
+    ids = {found[1] for line in said.splitlines() if (found := _ID.fullmatch(line.strip()))}
+    return ids.pop() if len(ids) == 1 else None
+
+
+def _communicate(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What sbatch prints. Raises InterruptedRunError where it hangs and nobody wants the job."""
+    patience = _PATIENCE_S
+    while True:
+        try:
+            return process.communicate(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            if interruption.is_asked() and (patience := patience - 1.0) <= 0:
+                process.kill()
+                process.communicate()
+                interruption.check()
+
+
+class Slurm:
+    """Slurm; one object for all threads that wait, which share what they ask it."""
+
+    name: SchedulerName = "slurm"
+    runs_elsewhere = True
+
+    def __init__(self) -> None:
+        self._states = JobStateCache(ASK_EVERY_S)
+        self._submission_lock = threading.Lock()
+        #: how often in a row Slurm refused, and until when nobody asks it again (monotonic, s)
+        self._refused = 0
+        self._again_at_s = 0.0
+
+    @contextmanager
+    def submission_lock(self) -> Iterator[None]:
+        """Threads submit one after the other, and ever more rarely while Slurm refuses."""
+        while not self._submission_lock.acquire(timeout=_LOOK_EVERY_S):
+            interruption.check()
+        try:
+            interruption.pause(max(0.0, self._again_at_s - time.monotonic()))
+            yield
+            self._refused = 0
+        except NotNowError:
+            longest_s = max(LONGEST_PERIOD_S, ASK_EVERY_S)
+            self._again_at_s = time.monotonic() + min(ASK_EVERY_S * 2**self._refused, longest_s)
+            self._refused += 1
+            raise
+        finally:
+            self._submission_lock.release()
+
+    def submit(self, submission: Submission) -> str | None:
+        """Give ``job.sh`` to sbatch."""
+        paths, avoid = submission.paths, submission.avoid
+        options = [f"--job-name={submission.record.job_name}", "--open-mode=append"]
+        if avoid:
+            options.append(f"--exclude={','.join([*_excluded(paths.script), *avoid])}")
+        platform = submission.cell.hardware.platform
+        locks = () if submission.lock is None else (submission.lock,)
+        return sbatch(paths.script, paths.logs, "slurm-%j.log", platform, *options, locks=locks)
+
+    def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
+        """Among this user's jobs of that name."""
+        found = self._states.find(record.job_name, record.unix_time_s, trusted_after_s)
+        if found.job_id is None or record.array_task is None:
+            return found
+        array = found.job_id.partition("_")[0]
+        return Found(f"{array}_{record.array_task}", is_absent=False)
+
+    def state(self, job: JobRecord) -> JobState | None:
+        """At most a few periods old."""
+        return self._states.state(job.job_id, job.job_name)
+
+    def cancel(self, job: JobRecord) -> str | None:
+        """Through scancel."""
+        return _scancel(*([] if job.job_name is None else [f"--name={job.job_name}"]), job.job_id)
+
+    def cancel_submission(self, record: SubmissionRecord) -> str | None:
+        """Through scancel, by the job's name, which no other has; but an array's tasks share it."""
+        if record.array_task is not None:
+            return "it is a task of an array, of which the others go on"
+        return _scancel("--me", f"--name={record.job_name}")
+
+    def forget(self, job: JobRecord) -> None:
+        """Ask no more for the job."""
+        self._states.forget(queries.job_key(job.job_id, job.job_name))
+
+    def forget_submission(self, record: SubmissionRecord) -> None:
+        """Ask no more for the name."""
+        self._states.forget(record.job_name)
+
+    def is_over(self, state: JobState | None) -> bool:
+        """A requeued job is not over: it waits for its next start."""
+        return queries.is_over(state)
+
+    def will_start_again(self, state: JobState | None) -> bool:
+        """Slurm requeues by itself after a node failure and, if so configured, a preemption."""
+        return queries.will_start_again(state)
+
+    def is_held_unlaunched(self, state: JobState | None) -> bool:
+        """Slurm puts such a job back into the queue, and holds it there."""
+        return queries.is_held_unlaunched(state)
+
+
+def _excluded(script: Path) -> list[str]:
+    """Nodes that the script itself excludes, which an option of sbatch would replace."""
+    prefix = "#SBATCH --exclude="
+    lines = script.read_text(encoding="utf-8").splitlines()
+    return [line.removeprefix(prefix).strip("'\"") for line in lines if line.startswith(prefix)]
+
+
+def _scancel(*which: str) -> str | None:
+    problem = None
+    for again in range(_CANCEL_TRIES):
+        time.sleep(_LOOK_EVERY_S if again else 0.0)
+        try:
+            done = subprocess.run(
+                ["scancel", *which],
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=_PATIENCE_S,
+                check=False,
+                process_group=0,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"scancel: {error}"
+        if not done.returncode:
+            return None
+        problem = " ".join(done.stderr.split()) or "no reason given"
+    return problem

@@ -1,0 +1,219 @@
+"""Renders a run's job script.
+
+The template holds the job; Python only fills in values, and each goes through a filter: ``quote``
+makes any text one word of the shell, ``argument`` also refuses what a program would take for an
+option, and ``word`` refuses what an ``#SBATCH`` line, where nothing can be quoted reliably, could
+misread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jinja2
+
+from workflow_lib import records
+from workflow_lib.config import Platform
+from workflow_lib.launch.script import checksum
+from workflow_lib.records import Cell, RunPaths
+
+_WORD = re.compile(r"[A-Za-z0-9_.,:@+/=-]+")
+#: --constraint also has operators
+_CONSTRAINT = re.compile(r"[A-Za-z0-9_.,:@+&|*()\[\]-]+")
+#: node expressions of --exclude; with a slash it would be a file of names
+_HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+#: variables that the script or bash sets itself, so that a platform's value would not reach the job
+_TAKEN = re.compile(
+    r"root|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank"
+    r"|here|stage|helper|telemetry|telemetry_exit|training|training_exit|patience"
+    r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
+    r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
+    r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
+)
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class RenderError(ValueError):
+    """A value cannot be written into a job script."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The absolute paths that a script holds."""
+
+    #: the repository
+    root: Path
+    run_directory: Path
+    #: tokens.json of the cell's data; null for synthetic tokens
+    tokens: Path | None
+
+
+def job_script(
+    cell: Cell, platform: Platform, places: Places, time_limit_min: int, profiled_steps: int = 0
+) -> str:
+    """The whole text of ``job.sh``; with ``profiled_steps`` that of the profiled run.
+
+    Raises RenderError for a value that no quoting can carry.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("workflow_lib.launch.script"),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # shell, not HTML: every value goes through a filter below
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
+        environment.filters[each.__name__] = each
+    template = environment.get_template("job.sh.j2")
+    if ":" in str(places.root):
+        raise RenderError(
+            f"{str(places.root)!r}: Python's search path cannot hold a directory with a colon in "
+            "its name; move the repository"
+        )
+    body = template.render(
+        cell=cell,
+        platform=platform,
+        places=places,
+        mounts=_mounted(platform, places),
+        python=_interpreter(platform.python, places.root),
+        time_limit_min=time_limit_min,
+        profiled_steps=profiled_steps,
+    )
+    return checksum.with_checksum(body)
+
+
+def write(cell: Cell, script: str, directory: Path) -> None:
+    """Write ``cell.json`` and ``job.sh`` of a run, which nobody else may write, whatever the umask:
+    they say what runs as the user who submits them.
+    """
+    paths = RunPaths(directory)
+    paths.logs.mkdir(parents=True, exist_ok=True)
+    for each in (paths.directory, paths.logs):
+        close(each)
+    records.write_json(paths.cell, cell)
+    close(paths.cell)
+    # Replaced, not overwritten: a shell that runs the old one reads on in it.
+    with (
+        records.whole_file(paths.script) as draft,
+        open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
+    ):
+        stream.write(script)
+
+
+def close(path: Path) -> None:
+    """Let nobody but its owner write the file or directory; others' are left as they are."""
+    found = path.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if found.st_uid == os.getuid() and mode & _OTHERS_WRITE:
+        path.chmod(mode & ~_OTHERS_WRITE)
+
+
+def _executable(path: str, flags: int) -> int:
+    """Open a file that whoever may read it may execute, and its owner alone may write."""
+    return os.open(path, flags, 0o755)
+
+
+def _interpreter(python: str, root: Path) -> str:
+    """A bare name is looked up on the path, as in a container; any other lies below ``root``."""
+    if "/" in python:
+        return str(root / python)
+    # bash has its own idea of some words where it expects a command, quoted or not, as of "%1".
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", python):
+        raise RenderError(f"{python!r} cannot be looked up as a Python interpreter; give its path")
+    return python
+
+
+def _mounted(platform: Platform, places: Places) -> list[Path]:
+    """What a container must see: the repository, the run, its tokens, and what the site adds."""
+    mounted = [places.root]
+    needed = [places.run_directory, *([places.tokens.parent] if places.tokens else [])]
+    if platform.container is not None:
+        needed += [Path(path) for path in platform.container.mounts]
+    for path in needed:
+        if not any(path.is_relative_to(known) for known in mounted):
+            mounted.append(path)
+    return mounted
+
+
+def quote(value: object) -> str:
+    """Any text as one word of the shell. What no shell word can carry is refused."""
+    text = str(value)
+    if "\0" in text:
+        raise RenderError(f"{text!r} holds a null byte, which no shell word can")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RenderError(f"{text!r} is not text in UTF-8; rename it") from None
+    # Text with a carriage return stands between single quotes; sbatch refuses a script in which
+    # one ends a line.
+    quoted = shlex.quote(text).replace("\r", "'$'\\r''")
+    # Not needed, but after a variable's name an unquoted "=" reads, and is checked, as a mistake.
+    return f"'{text}'" if quoted == text and "=" in text else quoted
+
+
+def argument(value: object) -> str:
+    """A quoted word that no program takes for an option."""
+    if str(value).startswith("-"):
+        raise RenderError(f"{str(value)!r} begins with a hyphen and would be read as an option")
+    return quote(value)
+
+
+def mount(value: object) -> str:
+    """A quoted path for a container's list of mounts, which colons and commas divide."""
+    text = str(value)
+    if not text.startswith("/") or re.search(r"[:,\\\"]", text):
+        raise RenderError(
+            f"{text!r} cannot be mounted into a container; use an absolute path without colons, "
+            "commas, backslashes and double quotes"
+        )
+    return quote(text)
+
+
+def mounts(paths: Iterable[Path]) -> str:
+    """Several paths as pyxis wants them, each seen in the container where it is on the host."""
+    for path in paths:
+        mount(path)
+    return quote(",".join(f"{path}:{path}" for path in paths))
+
+
+def word(value: object) -> str:
+    """A value of an ``#SBATCH`` line, unchanged."""
+    return _matching(_WORD, value, "letters, digits and _.,:@+/=-")
+
+
+def constraint(value: object) -> str:
+    """The value of ``--constraint``, unchanged."""
+    return _matching(_CONSTRAINT, value, "letters, digits and _.,:@+&|*()[]-")
+
+
+def hosts(expressions: Iterable[str]) -> str:
+    """The value of ``--exclude``: expressions such as "node[1-3]", divided by commas."""
+    return _matching(_HOSTS, ",".join(expressions), "letters, digits and _.,[]-")
+
+
+def _matching(pattern: re.Pattern[str], value: object, valid: str) -> str:
+    text = str(value)
+    if not pattern.fullmatch(text):
+        raise RenderError(f"{text!r} cannot be written into an #SBATCH line; use {valid}")
+    return text
+
+
+def variable(value: object) -> str:
+    """The name of an environment variable that a platform sets."""
+    text = str(value)
+    if not _VARIABLE.fullmatch(text):
+        raise RenderError(f"{text!r} cannot name a variable; use letters, digits and _")
+    if _TAKEN.fullmatch(text):
+        raise RenderError(
+            f"a platform's environment cannot set {text}: the job script or bash does that itself"
+        )
+    return text

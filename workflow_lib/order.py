@@ -1,0 +1,74 @@
+"""In which order runs are submitted: blocks of one run of each cell, in a seeded random order.
+
+Machines drift while a sweep runs: rooms warm up, neighbours come and go, drivers are updated. If
+all repeats of a cell ran together, such a drift would look like a difference between cells. So runs
+are submitted in blocks: block k has the k-th repeat of every cell. Within a block the order is
+random, and every second block has the order of the one before it reversed::
+
+    block 1   c a d b
+    block 2   b d a c
+    block 3   a c b d
+    …
+
+A steady drift then has opposite signs in the two blocks, and cancels from the mean of both.
+Profiled runs come last.
+
+The order depends on the seed and the cells' ids alone: a cell that is added to a sweep changes the
+order of no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from workflow_lib.records import OrderRecord, RunPaths, write_json
+from workflow_lib.results import PROFILED_RUN
+
+#: a run: its cell's id and its number
+Run = tuple[str, int]
+
+
+def in_order(runs: Iterable[Run], seed: int) -> list[Run]:
+    """The runs in the order in which they are to be submitted."""
+    blocks: dict[int, list[str]] = {}
+    for cell, run in runs:
+        blocks.setdefault(run, []).append(cell)
+    profiled = [(PROFILED_RUN, blocks.pop(PROFILED_RUN))] if PROFILED_RUN in blocks else []
+    return [
+        (cell, block)
+        for block, cells in (*sorted(blocks.items()), *profiled)
+        for cell in _shuffled(cells, block, seed)
+    ]
+
+
+def _shuffled(cells: Iterable[str], block: int, seed: int) -> list[str]:
+    pair = (block + 1) // 2
+
+    def key(cell: str) -> str:
+        return hashlib.sha256(f"{seed}/{pair}/{cell}".encode()).hexdigest()
+
+    return sorted(cells, key=key, reverse=block > 0 and block % 2 == 0)
+
+
+def write(paths: RunPaths, order: OrderRecord) -> None:
+    """Write down a run's place, unless it has been submitted already and has not failed since."""
+    if not paths.job.exists() or paths.failure.exists():
+        write_json(paths.order, order)
+
+
+def places(runs: Iterable[Run], seed: int) -> dict[Run, OrderRecord]:
+    """Each run's place among all of them."""
+    ordered = in_order(runs, seed)
+    return {
+        run: OrderRecord(seed=seed, block=run[1], place=place, runs=len(ordered))
+        for place, run in enumerate(ordered, start=1)
+    }
+
+
+def write_all(directories: Iterable[tuple[Path, OrderRecord]]) -> None:
+    """Write down the places of runs whose directories there are."""
+    for directory, order in directories:
+        if directory.is_dir():
+            write(RunPaths(directory), order)

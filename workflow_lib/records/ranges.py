@@ -1,0 +1,119 @@
+"""What every number and name in a record or a CSV file can be.
+
+A field that has one name in two files means one thing, and names carry units: so the range of a
+number follows from its name. A value outside of it is damage, or was made up: it is refused, and is
+no reading that could be averaged.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import NamedTuple
+
+from workflow_lib.records import bounds
+
+
+class Range(NamedTuple):
+    """The least and the most that a number can be, both included."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.least:g} to {self.most:g}"
+
+
+#: what any count, size or time fits into, so that sums and products of some are still numbers
+_ANY = Range(0, 1e18)
+_SIGNED = Range(-1e18, 1e18)
+_COUNT = Range(1, bounds.DIMENSION.most)
+_DEGREE = Range(1, bounds.RANKS.most)
+#: by the whole name
+_NAMED = {
+    **dict.fromkeys(("tp", "pp", "dp", "ep", "virtual_stages", "nodes"), _DEGREE),
+    **dict.fromkeys(("tp_rank", "pp_rank", "dp_rank", "ep_rank"), Range(0, bounds.RANKS.most)),
+    "rank": Range(0, bounds.RANKS.most),
+    "layers": Range(1, bounds.LAYERS.most),
+    "stage_layers": Range(0, bounds.LAYERS.most),
+    **dict.fromkeys(
+        (
+            *("hidden_size", "ffn_hidden_size", "attention_heads", "kv_heads", "sequence_length"),
+            *("vocabulary_size", "vocabulary_multiple", "micro_batch_size", "global_batch_size"),
+        ),
+        _COUNT,
+    ),
+    "zero_stage": Range(0, 3),
+    "warmup_steps": Range(0, bounds.STEPS.most),
+    "measured_steps": Range(1, bounds.STEPS.most),
+    "step": Range(0, bounds.STEPS.most),
+    **dict.fromkeys(("gpus_per_node", "gpus_per_package"), Range(1, bounds.GPUS_OF_NODE.most)),
+    **dict.fromkeys(("gpu", "gpu_order"), Range(0, bounds.GPUS_OF_NODE.most - 1)),
+    # an interleaved run's rate 0 reads nothing
+    "sample_rate_hz": Range(0, 1e6),
+    "interleaved_rates_hz": Range(0, 1e6),
+    "block_s": Range(0, 1e9),
+    "loss": _SIGNED,
+    # one clock less another
+    "ahead_s": Range(-1e11, 1e11),
+    "learning_rate": Range(0, 1e38),
+    "driver_time_us": Range(0, 1e17),
+    "power_limit_w": Range(1e-3, 1e9),
+    "utilisation_percent": Range(0, 100),
+    # Of several processes' children a CPU's share is off by a tick.
+    "cpu_utilisation_percent": Range(0, 101),
+    "event_reasons": Range(0, 2**62),
+    # as Python has a signal, and as Windows has any number
+    **dict.fromkeys(("exit_code", "training_exit_code", "telemetry_exit_code"), _SIGNED),
+}
+#: by the end of the name, the first that fits
+_ENDINGS = (
+    # until the year 5138
+    ("unix_s", Range(0, 1e11)),
+    ("unix_time_s", Range(0, 1e11)),
+    ("_flops_per_s", Range(1e-3, 1e30)),
+    ("bytes_per_s", Range(1e-3, 1e30)),
+    ("margin_c", Range(-1000, 1000)),
+    ("_c", Range(-273.15, 10_000)),
+    ("_mhz", Range(0, 1e6)),
+    ("power_w", Range(0, 1e9)),
+    ("_instant_w", Range(0, 1e9)),
+    ("_mw", Range(0, 1e12)),
+)
+#: names that lead to a file or a directory
+_NODES = ("node", "nodes", "failed_nodes")
+_LONGEST_NAME = 255
+
+
+@functools.cache
+def range_of(name: str) -> Range:
+    """What a number of this name can be."""
+    if name in _NAMED:
+        return _NAMED[name]
+    return next((each for ending, each in _ENDINGS if name.endswith(ending)), _ANY)
+
+
+def problem(name: str, value: object) -> str:
+    """Why a value cannot be that of a field of this name: what was expected; "" where it can."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        allowed = range_of(name)
+        # Written so that NaN is in no range.
+        return "" if allowed.least <= value <= allowed.most else f"{allowed}"
+    if isinstance(value, str) and name in _NODES and not is_file_name(value):
+        return "a node's name, which files are called after"
+    return ""
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a directory can hold a file of this name, which leads nowhere else."""
+    return (
+        0 < len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+        and name not in (".", "..")
+        and not re.search(r"[/\0]", name)
+    )
+
+
+def is_cell_id(name: str) -> bool:
+    """Whether a cell can be called so: three names of directories, within each other."""
+    parts = name.split("/")
+    return len(parts) == 3 and all(map(is_file_name, parts))

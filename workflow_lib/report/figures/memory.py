@@ -1,0 +1,99 @@
+"""What a GPU's memory held, beside what was planned: a row a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from workflow_lib.records import MEASURES
+from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
+from workflow_lib.report.figures.marks import in_words, tell
+from workflow_lib.report.figures.panels import has_measure
+from workflow_lib.report.intervals import interval_in_words
+from workflow_lib.report.labels import short_labels
+from workflow_lib.report.tables import Tables
+
+#: measure, its word in the legend, colour and marker; each holds the one before it
+_HELD = (
+    ("memory_peak_bytes", "allocated", style.SKY, "o"),
+    ("memory_reserved_peak_bytes", "reserved", style.ORANGE, "s"),
+    ("memory_used_peak_bytes", "used (driver)", "black", "D"),
+)
+_USED, _ERROR = "memory_used_peak_bytes", "memory_estimate_error"
+
+
+def _divide(tables: Tables) -> Iterator[Division[Row]]:
+    """The cells of a platform and model of which the driver's count is known."""
+    for platform, model, cells in by_platform_and_model(tables.cells):
+        shown = [cell for cell in cells if completed(cell) and has_measure(cell, _USED)]
+        yield Division(
+            f"{model} on {platform}",
+            (platform, model),
+            shown,
+            "Of the fullest rank's GPU: what tensors had, what torch's allocator held, what the "
+            "driver counted, and what was planned of the last. Medians over completed runs; the "
+            f"bar of what the driver counted is {interval_in_words(shown)}.",
+            memory_figure,
+        )
+
+
+def _why_not(tables: Tables) -> str:
+    """Why there is no such figure."""
+    return "of no completed cell is it known what the driver counted"
+
+
+def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:
+    """Draw cells within :func:`style.styled`, the first on top."""
+    figure = Figure(figsize=(style.COLUMN_IN, 1.05 + 0.24 * len(cells)))
+    axes = figure.subplots()
+    rows = [float(-number) for number in range(len(cells))]
+    for row, cell in zip(rows, cells, strict=True):
+        held = [each for each in _HELD if has_measure(cell, each[0])]
+        values = [cell[name] * MEASURES[name].factor for name, *_ in held]
+        axes.plot([min(values), max(values)], [row, row], color="#bbbbbb", linewidth=1.0, zorder=1)
+        for (name, _, colour, marker), value in zip(held, values, strict=True):
+            axes.plot(value, row, marker, color=colour, markersize=4.0, markeredgecolor="white")
+            tell(axes, in_words(cell, name), value, row)
+        ends = [cell[_USED + end] * MEASURES[_USED].factor for end in ("_low", "_high")]
+        axes.plot(ends, [row, row], color="black", linewidth=0.6)
+        if has_measure(cell, _ERROR):
+            expected = cell[_USED] * MEASURES[_USED].factor * (1 + cell[_ERROR])
+            axes.plot(expected, row, "|", color=style.VERMILLION, markersize=9, markeredgewidth=1.4)
+    axes.set_yticks(rows, short_labels(cells))
+    axes.set_ylim(rows[-1] - 0.6, 0.6)
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", linewidth=0.4, color="#dddddd")
+    axes.set_xlabel(f"Memory ({MEASURES[_USED].people_unit})")
+    handles = [
+        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=4.0)
+        for _, _, colour, marker in _HELD
+    ]
+    planned = Line2D(
+        [], [], color=style.VERMILLION, marker="|", linestyle="", markersize=8, markeredgewidth=1.4
+    )
+    figure.legend(
+        [*handles, planned],
+        [*(word for _, word, *_ in _HELD), "planned"],
+        loc="outside lower center",
+        ncols=4,
+    )
+    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    return figure
+
+
+KIND = FigureKind(
+    stem="memory",
+    subject="Memory planned and used",
+    about=(
+        "Memory of the fullest rank's GPU in GB: allocated by tensors, reserved by torch's "
+        "allocator, used as the driver counts it, and planned."
+    ),
+    limits=MEDIANS + "Runs on CPUs have none.",
+    most=20,
+    divide=_divide,
+    why_not=_why_not,
+)

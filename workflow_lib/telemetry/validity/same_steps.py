@@ -1,0 +1,69 @@
+"""Whether the ranks' clocks agree so far that their steps can be compared.
+
+Ranks that exchange data in a step are in it at the same time: none can end it before all have begun
+it. Where the records say otherwise, by clocks that are corrected as far as the job compared them,
+step times, which reach from the first rank's beginning to the last one's end, would be too long.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_lib.records import Cell, NodeClock, RankRecord, RunPaths, read_if_there
+from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError
+
+
+@dataclass
+class _Step:
+    """Of the ranks noted so far, the last to begin and the first to end."""
+
+    began_unix_s: float
+    began: RankRecord
+    ended_unix_s: float
+    ended: RankRecord
+
+
+class SameSteps:
+    """The steps of all ranks, as they are noted rank by rank."""
+
+    def __init__(self, paths: RunPaths, cell: Cell) -> None:
+        self._paths = paths
+        self._inference = cell.training.workload == "inference"
+        self._steps: dict[tuple[tuple[int, ...], int], _Step] = {}
+        self._clocks: dict[str, NodeClock | None] = {}
+
+    def note(self, rank: RankRecord, step: int, began_unix_s: float, ended_unix_s: float) -> None:
+        """Add a step of a rank, by its node's clock. Raises InvalidTelemetryError where another
+        rank's cannot be true beside it, and RecordError where a clock's file is damaged.
+        """
+        clock = self._clock(rank.node)
+        if clock is not None:
+            began_unix_s -= clock.ahead_at(began_unix_s)
+            ended_unix_s -= clock.ahead_at(ended_unix_s)
+        # All ranks that train exchange gradients; replicas that generate exchange nothing, and the
+        # first stage of a pipeline need not wait for the last.
+        group = (rank.dp_rank, rank.pp_rank) if self._inference else ()
+        noted = self._steps.setdefault((group, step), _Step(began_unix_s, rank, ended_unix_s, rank))
+        if began_unix_s > noted.began_unix_s:
+            noted.began_unix_s, noted.began = began_unix_s, rank
+        if ended_unix_s < noted.ended_unix_s:
+            noted.ended_unix_s, noted.ended = ended_unix_s, rank
+        self._check(step, noted)
+
+    def _check(self, step: int, noted: _Step) -> None:
+        early, late = noted.ended, noted.began
+        apart_s = noted.began_unix_s - noted.ended_unix_s
+        clocks = {self._clock(early.node), self._clock(late.node)}
+        if apart_s > sum(clock.error_s for clock in clocks if clock is not None):
+            raise InvalidTelemetryError(
+                f"Rank {early.rank} on {early.node} ended step {step} {apart_s:.3f} s before rank "
+                f"{late.rank} on {late.node} began it, by their clocks: these differ by more than "
+                "a step takes. Have the nodes' clocks synchronised (chronyc tracking), and run the "
+                "cell again."
+            )
+
+    def _clock(self, node: str) -> NodeClock | None:
+        """Of runs on one node, and of earlier versions, there is none."""
+        if node not in self._clocks:
+            self._clocks[node] = read_if_there(self._paths.clock(node), NodeClock)
+        return self._clocks[node]
