@@ -127,14 +127,11 @@ class PublishedRun:
 
     @property
     def micro_batches(self) -> float | None:
-        """Micro-batches of a step and replica, stated or from the batch."""
+        """Micro-batches of a step and replica: from the batch, else as the notes state them."""
+        if self.global_batch and self.dp and self.micro_batch:
+            return self.global_batch / (self.dp * self.micro_batch)
         stated = re.search(r"(?:\bGA=|\bgrad-accumulation |\bgrad accum )(\d+)", self.notes)
-        if stated:
-            return float(stated[1])
-        if None in (self.global_batch, self.dp, self.micro_batch):
-            return None
-        assert self.global_batch and self.dp and self.micro_batch
-        return self.global_batch / (self.dp * self.micro_batch)
+        return float(stated[1]) if stated else None
 
     @property
     def step_time_s(self) -> float | None:

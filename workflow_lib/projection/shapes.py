@@ -101,7 +101,6 @@ def _known() -> tuple[tuple[re.Pattern[str], Shape], ...]:
 
 
 def _shape(row: dict[str, str]) -> Shape:
-    flags = {name: row[name] == "yes" for name in ("gated", "tied")}
     counts = {
         name: int(row[name])
         for name in (
@@ -109,7 +108,8 @@ def _shape(row: dict[str, str]) -> Shape:
             *("experts", "experts_per_token", "shared_ffn"),
         )
     }
-    return Shape(name=row["name"], **flags, **counts)
+    flags = {name: row[name] == "yes" for name in ("gated", "tied")}
+    return Shape(name=row["name"], **flags, **counts)  # type: ignore[arg-type]
 
 
 def published_shape(model: str, notes: str = "") -> Shape | None:
