@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from workflow_lib.projection.machines import Machine, published_machine
 from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.shapes import Shape
-from workflow_lib.records import Degrees
+from workflow_lib.records import Degrees, Model, Training
 
 #: published pipelines whose chunks are not stated have those of other rows of the model, else these
 _CHUNKS_WHERE_NOBODY_SAYS = 1
@@ -118,6 +118,28 @@ def published_layout(
         sharding=_stage(row.sharding),
         recomputation=row.recomputation.partition(" ")[0] or "none",
         precision=row.precision,
+    )
+
+
+def own_layout(model: Model, degrees: Degrees, training: Training, machine: Machine) -> Layout:
+    """The layout of a cell of this workflow."""
+    return Layout(
+        machine=machine,
+        shape=Shape.of(model),
+        layers=model.layers,
+        sequence_length=model.sequence_length,
+        micro_batch=training.micro_batch_size,
+        micro_batches=training.micro_batches(degrees.dp),
+        tp=degrees.tp,
+        pp=degrees.pp,
+        dp=degrees.dp,
+        virtual_stages=degrees.virtual_stages,
+        ep=degrees.ep,
+        sharding=training.zero_stage,
+        recomputation=training.recomputation,
+        precision=training.precision.upper(),
+        overlap=training.overlap,
+        sequence_parallel=training.sequence_parallel,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import functools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 
-from workflow_lib.config import Platform
+from workflow_lib.records import Hardware
 
 _FILE = resources.files("workflow_lib.projection") / "data" / "gpus.csv"
 
@@ -68,39 +68,28 @@ def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
     )
 
 
-def platform_machine(platform: Platform, node_gbit_per_s: float | None = None) -> Machine | str:
-    """The machine of a platform's file, with another network where given; why not, where the file
-    does not say what is needed.
+def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) -> Machine | str:
+    """The machine of a platform, with another network between nodes where given; why not, where
+    the platform's file does not say what is needed, and nothing is known of its GPU here.
     """
-    needed = {
-        "gpu": platform.gpu,
-        "peak_bf16_tflops": platform.peak_bf16_tflops,
-        "gpu_memory_gb": platform.gpu_memory_gb,
-        "memory_bandwidth_gb_per_s": platform.memory_bandwidth_gb_per_s,
-        "power_limit_w": platform.power_limit_w,
-    }
-    if missing := [name for name, value in needed.items() if value is None]:
-        return f"the platform's file does not say {missing[0]}"
-    assert platform.gpu is not None
-    assert platform.peak_bf16_tflops is not None
-    assert platform.gpu_memory_gb is not None
-    assert platform.memory_bandwidth_gb_per_s is not None
-    assert platform.power_limit_w is not None
-    node_gbit = node_gbit_per_s or platform.network.gbit_per_s
-    link = platform.link_gb_per_s
-    if link is None:
-        known = published_machine(platform.gpu)
-        link = known.link_bytes_per_s / 1e9 if known else 50.0
-    return Machine(
-        gpu=platform.gpu,
-        gpus_per_node=platform.gpus_per_node,
-        peak_flops_per_s=(
-            ("BF16", 1e12 * platform.peak_bf16_tflops),
-            *((("FP32", 1e12 * platform.peak_fp32_tflops),) if platform.peak_fp32_tflops else ()),
-        ),
-        memory_bytes=1e9 * platform.gpu_memory_gb,
-        memory_bytes_per_s=1e9 * platform.memory_bandwidth_gb_per_s,
-        link_bytes_per_s=1e9 * link,
-        network_bytes_per_s=(node_gbit or 1.0) * 1e9 / 8 / platform.gpus_per_node,
-        power_limit_w=platform.power_limit_w / platform.gpus_per_package,
+    known = published_machine(hardware.gpu or "", hardware.gpus_per_node)
+    if hardware.peak_bf16_flops_per_s is None:
+        return f"the bf16 peak of {hardware.gpu or 'its GPU'} is not known"
+    if hardware.gpu_memory_bytes is None:
+        return "the platform's file does not say gpu_memory_gb"
+    if known is None:
+        return f"nothing is known of the memory and links of {hardware.gpu}"
+    network = node_bytes_per_s or hardware.inter_node_bytes_per_s
+    return replace(
+        known,
+        gpu=hardware.gpu or known.gpu,
+        peak_flops_per_s=(("BF16", hardware.peak_bf16_flops_per_s),),
+        memory_bytes=float(hardware.gpu_memory_bytes),
+        link_bytes_per_s=hardware.intra_node_bytes_per_s or known.link_bytes_per_s,
+        network_bytes_per_s=network / hardware.gpus_per_node
+        if network
+        else known.network_bytes_per_s,
+        power_limit_w=hardware.power_limit_w / hardware.gpus_per_package
+        if hardware.power_limit_w
+        else known.power_limit_w,
     )

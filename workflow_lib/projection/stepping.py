@@ -115,6 +115,28 @@ def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
     )
 
 
+def own_row(layout: Layout, platform: str) -> mixed.Row:
+    """A layout of this workflow's own stack on a platform, to be predicted."""
+    stack = ("Triptych", layout.precision)
+    layer = (
+        *(stack, layout.machine.gpu, layout.shape.name, layout.tp, layout.ep, layout.micro_batch),
+        *(layout.sequence_length, layout.sharding, layout.recomputation, layout.overlap),
+    )
+    groups: dict[str, Hashable] = {
+        "stack": (*stack, layout.machine.gpu),
+        "release": stack,
+        "layer": layer,
+        "fabric": (stack, platform, layer, layout.pp, layout.virtual_stages),
+        "series": (platform, layer, layout.pp),
+        "host": platform,
+    }
+    if layout.gpus > layout.machine.gpus_per_node:
+        groups["site"] = platform
+    return mixed.Row(
+        seconds=seconds(layout), groups=groups, kind=kind(layout), doublings=doublings(layout)
+    )
+
+
 #: sources of several stacks, which their notes name
 _NAMED = ("NVIDIA dgxc-benchmarking",)
 
