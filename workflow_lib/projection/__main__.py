@@ -7,24 +7,91 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workflow_lib.cells import hardware_of
+from workflow_lib.projection import validation_page
+from workflow_lib.projection.candidates import batch
+from workflow_lib.projection.gpu_power import levels
+from workflow_lib.projection.machines import hardware_machine
+from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
+from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.project import Facility, project
+from workflow_lib.projection.project import basis as basis_of
+from workflow_lib.projection.project_page import describe, meter, write_projection
+from workflow_lib.projection.scaling import FABRICS, best_by_gpus, figures, replicas
 from workflow_lib.projection.validation import Peer, validate
-from workflow_lib.projection.validation_page import describe, write_validation
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, load_study, lookup
+from workflow_lib.words import counted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code, 1 after one message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.projection", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    _add_project(commands)
     _add_validate(commands)
+    _add_collect(commands)
     chosen = parser.parse_args(arguments)
     try:
         chosen.run(chosen)
-    except (RecordError, OSError) as error:
+    except (ConfigError, RecordError, OSError) as error:
         print(printable(f"projection: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
+
+
+def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("project", help="rank layouts of a model on so many GPUs")
+    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument("--model", required=True, help="of config/models")
+    parser.add_argument("--platform", required=True, help="of config/platforms")
+    parser.add_argument("--gpus", type=int, required=True, help="more than there are, if need be")
+    parser.add_argument("--batch", type=int, help="sequences of a step; else 4 Mi tokens")
+    parser.add_argument("--tokens", type=float, default=1e12, help="of the whole training")
+    parser.add_argument(
+        "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
+    )
+    parser.add_argument("--node-rest-w", type=float, help="of a node besides its GPUs, in W")
+    parser.add_argument("--pue", type=float, help="of the facility")
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    parser.set_defaults(run=_project)
+
+
+def _project(chosen: argparse.Namespace) -> None:
+    study = load_study(chosen.config)
+    model = lookup("model", chosen.model, study.models).record(chosen.model)
+    platform = lookup("platform", chosen.platform, study.platforms)
+    machine = hardware_machine(hardware_of(chosen.platform, platform))
+    if isinstance(machine, str):
+        raise RecordError(f"{chosen.platform} cannot be projected: {machine}")
+    stack = own_stack(read_own(chosen.runs))
+    sequences = batch(model, chosen.gpus, chosen.batch)
+    asked = model, machine, chosen.platform
+    rows = project(*asked, chosen.gpus, sequences, chosen.tokens, stack)
+    best = rows[0]
+    fabrics = {name: replicas(best, chosen.platform, stack, rate) for name, rate in FABRICS.items()}
+    basis = basis_of(best, stack, levels(stack.runs, machine.gpu))
+    lines = best_by_gpus(*asked, chosen.tokens, stack)
+    entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
+    at_meter = meter(best, Facility(chosen.node_rest_w, chosen.pue))
+    title = f"{model.name} on {chosen.gpus} GPUs of {chosen.platform}"
+    page = write_projection(rows, basis, entries, title, at_meter, chosen.output)
+    print(describe(rows, basis, at_meter))
+    print(f"\n{page}")
+
+
+def _add_collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("collect", help="take runs of sweeps to fit a projection to")
+    parser.add_argument("sweeps", type=Path, nargs="+", help="directories with runs.parquet")
+    parser.add_argument("--output", type=Path, required=True, help="the file to write, CSV")
+    parser.set_defaults(run=_collect)
+
+
+def _collect(chosen: argparse.Namespace) -> None:
+    runs = collect(chosen.sweeps)
+    write_own(runs, chosen.output)
+    print(f"{counted(len(runs), 'cell')} written to {chosen.output}")
 
 
 def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,8 +112,8 @@ def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 def _validate(chosen: argparse.Namespace) -> None:
     peer = Peer(chosen.calculon, chosen.calculon_python) if chosen.calculon else None
     validation = validate(chosen.rows, peer)
-    page = write_validation(validation, chosen.output)
-    print(describe(validation))
+    page = validation_page.write_validation(validation, chosen.output)
+    print(validation_page.describe(validation))
     print(f"\n{page}")
 
 
