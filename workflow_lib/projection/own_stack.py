@@ -105,4 +105,4 @@ def _timed(run: OwnRun) -> mixed.Row:
 
 
 def _row(run: OwnRun) -> mixed.Row:
-    return stepping.own_row(run.layout, run.platform)
+    return stepping.own_row(run.layout, run.platform, run.platform)

@@ -115,8 +115,10 @@ def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
     )
 
 
-def own_row(layout: Layout, platform: str) -> mixed.Row:
-    """A layout of this workflow's own stack on a platform, to be predicted."""
+def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row:
+    """A layout of this workflow's own stack on a platform, to be predicted. Without a ``host`` it
+    is one that nobody has measured: hosts of one kind differ.
+    """
     stack = ("Triptych", layout.precision)
     layer = (
         *(stack, layout.machine.gpu, layout.shape.name, layout.tp, layout.ep, layout.micro_batch),
@@ -128,7 +130,7 @@ def own_row(layout: Layout, platform: str) -> mixed.Row:
         "layer": layer,
         "fabric": (stack, platform, layer, layout.pp, layout.virtual_stages),
         "series": (platform, layer, layout.pp),
-        "host": platform,
+        "host": host or ("another", platform),
     }
     if layout.gpus > layout.machine.gpus_per_node:
         groups["site"] = platform
