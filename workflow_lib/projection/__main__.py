@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workflow_lib.cells import hardware_of
-from workflow_lib.projection import validation_page
+from workflow_lib.cells import Sweep, expand_study, hardware_of
+from workflow_lib.projection import twins, validation_page
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_project(commands)
     _add_validate(commands)
     _add_collect(commands)
+    _add_twin(commands)
     chosen = parser.parse_args(arguments)
     try:
         chosen.run(chosen)
@@ -92,6 +93,44 @@ def _collect(chosen: argparse.Namespace) -> None:
     runs = collect(chosen.sweeps)
     write_own(runs, chosen.output)
     print(f"{counted(len(runs), 'cell')} written to {chosen.output}")
+
+
+def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("twin", help="the twin of a planned cell on fewer GPUs")
+    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument("--cell", required=True, help="the id of a planned cell, or a part of it")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--gpus", type=int, help="of the twin, at most")
+    asked.add_argument(
+        "--against", help="another planned cell: refuse it, or say by what to multiply its step"
+    )
+    parser.set_defaults(run=_twin)
+
+
+def _twin(chosen: argparse.Namespace) -> None:
+    sweeps = expand_study(load_study(chosen.config))
+    whole = _side(sweeps, chosen.cell)
+    if chosen.against is None:
+        print(twins.describe(twins.twin_of(whole, chosen.gpus), whole))
+    else:
+        other = _side(sweeps, chosen.against)
+        factor = twins.whole_over_twin(other, whole)
+        print(f"a twin: its step, times {factor:.4f}, is that of the whole")
+
+
+def _side(sweeps: Mapping[str, Sweep], part: str) -> twins.Side:
+    """The one planned cell whose id has a part. Raises ConfigError."""
+    found = {
+        planned.cell.id: planned.cell
+        for sweep in sweeps.values()
+        for planned in sweep.cells
+        if part in planned.cell.id
+    }
+    if len(found) != 1:
+        examples = ", ".join(sorted(found)[:3]) or "none"
+        raise ConfigError(f"{part!r} is in the ids of {len(found)} cells, expected 1: {examples}")
+    (cell,) = found.values()
+    return twins.Side(cell.model, cell.degrees, cell.training)
 
 
 def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
