@@ -67,6 +67,7 @@ def _project(chosen: argparse.Namespace) -> None:
     if isinstance(machine, str):
         raise RecordError(f"{chosen.platform} cannot be projected: {machine}")
     stack = own_stack(read_own(chosen.runs))
+    stack.check()
     sequences = batch(model, chosen.gpus, chosen.batch)
     asked = model, machine, chosen.platform
     rows = project(*asked, chosen.gpus, sequences, chosen.tokens, stack)

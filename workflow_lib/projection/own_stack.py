@@ -20,8 +20,11 @@ from workflow_lib.projection.own import OwnRun, read_own
 from workflow_lib.projection.predicting import Widths, usable
 from workflow_lib.projection.published import read_published
 from workflow_lib.projection.splits import read_splits
+from workflow_lib.records import RecordError
 
 PUBLISHED = Path(str(resources.files("workflow_lib.projection") / "data" / "published_runs.csv"))
+#: A fit is refused where a cell is further off what the others predict: that is no noise.
+MOST_OFF = 0.3
 #: the split whose rows the rates of parts are taken from
 _RATES_OF = "model"
 
@@ -51,6 +54,16 @@ class OwnStack:
     def residuals(self) -> tuple[Residual, ...]:
         """Each cell predicted from all other rows."""
         return _residuals(self.runs)
+
+    def check(self) -> None:
+        """Refuse runs that do not agree. Raises RecordError with the cell that is furthest off."""
+        worst = max(self.residuals, key=lambda each: abs(each.error), default=None)
+        if worst is not None and abs(worst.error) > MOST_OFF:
+            raise RecordError(
+                f"{worst.run.cell}: took {worst.run.step_time_s:.3g} s, but the other "
+                f"{len(self.runs) - 1} cells predict {1 + worst.error:.2f} times that, more than "
+                f"{MOST_OFF:.0%} off; look at its report, and leave it out if it was disturbed"
+            )
 
     @property
     def widths(self) -> Widths:

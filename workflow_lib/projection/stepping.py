@@ -120,8 +120,10 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
     is one that nobody has measured: hosts of one kind differ.
     """
     stack = ("Triptych", layout.precision)
+    # A twin's layer is the whole model's.
+    shape = replace(layout.shape, name="", layers=0)
     layer = (
-        *(stack, layout.machine.gpu, layout.shape.name, layout.tp, layout.ep, layout.micro_batch),
+        *(stack, layout.machine.gpu, shape, layout.tp, layout.ep, layout.micro_batch),
         *(layout.sequence_length, layout.sharding, layout.recomputation, layout.overlap),
     )
     groups: dict[str, Hashable] = {

@@ -137,7 +137,8 @@ def describe(twin: Side, whole: Side) -> str:
         f"layers: {model.layers}",
         "# an entry of a sweep's matrix:",
         f"- {{models: {model.name}, gpus: {degrees.world_size}, tp: {degrees.tp}, "
-        f"pp: {degrees.pp}, dp: {degrees.dp}, ep: {degrees.ep}, virtual_stages: {degrees.virtual_stages}, "
+        f"pp: {degrees.pp}, dp: {degrees.dp}, ep: {degrees.ep}, "
+        f"virtual_stages: {degrees.virtual_stages}, "
         f"global_batch_size: {twin.training.global_batch_size}}}",
         f"# its step, times {whole_over_twin(twin, whole):.4f}, is that of {whole.model.name} on "
         f"{whole.degrees.name}: ({whole.micro_batches} + {whole.degrees.pp - 1}/"
