@@ -19,7 +19,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos test-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos test-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -55,6 +55,15 @@ demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
 
 plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
 	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) --output results/plans/$(PLATFORM)/plan.parquet
+
+# MODEL and PLATFORM are files of config/; BATCH (sequences), TOKENS and RUNS (what `python -m
+# workflow_lib.projection collect` wrote) may be given besides.
+project: $(VENV)/.installed ## what MODEL would do on GPUS of PLATFORM, however many there are, with intervals
+	@test -n "$(MODEL)" && test -n "$(GPUS)" || \
+	  { echo "say which: make project MODEL=llama3-70b PLATFORM=h200 GPUS=1024" >&2; exit 1; }
+	@$(BIN)/python -m workflow_lib.projection project --model "$(MODEL)" --platform "$(PLATFORM)" \
+	  --gpus "$(GPUS)" $(if $(BATCH),--batch "$(BATCH)") $(if $(TOKENS),--tokens "$(TOKENS)") \
+	  $(if $(RUNS),--runs "$(RUNS)") --output "results/projections/$(MODEL)_$(PLATFORM)_$(GPUS)"
 
 partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what its file says
 	@$(BIN)/python -m workflow_lib.partition --platform $(PLATFORM)

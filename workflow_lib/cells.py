@@ -240,7 +240,7 @@ def _cell(
         degrees=degrees,
         training=training,
         data=records.Data(name=spec.data, kind=data.kind, definition=_digits(defined)),
-        hardware=_hardware(platform_name, platform),
+        hardware=hardware_of(platform_name, platform),
         telemetry=_telemetry(platform, spec.protocol),
         nodes=-(-gpus // platform.gpus_per_node),
         software=_software(platform),
@@ -251,7 +251,9 @@ def _cell(
     return dataclasses.replace(draft, id=f"{platform_name}/{model.name}/{name}")
 
 
-def _hardware(name: str, platform: Platform) -> records.Hardware:
+def hardware_of(name: str, platform: Platform) -> records.Hardware:
+    """What a platform's nodes are, with what is known of their GPUs."""
+
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
 

@@ -11,9 +11,6 @@ from workflow_lib.config import Platform
 from workflow_lib.records import Cell
 from workflow_lib.training import capabilities
 
-#: a cell is refused where its estimate exceeds the GPU's memory by more than this share: within it
-#: the estimate cannot tell, and a run that ends as out_of_memory is a result
-MEMORY_UNCERTAINTY = 0.05
 #: the share of the memory's bandwidth that decoding is expected to reach: an allowance
 EXPECTED_BANDWIDTH_SHARE = 0.5
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
@@ -158,7 +155,7 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     short to compare sampling rates; None where nothing speaks against it.
     """
     capacity = cell.hardware.gpu_memory_bytes
-    if capacity is not None and cost.memory.total > capacity * (1 + MEMORY_UNCERTAINTY):
+    if capacity is not None and cost.memory.total > capacity * (1 + memory.UNCERTAINTY):
         return (
             f"needs about {cost.memory.total / 1e9:.0f} GB on a GPU of {capacity / 1e9:.0f} GB: "
             f"{cost.memory.arithmetic()}"

@@ -1,13 +1,16 @@
 """The plan: what a platform's sweeps would run, at what cost, and what cannot run and why.
 
-``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` narrows it to one sweep.
+``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` narrows it to one sweep. A
+platform's plan has projected step times, where runs of this workflow on its GPU say anything about
+them; a sweep's own plan, which its results keep, has those of ``expected_mfu`` alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,9 @@ from tabulate import tabulate
 from workflow_lib import cells, records
 from workflow_lib.analysis import tables
 from workflow_lib.cells import PlannedCell, Sweep
+from workflow_lib.feasibility import Estimate
+from workflow_lib.projection.planned import StepTime, step_time
+from workflow_lib.records import Cell, RecordError
 from workflow_lib.study import ConfigError, load_study, lookup
 from workflow_lib.words import counted
 
@@ -49,8 +55,35 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def describe(plan: pl.DataFrame) -> str:
-    """The plan as text: a line a cell, the infeasible ones with their reason, and the totals."""
+def with_projection(sweep: Sweep) -> tuple[Sweep, dict[str, StepTime]]:
+    """A sweep whose estimates have projected step times where there are any, and these by cell.
+    Time limits stay as they are.
+    """
+    found, changed = {}, []
+    for planned in sweep.cells:
+        cost = planned.estimate
+        time = step_time(planned.cell) if cost is not None and planned.feasible else None
+        if cost is not None and time is not None:
+            found[planned.cell.id] = time
+            planned = dataclasses.replace(planned, estimate=_estimate(planned.cell, cost, time))
+        changed.append(planned)
+    return dataclasses.replace(sweep, cells=tuple(changed)), found
+
+
+def _estimate(cell: Cell, cost: Estimate, time: StepTime) -> Estimate:
+    steps = cell.training.warmup_steps + cell.training.measured_steps
+    run_time_s = None
+    if cost.run_time_s is not None and cost.step_time_s is not None:
+        run_time_s = cost.run_time_s + steps * (time.median_s - cost.step_time_s)
+    return dataclasses.replace(cost, step_time_s=time.median_s, run_time_s=run_time_s)
+
+
+def describe(plan: pl.DataFrame, times: Mapping[str, StepTime] | None = None) -> str:
+    """The plan as text: a line a cell, the infeasible ones with their reason, and the totals.
+
+    ``times`` are the projected ones among its step times.
+    """
+    times = times or {}
     feasible = plan.filter(pl.col("feasible"))
     infeasible = plan.filter(~pl.col("feasible"))
     headers = ["cell", "nodes", "GPUs", "GB/GPU", "bubble %", "s/step", "runs", "GPU-hours"]
@@ -61,7 +94,7 @@ def describe(plan: pl.DataFrame) -> str:
             row["gpus"],
             _number(row["memory_per_gpu_bytes"], 1e-9, 1),
             _number(row["planned_bubble_share"], 100, 1),
-            _number(row["step_time_s"], 1, 2),
+            _number(row["step_time_s"], 1, 2) + _interval(times.get(row["cell"])),
             f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],
             _number(row["gpu_hours"], 1, 1),
         ]
@@ -83,10 +116,31 @@ def describe(plan: pl.DataFrame) -> str:
     parts.append(
         f"{counted(len(plan), 'cell')}: {len(feasible)} can run, in {counted(runs, 'run')}"
         f"{profiles}; {len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
-        "Memory, times and GPU-hours are estimates from the configuration, not measurements, and "
-        "know of no communication."
+        "Memory, times and GPU-hours are estimates from the configuration, not measurements.\n"
+        + _sources(feasible, times)
     )
     return "\n\n".join(parts)
+
+
+def _interval(time: StepTime | None) -> str:
+    return f" ({time.low_s:.2f} to {time.high_s:.2f})" if time else ""
+
+
+def _sources(feasible: pl.DataFrame, times: Mapping[str, StepTime]) -> str:
+    """Where the step times come from."""
+    others = len(feasible.filter(~pl.col("cell").is_in(list(times))))
+    said = []
+    if times:
+        said.append(
+            f"{counted(len(times), 'step time')} with intervals of 90 %: projected from runs of "
+            "this workflow on that GPU and published ones."
+        )
+    if others:
+        said.append(
+            f"{counted(others, 'step time')} without: FLOPs at the platform's expected_mfu, which "
+            "knows of no communication."
+        )
+    return "\n".join(said)
 
 
 def _by_sweep(plan: pl.DataFrame) -> list[str]:
@@ -168,14 +222,19 @@ def main() -> int:
         sweeps = cells.expand_study(load_study(arguments.config))
         chosen = choose(sweeps, arguments.platform, arguments.sweep)
         refuse_idle(chosen, arguments.config)
+        times: dict[str, StepTime] = {}
+        if arguments.platform:
+            projected = [with_projection(sweep) for sweep in chosen]
+            chosen = [sweep for sweep, _ in projected]
+            times = {cell: time for _, found in projected for cell, time in found.items()}
         plan = table(chosen)
         if arguments.output:
             write(plan, arguments.output)
-    except (ConfigError, OSError) as error:
+    except (ConfigError, RecordError, OSError) as error:
         print(f"triptych: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:
-        print(describe(plan))
+        print(describe(plan, times))
         if arguments.output:
             print(f"\nWritten to {arguments.output}")
     return 0

@@ -19,6 +19,9 @@ RUNTIME_BYTES = 3 * 2**30
 #: In five runs of Llama 3 8B on 4×H200 the driver counted 7 to 19 GB more than torch allocated, the
 #: runtime among it. A GPU need not have them: where memory gets short they are given back.
 CACHED_SHARE = 0.1
+#: A layout is refused where its estimate exceeds the GPU's memory by more than this share: within
+#: it the estimate cannot tell, and a run that ends as out_of_memory is a result.
+UNCERTAINTY = 0.05
 
 
 @dataclass(frozen=True)

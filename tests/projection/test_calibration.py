@@ -1,0 +1,89 @@
+"""The calibration sweep, run on a machine whose rates are made up: does a fit find the whole?"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from workflow_lib.cells import expand_study
+from workflow_lib.projection.layouts import own_layout
+from workflow_lib.projection.machines import hardware_machine
+from workflow_lib.projection.own import OwnRun
+from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.parts import parts
+from workflow_lib.records import Degrees, RecordError
+from workflow_lib.study import load_study
+
+STUDY = load_study(Path("config"))
+CELLS = [planned.cell for planned in expand_study(STUDY)["calibration"].cells if planned.feasible]
+#: none of them the middle of its prior
+RATES = {
+    **{"product": 1.55, "weight": 0.3, "attention": 2.6, "element": 1.6, "head": 1.5},
+    **{"tensor": 0.9, "gather": 0.6, "send": 0.4, "launch": 0.5, "reduce": 0.35},
+    **{"optimiser": 2.2, "constant": 1.2},
+}
+
+
+def took_s(layout):
+    seconds = parts(layout).seconds
+    return sum(rate * seconds[part] for part, rate in RATES.items())
+
+
+def layout_of(cell, **changes):
+    machine = hardware_machine(cell.hardware)
+    degrees = dataclasses.replace(cell.degrees, **changes)
+    return own_layout(cell.model, degrees, cell.training, machine)
+
+
+def made_up():
+    """A run of every cell."""
+    for cell in CELLS:
+        shared = {
+            **dataclasses.asdict(cell.model),
+            **dataclasses.asdict(cell.degrees),
+            **dataclasses.asdict(cell.training),
+        }
+        names = {field.name for field in dataclasses.fields(OwnRun)}
+        yield OwnRun(
+            **{name: value for name, value in shared.items() if name in names},
+            sweep="calibration",
+            cell=cell.id,
+            platform="h200x4",
+            gpu="H200",
+            gpus_per_node=4,
+            model=cell.model.name,
+            model_family=cell.model.family,
+            runs=2,
+            step_time_s=took_s(layout_of(cell)),
+            power_per_gpu_w=None,
+        )
+
+
+def test_the_sweep_has_two_depths_and_two_numbers_of_micro_batches_at_each_tp():
+    for tp in (1, 2, 4):
+        of = [cell for cell in CELLS if cell.degrees == Degrees(tp=tp)]
+        assert {cell.model.layers for cell in of} == {2, 4}
+        assert {cell.training.global_batch_size for cell in of} == {4, 16}
+
+
+def test_the_whole_models_step_is_found_from_two_depths():
+    stack = own_stack(list(made_up()))
+    cell = next(each for each in CELLS if each.degrees == Degrees(tp=4))
+    whole = STUDY.models["llama3-70b"].record("llama3-70b")
+    layout = layout_of(dataclasses.replace(cell, model=whole))
+    assert layout.layers == 80
+    (found,) = stack.predict([layout], "h200x4")
+    assert found.median_s == pytest.approx(took_s(layout), rel=0.02)
+    assert "layer" not in found.unseen
+
+
+def test_a_cell_is_found_from_the_others_and_a_disturbed_one_is_refused():
+    runs = list(made_up())[:8]
+    own_stack(runs).check()
+    assert max(abs(each.error) for each in own_stack(runs).residuals) < 0.05
+    runs[3] = dataclasses.replace(runs[3], step_time_s=2 * runs[3].step_time_s)
+    with pytest.raises(RecordError, match="look at its report") as refused:
+        own_stack(runs).check()
+    assert runs[3].cell in str(refused.value)

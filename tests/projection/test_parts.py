@@ -1,0 +1,84 @@
+"""Parts of a step at the peak, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workflow_lib.projection.layouts import Layout
+from workflow_lib.projection.machines import Machine
+from workflow_lib.projection.parts import parts
+from workflow_lib.projection.shapes import Shape
+
+MACHINE = Machine(
+    gpu="G",
+    gpus_per_node=8,
+    peak_flops_per_s=(("BF16", 1e12), ("FP8", 2e12)),
+    memory_bytes=80e9,
+    memory_bytes_per_s=1e12,
+    link_bytes_per_s=1e11,
+    network_bytes_per_s=1e10,
+    power_limit_w=700,
+)
+# A layer has 4·100² + 2·100·400 = 120 000 weights; the head 1 000·100 = 100 000.
+SHAPE = Shape("s", 8, 100, 400, False, 10, 10, 10, 1000, True)
+LAYOUT = Layout(
+    MACHINE, SHAPE, layers=8, sequence_length=50, micro_batch=2, micro_batches=4, tp=1, pp=1, dp=1
+)
+
+
+def seconds(**changes):
+    return parts(replace(LAYOUT, **changes)).seconds
+
+
+def test_products_take_six_flops_a_weight_and_token():
+    # 8 layers · 6 · 120 000 · 100 tokens · 4 micro-batches over 10¹² FLOP/s.
+    assert seconds()["product"] == pytest.approx(8 * 6 * 120_000 * 100 * 4 / 1e12)
+    assert seconds()["head"] == pytest.approx(6 * 100_000 * 100 * 4 / 1e12)
+
+
+def test_full_recomputation_does_the_forward_pass_again():
+    assert seconds(recomputation="full")["product"] / seconds()["product"] == pytest.approx(4 / 3)
+
+
+def test_fp8_speeds_up_products_with_weights_alone():
+    assert seconds(precision="FP8")["product"] == pytest.approx(seconds()["product"] / 2)
+    assert seconds(precision="FP8")["attention"] == seconds()["attention"]
+
+
+def test_attention_is_over_half_the_matrix():
+    # 6 · sequence · heads · size a token and layer: 6·50·100 = 30 000.
+    assert seconds()["attention"] == pytest.approx(8 * 30_000 * 100 * 4 / 1e12)
+
+
+def test_weights_are_read_and_gradients_added_to_with_every_micro_batch():
+    # 12 bytes · 8 · 120 000 · 4 micro-batches over 10¹² bytes/s, however large the micro-batch.
+    assert seconds()["weight"] == pytest.approx(12 * 8 * 120_000 * 4 / 1e12)
+    assert seconds(micro_batch=4)["weight"] == seconds()["weight"]
+
+
+def test_a_pipeline_adds_its_bubble():
+    layout = replace(LAYOUT, pp=4, virtual_stages=2)
+    # m + (p − 1)/v = 4 + 3/2; the slowest rank has 2 layers, and the last one the head besides.
+    assert layout.bubble == 5.5
+    assert parts(layout).seconds["product"] == pytest.approx(2 * 6 * 120_000 * 100 * 5.5 / 1e12)
+
+
+def test_tensor_parallel_ranks_exchange_activations():
+    # 8 · 2 bytes · 100 tokens · 100 columns · (2 − 1)/2 a layer, over the links.
+    each = 8 * 2 * 100 * 100 * 0.5
+    assert seconds(tp=2)["tensor"] == pytest.approx(each * 8 * 4 / 1e11)
+    assert seconds()["tensor"] == 0
+
+
+def test_gradients_go_over_the_network_where_replicas_are_on_several_nodes():
+    # 8 · 120 000 + 100 000 weights · 6 bytes · (n − 1)/n.
+    held = 8 * 120_000 + 100_000
+    assert seconds(dp=2)["reduce"] == pytest.approx(held * 6 * 0.5 / 1e11)
+    assert seconds(dp=16)["reduce"] == pytest.approx(held * 6 * 15 / 16 / 1e10)
+
+
+def test_zero_3_gathers_with_every_micro_batch_and_reduces_nothing_at_the_end():
+    assert seconds(dp=2, sharding=3)["reduce"] == 0
+    assert seconds(dp=2, sharding=3)["gather"] > 0

@@ -1,0 +1,201 @@
+"""A projection of a model on more GPUs than there are, from runs to the page."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from workflow_lib.cells import hardware_of
+from workflow_lib.memory import MemoryEstimate
+from workflow_lib.projection.__main__ import main
+from workflow_lib.projection.candidates import batch, candidates
+from workflow_lib.projection.gpu_power import Levels, gpu_power, levels
+from workflow_lib.projection.machines import hardware_machine
+from workflow_lib.projection.mixed import Prediction
+from workflow_lib.projection.own import read_own, write_own
+from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.project import Facility, basis, facility_mwh, project
+from workflow_lib.projection.project_page import _number
+from workflow_lib.projection.scaling import FABRICS, replicas
+from workflow_lib.records import RecordError
+from workflow_lib.study import load_study
+
+STUDY = load_study(Path("config"))
+MODEL = STUDY.models["llama3-8b"].record("llama3-8b")
+MACHINE = hardware_machine(hardware_of("h200", STUDY.platforms["h200"]))
+
+
+@pytest.fixture(scope="module")
+def projected():
+    return project(MODEL, MACHINE, "h200", 16, 512, 1e12, own_stack())
+
+
+def test_a_platform_of_which_nothing_is_known_is_refused():
+    local = hardware_of("local", STUDY.platforms["local"])
+    assert "is not known" in hardware_machine(local)
+
+
+def test_nodes_share_their_adapters():
+    # One adapter of 100 Gb/s among eight GPUs.
+    assert MACHINE.network_bytes_per_s == 100e9 / 8 / 8
+
+
+def test_every_candidate_spreads_over_all_gpus_and_takes_the_whole_batch():
+    found = list(candidates(MODEL, MACHINE, 16, 512))
+    assert len({each.name for each in found}) == len(found) > 20
+    for each in found:
+        assert each.layout.gpus == 16
+        assert each.layout.tokens == 512 * 8192
+
+
+def test_a_batch_has_four_mebi_tokens_and_a_sequence_a_gpu():
+    assert batch(MODEL, 16) == 4 * 2**20 // 8192
+    assert batch(MODEL, 8192) == 8192
+    assert batch(MODEL, 16, 48) == 48
+
+
+def test_layouts_that_fit_come_first_and_the_fastest_of_them(projected):
+    assert projected[0].candidate.fits
+    fitting = [each.step_time_s for each in projected if each.candidate.fits]
+    assert fitting == sorted(fitting)
+    verdicts = [each.candidate.fits for each in projected]
+    assert verdicts == sorted(verdicts, reverse=True)
+
+
+def test_values_follow_from_the_step_time_and_the_power(projected):
+    best = projected[0]
+    values = {name: median for name, (median, _) in best.values().items()}
+    rate = 512 * 8192 / 16 / values["step_time_s"]
+    assert values["tokens_per_s_per_gpu"] == pytest.approx(rate)
+    assert values["energy_per_token_j"] == pytest.approx(values["power_per_gpu_w"] / rate)
+    assert values["gpu_hours"] == pytest.approx(1e12 / rate / 3600)
+    assert values["energy_mwh"] == pytest.approx(values["power_per_gpu_w"] * 1e12 / rate / 3.6e9)
+    assert 0.3 < values["mfu_causal"] < 0.7
+
+
+def test_intervals_hold_one_another_and_power_ends_at_its_limit(projected):
+    for each in projected:
+        for measure, (median, _) in each.values().items():
+            wide, narrow = each.interval(measure, 0.9), each.interval(measure, 0.5)
+            assert wide[0] < narrow[0] < median < narrow[1] <= wide[1]
+        assert each.interval("power_per_gpu_w", 0.9)[1] <= 700
+
+
+def test_on_several_nodes_an_unknown_fabric_makes_intervals_wider(projected):
+    stack = own_stack()
+    node = project(MODEL, MACHINE, "h200", 8, 512, 1e12, stack)[0]
+    # Another site's nodes differ by 8 %.
+    assert projected[0].prediction.sd > 0.08
+    assert node.prediction.sd < projected[0].prediction.sd
+
+
+def test_what_it_rests_on_is_said(projected):
+    stack = own_stack()
+    said = dict(basis(projected[0], stack, levels(stack.runs, "H200")))
+    assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
+    assert said["speed of this workflow's stack on this GPU"].startswith("measured: 6 cells")
+    assert said["power of a GPU that computes or waits"] == "measured on H200"
+    taken = levels(stack.runs, "H100")
+    assert taken.source == "taken from H200, as shares of the limit"
+
+
+def test_a_stack_that_was_never_measured_is_said_to_be_so():
+    stack = own_stack()
+    h100 = hardware_machine(hardware_of("h100", STUDY.platforms["h100"]))
+    best = project(MODEL, h100, "h100", 8, 512, 1e12, stack)[0]
+    said = dict(basis(best, stack, levels(stack.runs, "H100")))
+    assert said["speed of this workflow's stack on this GPU"].startswith("not measured")
+    # Stacks differ by 15 %.
+    assert best.prediction.sd > 0.15
+
+
+def test_no_layout_is_an_error():
+    with pytest.raises(RecordError, match="no layout on 7 GPUs with a batch of 512"):
+        project(MODEL, MACHINE, "h200", 7, 512, 1e12, own_stack())
+
+
+def test_a_faster_fabric_is_not_slower():
+    stack = own_stack()
+    base = project(MODEL, MACHINE, "h200", 16, 512, 1e12, stack)[0]
+    slow, fast = (replicas(base, "h200", stack, rate) for rate in FABRICS.values())
+    assert slow[-1].candidate.layout.gpus == 8192
+    for a, b in zip(slow, fast, strict=True):
+        assert b.step_time_s <= a.step_time_s
+
+
+def test_power_is_the_sum_of_what_gpus_do():
+    layout = next(iter(candidates(MODEL, MACHINE, 16, 512))).layout
+    # 8 micro-batches and (3 − 1)/1 passes of bubble: a fifth of the time is waiting.
+    layout = dataclasses.replace(layout, pp=3, virtual_stages=1, micro_batches=8)
+    known = Levels(1.0, 0.0, 0.2, 0.0, "by hand")
+    prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.75, "tensor": 0.25}, ())
+    # Of the other four fifths a quarter communicates, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76.
+    assert gpu_power(layout, prediction, known).power_w == pytest.approx(0.76 * 700)
+
+
+def test_levels_come_from_runs_with_and_without_a_bubble():
+    alone, piped = (next(run for run in read_own() if run.pp == pp) for pp in (1, 2))
+    alone = dataclasses.replace(alone, power_per_gpu_w=700.0)
+    # (2 − 1)/1 passes of bubble beside 8: a ninth of the time at 70 W, the rest at 700 W.
+    piped = dataclasses.replace(piped, power_per_gpu_w=8 / 9 * 700 + 70 / 9)
+    found = levels([alone, piped], "H200")
+    assert (found.compute, found.wait) == (pytest.approx(1.0), pytest.approx(0.1))
+
+
+def test_the_facility_is_added_where_it_is_given():
+    # 8 000 GPU-hours on nodes of 8 are 1 000 node-hours of 1 kW: 1 MWh more, then the PUE.
+    assert facility_mwh(5.0, 8000, 8, Facility(1000, 1.2)) == pytest.approx(7.2)
+    assert facility_mwh(5.0, 8000, 8, Facility()) is None
+
+
+def test_own_runs_are_read_as_they_were_written(tmp_path):
+    runs = read_own()
+    write_own(runs, tmp_path / "runs.csv")
+    assert read_own(tmp_path / "runs.csv") == runs
+    (tmp_path / "other.csv").write_text("a\n1\n")
+    with pytest.raises(RecordError, match="collect it anew"):
+        read_own(tmp_path / "other.csv")
+
+
+def test_runs_that_are_faster_make_the_projection_faster():
+    stack = own_stack(
+        [dataclasses.replace(run, step_time_s=run.step_time_s / 1.1) for run in read_own()]
+    )
+    layouts = [run.layout for run in read_own()]
+    slow = own_stack().predict(layouts, "h200x2")
+    fast = stack.predict(layouts, "h200x2")
+    for a, b in zip(slow, fast, strict=True):
+        assert math.exp(a.log_s - b.log_s) == pytest.approx(1.1, abs=0.04)
+
+
+def test_numbers_have_three_digits():
+    said = [_number(value) for value in (0.0512, 0.7218, 10.28, 796.7, 349012.0)]
+    assert said == ["0.0512", "0.722", "10.3", "797", "349 000"]
+
+
+def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
+    arguments = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16"]
+    assert main(["project", *arguments, "--output", str(tmp_path), "--node-rest-w", "1800"]) == 0
+    rows = pl.read_parquet(tmp_path / "projection.parquet")
+    assert rows["gpus"].unique().to_list() == [16]
+    assert rows["step_time_s_low_90"].null_count() == 0
+    page = (tmp_path / "projection.html").read_text()
+    assert "Projected, not measured." in page
+    assert page.count("<svg") == 2
+    assert "MWh at the meter" in capsys.readouterr().out
+
+
+def test_the_command_names_a_model_that_is_not_there(tmp_path, capsys):
+    arguments = ["--model", "nobody", "--platform", "h200", "--gpus", "16"]
+    assert main(["project", *arguments, "--output", str(tmp_path)]) == 1
+    assert "nobody" in capsys.readouterr().err
+
+
+def test_a_candidate_that_needs_more_memory_than_there_is_does_not_fit():
+    each = next(iter(candidates(MODEL, MACHINE, 16, 512)))
+    much = MemoryEstimate(weights=160e9, gradients=0, optimizer=0)
+    assert not dataclasses.replace(each, memory=much).fits

@@ -1,0 +1,161 @@
+"""``python -m workflow_lib.projection``: what a model needs on more GPUs, and how wrong that is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from workflow_lib.cells import Sweep, expand_study, hardware_of
+from workflow_lib.projection import twins, validation_page
+from workflow_lib.projection.candidates import batch
+from workflow_lib.projection.gpu_power import levels
+from workflow_lib.projection.machines import hardware_machine
+from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
+from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.project import Facility, project
+from workflow_lib.projection.project import basis as basis_of
+from workflow_lib.projection.project_page import describe, meter, write_projection
+from workflow_lib.projection.scaling import FABRICS, best_by_gpus, figures, replicas
+from workflow_lib.projection.validation import Peer, validate
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, load_study, lookup
+from workflow_lib.words import counted
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code, 1 after one message on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m workflow_lib.projection", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_project(commands)
+    _add_validate(commands)
+    _add_collect(commands)
+    _add_twin(commands)
+    chosen = parser.parse_args(arguments)
+    try:
+        chosen.run(chosen)
+    except (ConfigError, RecordError, OSError) as error:
+        print(printable(f"projection: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("project", help="rank layouts of a model on so many GPUs")
+    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument("--model", required=True, help="of config/models")
+    parser.add_argument("--platform", required=True, help="of config/platforms")
+    parser.add_argument("--gpus", type=int, required=True, help="more than there are, if need be")
+    parser.add_argument("--batch", type=int, help="sequences of a step; else 4 Mi tokens")
+    parser.add_argument("--tokens", type=float, default=1e12, help="of the whole training")
+    parser.add_argument(
+        "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
+    )
+    parser.add_argument("--node-rest-w", type=float, help="of a node besides its GPUs, in W")
+    parser.add_argument("--pue", type=float, help="of the facility")
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    parser.set_defaults(run=_project)
+
+
+def _project(chosen: argparse.Namespace) -> None:
+    study = load_study(chosen.config)
+    model = lookup("model", chosen.model, study.models).record(chosen.model)
+    platform = lookup("platform", chosen.platform, study.platforms)
+    machine = hardware_machine(hardware_of(chosen.platform, platform))
+    if isinstance(machine, str):
+        raise RecordError(f"{chosen.platform} cannot be projected: {machine}")
+    stack = own_stack(read_own(chosen.runs))
+    stack.check()
+    sequences = batch(model, chosen.gpus, chosen.batch)
+    asked = model, machine, chosen.platform
+    rows = project(*asked, chosen.gpus, sequences, chosen.tokens, stack)
+    best = rows[0]
+    fabrics = {name: replicas(best, chosen.platform, stack, rate) for name, rate in FABRICS.items()}
+    basis = basis_of(best, stack, levels(stack.runs, machine.gpu))
+    lines = best_by_gpus(*asked, chosen.tokens, stack)
+    entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
+    at_meter = meter(best, Facility(chosen.node_rest_w, chosen.pue))
+    title = f"{model.name} on {chosen.gpus} GPUs of {chosen.platform}"
+    page = write_projection(rows, basis, entries, title, at_meter, chosen.output)
+    print(describe(rows, basis, at_meter))
+    print(f"\n{page}")
+
+
+def _add_collect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("collect", help="take runs of sweeps to fit a projection to")
+    parser.add_argument("sweeps", type=Path, nargs="+", help="directories with runs.parquet")
+    parser.add_argument("--output", type=Path, required=True, help="the file to write, CSV")
+    parser.set_defaults(run=_collect)
+
+
+def _collect(chosen: argparse.Namespace) -> None:
+    runs = collect(chosen.sweeps)
+    write_own(runs, chosen.output)
+    print(f"{counted(len(runs), 'cell')} written to {chosen.output}")
+
+
+def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("twin", help="the twin of a planned cell on fewer GPUs")
+    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument("--cell", required=True, help="the id of a planned cell, or a part of it")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--gpus", type=int, help="of the twin, at most")
+    asked.add_argument(
+        "--against", help="another planned cell: refuse it, or say by what to multiply its step"
+    )
+    parser.set_defaults(run=_twin)
+
+
+def _twin(chosen: argparse.Namespace) -> None:
+    sweeps = expand_study(load_study(chosen.config))
+    whole = _side(sweeps, chosen.cell)
+    if chosen.against is None:
+        print(twins.describe(twins.twin_of(whole, chosen.gpus), whole))
+    else:
+        other = _side(sweeps, chosen.against)
+        factor = twins.whole_over_twin(other, whole)
+        print(f"a twin: its step, times {factor:.4f}, is that of the whole")
+
+
+def _side(sweeps: Mapping[str, Sweep], part: str) -> twins.Side:
+    """The one planned cell whose id has a part. Raises ConfigError."""
+    found = {
+        planned.cell.id: planned.cell
+        for sweep in sweeps.values()
+        for planned in sweep.cells
+        if part in planned.cell.id
+    }
+    if len(found) != 1:
+        examples = ", ".join(sorted(found)[:3]) or "none"
+        raise ConfigError(f"{part!r} is in the ids of {len(found)} cells, expected 1: {examples}")
+    (cell,) = found.values()
+    return twins.Side(cell.model, cell.degrees, cell.training)
+
+
+def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("validate", help="predict published runs from others")
+    parser.add_argument("rows", type=Path, help="a CSV file of published runs")
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    parser.add_argument(
+        "--calculon", type=Path, help="a checkout of Calculon, to be run on the same rows"
+    )
+    parser.add_argument(
+        "--calculon-python",
+        default=sys.executable,
+        help="a Python that has what Calculon imports (pandas, psutil)",
+    )
+    parser.set_defaults(run=_validate)
+
+
+def _validate(chosen: argparse.Namespace) -> None:
+    peer = Peer(chosen.calculon, chosen.calculon_python) if chosen.calculon else None
+    validation = validate(chosen.rows, peer)
+    page = validation_page.write_validation(validation, chosen.output)
+    print(validation_page.describe(validation))
+    print(f"\n{page}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

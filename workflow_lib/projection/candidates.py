@@ -1,0 +1,102 @@
+"""Layouts that this workflow could train a model with on so many GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from workflow_lib import memory
+from workflow_lib.projection.layouts import Layout, own_layout
+from workflow_lib.projection.machines import Machine
+from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.training import capabilities
+
+#: what is tried, besides every TP within a node that divides the model
+_PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+_CHUNKS = (1, 2, 4, 5, 8)
+_MICRO_BATCHES = (1, 2, 4)
+_RECOMPUTATIONS = ("none", "selective", "full")
+#: a batch of so many tokens, where nobody says (arXiv 2407.21783, section 3.4.1, has 4 to 16 Mi)
+BATCH_TOKENS = 4 * 2**20
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout, and the memory that its fullest GPU needs."""
+
+    degrees: Degrees
+    training: Training
+    layout: Layout
+    memory: memory.MemoryEstimate
+
+    @property
+    def name(self) -> str:
+        """As a cell's."""
+        return f"{self.degrees.name}_{self.training.name}"
+
+    @property
+    def fits(self) -> bool:
+        """A plan's verdict."""
+        return self.memory.total <= self.layout.machine.memory_bytes * (1 + memory.UNCERTAINTY)
+
+
+def batch(model: Model, gpus: int, wanted: int | None = None) -> int:
+    """Sequences of a step: those wanted, else of BATCH_TOKENS tokens, but one for each GPU at
+    least.
+    """
+    return wanted or max(BATCH_TOKENS // model.sequence_length, gpus)
+
+
+def candidates(model: Model, machine: Machine, gpus: int, global_batch: int) -> Iterator[Candidate]:
+    """Every layout that a backend could run, whether it fits or not. DeepSpeed or torch as
+    :func:`capabilities.with_backend` chooses; ZeRO-3 without a pipeline, else ZeRO-1.
+    """
+    for degrees in _degrees(model, machine, gpus):
+        for training in _trainings(degrees, global_batch, model):
+            if capabilities.refusal(degrees, training, model) is None:
+                yield Candidate(
+                    degrees,
+                    training,
+                    own_layout(model, degrees, training, machine),
+                    memory.estimate(model, degrees, training),
+                )
+
+
+def _degrees(model: Model, machine: Machine, gpus: int) -> Iterator[Degrees]:
+    for tp in (1, 2, 4, 8, 16):
+        if tp > machine.gpus_per_node or gpus % tp or model.kv_heads % tp:
+            continue
+        for pp in _PIPELINES:
+            if (gpus // tp) % pp or model.layers % pp:
+                continue
+            dp = gpus // (tp * pp)
+            for chunks in _CHUNKS if pp > 1 else (1,):
+                if model.layers % (pp * chunks):
+                    continue
+                for ep in (1, 2, 4, 8) if model.experts else (1,):
+                    if dp % ep == 0 and max(model.experts, 1) % ep == 0:
+                        yield Degrees(tp=tp, pp=pp, virtual_stages=chunks, dp=dp, ep=ep)
+
+
+def _trainings(degrees: Degrees, global_batch: int, model: Model) -> Iterator[Training]:
+    for micro_batch in _MICRO_BATCHES:
+        if global_batch % (degrees.dp * micro_batch):
+            continue
+        for stage in (1, 3) if degrees.pp == 1 and degrees.dp > 1 else (1,):
+            for recomputation in _RECOMPUTATIONS:
+                training = Training(
+                    micro_batch_size=micro_batch,
+                    global_batch_size=global_batch,
+                    precision="bf16",
+                    zero_stage=stage,
+                    sequence_parallel=degrees.tp > 1,
+                    recomputation=recomputation,  # type: ignore[arg-type]
+                    overlap=degrees.dp > 1,
+                    routing="dropless" if model.experts else None,
+                    compile=True,
+                    learning_rate=1e-4,
+                    seed=1,
+                    warmup_steps=5,
+                    measured_steps=20,
+                )
+                yield capabilities.with_backend(degrees, training, model, "auto")

@@ -1,0 +1,150 @@
+"""How a model is spread over GPUs: all that the time of a step depends on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from workflow_lib.projection.machines import Machine, published_machine
+from workflow_lib.projection.published import PublishedRun
+from workflow_lib.projection.shapes import Shape
+from workflow_lib.records import Degrees, Model, Training
+
+#: published pipelines whose chunks are not stated have those of other rows of the model, else these
+_CHUNKS_WHERE_NOBODY_SAYS = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A model, its workload and its degrees, on a machine."""
+
+    machine: Machine
+    shape: Shape
+    #: layers that run: a twin has fewer than the shape
+    layers: int
+    sequence_length: int
+    micro_batch: int
+    #: of a step and replica
+    micro_batches: float
+    tp: int
+    pp: int
+    dp: int
+    cp: int = 1
+    virtual_stages: int = 1
+    ep: int = 1
+    #: ZeRO's stage: 3 gathers weights for every pass
+    sharding: int = 1
+    #: none, selective or full
+    recomputation: str = "none"
+    precision: str = "BF16"
+    #: whether communication runs beside computation where the stack can
+    overlap: bool = True
+    sequence_parallel: bool = True
+
+    @property
+    def gpus(self) -> int:
+        """All ranks."""
+        return self.tp * self.cp * self.pp * self.dp
+
+    @property
+    def tokens(self) -> float:
+        """Of a step."""
+        return self.dp * self.micro_batches * self.micro_batch * self.sequence_length
+
+    @property
+    def bubble(self) -> float:
+        """Passes of the pipeline in a step, in micro-batches: m + (p − 1)/v (arXiv 2104.04473,
+        sections 2.2.1 and 2.2.2).
+        """
+        return self.micro_batches + (self.pp - 1) / self.virtual_stages
+
+    @property
+    def layers_of_ranks(self) -> tuple[int, ...]:
+        """Layers on each pipeline rank."""
+        degrees = Degrees(pp=self.pp, virtual_stages=self.virtual_stages)
+        spread = degrees.layers_of_stages(self.layers)
+        return tuple(sum(spread[rank :: self.pp]) for rank in range(self.pp))
+
+
+def assumed_chunks(rows: Iterable[PublishedRun]) -> Mapping[tuple[str, int | None], int]:
+    """The chunks a pipeline rank that most rows of a model and PP state: for rows that do not."""
+    stated: dict[tuple[str, int | None], Counter[int]] = {}
+    for row in rows:
+        if row.virtual_stages:
+            stated.setdefault((row.model, row.pp), Counter())[row.virtual_stages] += 1
+    return {key: counts.most_common(1)[0][0] for key, counts in stated.items()}
+
+
+def published_layout(
+    row: PublishedRun, chunks: Mapping[tuple[str, int | None], int]
+) -> Layout | str:
+    """A published run's layout; why not, where the row does not say enough.
+
+    Tensor parallelism is taken to cut the sequence besides, as Megatron's runs do. Chunks a rank
+    that are not stated are those of ``chunks``.
+    """
+    machine = published_machine(row.gpu, row.gpus_per_node)
+    if row.shape is None or row.layers is None:
+        return "the model's dimensions are not known"
+    if machine is None or row.precision not in dict(machine.peak_flops_per_s):
+        return (
+            f"no peak of {row.gpu} in {row.precision or 'a precision that is not stated'} is known"
+        )
+    if row.tp is None or row.pp is None or row.dp is None:
+        return "its layout is not stated"
+    if row.gpus % (row.tp * row.cp * row.pp):
+        return f"tp × cp × pp = {row.tp * row.cp * row.pp} does not divide its {row.gpus} GPUs"
+    if row.sequence_length is None:
+        return "its sequence length is not stated"
+    if row.micro_batch is None or row.micro_batches is None:
+        return "its micro-batch is not stated"
+    virtual = row.virtual_stages or chunks.get((row.model, row.pp), _CHUNKS_WHERE_NOBODY_SAYS)
+    if row.layers < row.pp:
+        return f"{row.layers} layers on {row.pp} pipeline ranks"
+    return Layout(
+        machine=machine,
+        shape=row.shape,
+        layers=row.layers,
+        sequence_length=row.sequence_length,
+        micro_batch=row.micro_batch,
+        micro_batches=row.micro_batches,
+        tp=row.tp,
+        pp=row.pp,
+        dp=row.dp,
+        cp=row.cp,
+        virtual_stages=virtual if row.pp > 1 else 1,
+        ep=row.ep or 1,
+        sharding=_stage(row.sharding),
+        recomputation=row.recomputation.partition(" ")[0] or "none",
+        precision=row.precision,
+    )
+
+
+def own_layout(model: Model, degrees: Degrees, training: Training, machine: Machine) -> Layout:
+    """The layout of a cell of this workflow."""
+    return Layout(
+        machine=machine,
+        shape=Shape.of(model),
+        layers=model.layers,
+        sequence_length=model.sequence_length,
+        micro_batch=training.micro_batch_size,
+        micro_batches=training.micro_batches(degrees.dp),
+        tp=degrees.tp,
+        pp=degrees.pp,
+        dp=degrees.dp,
+        virtual_stages=degrees.virtual_stages,
+        ep=degrees.ep,
+        sharding=training.zero_stage,
+        recomputation=training.recomputation,
+        precision=training.precision.upper(),
+        overlap=training.overlap,
+        sequence_parallel=training.sequence_parallel,
+    )
+
+
+def _stage(sharding: str) -> int:
+    """ZeRO's stage by what a source calls it; a distributed optimiser is stage 1."""
+    if "ZeRO-2" in sharding or "no reshard" in sharding:
+        return 2
+    return 3 if "FSDP" in sharding or "ZeRO-3" in sharding else 1

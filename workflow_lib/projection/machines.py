@@ -1,0 +1,95 @@
+"""GPUs and what joins them: peaks that the parts of a step are measured against."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import re
+from dataclasses import dataclass, replace
+from importlib import resources
+
+from workflow_lib.records import Hardware
+
+_FILE = resources.files("workflow_lib.projection") / "data" / "gpus.csv"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU, its node and its network. Rates are peaks, in one direction."""
+
+    gpu: str
+    gpus_per_node: int
+    #: FLOP/s of one GPU by precision; a precision that is not here cannot be projected
+    peak_flops_per_s: tuple[tuple[str, float], ...]
+    memory_bytes: float
+    memory_bytes_per_s: float
+    #: of all links of a GPU to others of its node
+    link_bytes_per_s: float
+    #: of the adapters that a GPU has for itself; its share of a node's, where GPUs share them
+    network_bytes_per_s: float
+    power_limit_w: float
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s of one GPU. Raises KeyError for a precision whose peak is not known."""
+        return dict(self.peak_flops_per_s)[precision]
+
+    def bytes_per_s(self, ranks: int) -> float:
+        """Of a group of so many neighbours: the links' within a node, else the network's."""
+        within = ranks <= self.gpus_per_node
+        return self.link_bytes_per_s if within else self.network_bytes_per_s
+
+
+@functools.cache
+def _known() -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
+    with _FILE.open(encoding="utf-8") as lines:
+        rows = list(csv.DictReader(lines))
+    # The longest pattern first: "H100 (96GB" before "H100".
+    rows.sort(key=lambda row: -len(row["pattern"]))
+    return tuple((re.compile(row["pattern"]), row) for row in rows)
+
+
+def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
+    """The machine of a published row by its GPU's name; None where its peaks are not known here."""
+    row = next((row for pattern, row in _known() if pattern.match(gpu)), None)
+    if row is None:
+        return None
+    peaks = {"BF16": row["peak_bf16_tflops"], "FP16": row["peak_bf16_tflops"]}
+    if row["peak_fp8_tflops"]:
+        peaks["FP8"] = row["peak_fp8_tflops"]
+    return Machine(
+        gpu=row["name"],
+        gpus_per_node=gpus_per_node,
+        peak_flops_per_s=tuple((name, 1e12 * float(peak)) for name, peak in peaks.items()),
+        memory_bytes=1e9 * float(row["memory_gb"]),
+        memory_bytes_per_s=1e9 * float(row["memory_gb_per_s"]),
+        link_bytes_per_s=1e9 * float(row["link_gb_per_s"] or 50),
+        network_bytes_per_s=1e9 * float(row["network_gb_per_s"]),
+        power_limit_w=float(row["power_limit_w"]),
+    )
+
+
+def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) -> Machine | str:
+    """The machine of a platform, with another network between nodes where given; why not, where
+    the platform's file does not say what is needed, and nothing is known of its GPU here.
+    """
+    known = published_machine(hardware.gpu or "", hardware.gpus_per_node)
+    if hardware.peak_bf16_flops_per_s is None:
+        return f"the bf16 peak of {hardware.gpu or 'its GPU'} is not known"
+    if hardware.gpu_memory_bytes is None:
+        return "the platform's file does not say gpu_memory_gb"
+    if known is None:
+        return f"nothing is known of the memory and links of {hardware.gpu}"
+    network = node_bytes_per_s or hardware.inter_node_bytes_per_s
+    return replace(
+        known,
+        gpu=hardware.gpu or known.gpu,
+        peak_flops_per_s=(("BF16", hardware.peak_bf16_flops_per_s),),
+        memory_bytes=float(hardware.gpu_memory_bytes),
+        link_bytes_per_s=hardware.intra_node_bytes_per_s or known.link_bytes_per_s,
+        network_bytes_per_s=network / hardware.gpus_per_node
+        if network
+        else known.network_bytes_per_s,
+        power_limit_w=hardware.power_limit_w / hardware.gpus_per_package
+        if hardware.power_limit_w
+        else known.power_limit_w,
+    )

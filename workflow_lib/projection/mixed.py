@@ -1,0 +1,312 @@
+"""A sum of parts, fitted to logarithms with effects of groups: rates, factors and their intervals.
+
+Of row i the logarithm of the time is taken to be ::
+
+    log( e^α · Σ_k r_k·x_ik  +  e^β · Σ_l r_l·x_il ) + γ·d_i + ε_i
+
+with parts x of a pass and of a step, rates r, effects α and β (sums over the row's groups, such as
+its stack), a growth γ for each doubling d of the GPUs (a mean, and each series' own), and noise ε.
+All parameters have normal priors, rates in logarithms, so that none is negative. The maximum of the
+posterior is found by Gauss and Newton's method; its curvature there gives the covariance (Laplace's
+approximation). There are more effects than rows, so equations are solved in as many unknowns as
+there are rows (Rasmussen and Williams, Gaussian Processes for Machine Learning, equation 2.12).
+Noise has Student's t distribution, by weights (Lange, Little and Taylor, JASA
+84(408), 1989), so that a run with a long tail does not bend the rest. How much effects of a kind
+vary is estimated from them (expectation–maximisation: Dempster, Laird and Rubin, JRSS B 39(1),
+1977), unless it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+#: how many groups a spread that is thought of before counts for
+_PRIOR_GROUPS = 4.0
+#: degrees of freedom of the noise
+_FREEDOM = 4.0
+#: steps to the maximum in a round, which then estimates spreads anew; at most so many rounds; when
+#: parameters and spreads move no more
+_STEPS, _ROUNDS, _CLOSE, _SETTLED = 2, 40, 1e-3, 0.02
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A parameter's normal prior; of a rate, of its logarithm."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class EffectKind:
+    """Effects of one kind, such as of stacks: zero on average, with a spread."""
+
+    #: what it multiplies: pass, step, or both; growth is added for each doubling
+    on: str
+    sd: float
+    #: whether the spread is estimated from the rows, with ``sd`` as what is thought before
+    estimated: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is fitted: parts and their priors, growth by class, kinds of effects."""
+
+    pass_parts: tuple[str, ...]
+    step_parts: tuple[str, ...]
+    rates: Mapping[str, Prior]
+    growth: Mapping[str, Prior]
+    effects: Mapping[str, EffectKind]
+    #: of the noise by class, to begin with
+    noise_sd: Mapping[str, float]
+    least_noise_sd: float = 1e-3
+
+
+@dataclass(frozen=True)
+class Row:
+    """A step: its parts at the peak, its groups, and how often the GPUs were doubled."""
+
+    seconds: Mapping[str, float]
+    #: kind of effect → the group that the row is in
+    groups: Mapping[str, Hashable]
+    #: which mean growth and noise are its own
+    kind: str
+    doublings: float
+    #: the measured time; unused in a prediction
+    time_s: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A time's distribution, of its logarithm: normal but for the noise."""
+
+    log_s: float
+    #: of what is not known of the rates, effects and growth
+    variance: float
+    #: of one run about its expectation
+    noise_variance: float
+    #: of the expected time, what each part takes
+    shares: Mapping[str, float]
+    #: kinds of effects that no fitted row has had: their whole spread is in the variance
+    unseen: tuple[str, ...]
+
+    @property
+    def sd(self) -> float:
+        """Of a run's logarithm."""
+        return float(np.sqrt(self.variance + self.noise_variance))
+
+    @property
+    def median_s(self) -> float:
+        """Seconds."""
+        return float(np.exp(self.log_s))
+
+
+class _Design:
+    """Rows as arrays: parts, and which parameter bears on which row, and how."""
+
+    def __init__(
+        self, problem: Problem, rows: Sequence[Row], index: Mapping[tuple[str, Hashable], int]
+    ) -> None:
+        shape = len(rows), len(index)
+        self.parts = problem.pass_parts + problem.step_parts
+        self.rates = [index["rate", part] for part in self.parts]
+        self.is_pass = np.array([part in problem.pass_parts for part in self.parts])
+        self.seconds = np.array(
+            [[row.seconds.get(part, 0.0) for part in self.parts] for row in rows]
+        ).reshape(len(rows), len(self.parts))
+        self.doublings = np.array([row.doublings for row in rows])
+        #: 1 where a parameter is an effect on a row's passes, its step, both, or its growth
+        self.on = {on: np.zeros(shape) for on in ("pass", "step", "both", "growth")}
+        #: kinds of effects of a row that are not among the parameters
+        self.unseen: list[list[str]] = [[] for _ in rows]
+        for number, row in enumerate(rows):
+            self.on["growth"][number, index["growth", row.kind]] = 1.0
+            for kind, group in row.groups.items():
+                known = index.get((kind, group))
+                if known is None:
+                    self.unseen[number].append(kind)
+                else:
+                    self.on[problem.effects[kind].on][number, known] = 1.0
+
+    def expected(self, values: Array) -> tuple[Array, Array, Array]:
+        """Logarithms of the rows' times, their slopes in the parameters, and the parts' shares."""
+        logs = {on: design @ values for on, design in self.on.items()}
+        own = np.where(self.is_pass, logs["pass"][:, None], logs["step"][:, None])
+        times = self.seconds * np.exp(values[self.rates] + own)
+        totals = times.sum(axis=1)
+        shares = times / totals[:, None]
+        of_pass = shares[:, self.is_pass].sum(axis=1)
+        slopes = (
+            self.on["pass"] * of_pass[:, None]
+            + self.on["step"] * (1 - of_pass)[:, None]
+            + self.on["both"]
+            + self.on["growth"] * self.doublings[:, None]
+        )
+        slopes[:, self.rates] += shares
+        return np.log(totals) + logs["both"] + logs["growth"] * self.doublings, slopes, shares
+
+
+@dataclass
+class Fit:
+    """Parameters at the posterior's maximum, and what their covariance is made of."""
+
+    problem: Problem
+    #: kind and name of each parameter, by its place
+    index: dict[tuple[str, Hashable], int]
+    values: Array
+    posterior: _Posterior
+    effect_sd: dict[str, float]
+    noise_sd: dict[str, float]
+    residuals: Array
+
+    def predict(self, rows: Sequence[Row]) -> list[Prediction]:
+        """The times of rows, with the effects of groups that were fitted."""
+        design = _Design(self.problem, rows, self.index)
+        logs, slopes, shares = design.expected(self.values)
+        known = self.posterior.variances(slopes)
+        of_pass = shares[:, design.is_pass].sum(axis=1)
+        found = []
+        for number, row in enumerate(rows):
+            weights = {
+                "pass": of_pass[number],
+                "step": 1 - of_pass[number],
+                "both": 1.0,
+                "growth": row.doublings,
+            }
+            new = sum(
+                (weights[self.problem.effects[kind].on] * self.effect_sd[kind]) ** 2
+                for kind in design.unseen[number]
+            )
+            found.append(
+                Prediction(
+                    log_s=float(logs[number]),
+                    variance=float(known[number] + new),
+                    noise_variance=self.noise_sd[row.kind] ** 2,
+                    shares=dict(zip(design.parts, shares[number].tolist(), strict=True)),
+                    unseen=tuple(design.unseen[number]),
+                )
+            )
+        return found
+
+    def rate(self, part: str) -> tuple[float, float]:
+        """A part's factor over the peak, and the standard deviation of its logarithm."""
+        value, sd = self._parameter("rate", part)
+        return float(np.exp(value)), sd
+
+    def effect(self, kind: str, group: Hashable) -> tuple[float, float] | None:
+        """A group's effect and its standard deviation; None where no row has it."""
+        return self._parameter(kind, group) if (kind, group) in self.index else None
+
+    def _parameter(self, kind: str, name: Hashable) -> tuple[float, float]:
+        number = self.index[kind, name]
+        unit = np.zeros((1, len(self.values)))
+        unit[0, number] = 1.0
+        return float(self.values[number]), float(np.sqrt(self.posterior.variances(unit)[0]))
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    """A normal distribution of parameters: its prior, and what the rows took from it."""
+
+    #: of each parameter, before any row
+    prior_variance: Array
+    #: rows × parameters: the slopes that the rows had
+    slopes: Array
+    #: rows × rows: the inverse of the covariance of what was seen
+    precision: Array
+
+    def variances(self, slopes: Array) -> Array:
+        """Of sums of parameters, each with its weights in a row of ``slopes``."""
+        scaled = slopes * self.prior_variance
+        before = (scaled * slopes).sum(axis=1)
+        shared = scaled @ self.slopes.T
+        left: Array = before - ((shared @ self.precision) * shared).sum(axis=1)
+        return left.clip(min=0.0)
+
+    def own(self) -> Array:
+        """Of each parameter."""
+        taken = (self.slopes * (self.precision @ self.slopes)).sum(axis=0)
+        left: Array = self.prior_variance - self.prior_variance**2 * taken
+        return left.clip(min=0.0)
+
+
+def fit(problem: Problem, rows: Sequence[Row]) -> Fit:
+    """Fit to rows, of which there may be none: then the priors are what is known."""
+    groups = dict.fromkeys((kind, group) for row in rows for kind, group in row.groups.items())
+    names: list[tuple[str, Hashable]] = [("rate", part) for part in problem.rates]
+    names += [("growth", kind) for kind in problem.growth]
+    names += groups
+    index = {name: number for number, name in enumerate(names)}
+    priors = [*problem.rates.values(), *problem.growth.values()]
+    means = np.array([prior.mean for prior in priors] + [0.0] * len(groups))
+    effect_sd = {kind: each.sd for kind, each in problem.effects.items()}
+    noise_sd = dict(problem.noise_sd)
+    design = _Design(problem, rows, index)
+    logs = np.log(np.array([row.time_s for row in rows]))
+    values = means.copy()
+    for _ in range(_ROUNDS):
+        spread = np.array([each.sd for each in priors] + [effect_sd[kind] for kind, _ in groups])
+        noise = np.array([noise_sd[row.kind] for row in rows])
+        last = values
+        values, posterior, residuals, variance = _maximum(
+            design, values, (means, spread), (logs, noise)
+        )
+        before = [*effect_sd.values(), *noise_sd.values()]
+        _spreads(problem, names, values, posterior.own(), effect_sd)
+        for kind in noise_sd:
+            of = np.array([row.kind == kind for row in rows], dtype=bool)
+            if of.any():
+                noise_sd[kind] = max(float(np.sqrt(variance[of].mean())), problem.least_noise_sd)
+        after = [*effect_sd.values(), *noise_sd.values()]
+        settled = all(abs(a - b) < _SETTLED * b for a, b in zip(after, before, strict=True))
+        if settled and float(np.abs(values - last).max(initial=0.0)) < _CLOSE:
+            break
+    return Fit(problem, index, values, posterior, effect_sd, noise_sd, residuals)
+
+
+def _maximum(
+    design: _Design, values: Array, prior: tuple[Array, Array], data: tuple[Array, Array]
+) -> tuple[Array, _Posterior, Array, Array]:
+    """Steps to the posterior's maximum for given spreads: values, their distribution, residuals,
+    and of each row what it says of the noise's variance.
+    """
+    means, spread = prior
+    logs, noise = data
+    for _ in range(_STEPS):
+        expected, slopes, _ = design.expected(values)
+        residuals = logs - expected
+        # Student's t: what lies far out counts for less.
+        weights = (_FREEDOM + 1) / (_FREEDOM + (residuals / noise) ** 2)
+        scaled = slopes * spread**2
+        seen: Array = scaled @ slopes.T + np.diag(noise**2 / weights)
+        precision = np.asarray(np.linalg.inv(seen), dtype=np.float64)
+        aim = means + scaled.T @ (precision @ (residuals + slopes @ (values - means)))
+        change = aim - values
+        largest = float(np.abs(change).max(initial=0.0))
+        # A logarithm moves by at most one at a time: further off it is not linear.
+        values = values + change / max(1.0, largest)
+    posterior = _Posterior(spread**2, slopes, precision)
+    own = posterior.variances(slopes)
+    return values, posterior, residuals, weights * (residuals**2 + own)
+
+
+def _spreads(
+    problem: Problem,
+    names: Sequence[tuple[str, Hashable]],
+    values: Array,
+    variances: Array,
+    effect_sd: dict[str, float],
+) -> None:
+    """Each kind's spread from its effects, and from what is not known of them."""
+    for kind, each in problem.effects.items():
+        own = [number for number, (of, _) in enumerate(names) if of == kind]
+        if each.estimated and own:
+            squares = values[own] ** 2 + variances[own]
+            variance = (_PRIOR_GROUPS * each.sd**2 + squares.sum()) / (_PRIOR_GROUPS + len(own))
+            effect_sd[kind] = float(np.sqrt(variance))

@@ -1,0 +1,172 @@
+"""Runs of this workflow as rows to fit on: a row a cell, medians over its completed runs.
+
+``data/own_runs.csv`` holds those of the archives in evidence/; ``collect`` writes such a file from
+the tables of any sweep.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import resources
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import polars as pl
+
+from workflow_lib.analysis import tables
+from workflow_lib.projection.layouts import Layout
+from workflow_lib.projection.machines import published_machine
+from workflow_lib.projection.shapes import Shape
+from workflow_lib.records import RUNS, RecordError, whole_file
+
+SHIPPED = Path(str(resources.files("workflow_lib.projection") / "data" / "own_runs.csv"))
+
+
+@dataclass(frozen=True)
+class OwnRun:
+    """A cell's completed runs. Times are medians over runs of their median steps."""
+
+    sweep: str
+    cell: str
+    platform: str
+    gpu: str
+    gpus_per_node: int
+    model: str
+    model_family: str
+    layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    attention_heads: int
+    kv_heads: int
+    sequence_length: int
+    vocabulary_size: int
+    experts: int
+    experts_per_token: int
+    tp: int
+    pp: int
+    virtual_stages: int
+    dp: int
+    ep: int
+    micro_batch_size: int
+    global_batch_size: int
+    precision: str
+    zero_stage: int
+    sequence_parallel: bool
+    recomputation: str
+    overlap: bool
+    runs: int
+    step_time_s: float
+    #: mean over the measured steps, of one GPU; its own sensor's
+    power_per_gpu_w: float | None
+
+    @property
+    def layout(self) -> Layout:
+        """Raises RecordError where nothing is known of its GPU."""
+        machine = published_machine(self.gpu, self.gpus_per_node)
+        if machine is None:
+            raise RecordError(f"{self.cell}: nothing is known of {self.gpu}")
+        return Layout(
+            machine=machine,
+            shape=Shape(
+                name=self.model,
+                layers=self.layers,
+                hidden=self.hidden_size,
+                ffn=self.ffn_hidden_size,
+                gated=self.model_family != "gpt",
+                heads=self.attention_heads,
+                kv_heads=self.kv_heads,
+                head_size=self.hidden_size // self.attention_heads,
+                vocabulary=self.vocabulary_size,
+                tied=self.model_family == "gpt",
+                experts=self.experts,
+                experts_per_token=self.experts_per_token,
+            ),
+            layers=self.layers,
+            sequence_length=self.sequence_length,
+            micro_batch=self.micro_batch_size,
+            micro_batches=self.global_batch_size / (self.dp * self.micro_batch_size),
+            tp=self.tp,
+            pp=self.pp,
+            dp=self.dp,
+            virtual_stages=self.virtual_stages,
+            ep=self.ep,
+            sharding=self.zero_stage,
+            recomputation=self.recomputation,
+            precision=self.precision.upper(),
+            overlap=self.overlap,
+            sequence_parallel=self.sequence_parallel,
+        )
+
+
+_NAMES = tuple(field.name for field in fields(OwnRun))
+_OF_A_CELL = tuple(
+    name
+    for name in _NAMES
+    if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
+)
+
+
+def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
+    """The cells of sweeps' directories that trained, each once.
+
+    Raises FileNotFoundError and RecordError.
+    """
+    found: dict[str, OwnRun] = {}
+    for directory in sweeps:
+        runs = tables.read_table(directory / "runs.parquet", RUNS)
+        done = runs.filter(
+            (pl.col("outcome") == "completed")
+            & pl.col("step_time_s").is_not_null()
+            & (pl.col("workload") == "pretrain")
+            & ~pl.col("simulated")
+        )
+        for cell in done.partition_by("cell", maintain_order=True):
+            first = cell.row(0, named=True)
+            powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
+            found[first["cell"]] = OwnRun(
+                sweep=directory.name,
+                gpu=first["gpu_model"],
+                **{name: first[name] for name in _OF_A_CELL},
+                runs=len(cell),
+                step_time_s=median(cell["step_time_s"].to_list()),
+                power_per_gpu_w=median(powers) if powers else None,
+            )
+    return list(found.values())
+
+
+def write_own(runs: Sequence[OwnRun], path: Path) -> None:
+    """Write a file that :func:`read_own` reads."""
+    with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as lines:
+        writer = csv.DictWriter(lines, _NAMES, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(run) for run in runs)
+
+
+def read_own(path: Path = SHIPPED) -> list[OwnRun]:
+    """Read what :func:`write_own` wrote. Raises FileNotFoundError, or RecordError."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        if tuple(reader.fieldnames or ()) != _NAMES:
+            raise RecordError(f"{path}: its columns are not those of {_NAMES}; collect it anew")
+        return [_run(row, number, path) for number, row in enumerate(reader, start=2)]
+
+
+_READ: dict[str, Any] = {
+    "int": int,
+    "str": str,
+    "float": float,
+    "bool": lambda text: {"True": True, "False": False}[text],
+    "float | None": lambda text: float(text) if text else None,
+}
+
+
+def _run(row: dict[str, str], line: int, path: Path) -> OwnRun:
+    try:
+        return OwnRun(
+            **{each.name: _READ[str(each.type)](row[each.name]) for each in fields(OwnRun)}
+        )
+    except (KeyError, ValueError) as error:
+        raise RecordError(f"{path}, line {line}: {error}") from None

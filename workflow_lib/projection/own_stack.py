@@ -1,0 +1,121 @@
+"""What is known of this workflow's own stack: its factor from its runs, and the rest from others.
+
+The rates of the parts, and how time grows with ranks, are fitted on the published rows of one stack
+(NVIDIA's, BF16) and this workflow's runs together; the stack's factor, and that of each layer that
+ran, on its runs alone. Published stacks are another claim, which the validation is about.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+from workflow_lib.projection import mixed, stepping
+from workflow_lib.projection.layouts import Layout, assumed_chunks
+from workflow_lib.projection.own import OwnRun, read_own
+from workflow_lib.projection.predicting import Widths, usable
+from workflow_lib.projection.published import read_published
+from workflow_lib.projection.splits import read_splits
+from workflow_lib.records import RecordError
+
+PUBLISHED = Path(str(resources.files("workflow_lib.projection") / "data" / "published_runs.csv"))
+#: A fit is refused where a cell is further off what the others predict: that is no noise.
+MOST_OFF = 0.3
+#: the split whose rows the rates of parts are taken from
+_RATES_OF = "model"
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A cell predicted from all others."""
+
+    run: OwnRun
+    #: signed, over what was measured
+    error: float
+    #: in standard deviations, without sign
+    distance: float
+
+
+@dataclass(frozen=True)
+class OwnStack:
+    """A fit, and the runs that it rests on."""
+
+    fit: mixed.Fit
+    runs: tuple[OwnRun, ...]
+    #: the most GPUs of a row that was fitted: of this workflow, of published rows
+    largest_own: int
+    largest_published: int
+
+    @functools.cached_property
+    def residuals(self) -> tuple[Residual, ...]:
+        """Each cell predicted from all other rows."""
+        return _residuals(self.runs)
+
+    def check(self) -> None:
+        """Refuse runs that do not agree. Raises RecordError with the cell that is furthest off."""
+        worst = max(self.residuals, key=lambda each: abs(each.error), default=None)
+        if worst is not None and abs(worst.error) > MOST_OFF:
+            raise RecordError(
+                f"{worst.run.cell}: took {worst.run.step_time_s:.3g} s, but the other "
+                f"{len(self.runs) - 1} cells predict {1 + worst.error:.2f} times that, more than "
+                f"{MOST_OFF:.0%} off; look at its report, and leave it out if it was disturbed"
+            )
+
+    @property
+    def widths(self) -> Widths:
+        """How wide intervals are, by how far off each cell is that is predicted from the others."""
+        return Widths.of([each.distance for each in self.residuals])
+
+    def predict(self, layouts: Sequence[Layout], platform: str) -> list[mixed.Prediction]:
+        """Step times of layouts on a platform."""
+        return self.fit.predict([stepping.own_row(layout, platform) for layout in layouts])
+
+
+@functools.cache
+def _published_rows() -> tuple[tuple[mixed.Row, ...], int]:
+    runs, _ = read_published(PUBLISHED)
+    split = next(split for split in read_splits()[0] if split.name == _RATES_OF)
+    chosen = split.chosen([run for run in runs if run.step_time_s is not None])
+    layouts, _ = usable(chosen, assumed_chunks(runs))
+    rows = [stepping.published_row(run, layouts[run.line]) for run in chosen if run.line in layouts]
+    return tuple(rows), max(run.gpus for run in chosen)
+
+
+def own_stack(runs: Sequence[OwnRun] | None = None) -> OwnStack:
+    """Fit to runs; those of the shipped evidence where none are given. Raises RecordError."""
+    return _fitted(tuple(read_own() if runs is None else runs))
+
+
+@functools.cache
+def _fitted(runs: tuple[OwnRun, ...]) -> OwnStack:
+    published, largest = _published_rows()
+    return OwnStack(
+        fit=mixed.fit(stepping.PROBLEM, [*published, *map(_timed, runs)]),
+        runs=runs,
+        largest_own=max((run.layout.gpus for run in runs), default=0),
+        largest_published=largest,
+    )
+
+
+def _residuals(runs: tuple[OwnRun, ...]) -> tuple[Residual, ...]:
+    published, _ = _published_rows()
+    rows = [_timed(run) for run in runs]
+    found = []
+    for number, run in enumerate(runs):
+        others = [*published, *rows[:number], *rows[number + 1 :]]
+        (each,) = mixed.fit(stepping.PROBLEM, others).predict([_row(run)])
+        distance = abs(each.log_s - math.log(run.step_time_s)) / each.sd
+        found.append(Residual(run, each.median_s / run.step_time_s - 1, distance))
+    return tuple(found)
+
+
+def _timed(run: OwnRun) -> mixed.Row:
+    return replace(_row(run), time_s=run.step_time_s)
+
+
+def _row(run: OwnRun) -> mixed.Row:
+    return stepping.own_row(run.layout, run.platform, run.platform)

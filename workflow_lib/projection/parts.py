@@ -1,0 +1,207 @@
+"""The parts of a step: what each would take at its machine's peak.
+
+A step takes ``(m + (p − 1)/v)·a + b`` seconds: m micro-batches on p pipeline ranks of v chunks
+(arXiv 2104.04473, section 2.2). ``a`` is a micro-batch's time on the slowest rank, ``b`` what a
+step takes besides. Both are sums of parts, and each part is work over a peak, times a factor that
+is fitted: 1 is the peak, 1.5 two thirds of it; of communication, what is not hidden over the peak.
+
+=========  ============================================================  =========
+part       work                                                          over
+=========  ============================================================  =========
+product    products with weights, forward and backward: 6 FLOPs a        peak
+           parameter and token; 8 with full recomputation
+attention  scores and weighted sums under the causal mask                bf16 peak
+weight     weights read twice, gradients added to in 4 bytes, each       memory
+           micro-batch: small micro-batches do not hide it
+element    what norms, gates and the like read and write                 memory
+head       the product with the vocabulary, on the last rank             bf16 peak
+tensor     gathers and scatters of tensor parallelism (2205.05198)       links
+context    keys and values that context-parallel ranks pass on           links, network
+routed     products with experts, once more: they are smaller, and wait  peak
+           for the fullest
+expert     tokens to experts and back, forward and backward              links, network
+gather     weights that ZeRO-3 gathers, gradients that it scatters: what products cannot hide
+send       activations to the next chunk                                 network
+launch     100 µs a layer                                                –
+reduce     gradients over replicas, and weights back                     links, network
+optimiser  states that the optimiser reads and writes                    memory
+constant   10 ms a step                                                  –
+=========  ============================================================  =========
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workflow_lib.projection.layouts import Layout
+
+#: of a micro-batch, and of a step
+MICRO_BATCH_PARTS = (
+    *(
+        "product",
+        "weight",
+        "attention",
+        "element",
+        "head",
+        "tensor",
+        "context",
+        "routed",
+        "expert",
+        "gather",
+    ),
+    *("send", "launch"),
+)
+STEP_PARTS = ("reduce", "optimiser", "constant")
+PARTS = (*MICRO_BATCH_PARTS, *STEP_PARTS)
+
+_ELEMENT_BYTES = 2
+#: how often a layer's tensors of one width are read or written, forward and backward together:
+#: residual stream (norms, additions), feed-forward part (gate, activation), attention (rotations)
+_RESIDUAL_PASSES, _INNER_PASSES, _HEAD_PASSES = 30, 9, 9
+#: what a weight's product is taken to reach of the peak when it is asked what it could hide
+_NOMINAL = 1.4
+#: of a weight: read forward and backward in 2 bytes, its gradient read and written in 4
+_WEIGHT_BYTES = 12.0
+_LAUNCH_S, _CONSTANT_S = 1e-4, 1e-2
+#: least share of a gather that shows, however long the products beside it
+_LEAST_SHOWN = 0.1
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds at the peak: of all passes of micro-batches in a step, and of the step besides."""
+
+    seconds: Mapping[str, float]
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """In the order of PARTS."""
+        return tuple(self.seconds[name] for name in PARTS)
+
+
+def parts(layout: Layout) -> Parts:
+    """The parts of one step. Raises KeyError for a precision whose peak is not known."""
+    of_pass = _of_a_pass(layout)
+    return Parts(
+        {name: layout.bubble * of_pass[name] for name in MICRO_BATCH_PARTS} | _of_a_step(layout)
+    )
+
+
+def _of_a_pass(layout: Layout) -> dict[str, float]:
+    """A micro-batch's parts on the pipeline rank that takes longest."""
+    machine, shape = layout.machine, layout.shape
+    bf16, peak = machine.peak("BF16"), machine.peak(layout.precision)
+    cut = layout.tp * layout.cp
+    tokens = layout.micro_batch * layout.sequence_length
+    again = {"none": 1.0, "selective": 1.0, "full": 4 / 3}[layout.recomputation]
+    attended_again = 1.0 if layout.recomputation == "none" else 4 / 3
+    product = again * 6.0 * shape.layer_active_parameters * tokens / cut / peak
+    head = 6.0 * shape.end_parameters * tokens / cut / bf16
+    ranks = layout.layers_of_ranks
+    slowest = max(
+        range(layout.pp),
+        key=lambda rank: ranks[rank] * product + (head if rank == layout.pp - 1 else 0.0),
+    )
+    layers = ranks[slowest]
+    # The causal mask leaves half of each s × s matrix: 4·s/2 FLOPs forward, twice that backward.
+    attention = 6.0 * layout.sequence_length * shape.heads * shape.head_size * tokens / cut / bf16
+    products = _NOMINAL * layers * product
+    held = _layer_held(layout)
+    of_experts = shape.experts_per_token * shape.expert_parameters / shape.layer_active_parameters
+    return {
+        "product": layers * product,
+        "weight": layers * _WEIGHT_BYTES * held / machine.memory_bytes_per_s,
+        "attention": attended_again * layers * attention,
+        "element": again * layers * _element_bytes(layout) / machine.memory_bytes_per_s,
+        "head": head if slowest == layout.pp - 1 else 0.0,
+        "tensor": again * layers * _tensor_bytes(layout) / machine.bytes_per_s(layout.tp),
+        "context": again * layers * _context_bytes(layout) / machine.bytes_per_s(cut),
+        "routed": layers * product * of_experts if shape.experts else 0.0,
+        "expert": again * layers * _expert_bytes(layout) / machine.bytes_per_s(cut * layout.ep),
+        "gather": _shown(again * layers * _gather_s(layout), products),
+        "send": _send_bytes(layout) / machine.network_bytes_per_s,
+        "launch": again * layers * _LAUNCH_S,
+    }
+
+
+def _of_a_step(layout: Layout) -> dict[str, float]:
+    replicas = layout.dp * layout.cp
+    held = _held_parameters(layout)
+    share = (replicas - 1) / replicas
+    speed = layout.machine.bytes_per_s(layout.tp * replicas if layout.pp == 1 else layout.gpus)
+    # Gradients in 4 bytes, weights in 2; ZeRO-3 does that with every micro-batch.
+    exchanged = 0.0 if layout.sharding == 3 else held * 6.0 * share / speed
+    shards = replicas if layout.sharding else 1
+    # Weight and gradient once; master weight and two moments read and written.
+    states = held * (6.0 + 20.0 / shards) / layout.machine.memory_bytes_per_s
+    return {"reduce": exchanged, "optimiser": states, "constant": _CONSTANT_S}
+
+
+def _shown(hidden_s: float, products_s: float) -> float:
+    return max(hidden_s - products_s, _LEAST_SHOWN * hidden_s)
+
+
+def _element_bytes(layout: Layout) -> float:
+    shape = layout.shape
+    residual = _RESIDUAL_PASSES * shape.hidden / (layout.tp if layout.sequence_parallel else 1)
+    widened = (2 if shape.gated else 1) * max(1, shape.experts_per_token) * shape.ffn
+    heads = (shape.heads + 2 * shape.kv_heads) * shape.head_size
+    inner = (_INNER_PASSES * widened + _HEAD_PASSES * heads) / layout.tp
+    tokens = layout.micro_batch * layout.sequence_length / layout.cp
+    return _ELEMENT_BYTES * tokens * (residual + inner)
+
+
+def _tensor_bytes(layout: Layout) -> float:
+    """Four gathers and four scatters a layer, of which each rank has the others' part."""
+    tokens = layout.micro_batch * layout.sequence_length / layout.cp
+    return 8.0 * _ELEMENT_BYTES * tokens * layout.shape.hidden * (layout.tp - 1) / layout.tp
+
+
+def _context_bytes(layout: Layout) -> float:
+    """Keys and values of the others, forward and (twice) backward."""
+    tokens = layout.micro_batch * layout.sequence_length / layout.cp
+    width = 2 * layout.shape.kv_heads * layout.shape.head_size / layout.tp
+    return 3.0 * (layout.cp - 1) * _ELEMENT_BYTES * tokens * width
+
+
+def _expert_bytes(layout: Layout) -> float:
+    """There and back, forward and backward, of each token to each of its experts."""
+    if layout.ep == 1:
+        return 0.0
+    tokens = layout.micro_batch * layout.sequence_length / (layout.cp * layout.tp)
+    copies = tokens * layout.shape.experts_per_token * (layout.ep - 1) / layout.ep
+    return 4.0 * _ELEMENT_BYTES * copies * layout.shape.hidden
+
+
+def _gather_s(layout: Layout) -> float:
+    """Of a layer: weights twice, gradients once, all in 2 bytes."""
+    if layout.sharding != 3:
+        return 0.0
+    replicas = layout.dp * layout.cp
+    share = (replicas - 1) / replicas
+    held = layout.shape.layer_parameters / (layout.tp * layout.ep)
+    return 6.0 * held * share / layout.machine.bytes_per_s(layout.tp * replicas)
+
+
+def _send_bytes(layout: Layout) -> float:
+    """There and back for each chunk; a rank's part of the sequence where that is cut."""
+    if layout.pp == 1:
+        return 0.0
+    tokens = layout.micro_batch * layout.sequence_length / layout.cp
+    cut = layout.tp if layout.sequence_parallel else 1
+    return 2.0 * layout.virtual_stages * _ELEMENT_BYTES * tokens * layout.shape.hidden / cut
+
+
+def _held_parameters(layout: Layout) -> float:
+    """Of the fullest rank, before ZeRO."""
+    shape = layout.shape
+    ends = shape.end_parameters * (2 if layout.pp == 1 and not shape.tied else 1)
+    return max(layout.layers_of_ranks) * _layer_held(layout) + ends / layout.tp
+
+
+def _layer_held(layout: Layout) -> float:
+    """Of one layer, on one rank, before ZeRO."""
+    shape = layout.shape
+    experts = max(shape.experts, 1) * shape.expert_parameters / layout.ep
+    return (shape.attention_parameters + shape.shared_parameters + experts) / layout.tp

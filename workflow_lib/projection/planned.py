@@ -1,0 +1,39 @@
+"""Step times of planned cells, where this workflow's runs say anything about their GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from workflow_lib.projection.layouts import own_layout
+from workflow_lib.projection.machines import hardware_machine
+from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.records import Cell
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: the median, and an interval that should hold 90 % of runs."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+def step_time(cell: Cell) -> StepTime | None:
+    """Of a cell that pretrains in bf16; None of any other, and where no run on its GPU was fitted.
+
+    Raises RecordError where the fitted runs cannot be read.
+    """
+    if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
+        return None
+    machine = hardware_machine(cell.hardware)
+    if isinstance(machine, str):
+        return None
+    stack = own_stack()
+    layout = own_layout(cell.model, cell.degrees, cell.training, machine)
+    (found,) = stack.predict([layout], cell.hardware.platform)
+    if "stack" in found.unseen:
+        return None
+    reach = math.exp(stack.widths.factors[0.9] * found.sd)
+    return StepTime(found.median_s, found.median_s / reach, found.median_s * reach)

@@ -1,0 +1,215 @@
+"""What a model would do on more GPUs than there are: layouts ranked, each value with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from workflow_lib import formulas
+from workflow_lib.projection import mixed
+from workflow_lib.projection.candidates import Candidate, candidates
+from workflow_lib.projection.gpu_power import GpuPower, Levels, gpu_power, levels
+from workflow_lib.projection.machines import Machine
+from workflow_lib.projection.metrics import LEVELS
+from workflow_lib.projection.own_stack import OwnStack
+from workflow_lib.projection.predicting import Widths
+from workflow_lib.records import Model, RecordError
+
+#: measures with an interval: name, heading, unit's factor for print, digits
+MEASURES = (
+    ("step_time_s", "s/step"),
+    ("tokens_per_s_per_gpu", "tokens/s/GPU"),
+    ("mfu_causal", "MFU"),
+    ("power_per_gpu_w", "W/GPU"),
+    ("energy_per_token_j", "J/token"),
+    ("gpu_hours", "GPU-hours"),
+    ("energy_mwh", "MWh"),
+)
+
+
+@dataclass(frozen=True)
+class Facility:
+    """What is beyond the GPUs, where somebody says it: left out otherwise."""
+
+    #: of a node, without its GPUs: processors, memory, switches, adapters, fans
+    node_rest_w: float | None = None
+    #: the facility's power over that of its nodes
+    pue: float | None = None
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A layout with what is predicted of it. Energy is that of GPUs, by their sensors."""
+
+    candidate: Candidate
+    prediction: mixed.Prediction
+    power: GpuPower
+    widths: Widths
+    model: Model
+    #: of the whole training
+    tokens: float
+
+    @property
+    def step_time_s(self) -> float:
+        """The median."""
+        return self.prediction.median_s
+
+    def values(self) -> dict[str, tuple[float, float]]:
+        """Each measure's median, and the standard deviation of its logarithm."""
+        layout = self.candidate.layout
+        time, sd = self.step_time_s, self.prediction.sd
+        rate = layout.tokens / (time * layout.gpus)
+        flops = formulas.flops_per_token(self.model).causal
+        joules = self.power.power_w / rate
+        power_sd = self.power.sd_w / self.power.power_w
+        both = math.hypot(sd, power_sd)
+        return {
+            "step_time_s": (time, sd),
+            "tokens_per_s_per_gpu": (rate, sd),
+            "mfu_causal": (flops * rate / layout.machine.peak("BF16"), sd),
+            "power_per_gpu_w": (self.power.power_w, power_sd),
+            "energy_per_token_j": (joules, both),
+            "gpu_hours": (self.tokens / rate / 3600, sd),
+            "energy_mwh": (self.tokens * joules / 3.6e9, both),
+        }
+
+    def interval(self, measure: str, level: float) -> tuple[float, float]:
+        """The least and the most of a measure; a GPU takes no more than its limit."""
+        median, sd = self.values()[measure]
+        reach = math.exp(self.widths.factors[level] * sd)
+        low, high = median / reach, median * reach
+        if measure == "power_per_gpu_w":
+            high = min(high, self.candidate.layout.machine.power_limit_w)
+        return low, high
+
+    def row(self) -> dict[str, Any]:
+        """As a row of the table."""
+        degrees, training = self.candidate.degrees, self.candidate.training
+        row: dict[str, Any] = {
+            "layout": self.candidate.name,
+            "gpus": degrees.world_size,
+            "tp": degrees.tp,
+            "pp": degrees.pp,
+            "virtual_stages": degrees.virtual_stages,
+            "dp": degrees.dp,
+            "ep": degrees.ep,
+            "micro_batch_size": training.micro_batch_size,
+            "global_batch_size": training.global_batch_size,
+            "zero_stage": training.zero_stage,
+            "recomputation": training.recomputation,
+            "fits": self.candidate.fits,
+            "memory_per_gpu_bytes": self.candidate.memory.total,
+        }
+        for measure, (median, _) in self.values().items():
+            row[measure] = median
+            for level in LEVELS:
+                low, high = self.interval(measure, level)
+                row[f"{measure}_low_{level:.0%}".rstrip("%")] = low
+                row[f"{measure}_high_{level:.0%}".rstrip("%")] = high
+        return row
+
+
+def project(
+    model: Model,
+    machine: Machine,
+    platform: str,
+    gpus: int,
+    global_batch: int,
+    tokens: float,
+    stack: OwnStack,
+) -> list[Projected]:
+    """All layouts, those that fit first, each part from the fastest on.
+
+    Raises RecordError where no layout can run.
+    """
+    found = list(candidates(model, machine, gpus, global_batch))
+    if not found:
+        raise RecordError(
+            f"{model.name} has no layout on {gpus} GPUs with a batch of {global_batch} sequences: "
+            "use a number of GPUs, or a batch, that tp × pp × dp can divide"
+        )
+    known = levels(stack.runs, machine.gpu)
+    projected = predicted(found, platform, stack, known, model, tokens)
+    return sorted(projected, key=lambda each: (not each.candidate.fits, each.step_time_s))
+
+
+def predicted(
+    found: Sequence[Candidate],
+    platform: str,
+    stack: OwnStack,
+    known: Levels,
+    model: Model,
+    tokens: float,
+) -> list[Projected]:
+    """Candidates with what is predicted of them."""
+    times = stack.predict([each.layout for each in found], platform)
+    widths = stack.widths
+    return [
+        Projected(each, time, gpu_power(each.layout, time, known), widths, model, tokens)
+        for each, time in zip(found, times, strict=True)
+    ]
+
+
+def table(rows: Iterable[Projected]) -> pl.DataFrame:
+    """One row a layout."""
+    return pl.DataFrame([each.row() for each in rows])
+
+
+def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, str]]:
+    """What was measured, what was taken from where, and what is extrapolated."""
+    layout = best.candidate.layout
+    unseen = set(best.prediction.unseen)
+    errors = [abs(each.error) for each in stack.residuals]
+    own = f"{len(stack.runs)} cells of this workflow on up to {stack.largest_own} GPUs"
+    lines = [
+        (
+            "speed of this workflow's stack on this GPU",
+            "not measured: intervals hold how much stacks differ"
+            if "stack" in unseen
+            else f"measured: {own}; each predicted from the others is off by "
+            f"{sum(errors) / len(errors):.1%} on average and {max(errors):.1%} at most",
+        ),
+        (
+            "this layer with this TP, micro-batch and recomputation",
+            "not measured: its parts are projected" if "layer" in unseen else "measured",
+        ),
+        (
+            "rates of the parts of a step, growth with ranks",
+            f"taken from published runs of NVIDIA's stack (BF16, up to {stack.largest_published} "
+            "H100) and from those cells together",
+        ),
+        (
+            "cost of a step besides its micro-batches, on this fabric",
+            "not measured: it differs fivefold between fabrics of one link rate"
+            if "fabric" in unseen
+            else "measured",
+        ),
+        ("power of a GPU that computes or waits", known.source),
+        ("power of a GPU that communicates", "not measured: between those two"),
+    ]
+    if layout.gpus > stack.largest_own:
+        lines.append(
+            ("number of GPUs", f"extrapolated: {layout.gpus} from {stack.largest_own} of our own")
+        )
+    if layout.gpus > stack.largest_published:
+        lines.append(
+            (
+                "number of GPUs",
+                f"extrapolated beyond the published runs, too: up to {stack.largest_published}",
+            )
+        )
+    return lines
+
+
+def facility_mwh(
+    gpus_mwh: float, gpu_hours: float, gpus_per_node: int, of: Facility
+) -> float | None:
+    """Energy at the facility's meter; None where the rest of a node is not given."""
+    if of.node_rest_w is None:
+        return None
+    nodes_mwh = gpus_mwh + of.node_rest_w * gpu_hours / gpus_per_node / 1e6
+    return nodes_mwh * (of.pue or 1.0)

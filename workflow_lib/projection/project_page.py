@@ -1,0 +1,116 @@
+"""What a projection says, as text, tables and a page with its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from tabulate import tabulate
+
+from workflow_lib import __version__
+from workflow_lib.analysis.tables import write_table
+from workflow_lib.projection.project import MEASURES, Facility, Projected, facility_mwh, table
+from workflow_lib.records import whole_file
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import FigureEntry
+from workflow_lib.report.html import page_templates
+from workflow_lib.report.page.drawn import shown
+
+_TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
+#: layouts that are printed and shown; the Parquet file has all
+MOST_SHOWN = 10
+
+
+def ranked(rows: Sequence[Projected]) -> list[dict[str, str]]:
+    """A line a layout, with the 90 % interval behind each value."""
+    return [
+        {
+            "layout": each.candidate.name,
+            "GB/GPU": f"{each.candidate.memory.total / 1e9:.0f}",
+            "fits": "yes" if each.candidate.fits else "no",
+            **{heading: _shown(each, name) for name, heading in MEASURES},
+        }
+        for each in rows[:MOST_SHOWN]
+    ]
+
+
+def _shown(each: Projected, measure: str) -> str:
+    median, _ = each.values()[measure]
+    low, high = each.interval(measure, 0.9)
+    if measure == "mfu_causal":
+        return f"{median:.1%} ({low:.1%} to {high:.1%})"
+    return f"{_number(median)} ({_number(low)} to {_number(high)})"
+
+
+def _number(value: float) -> str:
+    """Three digits, and thousands apart."""
+    digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
+    rounded = round(value, 2 - math.floor(math.log10(value))) if value > 0 else value
+    return f"{rounded:,.{digits}f}".replace(",", " ")
+
+
+def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_meter: str) -> str:
+    """As text: the best layouts, and what they rest on."""
+    fitting = sum(each.candidate.fits for each in rows)
+    lines = [
+        tabulate(ranked(rows)[:5], headers="keys", disable_numparse=True),
+        f"{len(rows)} layouts can run, {fitting} of them fit into memory. Medians, and intervals "
+        "that should hold 90 % of runs; energy and power are the GPUs'.",
+        tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
+    ]
+    return "\n\n".join([*lines, *([at_meter] if at_meter else [])])
+
+
+def meter(best: Projected, facility: Facility) -> str:
+    """Energy at the facility's meter, as a sentence; "" where nothing was given of it."""
+    values = best.values()
+    layout = best.candidate.layout
+    found = facility_mwh(
+        values["energy_mwh"][0], values["gpu_hours"][0], layout.machine.gpus_per_node, facility
+    )
+    if found is None:
+        return ""
+    return (
+        f"With {facility.node_rest_w:g} W a node besides its GPUs"
+        + (f" and a PUE of {facility.pue:g}" if facility.pue else "")
+        + f", as given, the best layout takes {found:.4g} MWh at the meter."
+    )
+
+
+def write_projection(
+    rows: Sequence[Projected],
+    basis: Sequence[tuple[str, str]],
+    entries: Sequence[FigureEntry],
+    title: str,
+    at_meter: str,
+    output: Path,
+) -> Path:
+    """Write ``projection.parquet``, ``figures/`` and ``projection.html``; returns the page."""
+    figures = output / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    write_table(table(rows), output / "projection.parquet")
+    for entry in entries:
+        with style.styled(entry.stem):
+            style.save(entry.draw(), figures / entry.stem)
+    text = _TEMPLATES.get_template("projection.html.j2").render(
+        version=__version__,
+        title=title,
+        ranked=ranked(rows),
+        count=len(rows),
+        fitting=sum(each.candidate.fits for each in rows),
+        basis=basis,
+        at_meter=at_meter,
+        figures=[_inline(entry, figures) for entry in entries],
+    )
+    page = output / "projection.html"
+    with whole_file(page) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return page
+
+
+def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
+    figure = shown(entry, directory)
+    return {**figure, "svg": Markup(figure["svg"])}

@@ -1,0 +1,291 @@
+"""Published training runs, as rows of a CSV file: read, checked, and sorted into series.
+
+The columns are those of ``data/published_runs.csv``. An empty field is what the source does not
+say. ``notes`` are parts between semicolons; of them these are read: ``layers=42`` (of a cut model),
+``GA=8`` or ``grad-accumulation 8`` or ``grad accum 8`` (micro-batches), ``org X`` (the site), and
+the first part, which names the software.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from workflow_lib.projection.shapes import Shape, published_shape
+from workflow_lib.records import RecordError
+
+COLUMNS = (
+    *("source", "url_or_repo_path", "date", "gpu", "gpus", "gpus_per_node", "model", "params_b"),
+    *("seq_len", "global_batch", "micro_batch", "tp", "cp", "pp", "virtual_pp", "dp", "ep"),
+    *("zero_or_dist_opt", "recompute", "dtype", "step_time_s", "tokens_per_s_per_gpu"),
+    *("tflops_per_gpu", "mfu_pct", "notes"),
+)
+_TUNED = re.compile(r"[\s_-]*(LoRA|SFT|fine-tuning)$", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"\bOOM\b|out[ -]of[ -]memory", re.IGNORECASE)
+#: parts of notes that tell runs of one series apart, or none
+_OF_A_RUN = re.compile(
+    r"^(network|system|section|layers=|proxy|published DP|memory|repeated|dp |tok/s|step time"
+    r"|GA=|grad|n=|p5|\d+ runs|hidden|exact|HFU)"
+)
+#: rows with one number of GPUs and one batch are runs of one series if their times are within this
+_SAME = 0.02
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    """A row. What the source does not say is None."""
+
+    #: in its file, the heading being line 1
+    line: int
+    source: str
+    address: str
+    gpu: str
+    gpus: int
+    gpus_per_node: int
+    model: str
+    sequence_length: int | None
+    global_batch: int | None
+    micro_batch: int | None
+    tp: int | None
+    cp: int
+    pp: int | None
+    virtual_stages: int | None
+    stated_dp: int | None
+    ep: int | None
+    sharding: str
+    recomputation: str
+    precision: str
+    stated_step_time_s: float | None
+    stated_tokens_per_s_per_gpu: float | None
+    stated_tflops_per_gpu: float | None
+    notes: str
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The notes' parts."""
+        return tuple(part.strip() for part in self.notes.split(";") if part.strip())
+
+    @property
+    def variant(self) -> str:
+        """The software, as the first part of the notes names it."""
+        return self.parts[0] if self.parts else ""
+
+    @property
+    def site(self) -> str:
+        """Whose machine it was; the source where the notes do not say."""
+        of = re.search(r"\borg ([^;]+)", self.notes)
+        return of[1].strip() if of else self.source
+
+    @property
+    def workload(self) -> str:
+        """``pretraining``, or ``fine-tuning`` of any kind."""
+        return "fine-tuning" if _TUNED.search(self.model) else "pretraining"
+
+    @cached_property
+    def shape(self) -> Shape | None:
+        """The model's dimensions, of as many layers as ran; None where they are not known."""
+        return published_shape(_TUNED.sub("", self.model), self.notes)
+
+    @property
+    def layers(self) -> int | None:
+        """Layers that ran."""
+        stated = re.search(r"\blayers=(\d+)", self.notes)
+        if stated:
+            return int(stated[1])
+        return self.shape.layers if self.shape else None
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether it ran fewer layers than the model has."""
+        return self.shape is not None and self.layers != self.shape.layers
+
+    @property
+    def layout(self) -> str:
+        """``known`` where TP and PP are stated."""
+        return "known" if self.tp is not None and self.pp is not None else "unknown"
+
+    @property
+    def model_known(self) -> str:
+        """``yes`` where the model's dimensions are known."""
+        return "yes" if self.shape else "no"
+
+    @property
+    def dp(self) -> int | None:
+        """Data-parallel replicas: GPUs over the other degrees; as stated where one of them is
+        not. (Expert-parallel ranks are replicas of all but experts.)
+        """
+        if self.tp is None or self.pp is None:
+            return self.stated_dp
+        replicas, rest = divmod(self.gpus, self.tp * self.cp * self.pp)
+        return self.stated_dp if rest else replicas
+
+    @property
+    def micro_batches(self) -> float | None:
+        """Micro-batches of a step and replica: from the batch, else as the notes state them."""
+        if self.global_batch and self.dp and self.micro_batch:
+            return self.global_batch / (self.dp * self.micro_batch)
+        stated = re.search(r"(?:\bGA=|\bgrad-accumulation |\bgrad accum )(\d+)", self.notes)
+        return float(stated[1]) if stated else None
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Seconds of a step, stated or from the throughput."""
+        if self.stated_step_time_s:
+            return self.stated_step_time_s
+        if self.stated_tokens_per_s_per_gpu and self.tokens:
+            return self.tokens / (self.stated_tokens_per_s_per_gpu * self.gpus)
+        return None
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of a step."""
+        if self.global_batch is None or self.sequence_length is None:
+            return None
+        return self.global_batch * self.sequence_length
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether it ran out of memory: it has no time, and says so."""
+        return self.step_time_s is None and bool(_OUT_OF_MEMORY.search(self.notes))
+
+    @property
+    def series_key(self) -> tuple[object, ...]:
+        """What rows of a series share: all but nodes, batch and what these make."""
+        return (
+            *(self.source, self.site, self.gpu, self.precision, self.model, self.layers),
+            *(self.sequence_length, self.micro_batch, self.tp, self.cp, self.pp),
+            *(self.virtual_stages, self.ep, _unnumbered(self.sharding), self.recomputation),
+            _unnumbered(self.variant) if not _OF_A_RUN.match(self.variant) else "",
+        )
+
+    @property
+    def name(self) -> str:
+        """What it is, for people."""
+        degrees = "-".join(
+            f"{word}{value}"
+            for word, value in (
+                *(("tp", self.tp), ("cp", self.cp if self.cp > 1 else None), ("pp", self.pp)),
+                *(("v", self.virtual_stages), ("dp", self.dp), ("ep", self.ep)),
+            )
+            if value is not None
+        )
+        cut = f" ({self.layers} layers)" if self.is_twin else ""
+        return f"{self.model}{cut}, {self.gpus}×{self.gpu} {self.precision} {degrees}".strip()
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A row that nothing can be made of, and why."""
+
+    line: int
+    reason: str
+
+
+def read_published(path: Path) -> tuple[list[PublishedRun], list[Unusable]]:
+    """Read rows, and those that do not say on how many GPUs they ran.
+
+    Raises FileNotFoundError, or RecordError with the line where one is wrong.
+    """
+    runs, unusable = [], []
+    with path.open(encoding="utf-8", newline="") as lines:
+        reader = csv.DictReader(lines)
+        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
+            raise RecordError(f"{path}: has no column {missing[0]!r}; expected {list(COLUMNS)}")
+        for number, row in enumerate(reader, start=2):
+            if row["gpus"].strip():
+                runs.append(_run(row, number, path))
+            else:
+                unusable.append(Unusable(number, "its number of GPUs is not stated"))
+    return runs, unusable
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
+    def number(name: str) -> float | None:
+        text = row[name].strip()
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            raise RecordError(f"{path}, line {line}: {name} is {text!r}, no number") from None
+        if not (math.isfinite(value) and value > 0):
+            raise RecordError(f"{path}, line {line}: {name} is {text}, expected more than 0")
+        return value
+
+    def count(name: str) -> int | None:
+        value = number(name)
+        if value is not None and value != int(value):
+            raise RecordError(f"{path}, line {line}: {name} is {value}, no whole number")
+        return None if value is None else int(value)
+
+    return PublishedRun(
+        line=line,
+        source=row["source"],
+        address=row["url_or_repo_path"],
+        gpu=row["gpu"],
+        gpus=count("gpus") or 1,
+        gpus_per_node=count("gpus_per_node") or 8,
+        model=row["model"],
+        sequence_length=count("seq_len"),
+        global_batch=count("global_batch"),
+        micro_batch=count("micro_batch"),
+        tp=count("tp"),
+        cp=count("cp") or 1,
+        pp=count("pp"),
+        virtual_stages=count("virtual_pp"),
+        stated_dp=count("dp"),
+        ep=count("ep"),
+        sharding=row["zero_or_dist_opt"],
+        recomputation=row["recompute"],
+        precision=row["dtype"],
+        stated_step_time_s=number("step_time_s"),
+        stated_tokens_per_s_per_gpu=number("tokens_per_s_per_gpu"),
+        stated_tflops_per_gpu=number("tflops_per_gpu"),
+        notes=row["notes"],
+    )
+
+
+def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
+    """Rows in series, each from the fewest GPUs on. Where one key has several times of one size and
+    batch, what else the notes say without numbers tells series apart.
+    """
+    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
+    for row in rows:
+        groups.setdefault(row.series_key, []).append(row)
+    found = []
+    for group in groups.values():
+        parted: dict[object, list[PublishedRun]] = {}
+        if _clash(group):
+            for row in group:
+                parted.setdefault(_told(row), []).append(row)
+        else:
+            parted[""] = group
+        found += [sorted(each, key=lambda row: (row.gpus, row.line)) for each in parted.values()]
+    return found
+
+
+def _clash(group: list[PublishedRun]) -> bool:
+    times: dict[tuple[int, int | None], list[float]] = {}
+    for row in group:
+        if row.step_time_s:
+            times.setdefault((row.gpus, row.global_batch), []).append(row.step_time_s)
+    return any(max(each) > min(each) * (1 + _SAME) for each in times.values())
+
+
+def _told(row: PublishedRun) -> tuple[str, ...]:
+    return tuple(sorted(_unnumbered(part) for part in row.parts if not _OF_A_RUN.match(part)))
+
+
+def _unnumbered(text: str) -> str:
+    return re.sub(r"[\d.,]+", "#", text)

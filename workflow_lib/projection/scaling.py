@@ -1,0 +1,121 @@
+"""The best layout on each number of GPUs, and one layout whose replicas multiply: as figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from matplotlib.figure import Figure
+
+from workflow_lib.memory import estimate
+from workflow_lib.projection.candidates import Candidate, batch
+from workflow_lib.projection.gpu_power import levels
+from workflow_lib.projection.layouts import own_layout
+from workflow_lib.projection.machines import Machine
+from workflow_lib.projection.own_stack import OwnStack
+from workflow_lib.projection.project import Projected, predicted, project
+from workflow_lib.records import Model, RecordError
+from workflow_lib.report.figures import style
+from workflow_lib.report.figures.kind import FigureEntry
+
+#: the study's figure 22 goes so far
+MOST_GPUS = 8192
+#: bytes/s of a node's adapters: the study's one adapter of 100 Gb/s, and eight of 400 Gb/s
+FABRICS: Mapping[str, float] = {"100 Gb/s a node": 100e9 / 8, "8×400 Gb/s a node": 8 * 400e9 / 8}
+_COLOURS = (style.BLUE, style.VERMILLION)
+_PANELS = (("tokens_per_s_per_gpu", "tokens/s/GPU"), ("energy_per_token_j", "J/token"))
+Lines = Mapping[str, Sequence[Projected]]
+
+
+def best_by_gpus(
+    model: Model, machine: Machine, platform: str, tokens: float, stack: OwnStack
+) -> list[Projected]:
+    """The fastest layout that fits, on 8, 16 … GPUs; none where none fits."""
+    found = []
+    gpus = machine.gpus_per_node
+    while gpus <= MOST_GPUS:
+        try:
+            first = project(model, machine, platform, gpus, batch(model, gpus), tokens, stack)[0]
+        except RecordError:
+            first = None
+        if first is not None and first.candidate.fits:
+            found.append(first)
+        gpus *= 2
+    return found
+
+
+def replicas(
+    base: Projected, platform: str, stack: OwnStack, node_bytes_per_s: float
+) -> list[Projected]:
+    """A layout with 2, 4 … replicas of as many sequences each, where it fits, on a network."""
+    of = base.candidate
+    machine = dataclasses.replace(
+        of.layout.machine, network_bytes_per_s=node_bytes_per_s / of.layout.machine.gpus_per_node
+    )
+    found, times = [], 2
+    while (of.degrees.world_size // of.degrees.dp) * times <= MOST_GPUS:
+        degrees = dataclasses.replace(of.degrees, dp=times)
+        sequences = of.training.global_batch_size // of.degrees.dp * times
+        training = dataclasses.replace(of.training, global_batch_size=sequences)
+        layout = own_layout(base.model, degrees, training, machine)
+        each = Candidate(degrees, training, layout, estimate(base.model, degrees, training))
+        if each.fits and times % degrees.ep == 0:
+            found.append(each)
+        times *= 2
+    known = levels(stack.runs, machine.gpu)
+    return predicted(found, platform, stack, known, base.model, base.tokens)
+
+
+def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[FigureEntry]:
+    """Throughput and energy over GPUs with bands: of the best layouts, and of the two fabrics."""
+    bands = "Lines are medians, bands 50 % and 90 % intervals. "
+    entries = []
+    if len(lines) > 1:
+        entries.append(
+            FigureEntry(
+                stem="best-layouts",
+                title=f"{subject}: the best layout on each number of GPUs",
+                caption=bands + "Energy is the GPUs'.",
+                draw=partial(_draw, {"best layout": lines}, f"{subject}: best layouts"),
+            )
+        )
+    if all(len(each) > 1 for each in fabrics.values()):
+        base = next(iter(fabrics.values()))[-1].candidate
+        entries.append(
+            FigureEntry(
+                stem="two-fabrics",
+                title=f"{subject}: replicas of one layout on two fabrics",
+                caption=f"Up to {base.name}, with the same work a GPU. {bands}"
+                "No fabric was measured: bands hold how much fabrics of one rate differ.",
+                draw=partial(_draw, fabrics, f"{subject}: two fabrics"),
+            )
+        )
+    return entries
+
+
+def _draw(lines: Lines, title: str) -> Figure:
+    figure = Figure(figsize=(style.COLUMN_IN, 2.6))
+    panels = figure.subplots(1, 2)
+    for (measure, heading), axes in zip(_PANELS, panels, strict=True):
+        for (name, points), colour in zip(lines.items(), _COLOURS, strict=False):
+            gpus = [each.candidate.layout.gpus for each in points]
+            for level in (0.9, 0.5):
+                low, high = zip(*(each.interval(measure, level) for each in points), strict=True)
+                axes.fill_between(gpus, low, high, color=colour, alpha=0.18, linewidth=0)
+            medians = [each.values()[measure][0] for each in points]
+            axes.plot(gpus, medians, color=colour, marker="o", markersize=2.5, label=name)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(_ticks(lines), labels=[f"{tick:g}" for tick in _ticks(lines)])
+        axes.set_xlabel("GPUs")
+        axes.set_title(heading)
+        axes.set_ylim(bottom=0)
+    if len(lines) > 1:
+        panels[0].legend(loc="lower left")
+    style.title(figure, title, simulated=False)
+    return figure
+
+
+def _ticks(lines: Lines) -> list[int]:
+    gpus = sorted({each.candidate.layout.gpus for points in lines.values() for each in points})
+    return gpus[:: max(1, len(gpus) // 4)]

@@ -1,0 +1,187 @@
+"""Splits of published runs: which rows each validation fits on, and which it predicts.
+
+The rules are in ``data/splits.toml``. A row that is predicted is never among those fitted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from workflow_lib.projection.published import PublishedRun, series
+
+FILE = resources.files("workflow_lib.projection") / "data" / "splits.toml"
+#: kinds of splits that published rows of training are fitted for
+FITTED_KINDS = ("weak", "strong", "model", "site", "twin", "layout")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows to fit on and rows to predict: of a split, all or what was left out together."""
+
+    name: str
+    fitted: tuple[PublishedRun, ...]
+    predicted: tuple[PublishedRun, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split's rules, as its file has them."""
+
+    name: str
+    title: str
+    kind: str
+    rules: dict[str, Any]
+
+    def chosen(self, runs: Sequence[PublishedRun]) -> list[PublishedRun]:
+        """The rows that it is about."""
+        return _chosen(runs, self.rules.get("where", {}))
+
+    def folds(self, runs: Sequence[PublishedRun]) -> list[Fold]:
+        """Its folds, of rows with a time; none where no row can be predicted."""
+        timed = [run for run in runs if run.step_time_s is not None]
+        chosen = self.chosen(timed)
+        shared = _chosen(timed, self.rules["shared"]) if "shared" in self.rules else []
+        if self.kind == "layout":
+            chosen = _of_several_layouts(chosen, self.rules["least_layouts"])
+            shared = self.chosen(timed)
+        folds = _KINDS[self.kind](chosen, self.rules)
+        found = []
+        for name, fitted, predicted in folds:
+            if self.kind == "layout":
+                fitted = [run for run in shared if run.shape != predicted[0].shape]
+            elif shared:
+                known = {run.line for run in (*fitted, *predicted)}
+                fitted = [*fitted, *(run for run in shared if run.line not in known)]
+            if predicted:
+                found.append(Fold(name, tuple(fitted), tuple(predicted)))
+        return found
+
+
+_Parts = tuple[str, list[PublishedRun], list[PublishedRun]]
+
+
+def read_splits() -> tuple[list[Split], str]:
+    """The splits, and the SHA-256 of their file."""
+    content = FILE.read_bytes()
+    tables = tomllib.loads(content.decode())
+    tables.pop("format")
+    splits = [Split(name, each["title"], each["kind"], each) for name, each in tables.items()]
+    return splits, hashlib.sha256(content).hexdigest()
+
+
+def _chosen(runs: Sequence[PublishedRun], where: dict[str, Any]) -> list[PublishedRun]:
+    return [run for run in runs if all(_fits(run, name, wanted) for name, wanted in where.items())]
+
+
+def _fits(run: PublishedRun, name: str, wanted: str | list[str]) -> bool:
+    value = str(getattr(run, name))
+    return value in wanted if isinstance(wanted, list) else bool(re.search(wanted, value))
+
+
+def _weak(chosen: list[PublishedRun], rules: dict[str, Any]) -> list[_Parts]:
+    fitted = [run for run in chosen if run.gpus <= rules["fit_gpus_at_most"]]
+    known = {run.line for run in fitted}
+    predicted = []
+    for group in series(chosen):
+        micro_batches = {run.micro_batches for run in group if run.line in known}
+        predicted += [
+            run
+            for run in group
+            if run.gpus >= rules["test_gpus_at_least"] and run.micro_batches in micro_batches
+        ]
+    return [("", fitted, predicted)]
+
+
+def _strong(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
+    fitted, predicted = [], []
+    for group in series(chosen):
+        two = two_smallest(group)
+        known = {run.line for run in two}
+        fitted += two
+        predicted += [run for run in group if len(two) == 2 and run.line not in known]
+    return [("", fitted, predicted)]
+
+
+def two_smallest(group: Sequence[PublishedRun]) -> list[PublishedRun]:
+    """Of a series, the row with the fewest GPUs, and the one with the fewest GPUs of those with
+    another number of micro-batches; the first alone where there is none.
+    """
+    first = group[0]
+    others = [run for run in group if run.micro_batches != first.micro_batches]
+    return [first, *others[:1]]
+
+
+def _left_out(of: Callable[[PublishedRun], str]) -> Callable[..., list[_Parts]]:
+    def folds(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
+        names = sorted({of(run) for run in chosen})
+        return [
+            (
+                name,
+                [run for run in chosen if of(run) != name],
+                [run for run in chosen if of(run) == name],
+            )
+            for name in names
+        ]
+
+    return folds
+
+
+def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
+    """Of each model with twins: all rows but its whole ones are fitted, and those are predicted."""
+    folds: list[_Parts] = []
+    for name in sorted({run.model for run in chosen if run.is_twin}):
+        predicted = [run for run in chosen if run.model == name and not run.is_twin]
+        known = {run.line for run in predicted}
+        folds.append((name, [run for run in chosen if run.line not in known], predicted))
+    return folds
+
+
+def _layout(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
+    names = sorted({run.shape.name for run in chosen if run.shape})
+    return [
+        (name, [], [run for run in chosen if run.shape and run.shape.name == name])
+        for name in names
+    ]
+
+
+def layout_key(run: PublishedRun) -> tuple[object, ...]:
+    """What runs share of which one layout could be chosen: source, GPU, model, batch, GPUs."""
+    return (
+        *(run.source, run.gpu, run.precision, run.model, run.layers),
+        *(run.sequence_length, run.global_batch, run.gpus),
+    )
+
+
+def _of_several_layouts(chosen: list[PublishedRun], least: int) -> list[PublishedRun]:
+    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
+    for run in chosen:
+        groups.setdefault(layout_key(run), []).append(run)
+    return [
+        run
+        for group in groups.values()
+        if len({_degrees(run) for run in group}) >= least
+        for run in group
+    ]
+
+
+def _degrees(run: PublishedRun) -> tuple[object, ...]:
+    return (
+        *(run.tp, run.cp, run.pp, run.virtual_stages, run.micro_batch, run.ep),
+        *(run.sharding, run.recomputation),
+    )
+
+
+_KINDS: dict[str, Callable[[list[PublishedRun], dict[str, Any]], list[_Parts]]] = {
+    "weak": _weak,
+    "strong": _strong,
+    "model": _left_out(lambda run: run.model),
+    "site": _left_out(lambda run: run.site),
+    "twin": _twin,
+    "layout": _layout,
+}

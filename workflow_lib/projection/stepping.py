@@ -1,0 +1,153 @@
+"""The model of a step: which rates, effects and spreads it has, and which rows share which."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+
+from workflow_lib.projection import mixed, parts
+from workflow_lib.projection.layouts import Layout
+from workflow_lib.projection.mixed import EffectKind, Prior, Problem
+from workflow_lib.projection.published import PublishedRun
+
+#: factors over the peak before any row is seen: medians, and standard deviations of logarithms.
+#: Products reach 60 to 80 % of a datasheet's bf16 peak, attention about half; of communication
+#: that runs beside computation a fifth to a half shows.
+_RATES: Mapping[str, Prior] = {
+    "product": Prior(math.log(1.4), 0.12),
+    "product FP8": Prior(math.log(1.8), 0.18),
+    "weight": Prior(math.log(0.5), 0.7),
+    "attention": Prior(math.log(2.0), 0.25),
+    "element": Prior(math.log(1.3), 0.35),
+    "head": Prior(math.log(1.4), 0.2),
+    "tensor": Prior(math.log(0.6), 0.6),
+    "context": Prior(math.log(0.2), 1.0),
+    "routed": Prior(math.log(0.3), 0.8),
+    "expert": Prior(math.log(0.5), 0.7),
+    "gather": Prior(math.log(1.0), 0.7),
+    "send": Prior(math.log(0.3), 0.8),
+    "launch": Prior(math.log(0.3), 1.0),
+    "reduce": Prior(math.log(0.2), 0.8),
+    "optimiser": Prior(math.log(1.5), 0.5),
+    "constant": Prior(math.log(2.0), 0.7),
+}
+_PASS_PARTS = (*parts.MICRO_BATCH_PARTS, "product FP8")
+
+#: what tells rows apart, and by how much such rows differ
+_EFFECTS: Mapping[str, EffectKind] = {
+    # A stack on a GPU in a precision: its one factor.
+    "stack": EffectKind("pass", 0.15),
+    # A release of it.
+    "release": EffectKind("pass", 0.03, estimated=True),
+    # A layer of one width, degrees, micro-batch and sequence in a release: a twin has its model's.
+    "layer": EffectKind("pass", 0.03, estimated=True),
+    # Another site with the same software: one host differs by 1.1 % (ten systems of five
+    # submitters), nodes by 8 % (six submitters, software rounds mixed).
+    "host": EffectKind("both", 0.011),
+    "site": EffectKind("both", 0.08),
+    # The fixed cost on a fabric: fivefold at one link rate.
+    "fabric": EffectKind("step", 0.7),
+    # How a series grows with its ranks.
+    "series": EffectKind("growth", 0.003, estimated=True),
+}
+#: a doubling of GPUs beyond one node costs about half a percent
+_GROWTH = Prior(0.005, 0.01)
+
+
+def kind(layout: Layout) -> str:
+    """Which mean growth and noise a layout has: its precision's."""
+    return "FP8" if layout.precision == "FP8" else "BF16"
+
+
+PROBLEM = Problem(
+    pass_parts=_PASS_PARTS,
+    step_parts=parts.STEP_PARTS,
+    rates=_RATES,
+    growth={"BF16": _GROWTH, "FP8": _GROWTH},
+    effects=_EFFECTS,
+    noise_sd={"BF16": 0.01, "FP8": 0.01},
+)
+
+
+def seconds(layout: Layout) -> dict[str, float]:
+    """A layout's parts; products in FP8 are a part of their own."""
+    found = dict(parts.parts(layout).seconds)
+    if layout.precision == "FP8":
+        found["product FP8"] = found.pop("product")
+    return found
+
+
+def doublings(layout: Layout) -> float:
+    """How often the GPUs of one node were doubled."""
+    return max(0.0, math.log2(layout.gpus / layout.machine.gpus_per_node))
+
+
+def published_row(run: PublishedRun, layout: Layout) -> mixed.Row:
+    """A published run as a row of the model, to be fitted."""
+    assert run.step_time_s is not None
+    return replace(unknown_row(run, layout), time_s=run.step_time_s)
+
+
+def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
+    """The same without its time, to be predicted."""
+    stack = _stack(run.source)
+    release = (run.source, run.variant if run.source.startswith(_NAMED) else "", run.precision)
+    layer = (
+        *(release, run.gpu, layout.shape, layout.tp, layout.cp, layout.ep, layout.micro_batch),
+        *(layout.sequence_length, layout.sharding, layout.recomputation),
+    )
+    groups: dict[str, Hashable] = {
+        "stack": (stack, run.gpu, run.precision),
+        "release": release,
+        "layer": layer,
+        "fabric": (run.source, run.site, run.precision, layer, layout.pp, layout.virtual_stages),
+        "series": run.series_key,
+        "host": run.site,
+    }
+    if run.gpus > run.gpus_per_node:
+        groups["site"] = run.site
+    return mixed.Row(
+        seconds=seconds(layout),
+        groups=groups,
+        kind=kind(layout),
+        doublings=doublings(layout),
+    )
+
+
+def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row:
+    """A layout of this workflow's own stack on a platform, to be predicted. Without a ``host`` it
+    is one that nobody has measured: hosts of one kind differ.
+    """
+    stack = ("Triptych", layout.precision)
+    # A twin's layer is the whole model's.
+    shape = replace(layout.shape, name="", layers=0)
+    layer = (
+        *(stack, layout.machine.gpu, shape, layout.tp, layout.ep, layout.micro_batch),
+        *(layout.sequence_length, layout.sharding, layout.recomputation, layout.overlap),
+    )
+    groups: dict[str, Hashable] = {
+        "stack": (*stack, layout.machine.gpu),
+        "release": stack,
+        "layer": layer,
+        "fabric": (stack, platform, layer, layout.pp, layout.virtual_stages),
+        "series": (platform, layer, layout.pp),
+        "host": host or ("another", platform),
+    }
+    if layout.gpus > layout.machine.gpus_per_node:
+        groups["site"] = platform
+    return mixed.Row(
+        seconds=seconds(layout), groups=groups, kind=kind(layout), doublings=doublings(layout)
+    )
+
+
+#: sources of several stacks, which their notes name
+_NAMED = ("NVIDIA dgxc-benchmarking",)
+
+
+def _stack(source: str) -> str:
+    """A source without its release."""
+    words = [
+        word for word in source.replace(",", " ").split() if not any(c.isdigit() for c in word)
+    ]
+    return " ".join(words)

@@ -1,0 +1,187 @@
+"""Published runs predicted from others, by splits that were fixed first.
+
+``python -m workflow_lib.projection validate ROWS.csv --output DIR`` writes ``validation.json`` and
+``validation.html``. Rows are never fitted in the fold that predicts them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.projection import calculon, node_power
+from workflow_lib.projection.baselines import BASELINES
+from workflow_lib.projection.layouts import Layout, assumed_chunks
+from workflow_lib.projection.metrics import LEVELS, Confusion, Coverage, Errors, Ranking
+from workflow_lib.projection.predicting import Forecast, forecast, usable
+from workflow_lib.projection.published import PublishedRun, Unusable, checksum, read_published
+from workflow_lib.projection.splits import FITTED_KINDS, Split, layout_key, read_splits
+from workflow_lib.projection.verdicts import fits
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A checkout of Calculon, and the Python that has what it needs."""
+
+    checkout: Path
+    python: str = sys.executable
+
+
+def validate(rows: Path, peer: Peer | None = None) -> dict[str, Any]:
+    """All splits of the rows of a file. Raises FileNotFoundError and RecordError."""
+    runs, unusable = read_published(rows)
+    chunks = assumed_chunks(runs)
+    layouts, without = usable(runs, chunks)
+    splits, digest = read_splits()
+    seconds = calculon.times(layouts, peer.checkout, peer.python) if peer else {}
+    return {
+        "format": FORMAT,
+        "rows": {
+            "file": rows.name,
+            "sha256": checksum(rows),
+            "read": len(runs) + len(unusable),
+            "with_a_layout_and_a_time": sum(
+                run.line in layouts and run.step_time_s is not None for run in runs
+            ),
+            "unusable": [asdict(each) for each in (*unusable, *without)],
+        },
+        "splits_sha256": digest,
+        "calculon": "as shipped" if peer else "not run: no checkout was given",
+        "splits": {
+            split.name: _split(split, runs, layouts, chunks, seconds if peer else None)
+            for split in splits
+        },
+    }
+
+
+def _split(
+    split: Split,
+    runs: Sequence[PublishedRun],
+    layouts: Mapping[int, Layout],
+    chunks: Mapping[tuple[str, int | None], int],
+    of_calculon: Mapping[int, float] | None,
+) -> dict[str, Any]:
+    told = {
+        "title": split.title,
+        "kind": split.kind,
+        "bar": split.rules.get("bar"),
+        "goal": split.rules.get("goal"),
+    }
+    if split.kind == "memory":
+        return told | _memory(split, runs, layouts)
+    if split.kind == "power":
+        return told | node_power.validation()
+    if split.kind not in FITTED_KINDS:
+        return told | {"not_run": "published rows have no runs of this workflow"}
+    forecasts: list[Forecast] = []
+    without: list[Unusable] = []
+    seconds: dict[str, dict[int, float]] = {name: {} for name in BASELINES}
+    fitted = 0
+    for fold in split.folds(runs):
+        found, unusable = forecast(split, fold, chunks)
+        forecasts += found
+        without += unusable
+        fitted = max(fitted, sum(run.line in layouts for run in fold.fitted))
+        for name, (_, baseline) in BASELINES.items():
+            seconds[name] |= baseline(fold, layouts)
+    if of_calculon is not None:
+        seconds["calculon"] = dict(of_calculon)
+    if not forecasts:
+        return told | {"not_run": "none of the rows can be predicted by its rules"}
+    return told | {
+        "rows_fitted_at_most": fitted,
+        "rows_not_predicted": [asdict(each) for each in without],
+        **summary(forecasts),
+        "baselines": {name: _baseline(forecasts, each) for name, each in seconds.items()},
+        "predictions": [_prediction(each) for each in forecasts],
+    }
+
+
+def summary(forecasts: Sequence[Forecast]) -> dict[str, Any]:
+    """Errors, coverage and order of predictions."""
+    measured = [_measured(each) for each in forecasts]
+    return {
+        "errors": asdict(Errors.of([each.error for each in forecasts])),
+        "intervals": {
+            f"{level:.0%}": asdict(
+                Coverage.of(
+                    [
+                        (low, each.median_s, high)
+                        for each in forecasts
+                        for low, high in [each.interval_s(level)]
+                    ],
+                    measured,
+                )
+            )
+            for level in LEVELS
+        },
+        "ranking": _ranking(forecasts),
+    }
+
+
+def _ranking(forecasts: Iterable[Forecast]) -> dict[str, Any] | None:
+    groups: dict[tuple[object, ...], list[Forecast]] = {}
+    for each in forecasts:
+        groups.setdefault(layout_key(each.run), []).append(each)
+    ranking = Ranking.of(
+        [
+            ([each.median_s for each in group], [_measured(each) for each in group])
+            for group in groups.values()
+            if len({each.layout for each in group}) > 1
+        ]
+    )
+    return asdict(ranking) if ranking else None
+
+
+def _baseline(forecasts: Sequence[Forecast], seconds: Mapping[int, float]) -> dict[str, Any] | None:
+    """Errors of a baseline, and of the forecasts of the same rows."""
+    both = [each for each in forecasts if each.run.line in seconds]
+    if not both:
+        return None
+    own = [seconds[each.run.line] / _measured(each) - 1 for each in both]
+    return {
+        "errors": asdict(Errors.of(own)),
+        "projection_on_the_same_rows": asdict(Errors.of([each.error for each in both])),
+    }
+
+
+def _prediction(each: Forecast) -> dict[str, Any]:
+    return {
+        "line": each.run.line,
+        "run": each.run.name,
+        "source": each.run.source,
+        "measured_s": _measured(each),
+        "median_s": each.median_s,
+        "error": each.error,
+        "intervals_s": {f"{level:.0%}": list(each.interval_s(level)) for level in LEVELS},
+        "never_seen": list(each.prediction.unseen),
+    }
+
+
+def _memory(
+    split: Split, runs: Sequence[PublishedRun], layouts: Mapping[int, Layout]
+) -> dict[str, Any]:
+    chosen = [
+        run
+        for run in split.chosen(runs)
+        if run.line in layouts and (run.step_time_s is not None or run.out_of_memory)
+    ]
+    if not chosen:
+        return {"not_run": "no row has a known layout"}
+    verdicts = [(fits(layouts[run.line]), not run.out_of_memory) for run in chosen]
+    stated = [verdict for run, verdict in zip(chosen, verdicts, strict=True) if run.recomputation]
+    return {
+        "rows": len(chosen),
+        "confusion": asdict(Confusion.of(verdicts)),
+        "confusion_where_recomputation_is_stated": asdict(Confusion.of(stated)),
+    }
+
+
+def _measured(each: Forecast) -> float:
+    assert each.run.step_time_s is not None
+    return each.run.step_time_s

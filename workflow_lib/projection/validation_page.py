@@ -1,0 +1,128 @@
+"""The page of a validation: goals and what was reached, each split, its baselines, its rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+
+from workflow_lib import __version__
+from workflow_lib.projection.baselines import BASELINES
+from workflow_lib.records import whole_file
+from workflow_lib.report.html import page_templates
+
+_NAMES = {name: heading for name, (heading, _) in BASELINES.items()} | {
+    "calculon": "Calculon as shipped"
+}
+#: a goal of every split: 90 % intervals hold this share, from and to
+COVERAGE_GOAL = (0.85, 0.95)
+_TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
+
+
+def goals(validation: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A line a split: goal, bar, what was reached, and whether that is the goal."""
+    return [_goal(name, split) for name, split in validation["splits"].items()]
+
+
+def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
+    bar, goal = split["bar"] or {}, split["goal"] or {}
+    line = {
+        "split": name,
+        "rows": "–",
+        "MAPE": "–",
+        "max": "–",
+        "median": "–",
+        "90 % covers": "–",
+        "goal": _limits(goal) or "intervals alone",
+        "bar": f"{_limits(bar)}, {bar['of']}" if bar else "–",
+        "reached": "",
+    }
+    if "not_run" in split:
+        return line | {"reached": f"not run: {split['not_run']}"}
+    if "confusion" in split:
+        confusion = split["confusion"]
+        right = confusion["fits_ran"] + confusion["too_much_out_of_memory"]
+        return line | {
+            "rows": str(split["rows"]),
+            "goal": "all right",
+            "reached": _word(right == split["rows"]) + f": {right} right",
+        }
+    errors, covered = split["errors"], split["intervals"]["90%"]["covered"]
+    missed = [
+        f"{word} {errors[key]:.2%} > {goal[key]:.0%}"
+        for key, word in (("mape", "MAPE"), ("maximum", "max"))
+        if key in goal and errors[key] > goal[key]
+    ]
+    low, high = COVERAGE_GOAL
+    if not low <= covered <= high:
+        # Of six rows five are 83 % and six are 100 %.
+        can = any(low <= held / errors["rows"] <= high for held in range(errors["rows"] + 1))
+        if can or covered < low:
+            missed.append(f"90 % intervals cover {covered:.0%}")
+    return line | {
+        "rows": str(errors["rows"]),
+        "MAPE": f"{errors['mape']:.2%}",
+        "max": f"{errors['maximum']:.2%}",
+        "median": f"{errors['signed_median']:+.2%}",
+        "90 % covers": f"{covered:.0%}",
+        "reached": _word(not missed) + (f": {'; '.join(missed)}" if missed else ""),
+    }
+
+
+def _word(reached: bool) -> str:
+    return "yes" if reached else "no"
+
+
+def _limits(limits: Mapping[str, Any]) -> str:
+    words = {"mape": "", "maximum": "max ", "energy_mape": "energy "}
+    return ", ".join(f"{word}{limits[key]:.3g}" for key, word in words.items() if key in limits)
+
+
+def baselines(validation: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A line a split and baseline, with the projection's error on the same rows."""
+    return [
+        {
+            "split": name,
+            "baseline": _NAMES[of],
+            "rows": str(each["errors"]["rows"]),
+            "MAPE": f"{each['errors']['mape']:.2%}",
+            "max": f"{each['errors']['maximum']:.2%}",
+            "projection, same rows": f"{each['projection_on_the_same_rows']['mape']:.2%}",
+            "its max": f"{each['projection_on_the_same_rows']['maximum']:.2%}",
+        }
+        for name, split in validation["splits"].items()
+        for of, each in split.get("baselines", {}).items()
+        if each is not None
+    ]
+
+
+def describe(validation: Mapping[str, Any]) -> str:
+    """Both tables as text."""
+    parts = [
+        tabulate(lines, headers="keys", disable_numparse=True)
+        for lines in (goals(validation), baselines(validation))
+    ]
+    return "\n\n".join(parts)
+
+
+def write_validation(validation: Mapping[str, Any], output: Path) -> Path:
+    """Write ``validation.json`` and ``validation.html``; returns the page's path."""
+    output.mkdir(parents=True, exist_ok=True)
+    with whole_file(output / "validation.json") as draft:
+        draft.write_text(json.dumps(validation, indent=1), encoding="utf-8")
+    text = _TEMPLATES.get_template("validation.html.j2").render(
+        version=__version__,
+        validation=validation,
+        goals=goals(validation),
+        baselines=baselines(validation),
+        predicted={
+            name: split for name, split in validation["splits"].items() if "predictions" in split
+        },
+    )
+    page = output / "validation.html"
+    with whole_file(page) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return page
