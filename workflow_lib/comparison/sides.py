@@ -110,8 +110,9 @@ def read_side(directory: Path, name: str) -> Side:
     Raises FileNotFoundError where one is missing, and RecordError where one is of another version.
     """
     paths = SweepPaths(directory)
-    # Of another, perhaps.
-    check_readable(paths.table(each) for each in ("cells", "runs", "gpus"))
+    # Of another, perhaps. Claims are read from the last as well.
+    read = map(paths.table, ("cells", "runs", "gpus", "overhead"))
+    check_readable(path for path in read if path.is_file())
     return Side(
         name,
         directory.resolve().name,
