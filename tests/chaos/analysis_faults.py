@@ -76,8 +76,13 @@ def _completed(victims: list[Victim]) -> None:
 
 
 def _cut(one: Victim, victim: Victim, name: str) -> None:
+    """Cut a file of a run off, once the verdict on all is read."""
     path = victim.paths.directory / name
     content = path.read_bytes()
     kept = one.random.choice((0, len(content) // 2))
-    path.write_bytes(content[:kept])
+
+    def cut() -> None:
+        path.write_bytes(content[:kept])
+
+    one.afterwards.append(cut)
     one.details.append(f"{victim.name}/{name}: {kept} of {len(content)} bytes left")
