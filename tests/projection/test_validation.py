@@ -110,6 +110,27 @@ def test_a_published_layout_fits_or_does_not(tmp_path):
     }
 
 
+def test_rows_that_say_too_little_or_nonsense_are_named(tmp_path):
+    runs, layouts = of_rows(
+        tmp_path,
+        {"recompute": "some of it"},
+        {"gpus": 8192, "global_batch": 64},
+        {"tp": ""},
+        {"gpus": 48, "dp": 2},
+        {"model": "A model of nobody"},
+        {},
+    )
+    _, unusable = usable(runs, assumed_chunks(runs))
+    assert [each.reason for each in unusable] == [
+        "its recomputation is 'some of it', none of none, selective, full",
+        "its 256 replicas have 0.25 micro-batches each",
+        "its layout is not stated",
+        "tp × cp × pp = 32 does not divide its 48 GPUs",
+        "the model's dimensions are not known",
+    ]
+    assert list(layouts) == [7]
+
+
 def test_calculon_runs_in_its_own_checkout(tmp_path):
     (tmp_path / "systems").mkdir()
     (tmp_path / "systems" / "h100_80g_nvl8.json").write_text('{"mem1": {"GiB": 80}}')

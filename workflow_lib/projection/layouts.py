@@ -13,6 +13,8 @@ from workflow_lib.records import Degrees, Model, Training
 
 #: published pipelines whose chunks are not stated have those of other rows of the model, else these
 _CHUNKS_WHERE_NOBODY_SAYS = 1
+#: kinds of recomputation that the parts of a step know
+_RECOMPUTATIONS = ("none", "selective", "full")
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ def published_layout(
     if row.micro_batch is None or row.micro_batches is None:
         return "its micro-batch is not stated"
     virtual = row.virtual_stages or chunks.get((row.model, row.pp), _CHUNKS_WHERE_NOBODY_SAYS)
+    recomputation = row.recomputation.partition(" ")[0].lower() or "none"
+    if recomputation not in _RECOMPUTATIONS:
+        return f"its recomputation is {row.recomputation!r}, none of {', '.join(_RECOMPUTATIONS)}"
+    if row.micro_batches < 1:
+        return f"its {row.dp} replicas have {row.micro_batches:.2g} micro-batches each"
     if row.layers < row.pp:
         return f"{row.layers} layers on {row.pp} pipeline ranks"
     return Layout(
@@ -116,7 +123,7 @@ def published_layout(
         virtual_stages=virtual if row.pp > 1 else 1,
         ep=row.ep or 1,
         sharding=_stage(row.sharding),
-        recomputation=row.recomputation.partition(" ")[0] or "none",
+        recomputation=recomputation,
         precision=row.precision,
     )
 

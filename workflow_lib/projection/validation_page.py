@@ -36,6 +36,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
         "max": "–",
         "median": "–",
         "90 % covers": "–",
+        "τ, regret": "–",
         "goal": _limits(goal) or "intervals alone",
         "bar": f"{_limits(bar)}, {bar['of']}" if bar else "–",
         "reached": "",
@@ -68,8 +69,16 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
         "max": f"{errors['maximum']:.2%}",
         "median": f"{errors['signed_median']:+.2%}",
         "90 % covers": f"{covered:.0%}",
+        "τ, regret": _order(split.get("ranking")),
         "reached": _word(not missed) + (f": {'; '.join(missed)}" if missed else ""),
     }
+
+
+def _order(ranking: Mapping[str, Any] | None) -> str:
+    """Of layouts among which one could choose."""
+    if ranking is None or ranking["kendall_tau"] is None:
+        return "–"
+    return f"{ranking['kendall_tau']:.2f}, {ranking['regret']:.1%} ({ranking['groups']} groups)"
 
 
 def _word(reached: bool) -> str:
