@@ -18,9 +18,9 @@ from workflow_lib.projection.metrics import LEVELS, Coverage, Errors
 
 _FILE = resources.files("workflow_lib.projection") / "data" / "power.csv"
 
-#: A guess that no run here was fitted to: one of eight H100 takes 120 to 210 W while it waits in a
-#: collective; two processors, memory, four switches and eight adapters, without fans, 800 to
-#: 1 200 W.
+#: A guess: one of eight H100 takes 120 to 210 W while it waits in a collective; two processors,
+#: memory, four switches and eight adapters, without fans, 800 to 1 200 W. Whoever made it had seen
+#: an estimate from the very runs that it is tested on (about 2 kW), so that test is not clean.
 FLOOR_W, FLOOR_SD_W = 2300.0, 350.0
 #: of one run's mean power about the line: throughputs of short runs are that uncertain
 _OWN_SD = 0.03
