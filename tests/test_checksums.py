@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.records import damaged, write_checksums
+from workflow_lib.damage import damaged_in_runs
+from workflow_lib.records import (
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+    damaged,
+    write_checksums,
+    write_json,
+)
 
 
 @pytest.fixture
@@ -60,3 +68,28 @@ def test_without_checksums_nothing_is_known_to_be_damaged(tmp_path: Path, made: 
     (tmp_path / ".made.sha256").unlink()
     made[0].write_bytes(b"")
     assert damaged(tmp_path / ".made.sha256", made) == []
+
+
+def test_an_outcome_that_nobody_can_read_is_damaged_and_no_other(tmp_path: Path) -> None:
+    ended = OutcomeRecord(
+        outcome=Outcome.COMPLETED,
+        cause="all ranks ended in order",
+        job_id="7",
+        nodes=("node1",),
+        started_unix_s=1.0,
+        ended_unix_s=2.0,
+        scheduler_state="COMPLETED",
+        script_edited=False,
+        failed_nodes=(),
+    )
+    directories = [tmp_path / name for name in ("good", "emptied", "cut", "none")]
+    for directory in directories[:3]:
+        directory.mkdir()
+        write_json(RunPaths(directory).outcome, ended)
+    RunPaths(directories[1]).outcome.write_bytes(b"")
+    whole = RunPaths(directories[2]).outcome.read_bytes()
+    RunPaths(directories[2]).outcome.write_bytes(whole[: len(whole) // 2])
+
+    found = damaged_in_runs(directories)
+
+    assert found == [RunPaths(directory).outcome for directory in directories[1:3]]

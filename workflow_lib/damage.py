@@ -14,6 +14,7 @@ from workflow_lib.records import (
     TABLES,
     Cell,
     ComparisonPaths,
+    OutcomeRecord,
     RecordError,
     RunPaths,
     SweepPaths,
@@ -77,7 +78,20 @@ def _of_run(directory: Path) -> list[Path]:
     paths = RunPaths(directory)
     reduced = damaged(paths.reduced_checksums, paths.reduced())
     traced = damaged(paths.trace_checksums, (paths.kernels, paths.trace_times))
-    return _there([*reduced, *traced])
+    return _there([*reduced, *traced, *_unreadable_outcome(paths)])
+
+
+def _unreadable_outcome(paths: RunPaths) -> list[Path]:
+    """``outcome.json`` where nobody can read it: it is written again from what the job left, and
+    nothing trains for it.
+    """
+    if not paths.outcome.exists():
+        return []
+    try:
+        read_record(paths.outcome, OutcomeRecord)
+    except RecordError:
+        return [paths.outcome]
+    return []
 
 
 def _figures(directory: Path) -> list[Path]:

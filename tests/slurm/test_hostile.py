@@ -268,7 +268,7 @@ def test_what_a_job_writes_is_open_to_whom_the_umask_lets_in(site):
     for job in site.jobs:
         written = [path for path in job.run.directory.rglob("*") if path != job.run.logs]
         # Rendered by these tests, under their own umask.
-        rendered = {job.run.cell, job.run.script}
+        rendered = {job.run.cell, job.run.cell_checksum, job.run.script}
         modes = {path: stat.S_IMODE(path.stat().st_mode) for path in {*written} - rendered}
         assert len(modes) > 10
         for path, mode in modes.items():
