@@ -35,7 +35,7 @@ def test_all_but_the_cell_and_its_script_is_moved_to_the_next_number(paths):
         assert kept.rank_steps(1).exists()
         assert kept.gpu_samples(runs.NODE).exists()
     left = {path.name for path in paths.directory.iterdir()}
-    assert left == {"cell.json", "job.sh", "attempts", ".lock", "logs"}
+    assert left == {"cell.json", ".cell.sha256", "job.sh", "attempts", ".lock", "logs"}
     assert list(paths.logs.iterdir()) == []
 
 
