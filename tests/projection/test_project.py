@@ -174,7 +174,7 @@ def test_runs_that_are_faster_make_the_projection_faster():
 
 def test_numbers_have_three_digits():
     said = [_number(value) for value in (0.0512, 0.7218, 10.28, 796.7, 349012.0)]
-    assert said == ["0.0512", "0.722", "10.3", "797", "349 000"]
+    assert said == ["0.0512", "0.722", "10.3", "797", "349,000"]
 
 
 def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):

@@ -49,7 +49,7 @@ def _number(value: float) -> str:
     """Three digits, and thousands apart."""
     digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     rounded = round(value, 2 - math.floor(math.log10(value))) if value > 0 else value
-    return f"{rounded:,.{digits}f}".replace(",", " ")
+    return f"{rounded:,.{digits}f}"
 
 
 def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_meter: str) -> str:

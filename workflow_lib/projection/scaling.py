@@ -118,4 +118,4 @@ def _draw(lines: Lines, title: str) -> Figure:
 
 def _ticks(lines: Lines) -> list[int]:
     gpus = sorted({each.candidate.layout.gpus for points in lines.values() for each in points})
-    return gpus[:: max(1, len(gpus) // 4)]
+    return gpus[:: -(-len(gpus) // 4)]
