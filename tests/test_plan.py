@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,15 @@ def test_what_no_run_says_anything_of_is_not_projected():
     assert step_time(planned("inference-h200", workload="inference").cell) is None
     assert step_time(planned("lora-h200", workload="lora").cell) is None
     assert step_time(planned("smoke-h200", precision="fp32").cell) is None
+
+
+@pytest.mark.parametrize(
+    "degrees", [{"dp": 1, "cp": 2}, {"pp": 2, "dp": 1, "schedule": "zero-bubble"}]
+)
+def test_nor_is_what_no_fitted_run_has(degrees):
+    measured = SWEEPS["evidence-llama3-8b-x2"].cells[0].cell
+    assert step_time(measured) is not None
+    assert step_time(replace(measured, degrees=replace(measured.degrees, **degrees))) is None
 
 
 def test_a_projected_plan_says_which_times_are(capsys):

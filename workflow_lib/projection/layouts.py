@@ -140,6 +140,7 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
         tp=degrees.tp,
         pp=degrees.pp,
         dp=degrees.dp,
+        cp=degrees.cp,
         virtual_stages=degrees.virtual_stages,
         ep=degrees.ep,
         sharding=training.zero_stage,

@@ -110,7 +110,8 @@ _OF_A_CELL = tuple(
 
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
-    """The cells of sweeps' directories that trained, each once.
+    """The cells of sweeps' directories that trained, each once; without those with context
+    parallelism or a zero-bubble schedule, for which a row has no column.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -122,6 +123,8 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & pl.col("step_time_s").is_not_null()
             & (pl.col("workload") == "pretrain")
             & ~pl.col("simulated")
+            & (pl.col("cp") == 1)
+            & (pl.col("schedule") == "1f1b")
         )
         for cell in done.partition_by("cell", maintain_order=True):
             first = cell.row(0, named=True)

@@ -22,10 +22,14 @@ class StepTime:
 
 def step_time(cell: Cell) -> StepTime | None:
     """Of a cell that pretrains in bf16; None of any other, and where no run on its GPU was fitted.
+    None as well with context parallelism or a zero-bubble schedule, which no fitted run of this
+    workflow has.
 
     Raises RecordError where the fitted runs cannot be read.
     """
     if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
+        return None
+    if cell.degrees.cp > 1 or cell.degrees.schedule != "1f1b":
         return None
     machine = hardware_machine(cell.hardware)
     if isinstance(machine, str):
