@@ -16,25 +16,16 @@ from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.words import counted
 
-_SHOWN = (
+_FIRST = (
     "tokens_per_s_per_gpu",
     "prefill_tokens_per_s_per_gpu",
     "decode_tokens_per_s_per_gpu",
     "power_per_gpu_mean_w",
     "tokens_per_j",
     "decode_tokens_per_j",
-    "memory_used_peak_bytes",
-    "mfu_causal",
 )
-_CONTRASTED = (
-    "tokens_per_s_per_gpu",
-    "prefill_tokens_per_s_per_gpu",
-    "decode_tokens_per_s_per_gpu",
-    "power_per_gpu_mean_w",
-    "tokens_per_j",
-    "decode_tokens_per_j",
-    "temperature_mean_c",
-)
+_SHOWN = (*_FIRST, "memory_used_peak_bytes", "mfu_causal")
+_CONTRASTED = (*_FIRST, "temperature_mean_c")
 
 
 def names_of(side: Side) -> dict[str, str]:

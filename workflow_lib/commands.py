@@ -32,6 +32,11 @@ class Answer:
     output: str
     errors: str
 
+    @property
+    def problem(self) -> str:
+        """Of one that failed: what it said, on one line, or its exit code where that is nothing."""
+        return " ".join(self.errors.split()) or f"exit code {self.exit_code}"
+
 
 class Listener:
     """Reads what a process prints, until it ends or has printed too much."""

@@ -133,7 +133,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     if ended.outcome is Outcome.COMPLETED:
         steps = read_steps(paths, cell)
         if cell.telemetry.interleaved_rates_hz:
-            parts = _in_turns(paths, cell, steps, bool(described["simulated"][0]))
+            parts = _alternating(paths, cell, steps, bool(described["simulated"][0]))
         else:
             parts = _whole(paths, cell, steps)
     elif ended.outcome is Outcome.TELEMETRY_INVALID:
@@ -152,7 +152,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     return Reduced(summary, step_times, series.select(list(schema(SERIES))))
 
 
-def _in_turns(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> _Parts:
+def _alternating(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> _Parts:
     """Of a run whose sampling rates alternated: what its steps tell, and what each rate cost."""
     nodes = sorted({rank.node for rank in steps.ranks})
     values, rows = _training(cell, steps, _ALTERNATED)

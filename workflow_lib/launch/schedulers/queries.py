@@ -184,6 +184,5 @@ def _output(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}") from None
     if done.exit_code:
-        said = " ".join(done.errors.split()) or f"exit code {done.exit_code}"
-        raise NoAnswerError(f"{command[0]}: {said}")
+        raise NoAnswerError(f"{command[0]}: {done.problem}")
     return done.output

@@ -124,17 +124,16 @@ def _peak_sensor(cell: Row) -> str:
 
 def _of_power(cells: Sequence[Row]) -> str:
     """What the caption says of power: peaks of unlike sensors are told apart by their markers."""
-    told = [
-        f"{_PEAK_MARKERS[marker]}: {sensor}" for marker, sensor in _peaks_by_sensor(cells).items()
-    ]
-    if not told:
+    sensors = _peaks_by_sensor(cells)
+    if not sensors:
         return "Power is the mean of one GPU. "
-    if len(told) == 1:
-        told = list(_peaks_by_sensor(cells).values())
-    unlike = "; peaks of unlike sensors are not comparable" if len(told) > 1 else ""
+    told, unlike = "".join(sensors.values()), ""
+    if len(sensors) > 1:
+        told = "; ".join(f"{_PEAK_MARKERS[marker]}: {each}" for marker, each in sensors.items())
+        unlike = "; peaks of unlike sensors are not comparable"
     return (
         "Mean power is of one GPU; peak power is the highest value of any one GPU, a lower bound "
-        f"({'; '.join(told)}){unlike}. "
+        f"({told}){unlike}. "
     )
 
 
