@@ -83,6 +83,24 @@ def test_another_number_of_micro_batches_is_refused():
     ]
 
 
+def test_sequences_are_cut_as_in_the_whole():
+    whole = dataclasses.replace(WHOLE, degrees=dataclasses.replace(WHOLE.degrees, cp=2))
+    twin = twin_of(whole, 16)
+    # TP 4 × CP 2 × PP 2
+    assert (twin.degrees.cp, twin.degrees.pp, twin.degrees.world_size) == (2, 2, 16)
+    assert list(refusals(twin, whole)) == []
+    assert list(refusals(twin, WHOLE)) == ["CP: 2 in the twin, 1 in the whole"]
+
+
+def test_another_schedule_is_refused():
+    whole = dataclasses.replace(
+        WHOLE, degrees=dataclasses.replace(WHOLE.degrees, schedule="zero-bubble")
+    )
+    with pytest.raises(RecordError, match="how long its schedule idles is not measured"):
+        twin_of(whole, 8)
+    assert "schedule: 1f1b in the twin, zero-bubble in the whole" in refusals(WHOLE, whole)
+
+
 def test_experts_keep_their_replicas():
     model = STUDY.models["mixtral-8x7b"].record("mixtral-8x7b")
     training = dataclasses.replace(TRAINING, routing="balanced")

@@ -27,7 +27,13 @@ _OF_MODELS = (
     ("experts", "experts"),
     ("experts_per_token", "experts a token"),
 )
-_OF_DEGREES = (("tp", "TP"), ("ep", "EP"), ("virtual_stages", "virtual stages"))
+_OF_DEGREES = (
+    ("tp", "TP"),
+    ("cp", "CP"),
+    ("ep", "EP"),
+    ("virtual_stages", "virtual stages"),
+    ("schedule", "schedule"),
+)
 _OF_TRAININGS = (
     ("micro_batch_size", "micro-batch"),
     ("precision", "precision"),
@@ -104,7 +110,12 @@ def twin_of(whole: Side, gpus: int) -> Side:
     """
     of = whole.degrees
     replicas = of.ep
-    least = of.tp * replicas
+    least = of.tp * of.cp * replicas
+    if of.schedule != "1f1b":
+        raise RecordError(
+            f"{whole.model.name} on {of.name}: how long its schedule idles is not measured; twins "
+            "are of 1F1B"
+        )
     stages = of.layers_of_stages(whole.model.layers)
     if len(set(stages)) > 1:
         raise RecordError(
@@ -137,7 +148,8 @@ def describe(twin: Side, whole: Side) -> str:
         f"layers: {model.layers}",
         "# an entry of a sweep's matrix:",
         f"- {{models: {model.name}, gpus: {degrees.world_size}, tp: {degrees.tp}, "
-        f"pp: {degrees.pp}, dp: {degrees.dp}, ep: {degrees.ep}, "
+        + (f"cp: {degrees.cp}, " if degrees.cp > 1 else "")
+        + f"pp: {degrees.pp}, dp: {degrees.dp}, ep: {degrees.ep}, "
         f"virtual_stages: {degrees.virtual_stages}, "
         f"global_batch_size: {twin.training.global_batch_size}}}",
         f"# its step, times {whole_over_twin(twin, whole):.4f}, is that of {whole.model.name} on "
