@@ -86,6 +86,6 @@ def test_the_request_to_stop_is_seen_without_anything_to_write(tmp_path: Path):
     deadline = time.monotonic() + 120
     while not writing.asked_to_stop:
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        writing.hand_over([])
     writing.end()
     file.close()

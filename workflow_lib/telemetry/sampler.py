@@ -24,6 +24,11 @@ from workflow_lib.telemetry.source import Source
 
 #: at most this long do rows wait in memory, and a request to stop goes unseen
 _SECOND_S = 1.0
+#: what is due every second waits up to this long for a tick, because to wake up costs as much as to
+#: read two GPUs
+_TOGETHER_S = 0.05
+#: at low rates, how often it is looked whether the sampler shall end
+_LOOK_EVERY_S = 0.5
 
 
 class Sampler:
@@ -104,8 +109,8 @@ class Sampler:
         recorder.restart_rounds(start_s)
         while not self._stopping and block.holds(unix_time_s := time.time()):
             self._stopping |= recorder.asked_to_stop
-            next_s = min(ticks.next_s, seconds.next_s)
-            wait_s = min(next_s - time.monotonic(), block.end_unix_s - unix_time_s)
+            next_s = min(ticks.next_s, seconds.next_s + _TOGETHER_S)
+            wait_s = min(next_s - time.monotonic(), block.end_unix_s - unix_time_s, _LOOK_EVERY_S)
             time.sleep(max(0.0, wait_s))
             now_s = time.monotonic()
             if now_s >= ticks.next_s:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.source import TelemetryError
-
-#: how often the request to stop is looked for
-_LOOK_EVERY_S = 0.5
 
 #: rows of several files, or a sign that all before it was written
 _Work = Sequence[tuple[SampleFile, bytes]] | threading.Event
 
 
 class Writing:
-    """A thread that writes what it is handed, in order, and looks for the request to stop."""
+    """A thread that writes what it is handed, in order, and then looks for the request to stop."""
 
     def __init__(self, first: SampleFile, stop: Path) -> None:
         """``first`` is a file that has to stay where it is; ``stop`` asks the sampler to end."""
@@ -60,21 +55,13 @@ class Writing:
             raise self._failure
 
     def _run(self) -> None:
-        looked_s = -math.inf
-        while True:
-            try:
-                work = self._work.get(timeout=_LOOK_EVERY_S)
-            except Empty:
-                work = []
-            if work is None:
-                return
+        # Woken by work alone: each look for it would cost as much as the work does.
+        while (work := self._work.get()) is not None:
             if isinstance(work, threading.Event):
                 work.set()
-            elif work and self._failure is None:
-                self._write(work)
-            if time.monotonic() - looked_s < _LOOK_EVERY_S:
                 continue
-            looked_s = time.monotonic()
+            if self._failure is None:
+                self._write(work)
             # Where the file system cannot tell now, it is asked again.
             with contextlib.suppress(OSError):
                 self.asked_to_stop = self._stop.exists()
