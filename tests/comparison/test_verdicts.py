@@ -167,10 +167,50 @@ def test_no_gain_cancels_unless_all_runs_of_both_sides_had_the_same_gpus(gpus):
     assert row["verdict"] == "not_told_apart"
 
 
-def test_an_unknown_error_of_the_same_gpus_is_unknown():
+def test_an_unknown_gain_of_the_same_gpus_cancels_as_well():
     shares, both = [[None] * 3] * 2, [[SAME] * 3] * 2
     found = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_systematic_share=shares)
-    assert found["power_mean_w"]["verdict"] == "no_verdict"
+    row = found["power_mean_w"]
+    assert row["verdict"] == "a_more"
+    assert row["in_words"].endswith("; and that each sensor of power has one gain at all powers)")
+
+
+def layouts_on(gpus_a, gpus_b):
+    """The mean power's row of two layouts, whose sensors' error is unknown, by their runs' GPUs."""
+    cells = known("h200x1"), known("h200x1", tp=4, pp=8)
+    sides = [
+        side(
+            "h200x1",
+            measured(cell, power_mean_w=values),
+            gpus={(cell["cell"], run): frozenset(of) for run, of in enumerate(gpus, start=1)},
+        )
+        for cell, values, gpus in zip(cells, (MORE, REFERENCE), (gpus_a, gpus_b), strict=True)
+    ]
+    found = rows([Pair("best", sides[0].cells[0], sides[1].cells[0])], *sides)
+    return next(row for row in found if row["measure"] == "power_mean_w")
+
+
+ONE, OTHER = ("GPU-1",), ("GPU-2",)
+
+
+def test_the_gain_of_one_gpu_cancels_between_layouts():
+    row = layouts_on([ONE, ONE, OTHER], [OTHER, ONE, ONE])
+    assert row["verdict"] == "a_more"
+    assert row["in_words"].endswith("; and that each sensor of power has one gain at all powers)")
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        [[ONE, ONE, OTHER], [ONE, OTHER, OTHER]],  # the other GPU counts for more in B
+        [[SAME] * 3, [SAME] * 3],  # another layout may load the same GPUs otherwise
+        [[ONE] * 3, [ONE] * 2],  # of one run it is not known
+    ],
+)
+def test_no_gain_cancels_between_layouts_where_gpus_count_otherwise(gpus):
+    row = layouts_on(*gpus)
+    assert row["verdict"] == "no_verdict"
+    assert "how far the sensors may be off is unknown" in row["in_words"]
 
 
 def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():

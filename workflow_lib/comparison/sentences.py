@@ -22,6 +22,8 @@ class Wide(NamedTuple):
     #: null where nothing was added for sensors
     error_a: float | None = None
     error_b: float | None = None
+    #: whether nothing was, because the same sensors gave both sides
+    gain_cancels: bool = False
 
 
 def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design) -> str:
@@ -32,14 +34,14 @@ def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, l
     if added := _added(measure, wide):
         by_runs = interval(measure, found.low, found.high)
         about += f" with {added}, {by_runs} by the runs alone"
-    return f"{name} {phrase} ({about}; {_coverage(found)}; {assumption(lie)})"
+    return f"{name} {phrase} ({about}; {_coverage(found)}; {_assumed(wide, lie)})"
 
 
 def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
     """That there may be no difference: by the runs, or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
-    end = f"({_coverage(found)}; {assumption(lie)})"
+    end = f"({_coverage(found)}; {_assumed(wide, lie)})"
     if not found.low <= neutral <= found.high:
         by_runs = interval(measure, found.low, found.high)
         added = _added(measure, wide)
@@ -52,6 +54,12 @@ def assumption(lie: Design) -> str:
     if lie.in_blocks:
         return "assumes normal noise, and dates and drifts that act on both runs of a block alike"
     return f"assumes normal noise and, because {lie.apart_because}, no drift but a steady one"
+
+
+def _assumed(wide: Wide, lie: Design) -> str:
+    """The same, and of sensors."""
+    gain = "; and that each sensor of power has one gain at all powers" if wide.gain_cancels else ""
+    return assumption(lie) + gain
 
 
 def _added(measure: Measure, wide: Wide) -> str:

@@ -7,15 +7,17 @@ make up for it. Each says what it assumes.
 Energies and powers of a GPU have a gain error that repeats do not show, as the sensor is the same
 in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's sensors
 the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)], at the worst: all
-GPUs of a side off in one direction, as those of one batch may be. Where one layout ran on the same
-GPUs on both sides, as at two dates, each GPU has the same share of both energies, so that its gain
-cancels. Temperatures are whole degrees, so each side may be off by half of one.
+GPUs of a side off in one direction, as those of one batch may be. Where one GPU did the runs of
+both sides, or one layout ran on the same GPUs on both, as at two dates, each GPU has the same share
+of both energies, so that its gain cancels, whatever it is: the word then assumes that a sensor has
+one gain at all powers. Temperatures are whole degrees, so each side may be off by half of one.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,14 +60,31 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
             limits = sentences.power_limits(
                 a.name, a.limits_of(pair.a), b.name, b.limits_of(pair.b)
             )
-            gpus = a.gpus_of(pair.a)
-            same_gpus = pair.match == SAME_LAYOUT and bool(gpus) and gpus == b.gpus_of(pair.b)
+            gain_cancels = _gain_cancels(pair, pair.a, pair.b, a, b)
             found += [
-                _row(pair, a, b, **_named(_compared(each, pair.a, pair.b, a, b, same_gpus), limits))
+                _row(
+                    pair,
+                    a,
+                    b,
+                    **_named(_compared(each, pair.a, pair.b, a, b, gain_cancels), limits),
+                )
                 for each in measures
                 if each.applies(pair.a["workload"])
             ]
     return found
+
+
+def _gain_cancels(pair: Pair, cell_a: Row, cell_b: Row, a: Side, b: Side) -> bool:
+    """Whether each GPU has the same share of both sides' energies."""
+    gpus = a.gpus_of(cell_a)
+    if pair.match == SAME_LAYOUT and gpus:
+        return gpus == b.gpus_of(cell_b)
+    # Of one GPU a run, however they are laid out: each GPU did as many runs of A as of B.
+    of_a, of_b = (
+        Counter(side.gpus_of_runs(completed_runs(side.runs_of(cell))))
+        for side, cell in ((a, cell_a), (b, cell_b))
+    )
+    return of_a == of_b and all(len(each) == 1 for each in of_a)
 
 
 def _named(compared: dict[str, Any], limits: str) -> dict[str, Any]:
@@ -113,10 +132,9 @@ def _row(
 
 
 def _compared(
-    measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, same_gpus: bool
+    measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, gain_cancels: bool
 ) -> dict[str, Any]:
-    """Verdict, words and numbers of a measure of two cells that completed; ``same_gpus``, of one
-    layout on the same GPUs."""
+    """Verdict, words and numbers of a measure of two cells that completed."""
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
     known: dict[str, Any] = {
         "measure": measure.name,
@@ -138,7 +156,7 @@ def _compared(
     found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
     known |= found._asdict()
     known |= contrasts.effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
-    wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, same_gpus)
+    wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, gain_cancels)
     known["reasons"] |= _untold(known)
     if wide is not None:
         known["date_allowance"] = wide.date
@@ -217,7 +235,7 @@ def _widened(
     lie: Design,
     runs_a: Sequence[Row],
     runs_b: Sequence[Row],
-    same_gpus: bool,
+    gain_cancels: bool,
 ) -> tuple[Wide | None, dict[str, str]]:
     """The interval with what dates, nodes and sensors may do, null where one of these is unknown;
     why numbers are null."""
@@ -238,13 +256,14 @@ def _widened(
         return Wide(low - 2 * error, high + 2 * error, date, error, error), {}
     if not measure.gain:
         return plain, _no_error("no sensor of power is in it")
+    if gain_cancels:
+        why = "the same GPUs did both sides' runs: the gain of each cancels"
+        return plain._replace(gain_cancels=True), _no_error(why)
     shares = [[run["energy_systematic_share"] for run in runs] for runs in (runs_a, runs_b)]
     if None in shares[0] + shares[1]:
         why = "the systematic error of these sensors is unknown"
         names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
         return None, dict.fromkeys(names, why)
-    if same_gpus:
-        return plain, _no_error("one layout ran on the same GPUs: the gain of each cancels")
     s, t = max(shares[0]), max(shares[1])
     # What lowers an efficiency raises an energy.
     over, under = (s, t) if measure.gain > 0 else (t, s)
