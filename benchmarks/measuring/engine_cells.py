@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workflow_lib import pipelines
+from workflow_lib.cells import hardware_of
 from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
 from workflow_lib.study import load_study
 from workflow_lib.training import capabilities
@@ -124,8 +125,6 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
 
 def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
     """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
-    from workflow_lib.cells import _hardware  # the one place that turns a platform into hardware
-
     study, platform = load_study(_CONFIG), options_given.platform
     for name in options_given.sets:
         for model_name, layers, degrees, options in option_sets(gpus)[name]:
@@ -161,7 +160,7 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
                 degrees=degree,
                 training=training,
                 data=Data("synthetic", "synthetic"),
-                hardware=_hardware(platform, study.platforms[platform]),
+                hardware=hardware_of(platform, study.platforms[platform]),
                 telemetry=Telemetry("nvidia", 10.0, 0.0),
                 nodes=1,
                 software={},
