@@ -22,6 +22,12 @@ TORCH = {"backend": "torch"}
 OVERLAP = {"overlap": True}
 FULL = {"recomputation": "full"}
 BALANCED = {"routing": "balanced", **FULL}
+# Two H200 of another host, 2026-11-22: 4 micro-batches, or sequences, of each GPU.
+TWO = {**TORCH, "global_batch_size": 8}
+CUT = {**TWO, **FULL, **OVERLAP, "zero_stage": 3}
+BY_WORK, FOUR_CHUNKS = Degrees(pp=2, stage_layers=(17, 15)), (8, 9, 9, 6)
+ZERO_BUBBLE, V = {"schedule": "zero-bubble"}, {"schedule": "zero-bubble-v"}
+TWICE = {"virtual_stages": 2}
 MEASURED = [
     ("llama3-8b", 8, Degrees(dp=4), {"zero_stage": 3, **TORCH}, 26.321),
     ("llama3-8b", 8, Degrees(dp=4), {"zero_stage": 3, **TORCH, **OVERLAP}, 26.246),
@@ -42,6 +48,24 @@ MEASURED = [
     ("mixtral-8x7b", 8, Degrees(dp=4, ep=4), BALANCED, 68.658),
     ("mixtral-8x7b", 8, Degrees(dp=4, ep=4), {**TORCH, **BALANCED, "routing": "dropless"}, 59.087),
     ("mixtral-8x7b", 8, Degrees(tp=2, dp=2, ep=2), BALANCED, 66.268),
+    ("llama3-8b", 8, Degrees(dp=2), CUT, 28.900),
+    ("llama3-8b", 8, Degrees(cp=2), CUT, 27.410),
+    ("llama3-8b-32k", 8, Degrees(dp=2), CUT, 43.541),
+    ("llama3-8b", 32, Degrees(pp=2), TWO, 110.618),
+    ("llama3-8b", 32, BY_WORK, TWO, 116.828),
+    (
+        *("llama3-8b", 32, replace(BY_WORK, stage_layers=FOUR_CHUNKS, **TWICE)),
+        *({**TWO, **OVERLAP}, 127.104),
+    ),
+    ("llama3-8b", 32, replace(BY_WORK, **ZERO_BUBBLE), {**TWO, **OVERLAP}, 135.828),
+    (
+        *("llama3-8b", 32, replace(BY_WORK, stage_layers=FOUR_CHUNKS, **TWICE, **ZERO_BUBBLE)),
+        *({**TWO, **OVERLAP}, 127.265),
+    ),
+    (
+        *("llama3-8b", 32, replace(BY_WORK, stage_layers=(9, 9, 8, 6), **TWICE, **V)),
+        *({**TWO, **OVERLAP}, 127.013),
+    ),
 ]
 #: what torch called the GPU's total capacity, and two cells that ran out of it
 CAPACITY = 139.8 * 2**30

@@ -113,7 +113,8 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
         communication=communication,
         activations=layer.kept
         * sum(layers * times for layers, times in zip(chunks, under_way, strict=True))
-        + layer.output_gradients * max(chunks) * activations.deferred(degrees, rank),
+        + layer.output_gradients * max(chunks) * activations.deferred(degrees, rank)
+        + layer.whole * activations.layers_under_way(degrees, chunks),
         pipeline=activations.pipeline_bytes(model, degrees, training, rank, sum(under_way)),
         working=max(
             layer.whole
