@@ -24,6 +24,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,17 @@ def on_every_rank(options: argparse.Namespace) -> None:
     os.environ["LOCAL_RANK"] = str(launch.local_rank)
     dist.init_process_group("nccl", device_id=device.torch)
     results: list[dict[str, Any]] = []
+    conditions = {
+        "gpu": torch.cuda.get_device_name(),
+        "gpus": launch.world_size,
+        "torch": torch.__version__,
+        "begun": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+    }
 
     def show(name: str, found: dict[str, Any]) -> None:
         gc.collect()  # what was trained is unreachable by now
         torch.cuda.empty_cache()
-        results.append({"cell": name, **found})
+        results.append({**conditions, "cell": name, **found})
         if launch.rank == 0:
             print(line(name, found), flush=True)
             if options.output:

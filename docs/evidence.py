@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import findings, sweeps, verdicts
+from docs import engine, findings, sweeps, verdicts
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
 
@@ -66,6 +66,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
     return {
         **findings.files(rebuilt),
         **sweeps.files(rebuilt),
+        **engine.files(),
         verdicts.PAGE: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }

@@ -1,0 +1,74 @@
+"""The pages of what ``benchmarks/engine_on_gpus.py`` measured: one of each file in evidence/engine.
+
+A line of such a file is a cell: what the benchmark's ``--output`` appends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).parents[1]
+RECORDS = CHECKOUT / "evidence" / "engine"
+DIRECTORY = CHECKOUT / "docs" / "results"
+
+_NOTE = "<!-- Made by `python -m docs.evidence --write` from evidence/engine/. -->"
+#: platform/model-NNl/degrees_options_hash
+_ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
+
+
+def files() -> dict[Path, str]:
+    """Path and text of each page."""
+    return {
+        DIRECTORY / f"engine-{records.stem}.md": page(records.stem, _read(records))
+        for records in sorted(RECORDS.glob("*.jsonl"))
+    }
+
+
+def page(name: str, records: list[dict[str, Any]]) -> str:
+    """The page of one file: a table for each model, with ratios to its first row."""
+    first = records[0]
+    lines = [_NOTE, "", f"# The engine on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}"]
+    lines += [
+        "",
+        f"`benchmarks/engine_on_gpus.py`, torch {first['torch']}. Each row is one launch on one "
+        "host: a mean over a few steps on synthetic tokens. Without repeats there is no interval "
+        "that says which differences are chance. MFU counts causal attention "
+        "([Training](../explanation/training.md)). Memory is the most that torch allocated on the "
+        "fullest GPU, beside the estimate of the version that ran. "
+        f"[The records](../../evidence/engine/{name}.jsonl).",
+    ]
+    for (model, layers), group in groupby(records, key=lambda each: _parts(each)[:2]):
+        cells = list(group)
+        base = cells[0]["tokens_per_s_per_gpu"]
+        lines += [
+            "",
+            f"## {model}, {layers} layers",
+            "",
+            "| layout | options | tokens/s/GPU | to the first row | MFU, % "
+            "| peak GB, measured / estimated | first step after, s |",
+            "|---|---|---|---|---|---|---|",
+        ]
+        for cell in cells:
+            *_, degrees, options = _parts(cell)
+            speed = cell["tokens_per_s_per_gpu"]
+            lines.append(
+                f"| `{degrees}` | `{options}` | {speed:,.0f} | {speed / base:.3f} "
+                f"| {100 * cell['mfu_causal']:.1f} "
+                f"| {cell['peak_gb']:.1f} / {cell['estimate_gb']:.1f} | {cell['start_up_s']:.0f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _parts(record: dict[str, Any]) -> tuple[str, str, str, str]:
+    found = _ID.fullmatch(record["cell"])
+    if found is None:
+        raise ValueError(f"{record['cell']} is no cell of the benchmark")
+    return found["model"], found["layers"], found["degrees"], found["options"]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
