@@ -189,7 +189,7 @@ MEASURES: tuple[Measure, ...] = (
         "",
         "counter over trapezoid, less 1, both between two readings of the counter: the first and "
         "last in the measured steps, or those about them",
-        "Counter over trapezoid, less 1",
+        "Counter vs. integrated power",
         PERCENT,
         sensor="power",
         places=("watched",),

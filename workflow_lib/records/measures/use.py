@@ -46,7 +46,7 @@ MEASURES: tuple[Measure, ...] = (
         "memory_estimate_error",
         "",
         "what the planner expects the driver to count, over memory_used_peak_bytes, less 1",
-        "Memory, expected over used, less 1",
+        "Memory, expected vs. used",
         PERCENT,
         sensor="memory",
         places=("watched",),

@@ -31,7 +31,8 @@ _LOOKS = (
     (style.PURPLE, "D"),
     (style.GREEN, "v"),
 )
-#: cells of the front that are named below the figure; the page's table has the others
+#: cells that are named below the figure: all where there are no more, else the front's first; the
+#: page's table has the others
 _MOST_NAMES = 12
 #: about the size of the axes in points, and where a number may be beside a point
 _AXES_PT = (190.0, 140.0)
@@ -62,18 +63,19 @@ def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
             yield Division(
                 ", ".join([model, *words]),
                 (model, *words),
-                [alike] if points(alike) else [],
+                [alike] if len(points(alike)) > 1 else [],
                 f"Energy of all GPUs per {what}token against {what}tokens per second of all GPUs, "
                 f"a marker a cell; bars are {interval_in_words(alike)}. Lower and further right is "
                 "better: the line joins the cells that no other beats in both (the Pareto front "
-                "of the medians), which are numbered and named.",
+                "of the medians). Cells are numbered and named; where there are more than "
+                f"{_MOST_NAMES}, those of the line are.",
                 lambda heading, whole: energy_figure(heading, whole[0]),
             )
 
 
 def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
-    return "no completed cell has both throughput and energy"
+    return "no two completed cells of one work have both throughput and energy"
 
 
 def points(cells: Sequence[Row]) -> list[Point]:
@@ -126,12 +128,13 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
     """Draw cells of one work within :func:`style.styled`."""
     some = points(cells)
     best = front(some)
+    named = best if len(some) > _MOST_NAMES else [*best, *(p for p in some if p not in best)]
     names = {cell["cell"]: label for cell, label in zip(cells, short_labels(cells), strict=True)}
     platforms = sorted({cell["platform"] for cell in cells}, key=natural)
     looks = {name: _LOOKS[number % len(_LOOKS)] for number, name in enumerate(platforms)}
     lines = [
         f"{number}  {names[point.cell['cell']]} ({point.cell['platform']})"
-        for number, point in enumerate(best, start=1)
+        for number, point in enumerate(named, start=1)
     ]
     if len(lines) > _MOST_NAMES:
         lines[_MOST_NAMES:] = [f"… and {len(lines) - _MOST_NAMES} more"]
@@ -169,7 +172,7 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
             text += f"{energy[0]} J per token{energy[1]}"
             tell(axes, text, point.tokens_per_s[0], point.j_per_token[0])
     axes.margins(0.08)
-    _number(axes, best)
+    _number(axes, named)
     axes.grid(linewidth=0.4, color="#dddddd")
     axes.set_xlabel("Throughput of all GPUs (tokens/s)")
     axes.set_ylabel("Energy of all GPUs (J per token)")
@@ -180,15 +183,15 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
     return figure
 
 
-def _number(axes: Axes, best: Sequence[Point]) -> None:
+def _number(axes: Axes, named: Sequence[Point]) -> None:
     """A number beside each point, each where it hides none before it."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     taken: list[tuple[float, float]] = []
-    for number, point in enumerate(best, start=1):
+    for number, point in enumerate(named, start=1):
         place = point.tokens_per_s[0], point.j_per_token[0]
         x_pt = (place[0] - left) / (right - left) * _AXES_PT[0]
         y_pt = (place[1] - bottom) / (top - bottom) * _AXES_PT[1]
-        offsets = [*_BESIDE, *((3.0, -7.0 - 8.0 * further) for further in range(1, len(best) + 1))]
+        offsets = [*_BESIDE, *((3.0, -7.0 - 8.0 * further) for further in range(1, len(named) + 1))]
         offset = next(
             (x, y)
             for x, y in offsets

@@ -20,13 +20,18 @@ _ENLARGED = 1.3
 
 def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
     """What the page shows of each figure; figures over time lie beside it and are only named.
+    ``same_as`` is the first figure with the same caption, null where it is this one.
 
     Raises FileNotFoundError where a file is missing, and RecordError where one would load or run
     something.
     """
     found = [shown(entry, directory) for entry in entries]
     pack = sum(len(each["svg"]) for each in found) > _MOST_PLAIN_BYTES
+    told: dict[str, dict[str, Any]] = {}
     for number, each in enumerate(found):
+        if not each["over_time"]:
+            first = told.setdefault(each["caption"], each)
+            each["same_as"] = None if first is each else first
         svg, name = each.pop("svg"), f"figure-{number}"
         each["packed"] = name if svg and pack else ""
         each["svg"] = embedded(name, svg) if each["packed"] else Markup(svg)

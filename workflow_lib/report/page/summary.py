@@ -29,6 +29,11 @@ class Answer:
     value: str
     rest: str
 
+    @property
+    def shortest(self) -> str:
+        """The value alone: "99 tokens/s"."""
+        return self.value.partition(" (")[0]
+
 
 @dataclass(frozen=True)
 class Group:
