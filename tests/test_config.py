@@ -491,7 +491,7 @@ def test_an_absent_configuration_is_refused(tmp_path):
             "sweeps/smoke.yaml",
             "protocol:\n  warmup_steps: 2",
             "protocol: short\ntraining:\n  warmup_steps: 2",
-            "line 11: the key training is given twice, first in line 6; keep one of them",
+            "line 12: the key training is given twice, first in line 7; keep one of them",
         ),
         (
             "models/llama3-8b.yaml",
@@ -515,7 +515,7 @@ def test_an_absent_configuration_is_refused(tmp_path):
             "models/llama3-8b.yaml",
             "layers: 32",
             "layers: 32\nlayers: 31",
-            "line 4: the key layers is given twice, first in line 3; keep one of them",
+            "line 5: the key layers is given twice, first in line 4; keep one of them",
         ),
         (
             "models/llama3-8b.yaml",
