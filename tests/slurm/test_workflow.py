@@ -213,7 +213,7 @@ def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_
     [
         (
             {"telemetry": "nvidia"},
-            r"telemetry did not start on {nodes}: NVML did not start: NVML Shared Library Not Found;",
+            r"did not start on {nodes}: NVML did not start: NVML Shared Library Not Found;",
         ),
         (
             {"modules": ["cuda/99"]},
