@@ -68,8 +68,8 @@ project: $(VENV)/.installed ## what MODEL would do on GPUS of PLATFORM, however 
 partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what its file says
 	@$(BIN)/python -m workflow_lib.partition --platform $(PLATFORM)
 
-status: $(VENV)/.installed ## where every run is, and why runs failed
-	@$(BIN)/python -m workflow_lib.status
+status: $(VENV)/.installed ## where every run of RESULTS is, and why runs failed
+	@$(BIN)/python -m workflow_lib.status $(if $(RESULTS),--results "$(RESULTS)")
 
 archive: $(VENV)/.installed-analysis ## pack SWEEP with its raw files into ARCHIVE, under LICENCE
 	@$(BIN)/python -m workflow_lib.archive pack --sweep "$(SWEEP)" \
