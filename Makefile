@@ -75,9 +75,12 @@ archive: $(VENV)/.installed-analysis ## pack SWEEP with its raw files into ARCHI
 	@$(BIN)/python -m workflow_lib.archive pack --sweep "$(SWEEP)" \
 	  $(if $(ARCHIVE),--output "$(ARCHIVE)") $(if $(LICENCE),--licence "$(LICENCE)")
 
+# ARCHIVE is a path, or a name in results/archives or evidence. INTO is another place than
+# rebuilt/<name>; AGAIN=1 replaces what an earlier rebuild left.
 rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figures and page anew
-	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo.zip" >&2; exit 1; }
-	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)"
+	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo" >&2; exit 1; }
+	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)" \
+	  $(if $(INTO),--into "$(INTO)") $(if $(AGAIN),--again)
 
 evidence: $(VENV)/.installed-analysis ## check what was measured, and make its tables, figures and pages anew
 	@$(BIN)/python -m docs.evidence

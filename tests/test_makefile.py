@@ -14,13 +14,20 @@ from tests.conftest import ROOT
 def command_of(*arguments: str) -> str:
     """The command that make would run, on a machine where everything is installed."""
     done = subprocess.run(
-        ["make", "--dry-run", "--silent", "--old-file=.venv/.installed", *arguments],
+        [
+            "make",
+            "--dry-run",
+            "--silent",
+            *(f"--old-file=.venv/.installed{kind}" for kind in ("", "-analysis")),
+            *arguments,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.splitlines()[-1]
+    # A command may go over several lines.
+    return " ".join(done.stdout.replace("\\\n", " ").splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(
@@ -30,6 +37,11 @@ def command_of(*arguments: str) -> str:
         (
             ("status", "RESULTS=/scratch/a study"),
             '-m workflow_lib.status --results "/scratch/a study"',
+        ),
+        (("rebuild", "ARCHIVE=demo"), '-m workflow_lib.archive rebuild "demo"'),
+        (
+            ("rebuild", "ARCHIVE=demo", "INTO=else where", "AGAIN=1"),
+            '-m workflow_lib.archive rebuild "demo" --into "else where" --again',
         ),
     ],
 )

@@ -52,6 +52,20 @@ class Study:
     data: Mapping[str, DataSpec]
     sweeps: Mapping[str, SweepSpec]
 
+    def files_of(self, sweep: str) -> tuple[Path, ...]:
+        """The files that a sweep's own file refers to, and that file, below the directory."""
+        spec = self.sweeps[sweep]
+        models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
+        named = {
+            "data": {spec.data},
+            "models": {name for model in models if model is not None for name in values(model)},
+            "platforms": {*spec.platforms},
+            "sweeps": {sweep},
+        }
+        return tuple(
+            Path(kind, f"{name}.yaml") for kind, names in named.items() for name in sorted(names)
+        )
+
 
 def load_study(directory: Path) -> Study:
     """Read and check every file under ``directory``, references between them included.
