@@ -234,6 +234,7 @@ def test_what_the_site_lacks_is_the_cause_and_every_node_is_named(site, changes,
         if log.exists():
             said_by = re.findall(r"^telemetry on (\S+):", log.read_text(), re.MULTILINE)
             assert len(said_by) == 2
+            assert found["nodes"] == sorted(said_by)
         expected = words.replace("{nodes}", re.escape(", ".join(said_by)))
         assert re.search(expected, found["cause"]), found["cause"]
 

@@ -42,8 +42,8 @@ _SCRIPT_EXITS = {
 #: stages of the job that only telemetry can fail, and what to say then
 _BEFORE_TRAINING = {
     "telemetry": "telemetry did not start",
-    "cool_down": "before training began telemetry ended, or reported no temperature,",
-    "baseline": "before training began telemetry ended",
+    "cool_down": "telemetry ended, or reported no temperature, before training began",
+    "baseline": "telemetry ended before training began",
 }
 #: What Slurm writes where a node failed under a step: the job itself may go on, and then be FAILED;
 #: and what its srun does, which names the node.
