@@ -536,6 +536,7 @@ def test_an_absent_configuration_is_refused(tmp_path):
             "python: expected text, not true; YAML reads yes, no, on and off as true and false: "
             "put it in quotes",
         ),
+        ("platforms/h200.yaml", "gpu: H200", "gpu: h200", "gpu h200 is called H200 here"),
         (
             "platforms/h200.yaml",
             "requeue: true",

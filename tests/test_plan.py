@@ -194,3 +194,12 @@ def test_a_run_that_only_another_sweep_profiles_is_no_run_of_this_one(capsys, mo
     # Of the demo's 8 cells 7 can run; three of these traces-local has profiled, too.
     assert (runs["demo"], runs["traces-local"]) == ("7", "6")
     assert "`snakemake --profile local` runs the sweep demo, which config.yaml chooses: 7 " in text
+
+
+def test_a_gpu_of_which_nothing_is_known_is_answered_with_those_that_are(
+    three_sweeps, edit, capsys, monkeypatch
+):
+    edit("platforms/h200.yaml", "gpu: H200", "gpu: B300")
+    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+    assert "Estimated GPU-hours: unknown (the peak rate of B300 is not known: give peak_bf1" in text
+    assert "known are H200, H200 NVL, H100, " in text

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 from tabulate import tabulate
 
+from workflow_lib import gpu_models
 from workflow_lib.projection.planned import StepTime
 from workflow_lib.records import cell_axes
 from workflow_lib.words import counted
@@ -53,9 +54,8 @@ def describe(
         parts.append(_by_sweep(rows, each))
     profiled = sum(row["profiled_steps"] > 0 for row in runnable)
     profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
-    total = "unknown (the platform's peak rate is not known)"
-    if None not in (hours := [row["gpu_hours"] for row in runnable]):
-        total = f"{sum(hours):.0f}"
+    hours = _hours(runnable)
+    total = f"unknown ({_why_unknown(runnable)})" if hours is None else f"{hours:.0f}"
     parts.append(
         f"{counted(len(rows), 'cell')}: {len(runnable)} can run, in "
         f"{counted(_runs(runnable), 'run')}{profiles}; {len(others)} cannot. "
@@ -163,6 +163,18 @@ def _hours(rows: Sequence[Row]) -> float | None:
     """GPU-hours of cells that can run; null where those of one are not known."""
     hours = [row["gpu_hours"] for row in rows if row["feasible"]]
     return None if None in hours else sum(hours)
+
+
+def _why_unknown(rows: Sequence[Row]) -> str:
+    """Why GPU-hours are not known."""
+    gpu = next((row["gpu_model"] for row in rows if row["gpu_model"]), None)
+    if gpu is None or gpu_models.named(gpu) is not None:
+        return "the platform's peak rate is not known"
+    known = ", ".join(model.key for model in gpu_models.MODELS)
+    return (
+        f"the peak rate of {gpu} is not known: give peak_bf16_tflops in the platform's file; known "
+        f"are {known}"
+    )
 
 
 def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
