@@ -129,14 +129,14 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "learning_rate: 1.0e-3",
             "learning_rate: 1e-3",
-            "expected a number or a list, not the text '1e-3'; YAML wants a point and a sign, as "
-            "in 1.0e-4 or 1.0e+30",
+            "expected a number or a list, not the text '1e-3'; YAML wants a point and a sign: "
+            "learning_rate: 1.0e-3",
         ),
         (
             "sweeps/demo.yaml",
             "precision: fp32",
             "precision: fp16",
-            "precision: expected 'bf16' or 'fp32' or a list, not the text 'fp16'",
+            "precision: expected 'bf16', 'fp32' or a list, not the text 'fp16'",
         ),
         (
             "sweeps/demo.yaml",
@@ -535,6 +535,46 @@ def test_an_absent_configuration_is_refused(tmp_path):
             "python: on",
             "python: expected text, not true; YAML reads yes, no, on and off as true and false: "
             "put it in quotes",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "parameters: 8.03e+9",
+            "parameters: 8.03e9",
+            "published.parameters: expected a number, not the text '8.03e9'; YAML wants a point "
+            "and a sign: parameters: 8.03e+9",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "precision: fp32",
+            "precision: BF16",
+            "training.precision: expected 'bf16', 'fp32' or a list, not the text 'BF16'; write "
+            "precision: bf16",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "overlap: false",
+            'overlap: "false"',
+            "training.overlap: expected true, false or a list, not the text 'false'; leave out "
+            "the quotes: overlap: false",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "data: synthetic",
+            "data: [synthetic]",
+            "data: expected text, not the list ['synthetic']; give one value: data: synthetic",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "repeats: 1",
+            "repeats: 1\nexclude: none",
+            "exclude: expected a list, not the text 'none'; for none write exclude: []",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "  - {models: gpt3-tiny, gpus: 16, pp: 2, dp: rest}",
+            "exclude:\n  model: gpt3-tiny",
+            "exclude: expected a list, not keys and values; begin each of its entries with a "
+            "hyphen and a blank",
         ),
         ("platforms/h200.yaml", "gpu: H200", "gpu: h200", "gpu h200 is called H200 here"),
         (

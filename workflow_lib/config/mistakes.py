@@ -43,6 +43,11 @@ _PATTERNS: Mapping[str, str] = {
 }
 
 
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+#: what YAML 1.1 reads as text: 1e-4 for want of a point, 1.0e30 for want of a sign
+_EXPONENT = re.compile(r"([+-]?[0-9]+)(\.[0-9]*)?[eE]([+-])?([0-9]+)")
+
+
 def told(error: ValidationError, kind: type[Strict]) -> list[str]:
     """Each mistake as ``key: what is wrong; what to do``, one a key."""
     grouped: dict[Location, list[dict[str, Any]]] = {}
@@ -110,9 +115,9 @@ def _told(kind: type[Strict], location: Location, errors: Sequence[Mapping[str, 
         case found if found not in _TYPES and found != "literal_error":
             message = message.replace("Input should be", "must be").replace("Tuple", "the list")
             return f"{key}: {message}, not {_plain(value)}"
-    expected = [str(error["ctx"]["expected"]).replace("True", "true") for error in others]
-    expected += [_TYPES[error["type"]] for error in types]
-    words = " or ".join(dict.fromkeys(expected))
+    literals = [str(error["ctx"]["expected"]).replace("True", "true") for error in others]
+    expected = list(dict.fromkeys([*literals, *(_TYPES[error["type"]] for error in types)]))
+    words = " or ".join([*(each.replace(" or ", ", ") for each in expected[:-1]), expected[-1]])
     return f"{key}: expected {words}, not {in_yaml(value)}{_hint(location[-1], value, words)}"
 
 
@@ -123,25 +128,33 @@ def _plain(value: object) -> str:
 
 
 def _hint(key: str | int, value: object, expected: str) -> str:
-    """What to write instead, where that is plain; YAML 1.1 reads 1e-4 and 1.0e30 as text."""
+    """What to write instead, where that is plain."""
     before = "- " if isinstance(key, int) else f"{key}: "
     plain = shown(value).strip("'")
-    if "number" in expected and isinstance(value, str):
-        if re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", value):
+    match value:
+        case str() if "number" in expected and _NUMBER.fullmatch(value):
             return f"; leave out the quotes: {before}{plain}"
-        try:
-            float(value)
-        except ValueError:
-            return ""
-        return "; YAML wants a point and a sign, as in 1.0e-4 or 1.0e+30"
-    if expected == "text" and isinstance(value, bool):
-        return "; YAML reads yes, no, on and off as true and false: put it in quotes"
-    if expected == "text" and isinstance(value, (int, float)):
-        return f'; put it in quotes: {before}"{plain}"'
-    if expected == "a list" and isinstance(value, (str, int, float)):
-        return f"; write a list: {before}[{plain}]"
-    if expected == "keys and values" and isinstance(value, (str, int, float)):
-        return f", as in {before}{{key: value}}"
+        case str() if "number" in expected and (found := _EXPONENT.fullmatch(value)):
+            number = f"{found[1]}{found[2] or '.0'}e{found[3] or '+'}{found[4]}"
+            return f"; YAML wants a point and a sign: {before}{number}"
+        case "true" | "false" if expected.startswith("true"):
+            return f"; leave out the quotes: {before}{plain}"
+        case str() if f"'{value.lower()}'" in expected:
+            return f"; write {before}{plain.lower()}"
+        case "none" | "None" if expected == "a list":
+            return f"; for none write {before}[]"
+        case bool() if expected == "text":
+            return "; YAML reads yes, no, on and off as true and false: put it in quotes"
+        case int() | float() if expected == "text":
+            return f'; put it in quotes: {before}"{plain}"'
+        case str() | int() | float() if expected == "a list":
+            return f"; write a list: {before}[{plain}]"
+        case str() | int() | float() if expected == "keys and values":
+            return f", as in {before}{{key: value}}"
+        case dict() if expected == "a list":
+            return "; begin each of its entries with a hyphen and a blank"
+        case [str() | int() | float() as only] if "a list" not in expected:
+            return f"; give one value: {before}{shown(only).strip(chr(39))}"
     return ""
 
 
