@@ -144,3 +144,10 @@ def test_without_a_lock_what_dead_holders_left_goes_without_a_word(snakemake):
     hours_ago = elsewhere.stat().st_mtime - 7200
     os.utime(elsewhere, (hours_ago, hours_ago))
     assert set(lock_holders.examine(snakemake, OWN).stale) == {dead, elsewhere}
+
+
+def test_what_another_snakemake_removes_meanwhile_is_no_error(snakemake, monkeypatch):
+    dead = lock_holders.announce(snakemake, ended())
+    monkeypatch.setattr(lock_holders, "is_dead", lambda *_: dead.unlink() is None)
+    lock(snakemake)
+    assert lock_holders.examine(snakemake, OWN).stale == ()

@@ -8,6 +8,7 @@ Each Snakemake of this workflow therefore says who it is before it locks, in
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import time
@@ -90,15 +91,23 @@ def examine(snakemake: Path, own: Holder) -> Finding:
         # Whoever has not locked for so long was unlocked by --unlock, and cannot be asked.
         old_unix_s = time.time() - _LOCKED_WITHIN_S
         return Finding(
-            None, tuple(p for p in holders if p in dead or p.stat().st_mtime < old_unix_s)
+            None, tuple(p for p in holders if p in dead or _modified_unix_s(p) < old_unix_s)
         )
     others = [each for path, each in holders.items() if path not in dead]
     # A holder is written before its lock, by the same file server's clock.
-    first = min((path.stat().st_mtime for path in dead), default=None)
-    if others or first is None or any(lock.stat().st_mtime < first for lock in locks):
+    first = min(map(_modified_unix_s, dead), default=None)
+    if others or first is None or any(_modified_unix_s(lock) < first for lock in locks):
         return Finding(_who_may_hold(others, own))
     names = ", ".join(map(str, dead.values()))
     return Finding(f"{names} ended without unlocking this directory", (*locks, *dead))
+
+
+def _modified_unix_s(path: Path) -> float:
+    """When a file was written; never, as infinity, for one that another Snakemake just removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return math.inf
 
 
 def is_dead(holder: Holder, own: Holder) -> bool:
