@@ -68,16 +68,19 @@ project: $(VENV)/.installed ## what MODEL would do on GPUS of PLATFORM, however 
 partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what its file says
 	@$(BIN)/python -m workflow_lib.partition --platform $(PLATFORM)
 
-status: $(VENV)/.installed ## where every run is, and why runs failed
-	@$(BIN)/python -m workflow_lib.status
+status: $(VENV)/.installed ## where every run of RESULTS is, and why runs failed
+	@$(BIN)/python -m workflow_lib.status $(if $(RESULTS),--results "$(RESULTS)")
 
 archive: $(VENV)/.installed-analysis ## pack SWEEP with its raw files into ARCHIVE, under LICENCE
 	@$(BIN)/python -m workflow_lib.archive pack --sweep "$(SWEEP)" \
 	  $(if $(ARCHIVE),--output "$(ARCHIVE)") $(if $(LICENCE),--licence "$(LICENCE)")
 
+# ARCHIVE is a path, or a name in results/archives or evidence. INTO is another place than
+# rebuilt/<name>; AGAIN=1 replaces what an earlier rebuild left.
 rebuild: $(VENV)/.installed-analysis ## check ARCHIVE, and make its tables, figures and page anew
-	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo.zip" >&2; exit 1; }
-	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)"
+	@test -n "$(ARCHIVE)" || { echo "say which: make rebuild ARCHIVE=demo" >&2; exit 1; }
+	@$(BIN)/python -m workflow_lib.archive rebuild "$(ARCHIVE)" \
+	  $(if $(INTO),--into "$(INTO)") $(if $(AGAIN),--again)
 
 evidence: $(VENV)/.installed-analysis ## check what was measured, and make its tables, figures and pages anew
 	@$(BIN)/python -m docs.evidence

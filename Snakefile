@@ -9,6 +9,7 @@ configfile: "config/config.yaml"
 
 
 include: "rules/study.smk"
+include: "rules/lock.smk"
 include: "rules/wait.smk"
 include: "rules/damage.smk"
 include: "rules/plan.smk"

@@ -2,8 +2,8 @@
 
 ``configuration.md`` comes from the models in workflow_lib/config and their docstrings,
 ``columns.md`` from workflow_lib/records/columns.py, ``bounds.md`` from its bounds.py,
-``backends.md`` from what
-workflow_lib/training/capabilities.py says of the combinations in docs/backends.py.
+``backends.md`` from what workflow_lib/training/capabilities.py says of the combinations in
+docs/backends.py; the JSON Schemas in ``config/schemas`` come from docs/schemas.py.
 tests/test_docs.py fails when one is stale.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from docs import backends
+from docs import backends, schemas
 from workflow_lib import config, records
 from workflow_lib.records import Column
 from workflow_lib.report.figures import KINDS
@@ -47,8 +47,13 @@ _CONFIGURATION = """\
 
 What the files under `config/` may hold. A name in one file (a model in a sweep, say) is the stem of
 another. Names are made of letters, digits, dots and hyphens, because they name directories too. An
-unknown key, a value outside of what is said here, or a name that is not there is refused with the
-file, the key and the nearest valid name. Values are not converted: `"8"` is not `8`.
+unknown key, a key given twice, a value outside of what is said here, or a name that is not there is
+refused with the file, the key and what to write instead. Values are not converted: `"8"` is not
+`8`.
+
+`config/schemas` holds a JSON Schema for each kind of file. The first line of a file names its
+schema, as in `# yaml-language-server: $schema=../schemas/sweep.json`. An editor with YAML's
+language server (VS Code's YAML extension, for instance) then completes keys and marks mistakes.
 
 `--config` on the command line changes what `config/config.yaml` says:
 `snakemake --profile slurm_h200 --config results_directory=/scratch/study 'sweeps=[smoke]'`.
@@ -142,6 +147,7 @@ def pages() -> dict[Path, str]:
         DIRECTORY / "backends.md": _backends(),
         DIRECTORY / "bounds.md": _bounds_page(),
         CAPTION: _caption(),
+        **schemas.pages(),
     }
 
 
@@ -335,6 +341,7 @@ def _one_line(text: str) -> str:
 def main() -> None:
     """Write every generated page."""
     for path, text in pages().items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
         print(path.relative_to(Path(__file__).parents[1]))
 

@@ -13,9 +13,13 @@ sys.path.insert(0, workflow.basedir)
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
-from workflow_lib.study import ConfigError, checked, load_study, lookup
+from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 try:
+    # Snakemake itself keeps the last of a key that is given twice.
+    for file in workflow.configfiles:
+        if Path(file).suffix in (".yaml", ".yml"):
+            plain_of(Path(file))
     INVOCATION = checked("config/config.yaml or --config", Invocation, config)
 except ConfigError as error:
     raise WorkflowError(str(error)) from None

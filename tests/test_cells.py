@@ -127,6 +127,10 @@ def reason_of(study_directory):
             "models: llama3-8b, tp: 2, pp: 4, dp: 3",
             "tp × pp × dp = 2 × 4 × 3 = 24, but there are 32 GPUs",
         ),
+        ("models: llama3-8b, gpus: 16, tp: 3", "tp 3 does not divide 16 GPUs"),
+        ("models: llama3-8b, gpus: 16, dp: 3, pp: rest", "dp 3 does not divide 16 GPUs"),
+        ("models: llama3-8b, tp: 4, pp: 3", "tp × pp = 4 × 3 = 12 does not divide 32 GPUs"),
+        ("models: llama3-8b, gpus: 1, tp: 2", "tp 2 does not divide 1 GPU"),
         ("models: llama3-8b, gpus: 64, dp: rest", "64 GPUs, but h200 has 4 nodes × 8 = 32"),
         ("models: gpt3-175b, tp: 32, dp: rest", "tp 32 reaches beyond a node of 8 GPUs"),
         (

@@ -3,6 +3,17 @@
 import pytest
 
 from workflow_lib import formulas
+from workflow_lib.config import (
+    DataSpec,
+    Exclusion,
+    Invocation,
+    MatrixEntry,
+    ModelSpec,
+    Platform,
+    Protocol,
+    SweepSpec,
+    synonyms,
+)
 from workflow_lib.study import ConfigError, load_study
 
 
@@ -80,7 +91,10 @@ def test_an_unknown_model_is_refused_with_the_nearest_one(study_directory, edit)
 
 def test_an_unknown_platform_is_refused(study_directory, edit):
     edit("sweeps/parallelism.yaml", "platforms: [h200, h100]", "platforms: [h200, h1000]")
-    assert "no platform is called 'h1000'; did you mean 'h100'?" in refusal(study_directory)
+    message = refusal(study_directory)
+    # Another GPU is no misspelling: those that there are.
+    assert "no platform is called 'h1000'; valid: h100, h100x1, h200, " in message
+    assert "did you mean" not in message
 
 
 def test_unknown_data_are_refused(study_directory, edit):
@@ -97,31 +111,32 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "micro_batch_size: 2",
             "micro_batch_size: 0",
-            "training.micro_batch_size: Input should be greater than 0, not 0",
+            "training.micro_batch_size: must be greater than 0, not 0",
         ),
         (
             "sweeps/demo.yaml",
             "micro_batch_size: 2",
             "micro_batch_size: [1, -2]",
-            "training.micro_batch_size.1: Input should be greater than 0, not -2",
+            "training.micro_batch_size.1: must be greater than 0, not -2",
         ),
         (
             "sweeps/demo.yaml",
             "micro_batch_size: 2",
             "micro_batch_size: two",
-            "training.micro_batch_size: Input should be a valid integer, not 'two'",
+            "training.micro_batch_size: expected a whole number or a list, not the text 'two'",
         ),
         (
             "sweeps/demo.yaml",
             "learning_rate: 1.0e-3",
             "learning_rate: 1e-3",
-            "not '1e-3'; YAML wants a point and a sign, as in 1.0e-4 or 1.0e+30",
+            "expected a number or a list, not the text '1e-3'; YAML wants a point and a sign: "
+            "learning_rate: 1.0e-3",
         ),
         (
             "sweeps/demo.yaml",
             "precision: fp32",
             "precision: fp16",
-            "Input should be 'bf16' or 'fp32', not 'fp16'",
+            "precision: expected 'bf16', 'fp32' or a list, not the text 'fp16'",
         ),
         (
             "sweeps/demo.yaml",
@@ -139,7 +154,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "sample_rate_hz: 10",
             "sample_rate_hz: .nan",
-            "protocol.sample_rate_hz: Input should be a finite number, not nan",
+            "protocol.sample_rate_hz: must be a finite number, not nan",
         ),
         (
             "sweeps/demo.yaml",
@@ -175,7 +190,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/overhead.yaml",
             "block_s: 10",
             "block_s: 4.9",
-            "protocol.block_s: Input should be greater than or equal to 5, not 4.9",
+            "protocol.block_s: must be greater than or equal to 5, not 4.9",
         ),
         (
             "sweeps/overhead.yaml",
@@ -201,7 +216,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "sample_rate_hz: 10",
             "sample_rate_hz: 10\n  cool_down: {within_c: 0, limit_s: 600}",
-            "protocol.cool_down.within_c: Input should be greater than 0, not 0",
+            "protocol.cool_down.within_c: must be greater than 0, not 0",
         ),
         (
             "sweeps/demo.yaml",
@@ -262,19 +277,19 @@ def test_unknown_data_are_refused(study_directory, edit):
             "platforms/h200.yaml",
             "account: null",
             "account: 'a b; rm -rf $HOME'",
-            "account: String should match pattern",
+            "account: expected a word of letters, digits and _.,:@+- that begins with a letter or",
         ),
         (
             "platforms/h200.yaml",
             "exclude_nodes: []",
             "exclude_nodes: [node7, /etc/hosts]",
-            "exclude_nodes.1: String should match pattern",
+            "exclude_nodes.1: expected names of nodes as Slurm writes them, such as node7 or",
         ),
         (
             "platforms/h200.yaml",
             "exclude_nodes: []",
             "exclude_nodes: node7",
-            "exclude_nodes: Input should be a valid tuple, not 'node7'",
+            "expected a list, not the text 'node7'; write a list: exclude_nodes: [node7]",
         ),
         (
             "platforms/h200.yaml",
@@ -304,7 +319,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "platforms/h200.yaml",
             "sbatch_options: {}",
             "sbatch_options: {comment: 'two words'}",
-            "sbatch_options.comment: String should match pattern",
+            "sbatch_options.comment: expected a word of letters, digits and",
         ),
         (
             "platforms/h200.yaml",
@@ -316,13 +331,13 @@ def test_unknown_data_are_refused(study_directory, edit):
             "platforms/h200.yaml",
             "qos: null",
             "time_limit_margin: 0.5",
-            "time_limit_margin: Input should be greater than or equal to 1, not 0.5",
+            "time_limit_margin: must be greater than or equal to 1, not 0.5",
         ),
         (
             "platforms/h200.yaml",
             "modules: []",
             'modules: ["cuda\\n--account=other"]',
-            "modules.0: String should match pattern",
+            "modules.0: expected one line of text without control characters",
         ),
         (
             "models/gpt3-175b.yaml",
@@ -394,3 +409,224 @@ def test_a_file_cannot_construct_python_objects(study_directory):
 
 def test_an_absent_configuration_is_refused(tmp_path):
     assert "no such directory" in refusal(tmp_path / "nowhere")
+
+
+# What a newcomer wrote, and the sentence that a newcomer expects.
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        (
+            "sweeps/smoke.yaml",
+            "platforms: [h200, h100, mi250]",
+            "platforms: h200",
+            "platforms: expected a list, not the text 'h200'; write a list: platforms: [h200]",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "mixtral-tiny], gpus: 16",
+            'mixtral-tiny], gpus: "16"',
+            "matrix.0.gpus: expected a whole number or a list, not the text '16'; leave out the "
+            "quotes: gpus: 16",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "mixtral-tiny], gpus: 16",
+            'mixtral-tiny], gpus: ["16"]',
+            "matrix.0.gpus.0: expected a whole number, not the text '16'; leave out the quotes: "
+            "- 16",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "mixtral-tiny], gpus: 16",
+            "mixtral-tiny], nodes: 2",
+            "matrix.0.nodes: unknown key; give the number of GPUs as gpus, which an entry of "
+            "matrix takes: a platform's gpus_per_node makes nodes of them (2 nodes of 8 GPUs are "
+            "gpus: 16)",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "  micro_batch_size: 1\n",
+            "  micro_batch_size: 1\n  lr: 1.0e-3\n",
+            "training.lr: unknown key; did you mean 'learning_rate'?",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "  global_batch_size: 32",
+            "  batch_size: 32",
+            "training.batch_size: unknown key; did you mean 'global_batch_size'?",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "repeats: 1",
+            "repeats: 1\nwarmup_steps: 2",
+            "warmup_steps: unknown key; it belongs in protocol",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "  seed: 1",
+            "  seed: 1\n  tensor_parallel_size: 2",
+            "training.tensor_parallel_size: unknown key; did you mean 'tp' in matrix?",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "  seed: 1",
+            "  seed: 1\n  repeats: 2",
+            "training.repeats: unknown key; it belongs in the file itself, without indentation",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "models: [llama3-tiny, mixtral-tiny]",
+            "models: [llama3-7b, mixtral-tiny]",
+            "matrix.0.models: no model is called 'llama3-7b'; valid: gpt3-175b, ",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "platforms: [h200, h100, mi250]",
+            "platforms: [a100]",
+            "platforms: no platform is called 'a100'; valid: h100, h100x1, h200, ",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "protocol:\n  warmup_steps: 2",
+            "protocol: short\ntraining:\n  warmup_steps: 2",
+            "line 12: the key training is given twice, first in line 7; keep one of them",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "num_hidden_layers: 32",
+            "num_hidden_layers: unknown key; did you mean 'layers'?",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "attention_heads: 32",
+            "num_attention_heads: 32",
+            "num_attention_heads: unknown key; did you mean 'attention_heads'?",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "kv_heads: 8",
+            "num_key_value_heads: 8",
+            "num_key_value_heads: unknown key; did you mean 'kv_heads'?",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nlayers: 31",
+            "line 5: the key layers is given twice, first in line 4; keep one of them",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "published:\n",
+            "published: 8\nx:\n",
+            "published: expected keys and values, not 8, as in published: {key: value}",
+        ),
+        (
+            "platforms/h200.yaml",
+            "partition: h200",
+            "partition: 7",
+            'partition: expected text, not 7; put it in quotes: partition: "7"',
+        ),
+        (
+            "platforms/h200.yaml",
+            "python: .venv/bin/python",
+            "python: on",
+            "python: expected text, not true; YAML reads yes, no, on and off as true and false: "
+            "put it in quotes",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "parameters: 8.03e+9",
+            "parameters: 8.03e9",
+            "published.parameters: expected a number, not the text '8.03e9'; YAML wants a point "
+            "and a sign: parameters: 8.03e+9",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "precision: fp32",
+            "precision: BF16",
+            "training.precision: expected 'bf16', 'fp32' or a list, not the text 'BF16'; write "
+            "precision: bf16",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "overlap: false",
+            'overlap: "false"',
+            "training.overlap: expected true, false or a list, not the text 'false'; leave out "
+            "the quotes: overlap: false",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "data: synthetic",
+            "data: [synthetic]",
+            "data: expected text, not the list ['synthetic']; give one value: data: synthetic",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "repeats: 1",
+            "repeats: 1\nexclude: none",
+            "exclude: expected a list, not the text 'none'; for none write exclude: []",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "  - {models: gpt3-tiny, gpus: 16, pp: 2, dp: rest}",
+            "exclude:\n  model: gpt3-tiny",
+            "exclude: expected a list, not keys and values; begin each of its entries with a "
+            "hyphen and a blank",
+        ),
+        ("platforms/h200.yaml", "gpu: H200", "gpu: h200", "gpu h200 is called H200 here"),
+        (
+            "platforms/h200.yaml",
+            "requeue: true",
+            "requeue: 1",
+            "requeue: expected true or false, not 1",
+        ),
+        (
+            "platforms/h200.yaml",
+            "network:\n",
+            "walltime: 60\nnetwork:\n",
+            "walltime: unknown key; did you mean 'time_limit_max_min'?",
+        ),
+        (
+            "platforms/h200.yaml",
+            "nodes: 4",
+            "nodes:",
+            "nodes: expected a whole number, not nothing",
+        ),
+    ],
+)
+def test_what_a_newcomer_writes_gets_the_sentence_that_helps(
+    study_directory, edit, name, old, new, expected
+):
+    path = edit(name, old, new)
+    lines = refusal(study_directory).splitlines()
+    assert any(line.startswith(f"{path}: {expected}") for line in lines), lines
+
+
+def test_no_message_speaks_of_pydantic(study_directory):
+    wrong = "x: !!set {a}\n" + "\n".join(f"{key}: [[{{}}]]" for key in Platform.model_fields)
+    path = study_directory / "platforms" / "wrong.yaml"
+    path.write_text(wrong, encoding="utf-8")
+    message = refusal(study_directory)
+    assert len(message.splitlines()) > 20
+    for word in ("Input", "tuple", "dictionary", "instance", "String", "valid integer", "mapping"):
+        assert word not in message
+
+
+def test_every_synonym_is_of_a_key_that_there_is():
+    kinds = (Invocation, Platform, ModelSpec, DataSpec, SweepSpec, Protocol, MatrixEntry, Exclusion)
+    keys = {key for kind in kinds for key in kind.model_fields}
+    assert set(synonyms.KEYS) <= keys
+
+
+def test_a_key_of_two_mappings_and_one_that_an_alias_repeats_are_not_given_twice(study_directory):
+    path = study_directory / "sweeps" / "demo.yaml"
+    entries = path.read_text(encoding="utf-8").split("matrix:\n")
+    aliased = (
+        "matrix:\n  - &first {models: gpt3-tiny, dp: 2}\n  - {<<: *first, models: llama3-tiny}\n"
+    )
+    path.write_text(entries[0] + aliased, encoding="utf-8")
+    matrix = load_study(study_directory).sweeps["demo"].matrix
+    assert [(entry.models, entry.dp) for entry in matrix] == [("gpt3-tiny", 2), ("llama3-tiny", 2)]

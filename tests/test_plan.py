@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from workflow_lib import cells, plan
+from workflow_lib.plan_text import describe
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.planned import step_time
 from workflow_lib.study import load_study
@@ -54,10 +57,10 @@ def test_nor_is_what_no_fitted_run_has(degrees):
 def test_a_projected_plan_says_which_times_are(capsys):
     sweep, times = plan.with_projection(SWEEPS["smoke-h200"])
     assert times == {}
-    text = plan.describe(plan.table([sweep]), times)
+    text = describe(plan.table([sweep]), times)
     assert "FLOPs at the platform's expected_mfu" in text
     sweep, times = plan.with_projection(SWEEPS["evidence-llama3-8b-x2"])
-    text = plan.describe(plan.table([sweep]), times)
+    text = describe(plan.table([sweep]), times)
     assert "4 step times with intervals of 90 %: projected" in text
     assert "expected_mfu" not in text
 
@@ -69,3 +72,134 @@ def test_gpu_hours_follow_the_projected_time_and_time_limits_do_not():
     slower_s = after.estimate.step_time_s - before.estimate.step_time_s
     assert after.estimate.run_time_s == pytest.approx(before.estimate.run_time_s + steps * slower_s)
     assert after.estimate.time_limit_min == before.estimate.time_limit_min
+
+
+# ------------------------------------------------------------------------------- the plan as text
+
+
+def written(directory: Path, name: str, **changes: object) -> None:
+    """A sweep of one tiny model on h200, or what differs from it."""
+    sweep = {
+        "description": "made up",
+        "platforms": ["h200"],
+        "repeats": 3,
+        "data": "synthetic",
+        "protocol": {
+            "warmup_steps": 2,
+            "measured_steps": 10,
+            "idle_baseline_s": 2,
+            "sample_rate_hz": 10,
+        },
+        "training": {
+            "global_batch_size": 16,
+            "micro_batch_size": 1,
+            "precision": "bf16",
+            "zero_stage": 1,
+            "recomputation": "none",
+            "overlap": False,
+            "learning_rate": 1.0e-4,
+            "seed": 1,
+        },
+        "matrix": [{"models": "llama3-8b", "gpus": 8, "tp": 8}],
+    }
+    (directory / "sweeps" / f"{name}.yaml").write_text(yaml.safe_dump(sweep | changes))
+
+
+@pytest.fixture
+def three_sweeps(study_directory: Path) -> Path:
+    """Sweeps of which two share a cell, and one has cells that differ in no part of their names."""
+    for path in (study_directory / "sweeps").glob("*.yaml"):
+        path.unlink()
+    matrix = [{"models": "llama3-8b", "gpus": 8, "tp": 8, "learning_rate": [1.0e-4, 3.0e-4]}]
+    written(study_directory, "first")
+    written(study_directory, "second", matrix=matrix)
+    written(study_directory, "third", matrix=[{"models": "llama3-8b", "gpus": 8}])
+    (study_directory / "config.yaml").write_text(
+        "config_directory: config\nresults_directory: results\nsweeps: [second, third]\n"
+    )
+    return study_directory
+
+
+def printed(capsys, monkeypatch, *arguments: str) -> str:
+    """What ``python -m workflow_lib.plan`` prints."""
+    monkeypatch.setattr("sys.argv", ["plan", *arguments])
+    assert plan.main() == 0
+    return capsys.readouterr().out
+
+
+def lines_of(text: str, heading: str) -> list[dict[str, str]]:
+    """The rows of the table whose first heading is this, by heading."""
+    lines = text.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(heading))
+    rule = lines[start + 1]
+    edges = [(m.start(), m.end()) for m in re.finditer("-+", rule)]
+    edges[-1] = (edges[-1][0], 10_000)
+    names = [lines[start][a:b].strip() for a, b in edges]
+    found = []
+    for line in lines[start + 2 :]:
+        if not line or line.startswith(("1 cell is", "2 cells are")):
+            break
+        found.append(dict(zip(names, (line[a:b].strip() for a, b in edges), strict=True)))
+    return found
+
+
+def test_no_two_rows_of_a_plan_read_alike(three_sweeps, capsys, monkeypatch):
+    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+    rows = lines_of(text, "cell")
+    assert [(row["cell"].split()[1], row["learning rate"], row["sweeps"]) for row in rows] == [
+        ("tp8-pp1-dp1", "0.0001", "first, second"),
+        ("tp8-pp1-dp1", "0.0003", "second"),
+        ("tp1-pp1-dp8", "0.0001", "third"),
+    ]
+
+
+def test_a_plan_says_what_the_default_command_costs_and_why_sweeps_add_up_to_more(
+    three_sweeps, capsys, monkeypatch
+):
+    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+    assert [(row["sweep"], row["cells"], row["runs"]) for row in lines_of(text, "sweep ")] == [
+        ("first", "1", "3"),
+        ("second", "2", "6"),
+        ("third", "1", "3"),
+    ]
+    assert "1 cell is asked for by several sweeps, counted in each, and run once: the" in text
+    assert "3 cells: 3 can run, in 9 runs" in text
+    # By hand: of 9 runs, all but none are of second and third, which share the cell of first.
+    assert (
+        "`snakemake --profile slurm_h200` runs the sweeps second, third, which config.yaml "
+        "chooses: 9 runs, " in text
+    )
+
+
+def test_a_plan_of_one_sweep_names_it_nowhere_and_speaks_of_no_default(
+    three_sweeps, capsys, monkeypatch
+):
+    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--sweep", "second")
+    assert [row["learning rate"] for row in lines_of(text, "cell")] == ["0.0001", "0.0003"]
+    assert "sweeps" not in text
+    assert "snakemake" not in text
+
+
+@pytest.mark.parametrize("platform", ["h200", "h100", "mi250", "local"])
+def test_no_two_rows_of_the_shipped_plans_read_alike(platform):
+    sweeps = [each for each in SWEEPS.values() if each.platform == platform]
+    rows = lines_of(describe(plan.table(sweeps)), "cell")
+    named = [tuple(v for k, v in row.items() if k not in ("sweeps", "s/step")) for row in rows]
+    assert len({*named}) == len(named)
+
+
+def test_a_run_that_only_another_sweep_profiles_is_no_run_of_this_one(capsys, monkeypatch):
+    text = printed(capsys, monkeypatch, "--config", "config", "--platform", "local")
+    runs = {row["sweep"]: row["runs"] for row in lines_of(text, "sweep ")}
+    # Of the demo's 8 cells 7 can run; three of these traces-local has profiled, too.
+    assert (runs["demo"], runs["traces-local"]) == ("7", "6")
+    assert "`snakemake --profile local` runs the sweep demo, which config.yaml chooses: 7 " in text
+
+
+def test_a_gpu_of_which_nothing_is_known_is_answered_with_those_that_are(
+    three_sweeps, edit, capsys, monkeypatch
+):
+    edit("platforms/h200.yaml", "gpu: H200", "gpu: B300")
+    text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
+    assert "Estimated GPU-hours: unknown (the peak rate of B300 is not known: give peak_bf1" in text
+    assert "known are H200, H200 NVL, H100, " in text

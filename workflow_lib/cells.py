@@ -22,7 +22,13 @@ from workflow_lib.config import (
     TrainingAxes,
     values,
 )
-from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
+from workflow_lib.feasibility import (
+    Estimate,
+    does_not_fit,
+    estimate,
+    infeasibility,
+    undivided,
+)
 from workflow_lib.records import Cell, Degrees, Model, Training, bounds
 from workflow_lib.records.axes import as_before, fields
 from workflow_lib.records.cell_axes import AXES, CELL_FORMAT
@@ -160,7 +166,7 @@ def _plan(
         divided = pipelines.layers_by_work(model, degrees, training)
         degrees = _plainest(dataclasses.replace(degrees, stage_layers=divided), model)
     cell = _cell(study, spec, platform_name, model, degrees, training, gpus)
-    reason = infeasibility(cell, platform, gpus)
+    reason = _undivided(point, gpus) or infeasibility(cell, platform, gpus)
     if reason is None:
         cost = estimate(cell, platform)
         reason = does_not_fit(cell, platform, cost)
@@ -181,6 +187,13 @@ def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
     if given["pp"] == 1:
         given["schedule"] = "1f1b"  # which means nothing there
     return _plainest(Degrees(**given), model)
+
+
+def _undivided(point: Mapping[str, Any], gpus: int) -> str | None:
+    """Why the other degrees leave nothing for the one that is "rest"; None where none is."""
+    degrees = {name: point[name] for name in ("tp", "cp", "pp", "dp")}
+    given = {name: degree for name, degree in degrees.items() if degree != "rest"}
+    return None if given == degrees else undivided(given, gpus)
 
 
 def _plainest(degrees: Degrees, model: Model) -> Degrees:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from workflow_lib import formulas, memory, pipelines
 from workflow_lib.config import Platform
 from workflow_lib.records import Cell
 from workflow_lib.training import capabilities
+from workflow_lib.words import counted
 
 #: the share of the memory's bandwidth that decoding is expected to reach: an allowance
 EXPECTED_BANDWIDTH_SHARE = 0.5
@@ -44,6 +45,21 @@ class Estimate:
         return run_time_s * cell.degrees.world_size / 3600
 
 
+def undivided(degrees: Mapping[str, int], gpus: int) -> str | None:
+    """Why no whole number is left for a degree that is to be the rest, beside the given ones; None
+    where one is.
+    """
+    given = {name: degree for name, degree in degrees.items() if degree > 1}
+    product = math.prod(given.values())
+    if gpus % product == 0:
+        return None
+    names = " × ".join(given)
+    if len(given) == 1:
+        return f"{names} {product} does not divide {counted(gpus, 'GPU')}"
+    factors = " × ".join(map(str, given.values()))
+    return f"{names} = {factors} = {product} does not divide {counted(gpus, 'GPU')}"
+
+
 def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
     """Why the cell cannot run on ``gpus`` GPUs of the platform, memory apart; None where it can."""
     return next(_obstacles(cell, platform, gpus), None)
@@ -56,7 +72,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
         names, factors = ("tp × pp × dp", f"{tp} × {pp} × {dp}")
         if degrees.cp > 1:
             names, factors = ("tp × cp × pp × dp", f"{tp} × {degrees.cp} × {pp} × {dp}")
-        yield f"{names} = {factors} = {degrees.world_size}, but there are {gpus} GPUs"
+        yield f"{names} = {factors} = {degrees.world_size}, but there {_are(gpus)}"
     available = platform.nodes * platform.gpus_per_node
     if gpus > available:
         yield (
@@ -85,6 +101,10 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     refusal = capabilities.refusal(degrees, training, model)
     if refusal is not None:
         yield refusal
+
+
+def _are(gpus: int) -> str:
+    return f"{'is' if gpus == 1 else 'are'} {counted(gpus, 'GPU')}"
 
 
 def estimate(cell: Cell, platform: Platform) -> Estimate:

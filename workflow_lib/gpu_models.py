@@ -87,6 +87,13 @@ def named(key: str | None) -> GpuModel | None:
     return None if key is None else _BY_KEY.get(key)
 
 
+def other_case(name: str) -> str | None:
+    """The key that a name differs from in upper and lower case alone; null where there is none."""
+    keys = {key.casefold(): key for key in _BY_KEY}
+    key = keys.get(name.casefold())
+    return None if key == name else key
+
+
 def of_device(name: str) -> GpuModel | None:
     """The model that a driver's name stands for, null where nothing is known of it."""
     known = next((model for model in MODELS if name in model.names), None)

@@ -10,21 +10,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from tabulate import tabulate
 
 from workflow_lib import cells, records
 from workflow_lib.analysis import tables
 from workflow_lib.cells import PlannedCell, Sweep
+from workflow_lib.config import Invocation
 from workflow_lib.feasibility import Estimate
+from workflow_lib.plan_text import describe
 from workflow_lib.projection.planned import StepTime, step_time
 from workflow_lib.records import Cell, RecordError
-from workflow_lib.study import ConfigError, load_study, lookup
-from workflow_lib.words import counted
+from workflow_lib.study import ConfigError, Study, checked, load_study, lookup, plain_of
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
@@ -78,107 +78,6 @@ def _estimate(cell: Cell, cost: Estimate, time: StepTime) -> Estimate:
     return dataclasses.replace(cost, step_time_s=time.median_s, run_time_s=run_time_s)
 
 
-def describe(plan: pl.DataFrame, times: Mapping[str, StepTime] | None = None) -> str:
-    """The plan as text: a line a cell, the infeasible ones with their reason, and the totals.
-
-    ``times`` are the projected ones among its step times.
-    """
-    times = times or {}
-    feasible = plan.filter(pl.col("feasible"))
-    infeasible = plan.filter(~pl.col("feasible"))
-    headers = ["cell", "nodes", "GPUs", "GB/GPU", "bubble %", "s/step", "runs", "GPU-hours"]
-    lines = [
-        [
-            _short(row),
-            row["nodes"],
-            row["gpus"],
-            _number(row["memory_per_gpu_bytes"], 1e-9, 1),
-            _number(row["planned_bubble_share"], 100, 1),
-            _number(row["step_time_s"], 1, 2) + _interval(times.get(row["cell"])),
-            f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],
-            _number(row["gpu_hours"], 1, 1),
-        ]
-        for row in feasible.iter_rows(named=True)
-    ]
-    alignment = ("left", *["right"] * 7) if lines else None
-    parts = [tabulate(lines, headers, disable_numparse=True, colalign=alignment)]
-    if len(infeasible):
-        reasons = [[_short(row), row["reason"]] for row in infeasible.iter_rows(named=True)]
-        parts.append(tabulate(reasons, ["cannot run", "because"], disable_numparse=True))
-    hours = feasible["gpu_hours"]
-    total = "unknown (the platform's peak rate is not known)"
-    if not hours.is_null().any():
-        total = f"{hours.sum():.0f}"
-    parts += _by_sweep(plan)
-    profiled = len(feasible.filter(pl.col("profiled_steps") > 0))
-    runs = int(feasible["repeats"].sum()) + profiled
-    profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
-    parts.append(
-        f"{counted(len(plan), 'cell')}: {len(feasible)} can run, in {counted(runs, 'run')}"
-        f"{profiles}; {len(infeasible)} cannot. Estimated GPU-hours: {total}.\n"
-        "Memory, times and GPU-hours are estimates from the configuration, not measurements.\n"
-        + _sources(feasible, times)
-    )
-    return "\n\n".join(parts)
-
-
-def _interval(time: StepTime | None) -> str:
-    return f" ({time.low_s:.2f} to {time.high_s:.2f})" if time else ""
-
-
-def _sources(feasible: pl.DataFrame, times: Mapping[str, StepTime]) -> str:
-    """Where the step times come from."""
-    others = len(feasible.filter(~pl.col("cell").is_in(list(times))))
-    said = []
-    if times:
-        said.append(
-            f"{counted(len(times), 'step time')} with intervals of 90 %: projected from runs of "
-            "this workflow on that GPU and published ones."
-        )
-    if others:
-        said.append(
-            f"{counted(others, 'step time')} without: FLOPs at the platform's expected_mfu, which "
-            "knows of no communication."
-        )
-    return "\n".join(said)
-
-
-def _by_sweep(plan: pl.DataFrame) -> list[str]:
-    """What each sweep asks for, where there are several; a cell of two sweeps counts in both."""
-    rows = (
-        plan.with_columns(sweep=pl.col("sweeps").str.split(","))
-        .explode("sweep")
-        .group_by("sweep", maintain_order=True)
-        .agg(
-            cells=pl.len(),
-            runs=(pl.col("repeats") + (pl.col("profiled_steps") > 0))
-            .filter(pl.col("feasible"))
-            .sum(),
-            unknown=pl.col("gpu_hours").filter(pl.col("feasible")).is_null().any(),
-            hours=pl.col("gpu_hours").filter(pl.col("feasible")).sum(),
-        )
-    )
-    if len(rows) < 2:
-        return []
-    lines = [
-        [row["sweep"], row["cells"], row["runs"], "–" if row["unknown"] else f"{row['hours']:.0f}"]
-        for row in rows.iter_rows(named=True)
-    ]
-    headers = ["sweep", "cells", "runs", "GPU-hours"]
-    return [
-        tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3)),
-    ]
-
-
-def _short(row: dict[str, Any]) -> str:
-    """The cell's name without its platform and digest."""
-    return f"{row['model']} {row['parallelism']} {row['options']}"
-
-
-def _number(value: float | None, scale: float, digits: int) -> str:
-    return "–" if value is None else f"{value * scale:.{digits}f}"
-
-
 def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
     """The sweeps of a platform, or one of them. Raises ConfigError for a name that is not there."""
     if sweep is not None:
@@ -186,6 +85,21 @@ def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) ->
     platforms = {each.platform: each for each in sweeps.values()}
     lookup("platform with a sweep", platform or "", platforms)
     return [each for each in sweeps.values() if each.platform == platform]
+
+
+def default_of(
+    study: Study, platform: str, sweeps: Iterable[Sweep]
+) -> tuple[str, pl.DataFrame] | None:
+    """The command that runs what ``config.yaml`` chooses on a platform, and the plan of that; None
+    where the configuration has no such file. Raises ConfigError.
+    """
+    path = study.directory / "config.yaml"
+    if not path.exists():
+        return None
+    chosen = checked(str(path), Invocation, plain_of(path)).sweeps
+    slurm = study.platforms[platform].scheduler == "slurm"
+    command = f"snakemake --profile {f'slurm_{platform}' if slurm else platform}"
+    return command, table(each for each in sweeps if each.spec in chosen)
 
 
 def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
@@ -219,7 +133,8 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     arguments = parser.parse_args()
     try:
-        sweeps = cells.expand_study(load_study(arguments.config))
+        study = load_study(arguments.config)
+        sweeps = cells.expand_study(study)
         chosen = choose(sweeps, arguments.platform, arguments.sweep)
         refuse_idle(chosen, arguments.config)
         times: dict[str, StepTime] = {}
@@ -230,11 +145,13 @@ def main() -> int:
         plan = table(chosen)
         if arguments.output:
             write(plan, arguments.output)
+        default = default_of(study, arguments.platform, chosen) if arguments.platform else None
     except (ConfigError, RecordError, OSError) as error:
         print(f"triptych: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:
-        print(describe(plan, times))
+        by_sweep = {sweep.name: table([sweep]) for sweep in chosen}
+        print(describe(plan, times, by_sweep, default))
         if arguments.output:
             print(f"\nWritten to {arguments.output}")
     return 0

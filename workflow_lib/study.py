@@ -6,7 +6,6 @@ name is wrong, the nearest valid one.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,9 +23,10 @@ from workflow_lib.config import (
     Published,
     Strict,
     SweepSpec,
+    mistakes,
     values,
 )
-from workflow_lib.records import RecordError, bounds, shown
+from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.yaml_files import YamlFileError, read_yaml
 
@@ -51,6 +51,20 @@ class Study:
     platforms: Mapping[str, Platform]
     data: Mapping[str, DataSpec]
     sweeps: Mapping[str, SweepSpec]
+
+    def files_of(self, sweep: str) -> tuple[Path, ...]:
+        """The files that a sweep's own file refers to, and that file, below the directory."""
+        spec = self.sweeps[sweep]
+        models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
+        named = {
+            "data": {spec.data},
+            "models": {name for model in models if model is not None for name in values(model)},
+            "platforms": {*spec.platforms},
+            "sweeps": {sweep},
+        }
+        return tuple(
+            Path(kind, f"{name}.yaml") for kind, names in named.items() for name in sorted(names)
+        )
 
 
 def load_study(directory: Path) -> Study:
@@ -79,14 +93,9 @@ def load_ledger(path: Path) -> Ledger:
     return _load(path, Ledger)
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: the nearest valid one, else some of them."""
-    known = sorted(valid)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
-    return f"valid: {', '.join(known[:20]) or 'none'}{more}"
+def remedy(kind: str, name: str, known: Iterable[str]) -> str:
+    """What to do about a name that is not there. A platform's nearest name is no other platform."""
+    return mistakes.listed(known) if kind.startswith("platform") else mistakes.nearest(name, known)
 
 
 Item = TypeVar("Item")
@@ -95,7 +104,7 @@ Item = TypeVar("Item")
 def lookup(kind: str, name: str, known: Mapping[str, Item]) -> Item:
     """``known[name]``, or a ConfigError that says what there is."""
     if name not in known:
-        raise ConfigError(f"no {kind} is called {name!r}; {nearest(name, known)}")
+        raise ConfigError(f"no {kind} is called {name!r}; {remedy(kind, name, known)}")
     return known[name]
 
 
@@ -115,6 +124,11 @@ def _load_all(directory: Path, kind: type[Spec]) -> dict[str, Spec]:
 
 
 def _load(path: Path, kind: type[Spec]) -> Spec:
+    return checked(str(path), kind, plain_of(path))
+
+
+def plain_of(path: Path) -> dict[Any, Any]:
+    """The keys and values of a file of the configuration. Raises ConfigError."""
     try:
         plain = read_yaml(path)
     except RecordError as error:
@@ -124,8 +138,8 @@ def _load(path: Path, kind: type[Spec]) -> Spec:
     except YamlFileError as error:
         raise ConfigError(f"{path}: {error}") from None
     if not isinstance(plain, dict):
-        raise ConfigError(f"{path}: expected keys and values, found {type(plain).__name__}")
-    return checked(str(path), kind, plain)
+        raise ConfigError(f"{path}: expected keys and values, found {mistakes.in_yaml(plain)}")
+    return plain
 
 
 def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
@@ -133,78 +147,8 @@ def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
-        errors = _most_specific([dict(each) for each in error.errors()])
-        raise ConfigError("\n".join(_explain(source, kind, each) for each in errors)) from None
-
-
-def _most_specific(errors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One error a key: pydantic reports both readings of a value that may be one or a list."""
-    for error in errors:
-        # An unknown key is named whatever it looks like.
-        parts = len(error["loc"]) - (error["type"] == "extra_forbidden")
-        keys = (part for part in error["loc"][:parts] if not _is_type_tag(part))
-        error["loc"] = (*keys, *error["loc"][parts:])
-    locations = [error["loc"] for error in errors]
-    kept: dict[tuple[str | int, ...], dict[str, Any]] = {}
-    for error in errors:
-        deeper = any(
-            o != error["loc"] and o[: len(error["loc"])] == error["loc"] for o in locations
-        )
-        if not deeper:
-            kept.setdefault(error["loc"], error)
-    return list(kept.values())
-
-
-def _explain(source: str, kind: type[Strict], error: dict[str, Any]) -> str:
-    """One of pydantic's errors as ``file: key: what was wrong; what to do``."""
-    location = error["loc"]
-    key = ".".join(str(part)[: bounds.VALUE_LETTERS.most] for part in location) or "(whole file)"
-    if error["type"] == "extra_forbidden":
-        return f"{source}: {key}: unknown key; {nearest(str(location[-1]), _keys(kind, location))}"
-    if error["type"] == "missing":
-        return f"{source}: {key}: missing; this key is required"
-    message = str(error["msg"]).removeprefix("Value error, ")
-    if error["type"] == "value_error":
-        return f"{source}: {key}: {message}" if location else f"{source}: {message}"
-    return f"{source}: {key}: {message}, not {shown(error['input'])}{_number_hint(error['input'])}"
-
-
-def _number_hint(value: object) -> str:
-    """YAML 1.1 reads 1e-4 and 1.0e30 as text, which puzzles everybody."""
-    try:
-        number = float(value) if isinstance(value, str) else None
-    except ValueError:
-        number = None
-    return "" if number is None else "; YAML wants a point and a sign, as in 1.0e-4 or 1.0e+30"
-
-
-def _is_type_tag(part: str | int) -> bool:
-    """Whether pydantic, not the file, put this part into an error's location (a union's branch)."""
-    tags = (
-        "int",
-        "str",
-        "bool",
-        "float",
-        "constrained-int",
-        "constrained-float",
-        "constrained-str",
-    )
-    return isinstance(part, str) and bool(re.search(r"[\[(]", part) or part in tags)
-
-
-def _keys(kind: type[Strict], location: tuple[str | int, ...]) -> list[str]:
-    """The valid keys at the place of an error."""
-    fields: Any = kind
-    for part in location[:-1]:
-        if isinstance(part, str):
-            annotation = fields.model_fields[part].annotation
-            fields = next(a for a in _flatten(annotation) if hasattr(a, "model_fields"))
-    return list(fields.model_fields)
-
-
-def _flatten(annotation: Any) -> list[Any]:
-    arguments = getattr(annotation, "__args__", ())
-    return [annotation] + [leaf for argument in arguments for leaf in _flatten(argument)]
+        told = mistakes.told(error, kind)
+        raise ConfigError("\n".join(f"{source}: {each}" for each in told)) from None
 
 
 def _check_published(path: Path, model: records.Model, published: Published | None) -> None:
@@ -228,7 +172,7 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
         for name in names:
             if name not in set(known):
                 raise ConfigError(
-                    f"{path}: {key}: no {kind} is called {name!r}; {nearest(name, known)}"
+                    f"{path}: {key}: no {kind} is called {name!r}; {remedy(kind, name, known)}"
                 )
 
     check("platforms", "platform", sweep.platforms, study.platforms)

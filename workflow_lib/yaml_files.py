@@ -53,6 +53,7 @@ def read_yaml(path: Path) -> Any:
             raise YamlFileError(f"over {bounds.CONFIGURATION_VALUES.most} values, with its aliases")
         if height > bounds.CONFIGURATION_DEPTH.most + 1:
             raise YamlFileError(_too_deep())
+        _refuse_keys_given_twice(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise YamlFileError(f"not valid YAML: {error}") from None
@@ -61,6 +62,31 @@ def read_yaml(path: Path) -> Any:
     except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
         # PyYAML's own readers of numbers, dates and the like raise whatever they come upon.
         raise YamlFileError(f"not valid YAML: it holds a value that is none: {error}") from None
+
+
+def _refuse_keys_given_twice(root: Any) -> None:
+    """YAML forbids it, and PyYAML keeps the last one without a word. Raises YamlFileError."""
+    looked_at, left = set(), [root]
+    while left:
+        node = left.pop()
+        if id(node) in looked_at or not isinstance(node, yaml.CollectionNode):
+            continue
+        looked_at.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            left += node.value
+            continue
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            left += [key, value]
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            if name in lines:
+                raise YamlFileError(
+                    f"line {line}: the key {key.value} is given twice, first in line "
+                    f"{lines[name]}; keep one of them"
+                )
+            lines[name] = line
 
 
 def _size(node: Any, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from datetime import date
 from pathlib import Path
@@ -81,6 +82,31 @@ def test_locks_and_what_is_not_of_the_sweep_stay_out(planned: Study) -> None:
     packed(planned)
     found = names(planned.directory / "packed.zip")
     assert [name for name in found if "/." in name or "run7" in name or "key" in name] == []
+
+
+def test_of_the_configuration_it_holds_what_the_sweep_uses_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    """As of a checkout, which has platforms and models of others."""
+    study = write_study(tmp_path)
+    shutil.rmtree(study.config / "models")
+    for kind in ("models", "platforms", "data"):
+        shutil.copytree(ROOT / "config" / kind, study.config / kind, dirs_exist_ok=True)
+    for name in ("config.yaml", "claims.yaml", "sweeps/demo.yaml"):
+        shutil.copy(ROOT / "config" / name, study.config / name)
+    sweep = study.config / "sweeps" / f"{NAME}.yaml"
+    text = sweep.read_text(encoding="utf-8")
+    sweep.write_text(f"{text}exclude: [{{model: [llama3-tiny], tp: 2}}]\n", encoding="utf-8")
+    write_table(plan.table([study.sweep]), study.results / "sweeps" / NAME / "plan.parquet")
+    packed(study)
+    found = {n for n in names(study.directory / "packed.zip") if n.startswith("config/")}
+    assert found == {
+        "config/data/synthetic.yaml",
+        "config/models/gpt3-tiny.yaml",
+        "config/models/llama3-tiny.yaml",
+        "config/platforms/local.yaml",
+        f"config/sweeps/{NAME}.yaml",
+    }
 
 
 @pytest.mark.parametrize(
@@ -174,5 +200,5 @@ def test_mistakes_are_one_message(
     assert "none.zip" in capsys.readouterr().err
     assert main(["pack", "--sweep", NAME, "--published", "2026-01-31", *places]) == 0
     said = capsys.readouterr().out
-    assert f"{planned.results}/archives/{NAME}.zip: 1 runs, " in said
+    assert f"{planned.results}/archives/{NAME}.zip: 1 run, " in said
     assert "--licence CC-BY-4.0" in said

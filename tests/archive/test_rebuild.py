@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from datetime import date
@@ -118,3 +120,76 @@ def test_what_differs_is_named_with_what_may_be_why(
     assert f"was not in the archive: results/sweeps/{NAME}/cells.parquet" in said
     assert f"was not made: results/sweeps/{NAME}/older.parquet" in said
     assert f"matplotlib is {matplotlib.__version__}, and was 0.1" in said
+
+
+def test_what_pack_printed_is_rebuilt_by_name_by_path_and_again(
+    study: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As one types it: make archive, then make rebuild with what that printed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").symlink_to(study.results)
+    packing = ["pack", "--sweep", NAME, "--config", str(study.config), "--published", "2026-01-31"]
+    assert main(packing) == 0
+    archive, _, told = capsys.readouterr().out.splitlines()[0].partition(" ")
+    assert archive == f"results/archives/{NAME}.zip:"
+    runs, raw, products = (int(number) for number in re.findall(r"(\d+) (?:run|raw|made)", told))
+
+    assert main(["rebuild", NAME]) == 0
+    said = capsys.readouterr().out
+    # Both count alike.
+    assert f"{runs} runs; the checksums of {raw} raw files are right" in said
+    assert f"Rebuilt in rebuilt/{NAME}: {products} of {products} plans" in said
+
+    assert main(["rebuild", NAME]) == 1
+    assert (
+        f"rebuilt/{NAME} exists, from an earlier rebuild; say --again to replace it (make rebuild "
+        "… AGAIN=1), or choose another place with --into (INTO=PLACE)" in capsys.readouterr().err
+    )
+    left = tmp_path / "rebuilt" / NAME / "left.txt"
+    left.touch()
+    for name in (archive, f"{NAME}.zip", f"results/archives/{NAME}.zip"):
+        assert main(["rebuild", name, "--again"]) == 0, name
+        assert not left.exists()
+
+
+def test_an_archive_that_is_not_there_is_answered_with_those_that_are(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "evidence").mkdir()
+    shutil.copy(archive, tmp_path / "evidence" / "mine.zip")
+    assert main(["rebuild", "yours"]) == 1
+    assert (
+        "no archive is called 'yours'; in results/archives, evidence there are: mine "
+        "(evidence/mine.zip)" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("what", ["somebody's directory", "a link to a rebuild"])
+def test_nothing_but_an_earlier_rebuild_is_replaced(
+    archive: Path, tmp_path: Path, capsys, what: str
+) -> None:
+    into = tmp_path / "into"
+    if what == "a link to a rebuild":
+        assert main(["rebuild", str(archive), "--into", str(tmp_path / "rebuilt")]) == 0
+        into.symlink_to(tmp_path / "rebuilt")
+    else:
+        into.mkdir()
+        (into / "thesis.tex").write_text("years", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["rebuild", str(archive), "--into", str(into), "--again"]) == 1
+    assert "exists, and is nothing that rebuild made" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_archive_replaces_nothing(archive: Path, tmp_path: Path) -> None:
+    into = tmp_path / "into"
+    assert main(["rebuild", str(archive), "--into", str(into)]) == 0
+    before = files_below(into)
+    damaged = tmp_path / "damaged.zip"
+    damaged.write_bytes(archive.read_bytes()[:-100])
+    assert main(["rebuild", str(damaged), "--into", str(into), "--again"]) == 1
+    assert files_below(into) == before

@@ -232,6 +232,25 @@ def test_a_rank_of_a_profiled_run_has_finished_with_its_trace(paths):
         assert records.read_record(profiled.ended, EndedRecord).failed_stage == stage
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_the_end_record_names_every_node_of_a_job_of_which_no_rank_began(
+    paths, tmp_path, monkeypatch, there
+):
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    if there:  # in a site's container it is not
+        scontrol.write_text('#!/bin/sh\n[ "$*" = "show hostnames" ] && printf "gpu1\\ngpu2\\n"\n')
+        scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(scontrol.parent), prepend=os.pathsep)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[1-2]")
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu1")
+    if not there:
+        monkeypatch.setenv("PATH", str(scontrol.parent))
+    node.end(paths, "7", "telemetry", "", "1")
+    expected = ("gpu1", "gpu2") if there else ("gpu1",)
+    assert records.read_record(paths.ended, EndedRecord).nodes == expected
+
+
 def test_the_end_record_names_the_nodes_that_ranks_ran_on(paths):
     runs.train(paths)
     node.end(paths, "7", "complete", "0", "0")

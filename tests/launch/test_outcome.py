@@ -213,6 +213,147 @@ def test_telemetry_that_never_started_is_no_result(paths):
     assert found.cause == "telemetry did not start: NVML is not there"
 
 
+NOTHING_THERE = "NVML did not start: NVML Shared Library Not Found; is this a node with a driver?"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        # As srun writes it: what it made of the tasks comes last.
+        (
+            f"telemetry on h200-1: {NOTHING_THERE}\n"
+            f"telemetry on h200-2: {NOTHING_THERE}\n"
+            "srun: error: h200-1: task 0: Exited with exit code 1\n"
+            "srun: error: h200-2: task 1: Exited with exit code 1\n",
+            f"telemetry did not start on h200-1, h200-2: {NOTHING_THERE}",
+        ),
+        # Two nodes fail, each for a reason of its own.
+        (
+            "telemetry on h200-2: nvidia shows 7 GPUs, but 8 ranks run on this node\n"
+            f"telemetry on h200-1: {NOTHING_THERE}\n"
+            "srun: error: h200-[1-2]: tasks 0-1: Exited with exit code 1\n",
+            "telemetry did not start on h200-2: nvidia shows 7 GPUs, but 8 ranks run on this node; "
+            f"on h200-1: {NOTHING_THERE}",
+        ),
+        (
+            "".join(f"telemetry on n{node}: {NOTHING_THERE}\n" for node in range(9)),
+            f"telemetry did not start on n0, n1, n2, n3, 5 more: {NOTHING_THERE}",
+        ),
+        (
+            "slurmstepd: error: execve(): /opt/venv/bin/python: No such file or directory\n"
+            "srun: error: h200-[1-2]: tasks 0-1: Exited with exit code 2\n",
+            "telemetry did not start on h200-[1-2]: execve(): /opt/venv/bin/python: No such file "
+            "or directory",
+        ),
+        (
+            "Traceback (most recent call last):\n"
+            '  File "/work/workflow_lib/telemetry/__main__.py", line 12, in <module>\n'
+            "    import pynvml\n"
+            "ModuleNotFoundError: No module named 'pynvml'\n"
+            "srun: error: h200-1: task 0: Exited with exit code 1\n"
+            "srun: error: h200-2: task 1: Exited with exit code 1\n",
+            "telemetry did not start on h200-1, h200-2: ModuleNotFoundError: No module named "
+            "'pynvml'",
+        ),
+        (
+            "FATAL:   could not open image /images/torch.sif: no such file or directory\n"
+            "srun: error: h200-2: task 1: Exited with exit code 255\n",
+            "telemetry did not start on h200-2: could not open image /images/torch.sif: no such "
+            "file or directory",
+        ),
+        (
+            "slurmstepd: error: pyxis: child 4021 failed with error code: 1\n"
+            "slurmstepd: error: pyxis: failed to import docker image\n"
+            "slurmstepd: error: pyxis: printing enroot log file:\n"
+            "slurmstepd: error: pyxis:     [INFO] Querying registry for permission grant\n"
+            "slurmstepd: error: pyxis:     [ERROR] URL https://registry returned error code: 401\n"
+            "slurmstepd: error: pyxis: couldn't start container\n"
+            "slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed\n"
+            "srun: error: h200-1: task 0: Exited with exit code 1\n",
+            "telemetry did not start on h200-1: URL https://registry returned error code: 401",
+        ),
+        (
+            "srun: error: Unable to create step for job 9: Requested node configuration is not "
+            "available\n",
+            "telemetry did not start: Unable to create step for job 9: Requested node "
+            "configuration is not available",
+        ),
+    ],
+)
+def test_the_cause_is_what_failed_said_and_not_what_its_launcher_made_of_it(paths, log, cause):
+    (paths.logs / "telemetry.log").write_text(log)
+    runs.end(paths, "telemetry", training_exit=None, telemetry_exit=1)
+    assert said(paths, "FAILED").cause == cause
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (
+            "[W1122 socket.cpp] warning\nTraceback (most recent call last):\n"
+            "Traceback (most recent call last):\n"
+            '  File "train.py", line 1, in <module>\n  File "train.py", line 1, in <module>\n'
+            "ImportError: libnccl.so.2: cannot open shared object file\n"
+            "ImportError: libnccl.so.2: cannot open shared object file\n"
+            "srun: error: h200-1: tasks 0-7: Exited with exit code 1\n"
+            "srun: Terminating StepId=9.1\n",
+            "training.log says on h200-1: ImportError: libnccl.so.2: cannot open shared object "
+            "file",
+        ),
+        # torchrun's own traceback is of what it started.
+        (
+            "E1122 20:27:21.412 91 torch/distributed/elastic/multiprocessing/api.py:1010] failed\n"
+            "Traceback (most recent call last):\n"
+            '  File "torch/distributed/run.py", line 896, in run\n'
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+            "=====\nFATAL:   container creation failed: no loop devices\n",
+            "training.log says: container creation failed: no loop devices",
+        ),
+        (
+            "step 1\nstep 2\nsrun: error: h200-1: task 3: Exited with exit code 3\n",
+            "training.log says on h200-1: step 2",
+        ),
+    ],
+)
+def test_so_is_that_of_training(paths, log, words):
+    (paths.logs / "training.log").write_text(log)
+    runs.end(paths, "training", training_exit=1)
+    assert said(paths, "FAILED").cause.endswith(words)
+
+
+def test_of_a_long_log_its_beginning_counts_as_well(paths):
+    steps = "".join(f"step {number}\n" for number in range(40_000))
+    (paths.logs / "training.log").write_text(f"triptych: the first words\n{steps}srun: error: x\n")
+    runs.end(paths, "training", training_exit=1)
+    assert said(paths, "FAILED").cause.endswith("training.log says: the first words")
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (
+            "Lmod has detected the following error:  These module(s) exist but cannot load: x\n"
+            "   Try: module spider x\nAlso make sure that all modulefiles written in TCL start "
+            "with the string #%Module\n",
+            "it could not load a module; LOG says: These module(s) exist but cannot load: x",
+        ),
+        (
+            "ERROR: Unable to locate a modulefile for 'cuda/99'\nsomething after it\n",
+            "it could not load a module; LOG says: Unable to locate a modulefile for 'cuda/99'",
+        ),
+        (
+            "/var/spool/slurmd/job00009/slurm_script: line 61: module: command not found\n",
+            "it could not load a module; LOG says: module: command not found",
+        ),
+    ],
+)
+def test_so_is_that_of_a_module(paths, log, words):
+    records.write_json(paths.job, JobRecord("slurm", "9", 1.0, "me"))
+    (paths.logs / "slurm-9.log").write_text(log)
+    found = said(paths, "FAILED", exit_code="74:0")
+    assert found.cause.endswith(words.replace("LOG", str(paths.logs / "slurm-9.log")))
+
+
 def test_a_job_that_was_asked_to_end_was_cancelled(paths):
     runs.fail(paths, 0, Outcome.COMMUNICATION_TIMEOUT, "timed out", 5)
     runs.end(paths, "interrupted", training_exit=143)
@@ -306,9 +447,9 @@ def test_of_ranks_that_were_all_killed_the_first_is_named_and_the_others_are_cou
     ("how", "kills", "expected", "words"),
     [
         (KILLED, 1, Outcome.OUT_OF_MEMORY, "the kernel ended 1 of its control group's processes"),
-        ("SIGSEGV", 0, ERROR, "crashed with SIGSEGV and left no error record; the last line of"),
+        ("SIGSEGV", 0, ERROR, "crashed with SIGSEGV and left no error record; /"),
         ("SIGABRT", 0, ERROR, "crashed with SIGABRT"),
-        (3, 0, ERROR, "exited with 3 and left no error record; the last line of"),
+        (3, 0, ERROR, "exited with 3 and left no error record; /"),
     ],
 )
 def test_an_end_without_an_error_record_is_told_by_the_ranks_watcher(
@@ -388,7 +529,7 @@ def test_of_a_job_without_a_end_record_its_scripts_exit_code_is_explained(paths,
     found = said(paths, "FAILED", exit_code=exit_code)
     assert found.outcome is ERROR
     assert words in found.cause
-    assert found.cause.endswith("slurm-9.log ends: module: command not found")
+    assert found.cause.endswith("slurm-9.log says: module: command not found")
 
 
 def test_a_job_without_a_end_record_ran_where_its_ranks_and_samplers_were(paths):

@@ -207,6 +207,38 @@ def test_what_slurm_refuses_names_the_file_and_the_key(site, slurm_cluster, tmp_
     assert not set(changes.values()) & set(requested(run.script).values())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"telemetry": "nvidia"},
+            r"did not start on {nodes}: NVML did not start: NVML Shared Library Not Found;",
+        ),
+        (
+            {"modules": ["cuda/99"]},
+            r"could not load a module; \S+ says: module: command not found$",
+        ),
+    ],
+)
+def test_what_the_site_lacks_is_the_cause_and_every_node_is_named(site, changes, words):
+    shutil.rmtree(site.config)
+    study.write(site.config, **changes)
+    done = site.snakemake("slurm_h200", "--until", "run", "--retries", "0")
+    assert done.returncode != 0
+    runs = site.runs("h200")
+    assert len(runs) == 2
+    for run in runs:
+        found = json.loads(run.failure.read_text())
+        log, said_by = run.logs / "telemetry.log", []
+        if log.exists():
+            said_by = re.findall(r"^telemetry on (\S+):", log.read_text(), re.MULTILINE)
+            assert len(said_by) == 2
+            assert found["nodes"] == sorted(said_by)
+        expected = words.replace("{nodes}", re.escape(", ".join(said_by)))
+        assert re.search(expected, found["cause"]), found["cause"]
+
+
 def test_without_sbatch_the_message_says_where_to_run(site):
     path = os.pathsep.join(
         directory

@@ -40,8 +40,7 @@ def message_of(done: subprocess.CompletedProcess[str]) -> str:
             "config/sweeps/tiny.yaml",
             "micro_batch_size: 2",
             "micro_batch_size: 0",
-            "config/sweeps/tiny.yaml: training.micro_batch_size: "
-            "Input should be greater than 0, not 0",
+            "config/sweeps/tiny.yaml: training.micro_batch_size: must be greater than 0, not 0",
         ),
         (
             "config/sweeps/tiny.yaml",
@@ -53,7 +52,7 @@ def message_of(done: subprocess.CompletedProcess[str]) -> str:
             "config/sweeps/tiny.yaml",
             "dp: 1",
             "dp: 3",
-            "tp × pp × dp = 1 × 1 × 3 = 3, but there are 1 GPUs",
+            "tp × pp × dp = 1 × 1 × 3 = 3, but there is 1 GPU",
         ),
         (
             "config/sweeps/tiny.yaml",
@@ -99,6 +98,18 @@ def test_no_platform_names_the_flag(checkout):
 def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
     done = checkout.snakemake("--config", "sweeps=[tinny]")
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
+
+
+def test_a_key_twice_in_what_snakemake_reads_itself_is_refused_with_its_line(checkout):
+    path = checkout.directory / "config" / "config.yaml"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join([*lines, "results_directory: elsewhere", ""]), encoding="utf-8")
+    first = 1 + next(n for n, line in enumerate(lines) if line.startswith("results_directory:"))
+    expected = (
+        f"config.yaml: line {len(lines) + 1}: the key results_directory is given twice, first in "
+        f"line {first}; keep one of them"
+    )
+    assert expected in message_of(checkout.snakemake())
 
 
 def test_too_few_open_files_for_any_run_are_said_before_anything_starts(checkout):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -209,9 +210,16 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
     job = run.job.read_text()
     assert not run.ended.exists()
 
-    assert checkout.snakemake("--unlock").returncode == 0
-    done = checkout.snakemake("results/sweeps/tiny/report.html", "--rerun-incomplete")
+    # The same command goes on; a dry run lifts nothing.
+    killed = f"Snakemake {snakemake.pid} on {socket.gethostname()} "
+    tried = checkout.snakemake("results/sweeps/tiny/report.html", "--dry-run")
+    assert killed in tried.stdout
+    assert "without --dry-run its lock is lifted" in tried.stdout
+    done = checkout.snakemake("results/sweeps/tiny/report.html")
     assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "ended without unlocking" in line]
+    assert line.startswith(killed)
+    assert line.endswith("; its lock is lifted")
     assert json.loads(run.outcome.read_text())["outcome"] == "completed"
     # The same job, submitted once.
     assert run.job.read_text() == job

@@ -10,13 +10,16 @@ from pathlib import Path
 
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
-from workflow_lib.archive.rebuild import described, rebuild
+from workflow_lib.archive.rebuild import described, found, rebuild
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
+from workflow_lib.words import counted
 
 _CHECKOUT = Path(__file__).parents[2]
 _MAXIMUM_GB = 100.0
+#: where an archive lies that is given by its name
+_ARCHIVES = (Path("results/archives"), Path("evidence"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="pack runs as they lie that nothing says the end of, as of a machine that is gone",
     )
     rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it anew")
-    rebuilding.add_argument("archive", type=Path, help="what pack wrote")
+    rebuilding.add_argument(
+        "archive", help="what pack wrote: its path, or its name in results/archives or evidence"
+    )
     rebuilding.add_argument("--into", type=Path, help="rebuilt/<archive's name> unless given")
+    rebuilding.add_argument(
+        "--again", action="store_true", help="replace what an earlier rebuild left there"
+    )
     rebuilding.add_argument(
         "--maximum-gb", type=float, default=_MAXIMUM_GB, help=f"unpacked; {_MAXIMUM_GB:g} if not"
     )
@@ -65,10 +73,10 @@ def _pack(chosen: argparse.Namespace) -> int:
         chosen.published,
         chosen.cut_off,
     )
-    size = archive.stat().st_size
+    size_mb, before_mb = archive.stat().st_size / 1e6, packed.bytes_before / 1e6
     print(
-        f"{archive}: {packed.runs} runs, {packed.raw_files} raw files, and {packed.products} made "
-        f"from them; {size / 1e6:.1f} MB of {packed.bytes_before / 1e6:.1f} MB"
+        f"{archive}: {counted(packed.runs, 'run')}, {packed.raw_files} raw files, and "
+        f"{packed.products} made from them; {size_mb:.1f} MB of {before_mb:.1f} MB"
     )
     if chosen.licence is None:
         print("It names no licence; choose one before others get it, with --licence CC-BY-4.0")
@@ -76,8 +84,9 @@ def _pack(chosen: argparse.Namespace) -> int:
 
 
 def _rebuild(chosen: argparse.Namespace) -> int:
-    into = chosen.into or Path("rebuilt") / chosen.archive.stem
-    rebuilt = rebuild(chosen.archive, into, _CHECKOUT, chosen.maximum_gb * 1e9)
+    archive = found(chosen.archive, _ARCHIVES)
+    into = chosen.into or Path("rebuilt") / archive.stem
+    rebuilt = rebuild(archive, into, _CHECKOUT, chosen.maximum_gb * 1e9, chosen.again)
     print(described(rebuilt, into))
     return 0 if rebuilt.whole else 1
 

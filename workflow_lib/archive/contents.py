@@ -11,6 +11,7 @@ from workflow_lib import results
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.cells import Sweep
 from workflow_lib.records import RunPaths
+from workflow_lib.study import Study
 
 #: directories of an archive's payload
 CONFIGURATION, RESULTS = "config", "results"
@@ -47,12 +48,13 @@ def runs_of(sweep: Sweep, results_directory: Path) -> list[tuple[str, int, RunPa
 
 def files_of(
     sweep: Sweep,
-    configuration: Path,
+    study: Study,
     results_directory: Path,
     checkout: Path,
     cut_off: bool = False,
 ) -> dict[str, Path]:
-    """Every file of a sweep's archive, by its name in the payload.
+    """Every file of a sweep's archive, by its name in the payload: of the configuration those that
+    the sweep uses alone.
 
     Raises ArchiveError where a run is under way unless ``cut_off`` says that none can be, where
     something is neither a file nor a directory, and where a name cannot be written as text.
@@ -61,8 +63,8 @@ def files_of(
     for pattern in _OF_CHECKOUT:
         for path in checkout.glob(pattern):
             files[path.relative_to(checkout).as_posix()] = path
-    for path in configuration.rglob("*.yaml"):
-        files[f"{CONFIGURATION}/{path.relative_to(configuration).as_posix()}"] = path
+    for path in study.files_of(sweep.spec):
+        files[f"{CONFIGURATION}/{path.as_posix()}"] = study.directory / path
     directories = [results.sweep_paths(results_directory, sweep.name).directory]
     for cell, run, paths in runs_of(sweep, results_directory):
         if not cut_off:

@@ -25,6 +25,7 @@ class Packed:
     """What went into an archive."""
 
     runs: int
+    #: and other files that are made from none: configuration, versions, what describes the archive
     raw_files: int
     products: int
     bytes_before: int
@@ -47,9 +48,10 @@ def pack(
     ConfigError, RecordError, OSError, and ArchiveError where a run is under way or the plan is not
     what the configuration says.
     """
-    sweep = lookup("sweep", sweep_name, expand_study(load_study(configuration)))
+    study = load_study(configuration)
+    sweep = lookup("sweep", sweep_name, expand_study(study))
     _refuse_old_plan(sweep, configuration, results_directory)
-    files = files_of(sweep, configuration, results_directory, checkout, cut_off)
+    files = files_of(sweep, study, results_directory, checkout, cut_off)
     sizes = {name: path.stat().st_size for name, path in files.items()}
     runs = _runs(sweep, results_directory)
     if published is None:
@@ -78,7 +80,7 @@ def pack(
     midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
     write_bag(archive, files, sizes, texts, information, midnight)
     products = sum(is_product(name) for name in files)
-    return Packed(len(runs), len(files) - products, products, sum(sizes.values()))
+    return Packed(len(runs), len(files) + len(texts) - products, products, sum(sizes.values()))
 
 
 def _refuse_old_plan(sweep: Sweep, configuration: Path, results_directory: Path) -> None:

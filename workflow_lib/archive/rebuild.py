@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError
-from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product
+from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product, runs_of
 from workflow_lib.archive.products import make_products
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
 from workflow_lib.safety import printable
 from workflow_lib.study import load_study, lookup
+from workflow_lib.words import counted
 
+#: archives that a message lists
+_LISTED = 20
+#: what every rebuild leaves, so that nothing else is removed
+_OF_A_REBUILD = (CONFIGURATION, RESULTS, versions.NAME)
 _PLAN = re.compile(rf"{RESULTS}/sweeps/([^/]+)/plan\.parquet")
 
 
@@ -24,6 +31,8 @@ class Rebuilt:
     """What became of each file that is made from others, by its name in the payload."""
 
     sweep: str
+    runs: int
+    #: as pack counts them
     raw_files: int
     same: tuple[str, ...]
     different: tuple[str, ...]
@@ -40,14 +49,34 @@ class Rebuilt:
         return not (self.different or self.missing or self.new)
 
 
-def rebuild(archive: Path, into: Path, checkout: Path, maximum_bytes: float) -> Rebuilt:
+def found(named: str, directories: Sequence[Path]) -> Path:
+    """The archive that somebody names: by its path, as pack prints it, or by its name alone where
+    it lies in one of some directories. Raises ArchiveError.
+    """
+    plain = named.strip().removesuffix(":")
+    names = dict.fromkeys([plain, f"{plain.removesuffix('.zip')}.zip"])
+    places = [Path(), *([] if "/" in plain else directories)]
+    for path in (place / name for place in places for name in names):
+        if path.is_file():
+            return path
+    there = sorted(path for each in directories for path in each.glob("*.zip"))
+    listed = ", ".join(f"{path.stem} ({path})" for path in there[:_LISTED]) or "none"
+    looked = ", ".join(str(each) for each in directories)
+    raise ArchiveError(f"no archive is called {plain!r}; in {looked} there are: {listed}")
+
+
+def rebuild(
+    archive: Path, into: Path, checkout: Path, maximum_bytes: float, again: bool = False
+) -> Rebuilt:
     """Check an archive, unpack what was not made from other files, and make the rest anew.
 
-    ``into`` must not exist; it holds config/ and results/ afterwards. Raises ArchiveError where the
-    archive is damaged, was changed or is hostile, ConfigError or RecordError where this version of
-    the code cannot read what it holds, and OSError.
+    ``into`` holds config/ and results/ afterwards. It must not exist, or with ``again`` be what an
+    earlier rebuild left, which is removed once the archive has been checked. Raises ArchiveError
+    where the archive is damaged, was changed or is hostile, ConfigError or RecordError where this
+    version of the code cannot read what it holds, and OSError.
     """
-    bag = unpack(archive, into, lambda name: not is_product(name), maximum_bytes)
+    earlier = _earlier(into, again)
+    bag = unpack(archive, into, lambda name: not is_product(name), maximum_bytes, earlier)
     sweeps = [match[1] for name in bag.checksums if (match := _PLAN.fullmatch(name))]
     if len(sweeps) != 1 or versions.NAME not in bag.checksums:
         raise ArchiveError(
@@ -67,6 +96,7 @@ def rebuild(archive: Path, into: Path, checkout: Path, maximum_bytes: float) -> 
     both = sorted(then.keys() & made.keys())
     return Rebuilt(
         sweep.name,
+        len(runs_of(sweep, into / RESULTS)),
         len(bag.checksums) - len(then),
         same=tuple(name for name in both if then[name] == made[name]),
         different=tuple(name for name in both if then[name] != made[name]),
@@ -76,6 +106,25 @@ def rebuild(archive: Path, into: Path, checkout: Path, maximum_bytes: float) -> 
     )
 
 
+def _earlier(into: Path, again: bool) -> bool:
+    """Whether there is an earlier rebuild that is to be replaced. Raises ArchiveError where there
+    is one that is not, or something else.
+    """
+    if not os.path.lexists(into):
+        return False
+    if into.is_symlink() or not all((into / name).exists() for name in _OF_A_REBUILD):
+        raise ArchiveError(
+            f"{into} exists, and is nothing that rebuild made; choose another place with --into "
+            "(make rebuild … INTO=PLACE)"
+        )
+    if not again:
+        raise ArchiveError(
+            f"{into} exists, from an earlier rebuild; say --again to replace it (make rebuild … "
+            "AGAIN=1), or choose another place with --into (INTO=PLACE)"
+        )
+    return True
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -83,10 +132,11 @@ def _sha256(path: Path) -> str:
 
 def described(rebuilt: Rebuilt, into: Path) -> str:
     """What a person asks: is it the same, and if not, what differs and why that may be."""
-    made = len(rebuilt.same) + len(rebuilt.different)
+    packed = len(rebuilt.same) + len(rebuilt.different) + len(rebuilt.missing)
     lines = [
-        f"Sweep {rebuilt.sweep}: the checksums of {rebuilt.raw_files} raw files are right.",
-        f"Rebuilt in {into}: {len(rebuilt.same)} of {made} plans, summaries, tables, figures and "
+        f"Sweep {rebuilt.sweep}: {counted(rebuilt.runs, 'run')}; the checksums of "
+        f"{rebuilt.raw_files} raw files are right.",
+        f"Rebuilt in {into}: {len(rebuilt.same)} of {packed} plans, summaries, tables, figures and "
         "pages are the same as before, byte for byte.",
     ]
     for what, names in (

@@ -50,15 +50,21 @@ class Bag:
     information: Mapping[str, str]
 
 
-def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_bytes: float) -> Bag:
+def unpack(
+    archive: Path,
+    into: Path,
+    wanted: Callable[[str], bool],
+    maximum_bytes: float,
+    replaces: bool = False,
+) -> Bag:
     """Check every file of a bag, and write those of its payload that are wanted below ``into``.
 
-    ``into`` must not exist, and does not exist afterwards where this raises; ``wanted`` and the
-    checksums go by names within the payload. Raises FileNotFoundError, and ArchiveError where the
-    archive is no bag, where files are missing, changed, in no manifest, too many or too large, and
-    where an entry is anything but a regular file below the bag's directory.
+    ``into`` must not exist unless this ``replaces`` it, and is as it was where this raises;
+    ``wanted`` and the checksums go by names within the payload. Raises FileNotFoundError, and
+    ArchiveError where the archive is no bag, where files are missing, changed, in no manifest, too
+    many or too large, and where an entry is anything but a regular file below the bag's directory.
     """
-    if os.path.lexists(into):
+    if not replaces and os.path.lexists(into):
         raise ArchiveError(f"{into} exists; choose a directory that does not, with --into")
     temporary = into.with_name(f".{into.name}.{os.getpid()}.tmp")
     try:
@@ -76,6 +82,8 @@ def unpack(archive: Path, into: Path, wanted: Callable[[str], bool], maximum_byt
                 target = temporary / inside if wanted(inside) else None
                 problems += opened.copy(name, expected[name], target)
         _refuse(archive, problems)
+        if replaces:
+            shutil.rmtree(into)
         temporary.rename(into)
     except (*_DAMAGE, OSError) as error:
         # A damaged offset leads before the file's beginning, which is no valid argument to a seek.

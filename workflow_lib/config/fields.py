@@ -20,11 +20,13 @@ def _without_password(text: str) -> str:
     return text
 
 
+#: see Text
+TEXT = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
 #: Text without characters that control a terminal, end a line, or show others in another order: it
 #: may end up in a script, quoted, in a page, escaped, or in a message.
 Text = Annotated[
     str,
-    Field(pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"),
+    Field(pattern=TEXT),
     AfterValidator(_without_password),
 ]
 #: sizes and counts whose products are still numbers: see records.bounds

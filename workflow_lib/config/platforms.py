@@ -145,6 +145,8 @@ class Platform(Strict):
             raise ValueError("a platform with scheduler slurm needs a partition")
         if self.scheduler == "local" and self.nodes != 1:
             raise ValueError(f"a platform with scheduler local has 1 node, not {self.nodes}")
+        if self.gpu and (key := gpu_models.other_case(self.gpu)):
+            raise ValueError(f"gpu {self.gpu} is called {key} here: write gpu: {key}")
         if several := gpu_models.ambiguous(self.gpu):
             raise ValueError(f"gpu {self.gpu} may be {' or '.join(several)}: say which")
         for precision, given in (("bf16", self.peak_bf16_tflops), ("fp32", self.peak_fp32_tflops)):

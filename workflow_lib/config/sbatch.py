@@ -9,16 +9,18 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+WORD = r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$"
+CONSTRAINT = r"^[A-Za-z0-9_.,:@+&|*()\[\]-]+$"
+HOSTS = r"^[A-Za-z0-9][A-Za-z0-9_.-]*(\[[0-9][0-9,-]*\][A-Za-z0-9_.-]*)*$"
+OPTION = r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$"
 #: a word that Slurm takes in an #SBATCH line
-SchedulerWord = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:@+-]*$")]
+SchedulerWord = Annotated[str, Field(pattern=WORD)]
 #: --constraint also has operators: "[rack1|rack2]", "a&b", "a*2"
-SchedulerConstraint = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,:@+&|*()\[\]-]+$")]
+SchedulerConstraint = Annotated[str, Field(pattern=CONSTRAINT)]
 #: "node7", "node[1-3,5]", "rack[1-2]-node[01-16]"; a name with a slash would be read as a file
-HostExpression = Annotated[
-    str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*(\[[0-9][0-9,-]*\][A-Za-z0-9_.-]*)*$")
-]
+HostExpression = Annotated[str, Field(pattern=HOSTS)]
 #: the long name of an option of sbatch, without its hyphens
-OptionName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*$")]
+OptionName = Annotated[str, Field(pattern=OPTION)]
 #: what it is set to; true for one that takes nothing
 OptionValue = SchedulerWord | Annotated[int, Field(ge=0)] | Literal[True]
 

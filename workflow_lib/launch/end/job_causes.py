@@ -6,9 +6,11 @@ import contextlib
 import pwd
 import re
 import shutil
+from pathlib import Path
 
 from workflow_lib.launch.end.evidence import Evidence
-from workflow_lib.launch.end.logs import end_of, last_line
+from workflow_lib.launch.end.logs import end_of
+from workflow_lib.launch.end.own_words import own_words
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
 from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
@@ -104,21 +106,29 @@ def without_end_record(evidence: Evidence) -> str:
     if shutil.disk_usage(paths.directory).free < _FULL_BELOW:
         cause += f"; the file system of {paths.directory} is full"
     log = paths.logs / f"slurm-{evidence.job_id}.log"
-    return f"{cause}; " + (f"{log} ends: {last_line(log)}" if log.exists() else f"see {paths.logs}")
+    return f"{cause}; " + (_told_by(log) if log.exists() else f"see {paths.logs}")
 
 
 def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
     """Of a job that nobody ended and whose ranks left no record: in which stage it failed."""
     if ended.failed_stage in _BEFORE_TRAINING:
-        said = last_line(paths.logs / "telemetry.log")
-        return Outcome.TELEMETRY_INVALID, f"{_BEFORE_TRAINING[ended.failed_stage]}: {said}"
+        words = own_words(paths.logs / "telemetry.log")
+        cause = f"{_BEFORE_TRAINING[ended.failed_stage]}{words.where}: {words.said}"
+        return Outcome.TELEMETRY_INVALID, cause
     if ended.training_exit_code is not None:
-        log = paths.logs / "training.log"
         return Outcome.ERROR, (
             f"training ended with {exit_code(ended.training_exit_code)} and no rank left a record "
-            f"of an error; the last line of {log}: {last_line(log)}"
+            f"of an error; {_told_by(paths.logs / 'training.log')}"
         )
-    return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; see {paths.logs}"
+    log = paths.logs / f"slurm-{ended.job_id}.log"
+    told = _told_by(log) if log.exists() else f"see {paths.logs}"
+    return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; {told}"
+
+
+def _told_by(log: Path) -> str:
+    """What a log says of a failure."""
+    words = own_words(log)
+    return f"{log} says{words.where}: {words.said}"
 
 
 def exit_code(code: int) -> str:

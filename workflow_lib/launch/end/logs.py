@@ -16,11 +16,15 @@ def end_of(log: Path) -> str:
         return stream.read().decode("utf-8", "replace")
 
 
-def last_line(log: Path) -> str:
-    """The last line that says something (a launcher's ruled line does not), or that none does."""
-    try:
-        lines = end_of(log).splitlines()
-    except OSError as error:
-        return f"{log} is missing" if isinstance(error, FileNotFoundError) else str(error)
-    telling = (line.strip() for line in reversed(lines) if any(map(str.isalnum, line)))
-    return next(telling, f"{log} is empty")
+def ends_of(log: Path) -> str:
+    """The first and the last of a log's text, between which lines of a long one are left out.
+    Raises OSError.
+    """
+    with log.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(0)
+        if size <= 2 * _END:
+            return stream.read().decode("utf-8", "replace")
+        first = stream.read(_END).rpartition(b"\n")[0]
+        stream.seek(size - _END)
+        return (first + b"\n" + stream.read().partition(b"\n")[2]).decode("utf-8", "replace")

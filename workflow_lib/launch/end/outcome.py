@@ -9,7 +9,7 @@ import hashlib
 from workflow_lib import records, results
 from workflow_lib.launch.end import job_causes, missing_ranks
 from workflow_lib.launch.end.evidence import Evidence, gather
-from workflow_lib.launch.end.logs import last_line
+from workflow_lib.launch.end.own_words import own_words
 from workflow_lib.launch.end.rank_ends import Kind, RankEnd
 from workflow_lib.launch.script import checksum
 from workflow_lib.records import (
@@ -118,8 +118,8 @@ def _end_of_samplers(evidence: Evidence) -> str:
     if ended is None or not ended.telemetry_exit_code:
         return ""
     code = job_causes.exit_code(ended.telemetry_exit_code)
-    said = last_line(evidence.paths.logs / "telemetry.log")
-    return f" The sampler ended with {code}: {said}"
+    words = own_words(evidence.paths.logs / "telemetry.log")
+    return f" The sampler{words.where} ended with {code}: {words.said}"
 
 
 def _watched(evidence: Evidence) -> tuple[Outcome, str]:

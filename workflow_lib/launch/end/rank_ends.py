@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from workflow_lib import records
 from workflow_lib.launch.end import missing_ranks
-from workflow_lib.launch.end.logs import last_line
+from workflow_lib.launch.end.own_words import own_words
 from workflow_lib.records import ErrorRecord, ExitRecord, Outcome, RunPaths
 
 _Record = TypeVar("_Record", ErrorRecord, ExitRecord)
@@ -157,5 +157,5 @@ def _of_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
     else:
         how = f"crashed with {ended.signal}" if ended.signal else f"exited with {ended.exit_code}"
         log = paths.logs / "training.log"
-        said = f"{who} {how} and left no error record; the last line of {log}: {last_line(log)}"
+        said = f"{who} {how} and left no error record; {log} says: {own_words(log).said}"
     return RankEnd(ended.rank, ended.node, ended.unix_time_s, kind, outcome, said)

@@ -182,7 +182,7 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
     ranks = [
         records.read_record(path, records.RankRecord) for path in paths.steps.glob("rank*.json")
     ]
-    nodes = {rank.node for rank in ranks} or {records.node_name()}
+    nodes = {rank.node for rank in ranks} or _nodes_of_job()
     if stage == "complete" and not _all_finished(paths, ranks):
         stage = "training"  # srun exits with 0 where a node failed under it
     records.write_json(
@@ -198,6 +198,13 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
             script_sha256=started["script_sha256"] if started else "",
         ),
     )
+
+
+def _nodes_of_job() -> set[str]:
+    """The nodes of a job of Slurm's, where scontrol is there to say so; else this one."""
+    in_job = "SLURM_JOB_NODELIST" in os.environ
+    listed = _output("scontrol", "show", "hostnames") if in_job else None
+    return {*(listed or "").split()} or {records.node_name()}
 
 
 def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:

@@ -1,0 +1,58 @@
+"""What ``make`` passes on to the commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+
+def command_of(*arguments: str) -> str:
+    """The command that make would run, on a machine where everything is installed."""
+    done = subprocess.run(
+        [
+            "make",
+            "--dry-run",
+            "--silent",
+            *(f"--old-file=.venv/.installed{kind}" for kind in ("", "-analysis")),
+            *arguments,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # A command may go over several lines.
+    return " ".join(done.stdout.replace("\\\n", " ").splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("status",), "-m workflow_lib.status"),
+        (
+            ("status", "RESULTS=/scratch/a study"),
+            '-m workflow_lib.status --results "/scratch/a study"',
+        ),
+        (("rebuild", "ARCHIVE=demo"), '-m workflow_lib.archive rebuild "demo"'),
+        (
+            ("rebuild", "ARCHIVE=demo", "INTO=else where", "AGAIN=1"),
+            '-m workflow_lib.archive rebuild "demo" --into "else where" --again',
+        ),
+    ],
+)
+def test_a_target_passes_its_variables_on(arguments, expected):
+    assert command_of(*arguments).strip().endswith(expected)
+
+
+def test_status_reads_the_results_that_make_is_given(tmp_path: Path):
+    """As it is typed after `--config results_directory=…`."""
+    command = command_of("status", f"RESULTS={tmp_path}").replace(
+        ".venv/bin/python", sys.executable
+    )
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "no run fits the choice" in done.stdout

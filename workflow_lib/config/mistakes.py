@@ -1,0 +1,229 @@
+"""Mistakes in configuration files, told in words of YAML and of the configuration."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from workflow_lib.config import sbatch
+from workflow_lib.config.fields import TEXT, Strict
+from workflow_lib.config.synonyms import EXPLAINED, meant
+from workflow_lib.records import bounds, shown
+
+Location = tuple[str | int, ...]
+
+#: pydantic's errors of type, and what was expected in words of YAML
+_TYPES: Mapping[str, str] = {
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "mapping_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+}
+
+_PATTERNS: Mapping[str, str] = {
+    TEXT: "one line of text without control characters",
+    sbatch.WORD: "a word of letters, digits and _.,:@+- that begins with a letter or digit",
+    sbatch.CONSTRAINT: "Slurm features, of letters, digits and _.,:@+&|*()[]-",
+    sbatch.HOSTS: "names of nodes as Slurm writes them, such as node7 or node[1-3]",
+    sbatch.OPTION: "the long name of an option of sbatch without its hyphens, such as wckey",
+}
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
+#: what YAML 1.1 reads as text: 1e-4 for want of a point, 1.0e30 for want of a sign
+_EXPONENT = re.compile(r"([+-]?[0-9]+)(\.[0-9]*)?[eE]([+-])?([0-9]+)")
+
+
+def told(error: ValidationError, kind: type[Strict]) -> list[str]:
+    """Each mistake as ``key: what is wrong; what to do``, one a key."""
+    grouped: dict[Location, list[dict[str, Any]]] = {}
+    for each in error.errors():
+        plain = dict(each)
+        grouped.setdefault(_location(plain), []).append(plain)
+    # A value that may be one or a list has errors of both readings; the list's are the deeper.
+    deepest = [
+        location
+        for location in grouped
+        if not any(o != location and o[: len(location)] == location for o in grouped)
+    ]
+    return [_told(kind, location, grouped[location]) for location in deepest]
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A remedy for a wrong name: the one that looks alike, else some of them.
+
+    Names that differ in a number are of different things: no h100 for h1000.
+    """
+    known = sorted(valid)
+    for close in difflib.get_close_matches(name, known, n=3, cutoff=0.75):
+        numbers = re.findall(r"\d+", name), re.findall(r"\d+", close)
+        if numbers[0] == numbers[1] or not all(numbers):
+            return f"did you mean {close!r}?"
+    return listed(known)
+
+
+def listed(valid: Iterable[str]) -> str:
+    """A remedy for a wrong name: some of those that there are."""
+    known = sorted(valid)
+    more = f" and {len(known) - 20} more" if len(known) > 20 else ""
+    return f"valid: {', '.join(known[:20]) or 'none'}{more}"
+
+
+def in_yaml(value: object) -> str:
+    """What a value is in YAML's words."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text {shown(value)}"
+    if isinstance(value, (list, tuple)):
+        return f"the list {shown([*value])}"
+    return "keys and values" if isinstance(value, dict) else shown(value)
+
+
+def _told(kind: type[Strict], location: Location, errors: Sequence[Mapping[str, Any]]) -> str:
+    key = ".".join(str(part)[: bounds.VALUE_LETTERS.most] for part in location) or "(whole file)"
+    types = [error for error in errors if error["type"] in _TYPES]
+    others = [error for error in errors if error not in types]
+    # A value of the right type that is out of bounds says more than the types that it might have.
+    first = next((error for error in others if error["type"] != "literal_error"), errors[0])
+    value, message = first["input"], str(first["msg"]).removeprefix("Value error, ")
+    match first["type"]:
+        case "extra_forbidden":
+            return f"{key}: unknown key; {_remedy(kind, location)}"
+        case "missing":
+            return f"{key}: missing; this key is required"
+        case "value_error":
+            return f"{key}: {message}" if location else message
+        case "string_pattern_mismatch" if pattern := _PATTERNS.get(first["ctx"]["pattern"]):
+            return f"{key}: expected {pattern}, not {shown(value)}"
+        case found if found not in _TYPES and found != "literal_error":
+            message = message.replace("Input should be", "must be").replace("Tuple", "the list")
+            return f"{key}: {message}, not {_plain(value)}"
+    literals = [str(error["ctx"]["expected"]).replace("True", "true") for error in others]
+    expected = list(dict.fromkeys([*literals, *(_TYPES[error["type"]] for error in types)]))
+    words = " or ".join([*(each.replace(" or ", ", ") for each in expected[:-1]), expected[-1]])
+    return f"{key}: expected {words}, not {in_yaml(value)}{_hint(location[-1], value, words)}"
+
+
+def _plain(value: object) -> str:
+    return (
+        in_yaml(value) if isinstance(value, (bool, list, tuple, dict, type(None))) else shown(value)
+    )
+
+
+def _hint(key: str | int, value: object, expected: str) -> str:
+    """What to write instead, where that is plain."""
+    before = "- " if isinstance(key, int) else f"{key}: "
+    plain = shown(value).strip("'")
+    match value:
+        case str() if "number" in expected and _NUMBER.fullmatch(value):
+            return f"; leave out the quotes: {before}{plain}"
+        case str() if "number" in expected and (found := _EXPONENT.fullmatch(value)):
+            number = f"{found[1]}{found[2] or '.0'}e{found[3] or '+'}{found[4]}"
+            return f"; YAML wants a point and a sign: {before}{number}"
+        case "true" | "false" if expected.startswith("true"):
+            return f"; leave out the quotes: {before}{plain}"
+        case str() if f"'{value.lower()}'" in expected:
+            return f"; write {before}{plain.lower()}"
+        case "none" | "None" if expected == "a list":
+            return f"; for none write {before}[]"
+        case bool() if expected == "text":
+            return "; YAML reads yes, no, on and off as true and false: put it in quotes"
+        case int() | float() if expected == "text":
+            return f'; put it in quotes: {before}"{plain}"'
+        case str() | int() | float() if expected == "a list":
+            return f"; write a list: {before}[{plain}]"
+        case str() | int() | float() if expected == "keys and values":
+            return f", as in {before}{{key: value}}"
+        case dict() if expected == "a list":
+            return "; begin each of its entries with a hyphen and a blank"
+        case [str() | int() | float() as only] if "a list" not in expected:
+            return f"; give one value: {before}{shown(only).strip(chr(39))}"
+    return ""
+
+
+def _location(error: Mapping[str, Any]) -> Location:
+    """Where in the file an error is, without what names a branch of a union."""
+    found: Location = error["loc"]
+    # An unknown key is named whatever it looks like.
+    parts = len(found) - (error["type"] == "extra_forbidden")
+    return (*(part for part in found[:parts] if not _is_type_tag(part)), *found[parts:])
+
+
+def _is_type_tag(part: str | int) -> bool:
+    """Whether pydantic, not the file, put this part into an error's location (a union's branch)."""
+    tags = ("int", "str", "bool", "float", "constrained-int", "constrained-float")
+    return isinstance(part, str) and bool(
+        re.search(r"[\[(]", part) or part in (*tags, "constrained-str")
+    )
+
+
+# ------------------------------------------------------------------------------------ unknown keys
+
+
+def _remedy(kind: type[Strict], location: Location) -> str:
+    """What to do about an unknown key: by what it means, then where it belongs, then by letters."""
+    key, here = str(location[-1]), _model_at(kind, location[:-1])
+    if explained := EXPLAINED.get((here.__name__, key)):
+        return explained
+    valid, elsewhere = [*here.model_fields], _places(kind)
+    if key in elsewhere:
+        return f"it belongs in {elsewhere[key]}"
+    for ours in meant(key):
+        if ours in valid:
+            return f"did you mean {ours!r}?"
+    for ours in meant(key):
+        if ours in elsewhere:
+            return f"did you mean {ours!r} in {elsewhere[ours]}?"
+    return nearest(key, valid)
+
+
+def _model_at(kind: type[Strict], location: Location) -> type[Strict]:
+    """The model of a place in the file."""
+    model = kind
+    for part in location:
+        if isinstance(part, str):
+            model = _models(model, part)[0]
+    return model
+
+
+def _places(kind: type[Strict], path: str = "") -> dict[str, str]:
+    """Every key of a kind of file that lies in another, with the first key that it lies in."""
+    found: dict[str, str] = {}
+    for name in kind.model_fields:
+        for inner in _models(kind, name):
+            for key in inner.model_fields:
+                found.setdefault(key, f"{path}{name}")
+            for key, place in _places(inner, f"{path}{name}.").items():
+                found.setdefault(key, place)
+    if not path:
+        for key in kind.model_fields:
+            found[key] = "the file itself, without indentation"
+    return found
+
+
+def _models(kind: type[Strict], field: str) -> list[type[Strict]]:
+    """The models that a field is made of."""
+    annotation = kind.model_fields[field].annotation
+    return [a for a in _flatten(annotation) if isinstance(a, type) and issubclass(a, Strict)]
+
+
+def _flatten(annotation: Any) -> list[Any]:
+    arguments = getattr(annotation, "__args__", ())
+    return [annotation] + [leaf for argument in arguments for leaf in _flatten(argument)]

@@ -1,0 +1,232 @@
+"""The plan as text: a line a cell with all that tells it from the others, what cannot run and why,
+what each sweep costs, and what the workflow would run unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+from tabulate import tabulate
+
+from workflow_lib import gpu_models
+from workflow_lib.projection.planned import StepTime
+from workflow_lib.records import cell_axes
+from workflow_lib.words import counted
+
+Row = dict[str, Any]
+
+
+def describe(
+    plan: pl.DataFrame,
+    times: Mapping[str, StepTime] | None = None,
+    by_sweep: Mapping[str, pl.DataFrame] | None = None,
+    default: tuple[str, pl.DataFrame] | None = None,
+) -> str:
+    """The plan as text.
+
+    ``times`` are the projected ones among its step times; ``by_sweep`` is the plan of each of its
+    sweeps alone, where there are several; ``default`` is the command that runs the sweeps which the
+    configuration chooses, and their plan.
+    """
+    times = times or {}
+    rows = list(plan.iter_rows(named=True))
+    telling = _telling(rows)
+    several = len({name for row in rows for name in _sweeps(row)}) > 1
+    each = {name: list(own.iter_rows(named=True)) for name, own in (by_sweep or {}).items()}
+    runnable = [row for row in rows if row["feasible"]]
+    others = [row for row in rows if not row["feasible"]]
+    parts = [_feasible(runnable, telling, times, several)]
+    if others:
+        heads = ["cannot run", *map(_heading, telling), *(["sweeps"] if several else []), "because"]
+        lines = [
+            [
+                *(_short(row), *(_value(row, name) for name in telling)),
+                *([", ".join(_sweeps(row))] if several else []),
+                row["reason"],
+            ]
+            for row in others
+        ]
+        parts.append(tabulate(lines, heads, disable_numparse=True))
+    if len(each) > 1:
+        parts.append(_by_sweep(rows, each))
+    profiled = sum(row["profiled_steps"] > 0 for row in runnable)
+    profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
+    hours = _hours(runnable)
+    total = f"unknown ({_why_unknown(runnable)})" if hours is None else f"{hours:.0f}"
+    parts.append(
+        f"{counted(len(rows), 'cell')}: {len(runnable)} can run, in "
+        f"{counted(_runs(runnable), 'run')}{profiles}; {len(others)} cannot. "
+        f"Estimated GPU-hours: {total}.\n{_default(default)}"
+        "Memory, times and GPU-hours are estimates from the configuration, not measurements.\n"
+        + _sources(runnable, times)
+    )
+    return "\n\n".join(parts)
+
+
+def _feasible(
+    rows: Sequence[Row], telling: Sequence[str], times: Mapping[str, StepTime], several: bool
+) -> str:
+    """A line for each cell that can run."""
+    numbers = ["nodes", "GPUs", "GB/GPU", "bubble %", "s/step", "runs", "GPU-hours"]
+    heads = ["cell", *map(_heading, telling), *numbers, *(["sweeps"] if several else [])]
+    lines = [
+        [
+            _short(row),
+            *(_value(row, name) for name in telling),
+            row["nodes"],
+            row["gpus"],
+            _number(row["memory_per_gpu_bytes"], 1e-9, 1),
+            _number(row["planned_bubble_share"], 100, 1),
+            _number(row["step_time_s"], 1, 2) + _interval(times.get(row["cell"])),
+            f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],
+            _number(row["gpu_hours"], 1, 1),
+            *([", ".join(_sweeps(row))] if several else []),
+        ]
+        for row in rows
+    ]
+    alignment = ["left", *["right"] * (len(telling) + len(numbers)), *["left"] * several]
+    colalign = tuple(alignment) if lines else None
+    return str(tabulate(lines, heads, disable_numparse=True, colalign=colalign))
+
+
+# ---------------------------------------------------------------------- what tells rows apart
+
+
+def _short(row: Row) -> str:
+    """The cell's name without its platform and digest, which several cells may have."""
+    return f"{row['model']} {row['parallelism']} {row['options']}"
+
+
+def _telling(rows: Sequence[Row]) -> list[str]:
+    """What has to be shown beside the names of cells, so that no two rows read alike: axes, and
+    variables of the environment as ``software.NAME``.
+    """
+    alike: dict[str, list[Row]] = {}
+    for row in rows:
+        alike.setdefault(_short(row), []).append(row)
+    found: dict[str, None] = {}
+    for group in alike.values():
+        for name in cell_axes.differing(group):
+            if name != "software":
+                found[name] = None
+                continue
+            of_rows = [_software(row) for row in group]
+            for variable in sorted({each for of_row in of_rows for each in of_row}):
+                if len({of_row.get(variable) for of_row in of_rows}) > 1:
+                    found[f"software.{variable}"] = None
+    return list(found)
+
+
+def _software(row: Row) -> dict[str, str]:
+    return dict(json.loads(row["software"] or "{}"))
+
+
+def _heading(name: str) -> str:
+    if name.startswith("software."):
+        return name.removeprefix("software.").removeprefix("environment.")
+    return name.replace("_", " ")
+
+
+def _value(row: Row, name: str) -> str:
+    if name.startswith("software."):
+        return _software(row).get(name.removeprefix("software."), "–")
+    value = row[name]
+    if value is None or isinstance(value, bool):
+        return "–" if value is None else "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: float | None, scale: float, digits: int) -> str:
+    return "–" if value is None else f"{value * scale:.{digits}f}"
+
+
+def _interval(time: StepTime | None) -> str:
+    return f" ({time.low_s:.2f} to {time.high_s:.2f})" if time else ""
+
+
+# ----------------------------------------------------------------------------- what it costs
+
+
+def _sweeps(row: Row) -> list[str]:
+    return str(row["sweeps"]).split(",")
+
+
+def _runs(rows: Sequence[Row]) -> int:
+    """Runs of cells that can run, profiled ones among them."""
+    return sum(row["repeats"] + (row["profiled_steps"] > 0) for row in rows if row["feasible"])
+
+
+def _hours(rows: Sequence[Row]) -> float | None:
+    """GPU-hours of cells that can run; null where those of one are not known."""
+    hours = [row["gpu_hours"] for row in rows if row["feasible"]]
+    return None if None in hours else sum(hours)
+
+
+def _why_unknown(rows: Sequence[Row]) -> str:
+    """Why GPU-hours are not known."""
+    gpu = next((row["gpu_model"] for row in rows if row["gpu_model"]), None)
+    if gpu is None or gpu_models.named(gpu) is not None:
+        return "the platform's peak rate is not known"
+    known = ", ".join(model.key for model in gpu_models.MODELS)
+    return (
+        f"the peak rate of {gpu} is not known: give peak_bf16_tflops in the platform's file; known "
+        f"are {known}"
+    )
+
+
+def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
+    """What each sweep asks for; a cell of two sweeps counts in both, and runs once."""
+    lines = [[name, len(own), _runs(own), _number(_hours(own), 1, 0)] for name, own in each.items()]
+    headers = ["sweep", "cells", "runs", "GPU-hours"]
+    text = tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3))
+    shared = [row for row in rows if len(_sweeps(row)) > 1]
+    if not shared:
+        return str(text)
+    of_each, once = [_hours(own) for own in each.values()], _hours(rows)
+    hours = ""
+    if once is not None and None not in of_each:
+        added = sum(hour for hour in of_each if hour is not None)
+        hours = f": the sweeps add up to {added:.0f} GPU-hours, and the plan to {once:.0f}"
+    verb = "is" if len(shared) == 1 else "are"
+    return (
+        f"{text}\n{counted(len(shared), 'cell')} {verb} asked for by several sweeps, counted in "
+        f"each, and run once{hours}."
+    )
+
+
+def _default(default: tuple[str, pl.DataFrame] | None) -> str:
+    """A line on what the workflow runs unless told otherwise; empty where nobody asks."""
+    if default is None:
+        return ""
+    command, plan = default
+    rows = list(plan.iter_rows(named=True))
+    if not rows:
+        return f"`{command}` runs nothing: config.yaml chooses no sweep of this platform.\n"
+    names = list(dict.fromkeys(name for row in rows for name in _sweeps(row)))
+    hours = _hours(rows)
+    told = "an unknown number of" if hours is None else f"{hours:.0f}"
+    sweeps = f"the sweep{'' if len(names) == 1 else 's'} {', '.join(names)}"
+    return (
+        f"`{command}` runs {sweeps}, which config.yaml chooses: {counted(_runs(rows), 'run')}, "
+        f"{told} GPU-hours.\n"
+    )
+
+
+def _sources(feasible: Sequence[Row], times: Mapping[str, StepTime]) -> str:
+    """Where the step times come from."""
+    others = sum(row["cell"] not in times for row in feasible)
+    said = []
+    if times:
+        said.append(
+            f"{counted(len(times), 'step time')} with intervals of 90 %: projected from runs of "
+            "this workflow on that GPU and published ones."
+        )
+    if others:
+        said.append(
+            f"{counted(others, 'step time')} without: FLOPs at the platform's expected_mfu, which "
+            "knows of no communication."
+        )
+    return "\n".join(said)
