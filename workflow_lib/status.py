@@ -234,9 +234,9 @@ def _ago(since_unix_s: float | None, now_unix_s: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the status; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.status", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
     parser.add_argument("--state", action="append", default=[], choices=STATES)
@@ -250,7 +250,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--again", action="store_true", help="have the workflow run the chosen results anew"
     )
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.status"
+) -> int:
+    """Print the status; returns the exit code."""
+    options = command_line(prog).parse_args(arguments)
     if not options.results.is_dir():
         print(f"triptych: {options.results} is no directory; give --results", file=sys.stderr)
         return 1

@@ -40,7 +40,7 @@ class Rebuilt:
         return not (self.different or self.missing or self.new)
 
 
-def rebuild(archive: Path, into: Path, checkout: Path, maximum_bytes: float) -> Rebuilt:
+def rebuild(archive: Path, into: Path, checkout: Path | None, maximum_bytes: float) -> Rebuilt:
     """Check an archive, unpack what was not made from other files, and make the rest anew.
 
     ``into`` must not exist; it holds config/ and results/ afterwards. Raises ArchiveError where the
