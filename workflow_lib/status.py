@@ -63,24 +63,37 @@ def find(root: Path) -> Iterator[RunStatus]:
 
     Raises records.RecordError where a plan or a run's file is damaged.
     """
-    plans = sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
+    planned = planned_runs(plans_of(root))
+    for cell, run in sorted(planned | runs_on_disk(root)):
+        directory = results.run_directory(root, cell, run)
+        yield status(cell, run, directory, (cell, run) in planned)
+
+
+def plans_of(root: Path) -> list[Path]:
+    """The plan of every sweep that was planned."""
+    return sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
+
+
+def planned_runs(plans: Sequence[Path]) -> set[tuple[str, int]]:
+    """Cell and number of every run that plans ask for. Raises records.RecordError."""
     check_readable(plans)
-    planned = {
+    return {
         (row["cell"], run)
         for path in plans
         for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])
     }
+
+
+def runs_on_disk(root: Path) -> set[tuple[str, int]]:
+    """Cell and number of every run that was rendered."""
     cells = root / "cells"
-    on_disk = {
+    return {
         (str(path.parent.parent.relative_to(cells)), results.run_number(path.parent))
         for path in cells.glob("*/*/*/run*/cell.json")
         if path.parent.name.removeprefix("run").isdecimal()
     }
-    for cell, run in sorted(planned | on_disk):
-        directory = results.run_directory(root, cell, run)
-        yield status(cell, run, directory, (cell, run) in planned)
 
 
 def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
@@ -130,10 +143,15 @@ def _state(
 
 
 def _steps_done(paths: RunPaths) -> int | None:
+    """One more than the number of the last step; steps are numbered from 0."""
     try:
-        return max(paths.rank_steps(0).read_bytes().count(b"\n") - 1, 0)
+        end = records.end_of_file(paths.rank_steps(0), 2 * bounds.LINE_BYTES.most)
     except FileNotFoundError:
         return None
+    lines = end.split(b"\n")[:-1]  # after the last newline is what is just being written
+    number = lines[-1].partition(b",")[0] if lines else b""
+    # A header has no number.
+    return int(number) + 1 if number.isdigit() and len(number) < 10 else 0
 
 
 def _log(paths: RunPaths, outcome: OutcomeRecord | None) -> str | None:
