@@ -30,6 +30,8 @@ COMMANDS = {
     "plan": Command("plan", "what would run, what it would cost, and what cannot run"),
     "run": Command("run", "run sweeps, with Snakemake; in a clone of the repository"),
     "status": Command("status", "where every run is, and why runs failed"),
+    "watch": Command("watch", "runs in the terminal as they go: steps, speed, power, heat"),
+    "metrics": Command("metrics", "the same as OpenMetrics text, for Prometheus"),
     "report": Command("report.__main__", "draw the figures of a sweep's tables, or write its page"),
     "compare": Command("comparison.__main__", "two sweeps side by side"),
     "archive": Command("archive.__main__", "pack a sweep into one file, or rebuild it from that"),

@@ -204,7 +204,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
             each.cell,
             "profiled" if each.run == results.PROFILED_RUN else each.run,
             _called(each),
-            _ago(each.since_unix_s, now_unix_s),
+            ago(each.since_unix_s, now_unix_s),
             each.job_id or "",
             " ".join(each.nodes),
             _what(each),
@@ -241,7 +241,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _CAUSE_WIDTH else text[: _CAUSE_WIDTH - 1] + "…"
 
 
-def _ago(since_unix_s: float | None, now_unix_s: float) -> str:
+def ago(since_unix_s: float | None, now_unix_s: float) -> str:
     """How long ago, in the largest unit that fits."""
     if since_unix_s is None:
         return ""
