@@ -20,7 +20,7 @@ from workflow_lib.study import load_study
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
-PAGES += [ROOT / "evidence" / "README.md", ROOT / "results" / "README.md"]
+PAGES += [ROOT / name / "README.md" for name in ("config", "evidence", "results")]
 COMMANDS = DOCS / "reference" / "commands.md"
 
 
