@@ -19,7 +19,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos test-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -129,14 +129,14 @@ lint: $(VENV)/.installed-tests ## style, types, shell scripts and rules
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy
-	@$(BIN)/snakefmt --check Snakefile rules
+	@$(BIN)/snakefmt --check workflow rules
 	@$(BIN)/shellcheck tests/slurm/install.sh tests/browser/install.sh .ci/run tests/launch/golden/*.sh
 	@$(BIN)/snakemake --lint --config platform=local
 
 format: $(VENV)/.installed-tests ## rewrite in the project's style
 	@$(BIN)/ruff check --quiet --fix .
 	@$(BIN)/ruff format --quiet .
-	@$(BIN)/snakefmt Snakefile rules
+	@$(BIN)/snakefmt workflow rules
 
 equality: $(VENV)/.installed-tests ## train every layout, and compare it with one process
 	@$(BIN)/python -m pytest -m "" tests/training/test_equality.py tests/training/test_adapters.py
@@ -156,8 +156,14 @@ slurm-cluster: ## start a throwaway Slurm of five GPU nodes on this machine
 	@sh tests/slurm/install.sh
 	@$(CLUSTER) start
 
-slurm-cluster-stop: ## remove it without a trace
+try-slurm: $(VENV)/.installed ## run the smoke sweep on a throwaway Slurm with simulated GPUs, as root
+	@sh tests/slurm/install.sh
+	@$(CLUSTER) start
+	@$(BIN)/python -m tests.slurm.trial
+
+slurm-cluster-stop: ## remove the throwaway Slurm without a trace, and what try-slurm made
 	@$(CLUSTER) stop
+	@rm -rf try-slurm
 
 clean: ## remove the environment and caches, but no results
 	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -33,7 +33,7 @@ rule render:
     params:
         config=CONFIG,
         results=subpath(output.cell, ancestor=6),
-        root=workflow.basedir,
+        root=ROOT,
     shell:
         "python -m workflow_lib.launch render --config {params.config:q}"
         " --results {params.results:q} --root {params.root:q}"

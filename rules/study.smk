@@ -8,12 +8,26 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
-sys.path.insert(0, workflow.basedir)
+# Of the clone, whichever file Snakemake read first. Where the rules came without their clone, as
+# snakedeploy's do from another host, it is the installed package.
+CLONE = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
+if (CLONE / "workflow_lib").is_dir():
+    sys.path.insert(0, str(CLONE))
+
+try:
+    import workflow_lib
+except ImportError:
+    raise WorkflowError(
+        "the package is not here: `pip install` the version of these rules, or run in a clone"
+    ) from None
 
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
+
+#: where the package lies, for jobs to import it from
+ROOT = str(Path(workflow_lib.__file__).parents[1])
 
 try:
     # Snakemake itself keeps the last of a key that is given twice.
@@ -23,8 +37,8 @@ try:
     INVOCATION = checked("config/config.yaml or --config", Invocation, config)
 except ConfigError as error:
     raise WorkflowError(str(error)) from None
-if "{" in workflow.basedir or "}" in workflow.basedir:
-    raise WorkflowError(f"{workflow.basedir}: Snakemake reads braces; move the repository")
+if "{" in ROOT or "}" in ROOT:
+    raise WorkflowError(f"{ROOT}: Snakemake reads braces; move the repository")
 CONFIG = str(Path(INVOCATION.config_directory))
 RESULTS = str(Path(INVOCATION.results_directory))
 
@@ -43,9 +57,9 @@ def refuse_unwritable(directory, what):
 refuse_unwritable(Path(".snakemake").absolute(), "Snakemake keeps its records there")
 refuse_unwritable(Path(RESULTS).absolute(), "results go there")
 
-# Commands say `python` and find the package next to the Snakefile. Unless Snakemake makes the
+# Commands say `python` and find the package beside the rules. Unless Snakemake makes the
 # environment, it is the one that Snakemake itself runs in.
-search = f"export PYTHONPATH={shlex.quote(workflow.basedir)}${{PYTHONPATH:+:$PYTHONPATH}}"
+search = f"export PYTHONPATH={shlex.quote(ROOT)}${{PYTHONPATH:+:$PYTHONPATH}}"
 if DeploymentMethod.CONDA not in workflow.deployment_settings.deployment_method:
     search += f" PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH"
 # A prefix replaces Snakemake's own strict mode, without which `tee` would hide every failure. And
@@ -245,7 +259,7 @@ def profiled(run):
 
 def source_files(*packages):
     """The modules and templates of a package: what depends on them is made anew when they change."""
-    root = Path(workflow.basedir, "workflow_lib")
+    root = Path(ROOT, "workflow_lib")
     named = [root / package for package in packages]
     found = [path for each in named for path in ([each] if each.is_file() else each.rglob("*"))]
     return sorted(str(path) for path in found if path.suffix in (".py", ".j2", ".mplstyle"))

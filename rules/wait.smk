@@ -47,7 +47,7 @@ def wait_for(directory, scheduler, log, wildcards):
     def render_anew():
         """After the results were moved or copied."""
         planned, run = CELLS[wildcards.cell], int(wildcards.run)
-        render_run(STUDY, planned, run, Path(RESULTS), Path(workflow.basedir))
+        render_run(STUDY, planned, run, Path(RESULTS), Path(ROOT))
 
     if workflow.subprocess_exec:
         raise WorkflowError(

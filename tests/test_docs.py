@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from docs import generate
+from workflow_lib.__main__ import COMMANDS as TRIPTYCH
 from workflow_lib.cells import expand_study
 from workflow_lib.records import Outcome, RunPaths
 from workflow_lib.study import load_study
@@ -19,7 +20,7 @@ from workflow_lib.study import load_study
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
-PAGES += [ROOT / "evidence" / "README.md", ROOT / "results" / "README.md"]
+PAGES += [ROOT / name / "README.md" for name in ("config", "evidence", "results")]
 COMMANDS = DOCS / "reference" / "commands.md"
 
 
@@ -121,6 +122,15 @@ def test_the_targets_are_those_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
     assert {code(row[0])[0].removeprefix("make ") for row in rows(COMMANDS, "`make ")} == targets
+
+
+def test_the_commands_are_those_of_triptych():
+    listed = {code(row[0])[0]: code(row[1])[0] for row in rows(COMMANDS, "`triptych ")}
+    modules = {name: each.module.removesuffix(".__main__") for name, each in TRIPTYCH.items()}
+    assert listed == {
+        f"triptych {name}": f"workflow_lib.{modules[name]} {each.word}".strip()
+        for name, each in TRIPTYCH.items()
+    }
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)

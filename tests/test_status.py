@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -81,6 +82,28 @@ def test_a_running_run_says_how_far_it_is_and_what_it_tried_before(tmp_path):
     found = only(tmp_path)
     assert (found.steps_done, found.attempt, found.nodes) == (2, 2, ("n7",))
     assert "attempt 2, 2 steps done" in status.describe([found], NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("", 0), ("step,loss\n", 0), ("step,loss\n0,1.5\n1,1", 1)]
+)
+def test_steps_are_those_that_were_written_whole(tmp_path, text, steps):
+    paths = make_run(tmp_path)
+    begin(paths)
+    paths.steps.mkdir()
+    paths.rank_steps(0).write_text(text)
+    assert only(tmp_path).steps_done == steps
+
+
+def test_of_a_long_record_of_steps_only_the_end_is_read(tmp_path, monkeypatch):
+    paths = make_run(tmp_path)
+    begin(paths)
+    paths.steps.mkdir()
+    rows = "".join(f"{step},1.5\n" for step in range(100_000))
+    paths.rank_steps(0).write_text(f"step,loss\n{rows}")
+    monkeypatch.setattr(Path, "read_bytes", None)
+    assert paths.rank_steps(0).stat().st_size > 2 * records.bounds.LINE_BYTES.most
+    assert only(tmp_path).steps_done == 100_000
 
 
 def test_a_failure_names_its_cause_and_the_file_to_read(tmp_path):

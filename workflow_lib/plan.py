@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,16 +122,21 @@ def write(plan: pl.DataFrame, path: Path) -> None:
     records.write_checksums(records.SweepPaths(path.parent).plan_checksum, (path,))
 
 
-def main() -> int:
-    """Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.plan", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("--config", type=Path, default=Path("config"))
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--platform", help="plan every sweep of this platform")
     what.add_argument("--sweep", help="plan this sweep, for example parallelism-h200")
     parser.add_argument("--output", type=Path, help="also write the plan to this Parquet file")
     parser.add_argument("--quiet", action="store_true", help="print nothing")
-    arguments = parser.parse_args()
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.plan") -> int:
+    """Returns the exit code."""
+    arguments = command_line(prog).parse_args(argv)
     try:
         study = load_study(arguments.config)
         sweeps = cells.expand_study(study)

@@ -63,24 +63,37 @@ def find(root: Path) -> Iterator[RunStatus]:
 
     Raises records.RecordError where a plan or a run's file is damaged.
     """
-    plans = sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
+    planned = planned_runs(plans_of(root))
+    for cell, run in sorted(planned | runs_on_disk(root)):
+        directory = results.run_directory(root, cell, run)
+        yield status(cell, run, directory, (cell, run) in planned)
+
+
+def plans_of(root: Path) -> list[Path]:
+    """The plan of every sweep that was planned."""
+    return sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
+
+
+def planned_runs(plans: Sequence[Path]) -> set[tuple[str, int]]:
+    """Cell and number of every run that plans ask for. Raises records.RecordError."""
     check_readable(plans)
-    planned = {
+    return {
         (row["cell"], run)
         for path in plans
         for row in tables.read_table(path, records.PLAN).iter_rows(named=True)
         if row["feasible"]
         for run in results.run_numbers(row["repeats"], row["profiled_steps"])
     }
+
+
+def runs_on_disk(root: Path) -> set[tuple[str, int]]:
+    """Cell and number of every run that was rendered."""
     cells = root / "cells"
-    on_disk = {
+    return {
         (str(path.parent.parent.relative_to(cells)), results.run_number(path.parent))
         for path in cells.glob("*/*/*/run*/cell.json")
         if path.parent.name.removeprefix("run").isdecimal()
     }
-    for cell, run in sorted(planned | on_disk):
-        directory = results.run_directory(root, cell, run)
-        yield status(cell, run, directory, (cell, run) in planned)
 
 
 def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
@@ -130,10 +143,15 @@ def _state(
 
 
 def _steps_done(paths: RunPaths) -> int | None:
+    """One more than the number of the last step; steps are numbered from 0."""
     try:
-        return max(paths.rank_steps(0).read_bytes().count(b"\n") - 1, 0)
+        end = records.end_of_file(paths.rank_steps(0), 2 * bounds.LINE_BYTES.most)
     except FileNotFoundError:
         return None
+    lines = end.split(b"\n")[:-1]  # after the last newline is what is just being written
+    number = lines[-1].partition(b",")[0] if lines else b""
+    # A header has no number.
+    return int(number) + 1 if number.isdigit() and len(number) < 10 else 0
 
 
 def _log(paths: RunPaths, outcome: OutcomeRecord | None) -> str | None:
@@ -186,7 +204,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
             each.cell,
             "profiled" if each.run == results.PROFILED_RUN else each.run,
             _called(each),
-            _ago(each.since_unix_s, now_unix_s),
+            ago(each.since_unix_s, now_unix_s),
             each.job_id or "",
             " ".join(each.nodes),
             _what(each),
@@ -223,7 +241,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _CAUSE_WIDTH else text[: _CAUSE_WIDTH - 1] + "…"
 
 
-def _ago(since_unix_s: float | None, now_unix_s: float) -> str:
+def ago(since_unix_s: float | None, now_unix_s: float) -> str:
     """How long ago, in the largest unit that fits."""
     if since_unix_s is None:
         return ""
@@ -234,9 +252,9 @@ def _ago(since_unix_s: float | None, now_unix_s: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the status; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.status", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
     parser.add_argument("--state", action="append", default=[], choices=STATES)
@@ -250,7 +268,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--again", action="store_true", help="have the workflow run the chosen results anew"
     )
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.status"
+) -> int:
+    """Print the status; returns the exit code."""
+    options = command_line(prog).parse_args(arguments)
     if not options.results.is_dir():
         print(f"triptych: {options.results} is no directory; give --results", file=sys.stderr)
         return 1

@@ -8,25 +8,24 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from workflow_lib import checkout
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
 from workflow_lib.archive.rebuild import described, found, rebuild
+from workflow_lib.checkout import CheckoutError
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
 from workflow_lib.words import counted
 
-_CHECKOUT = Path(__file__).parents[2]
 _MAXIMUM_GB = 100.0
 #: where an archive lies that is given by its name
 _ARCHIVES = (Path("results/archives"), Path("evidence"))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 1 after one message on stderr, or where what was
-    rebuilt is not the same.
-    """
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.archive", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     packing = commands.add_parser("pack", help="write a sweep's archive")
     packing.add_argument("--sweep", required=True, help="its name, as in results/sweeps/")
@@ -53,10 +52,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rebuilding.add_argument(
         "--maximum-gb", type=float, default=_MAXIMUM_GB, help=f"unpacked; {_MAXIMUM_GB:g} if not"
     )
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.archive"
+) -> int:
+    """Run a command; returns the exit code: 1 after one message on stderr, or where what was
+    rebuilt is not the same.
+    """
+    chosen = command_line(prog).parse_args(arguments)
     try:
         return _pack(chosen) if chosen.command == "pack" else _rebuild(chosen)
-    except (ArchiveError, ConfigError, RecordError, OSError) as error:
+    except (ArchiveError, CheckoutError, ConfigError, RecordError, OSError) as error:
         print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
 
@@ -68,7 +76,7 @@ def _pack(chosen: argparse.Namespace) -> int:
         archive,
         chosen.config,
         chosen.results,
-        _CHECKOUT,
+        checkout.of_package_or_here(),
         chosen.licence,
         chosen.published,
         chosen.cut_off,
@@ -86,7 +94,7 @@ def _pack(chosen: argparse.Namespace) -> int:
 def _rebuild(chosen: argparse.Namespace) -> int:
     archive = found(chosen.archive, _ARCHIVES)
     into = chosen.into or Path("rebuilt") / archive.stem
-    rebuilt = rebuild(archive, into, _CHECKOUT, chosen.maximum_gb * 1e9, chosen.again)
+    rebuilt = rebuild(archive, into, checkout.of_package(), chosen.maximum_gb * 1e9, chosen.again)
     print(described(rebuilt, into))
     return 0 if rebuilt.whole else 1
 

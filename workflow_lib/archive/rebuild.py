@@ -66,7 +66,7 @@ def found(named: str, directories: Sequence[Path]) -> Path:
 
 
 def rebuild(
-    archive: Path, into: Path, checkout: Path, maximum_bytes: float, again: bool = False
+    archive: Path, into: Path, checkout: Path | None, maximum_bytes: float, again: bool = False
 ) -> Rebuilt:
     """Check an archive, unpack what was not made from other files, and make the rest anew.
 

@@ -32,7 +32,7 @@ _PACKAGES = (
 )
 
 
-def versions(checkout: Path) -> dict[str, str | None]:
+def versions(checkout: Path | None) -> dict[str, str | None]:
     """Versions of this code, of Python and of packages; null for what is not there."""
     found: dict[str, str | None] = {
         "triptych": workflow_lib.__version__,
@@ -70,8 +70,10 @@ def differences(there: Mapping[str, str | None], here: Mapping[str, str | None])
     ]
 
 
-def _commit(checkout: Path) -> str | None:
+def _commit(checkout: Path | None) -> str | None:
     """The commit that is checked out; null outside of a repository of git."""
+    if checkout is None:
+        return None
     command = ("git", "-C", str(checkout), "rev-parse", "HEAD")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)

@@ -48,15 +48,22 @@ def write(claims: Path, sweeps: Sequence[Path], output: Path) -> str:
     return f"{len(ledger.claims)} claims: {told}"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code, 1 after one message on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.claims", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument(
         "sweeps", type=Path, nargs="+", help="directories of sweeps, as results/sweeps/<sweep>"
     )
     parser.add_argument("--claims", type=Path, default=Path("config/claims.yaml"))
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.claims"
+) -> int:
+    """Run the command; returns the exit code, 1 after one message on stderr."""
+    chosen = command_line(prog).parse_args(arguments)
     try:
         counts = write(chosen.claims, chosen.sweeps, chosen.output)
     except (ConfigError, RecordError, OSError) as error:

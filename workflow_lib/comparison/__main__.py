@@ -15,9 +15,9 @@ from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code, 1 after one message on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.comparison", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     parser.add_argument("a", type=Path, help="a sweep's directory, with cells.parquet …")
     parser.add_argument("b", type=Path, help="the directory of the sweep to compare it with")
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
@@ -35,7 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar=("CELL_A", "CELL_B"),
         help="compare these two as well, whatever they are: parts of ids; may be repeated",
     )
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.comparison"
+) -> int:
+    """Run the command; returns the exit code, 1 after one message on stderr."""
+    chosen = command_line(prog).parse_args(arguments)
     try:
         page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair)
     except (RecordError, OSError) as error:

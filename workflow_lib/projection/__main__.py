@@ -25,15 +25,22 @@ from workflow_lib.study import ConfigError, load_study, lookup
 from workflow_lib.words import counted
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code, 1 after one message on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.projection", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     _add_project(commands)
     _add_validate(commands)
     _add_collect(commands)
     _add_twin(commands)
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.projection"
+) -> int:
+    """Run a command; returns the exit code, 1 after one message on stderr."""
+    chosen = command_line(prog).parse_args(arguments)
     try:
         chosen.run(chosen)
     except (ConfigError, RecordError, OSError) as error:

@@ -47,6 +47,9 @@ TRACEBACK_LETTERS = Bound(65_536, "letters", "the end of a rank's traceback that
 
 LINE_BYTES = Bound(65_536, "B", "a line of a CSV file")
 CSV_BYTES = Bound(16 << 30, "B", "a CSV file of a run")
+WATCHED_BYTES = Bound(
+    _MIB // 4, "B", "the end of a CSV file that `triptych watch` and `triptych metrics` look at"
+)
 LOG_LINE_BYTES = Bound(4_096, "B", "the part of a log's line that is searched for words")
 
 COMMAND_BYTES = Bound(64 * _MIB, "B", "what a command of Slurm's prints, on each of two streams")

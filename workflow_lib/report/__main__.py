@@ -14,9 +14,9 @@ from workflow_lib.report.page.page import write_page
 from workflow_lib.safety import printable
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code, 1 after one message on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m workflow_lib.report", description=__doc__)
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     drawing = commands.add_parser("figures", help="draw every figure as SVG and PDF")
     drawing.add_argument("--tables", type=Path, required=True, help="holds cells.parquet …")
@@ -31,7 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     writing.add_argument("--results", type=Path, required=True, help="holds cells/")
     writing.add_argument("--directory", type=Path, required=True, help="tables and figures/")
-    chosen = parser.parse_args(arguments)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.report"
+) -> int:
+    """Run a command; returns the exit code, 1 after one message on stderr."""
+    chosen = command_line(prog).parse_args(arguments)
     try:
         if chosen.command == "figures":
             write_figures_of(chosen.tables, chosen.output, chosen.processes)

@@ -47,7 +47,7 @@ def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[
                 )
             row: dict[str, Field] = dict.fromkeys(names)
             try:
-                row.update((c.name, _parse(f, c)) for c, f in zip(there, fields, strict=True))
+                row.update((c.name, parse(f, c)) for c, f in zip(there, fields, strict=True))
             except ValueError as error:
                 raise InvalidTelemetryError(f"{path}, line {line}: {error}.") from None
             yield line, row
@@ -81,7 +81,8 @@ def timed_rows(
         yield where, row
 
 
-def _parse(text: str, column: Column) -> Field:
+def parse(text: str, column: Column) -> Field:
+    """A field's value; an empty one is None. Raises ValueError with what is wrong and expected."""
     if text == "":
         return None
     if column.type is str:

@@ -1,0 +1,170 @@
+"""``triptych``, installed from a wheel into a fresh environment, does what its modules do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.test_status import CELL, end, make_run
+from workflow_lib import __main__ as command
+from workflow_lib import __version__
+from workflow_lib.records import Outcome
+
+
+def call(*argv: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | variables
+    return subprocess.run(
+        list(map(str, argv)), cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built as ``pip install .`` does, with the build packages that are here."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("workflow_lib", "envs"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    built = call(
+        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-index", "--no-deps"),
+        *("--no-build-isolation", "--wheel-dir", copy / "wheels", copy),
+        cwd=copy,
+    )
+    assert built.returncode == 0, built.stderr
+    (found,) = (copy / "wheels").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def triptych(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command in an environment of its own, which sees the packages of this one."""
+    directory = tmp_path_factory.mktemp("environment")
+    venv.create(directory, symlinks=True)
+    python = directory / "bin" / "python"
+    asked = call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=ROOT)
+    beside = Path(asked.stdout.strip()) / "beside.pth"
+    beside.write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    installed = call(
+        *(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index"),
+        *("--no-deps", wheel),
+        cwd=directory,
+    )
+    assert installed.returncode == 0, installed.stderr
+    return directory / "bin" / "triptych"
+
+
+def test_the_wheel_holds_the_whole_package_and_asks_for_what_is_pinned(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        held = {name for name in files.namelist() if name.startswith("workflow_lib/")}
+        (name,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+        metadata = files.read(name).decode("utf-8").partition("\n\n")[0].splitlines()
+    package = (path for path in (ROOT / "workflow_lib").rglob("*") if path.is_file())
+    assert held == {str(p.relative_to(ROOT)) for p in package if "__pycache__" not in p.parts}
+    assert f"Version: {__version__}" in metadata
+    pinned = (ROOT / "envs" / "analysis.txt").read_text(encoding="utf-8").splitlines()[1:]
+    asked = [line.removeprefix("Requires-Dist: ") for line in metadata if "Requires-Dist" in line]
+    assert [each for each in asked if "extra" not in each] == pinned
+
+
+def test_a_command_is_its_module(triptych, tmp_path):
+    end(make_run(tmp_path / "results"), Outcome.NODE_FAILURE, "The node n2 failed.")
+    called = call(triptych, "status", "--json", cwd=tmp_path)
+    module = call(
+        *(sys.executable, "-m", "workflow_lib.status", "--json"), cwd=tmp_path, PYTHONPATH=str(ROOT)
+    )
+    assert json.loads(called.stdout)["cell"] == CELL
+    assert (called.stdout, called.returncode) == (module.stdout, 0)
+
+
+def test_the_installed_package_finds_its_templates(triptych, tmp_path):
+    """Elsewhere than in a clone; pages come of templates, and the page is the last that is made."""
+    archive = ROOT / "evidence" / "evidence-one-gpu-h100x1.zip"
+    done = call(triptych, "archive", "rebuild", archive, "--into", tmp_path / "out", cwd=tmp_path)
+    page = tmp_path / "out" / "results" / "sweeps" / "evidence-one-gpu-h100x1" / "report.html"
+    assert page.is_file(), done.stderr
+
+
+@pytest.mark.parametrize(
+    "argv", [("run", "demo"), ("archive", "pack", "--sweep", "demo")], ids=lambda argv: argv[0]
+)
+def test_what_needs_the_clone_says_so_elsewhere(triptych, tmp_path, argv):
+    done = call(triptych, *argv, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "this command needs a clone of the repository" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_run_starts_snakemake_with_the_sweeps_profile(triptych, tmp_path):
+    results = tmp_path / "results"
+    done = call(triptych, "run", "demo", "--results", results, "-n", "--", "--quiet", cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first == (
+        f"snakemake --profile profiles/local {results}/sweeps/demo/report.html "
+        f"--config results_directory={results} --dry-run --quiet"
+    )
+    assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "say what to run: a sweep, as in `triptych run demo`"),
+        (["demos"], "no sweep is called 'demos'; did you mean 'demo'?"),
+        (["--platform", "h2000"], "no platform is called 'h2000'; did you mean 'h200'?"),
+        (["smoke-h200", "--platform", "h100"], "smoke-h200 means h200, --platform means h100"),
+        (["demo", "--", "--config", "sweeps=[demo]"], "--config goes before the --"),
+    ],
+)
+def test_run_says_what_is_wrong(argv, said, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert command.main(["run", *argv]) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", command.COMMANDS)
+def test_a_command_calls_itself_by_its_name(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        command.main([name, "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: triptych {name} ")
+
+
+def test_help_lists_every_command_and_a_wrong_one_is_refused(capsys):
+    assert command.main([]) == 0
+    listed = capsys.readouterr().out
+    assert [name for name in command.COMMANDS if f"\n  {name} " not in listed] == []
+    with pytest.raises(SystemExit, match="2"):
+        command.main(["stauts"])
+    assert "no command is called 'stauts'; did you mean 'status'?" in capsys.readouterr().err
+
+
+def completed(script: str, words: str) -> set[str]:
+    """What bash offers after these words."""
+    typed = words.split(" ")
+    done = subprocess.run(
+        ["bash", "-c", f"{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={len(typed) - 1}\n"
+         '_shtab_triptych\nprintf "%s\\n" "${COMPREPLY[@]}"'],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return set(done.stdout.split())
+
+
+def test_bash_completes_commands_options_and_values():
+    pytest.importorskip("shtab", reason="envs/analysis.txt has shtab: run make environment")
+    script = command.completion("bash")
+    assert completed(script, "triptych sta") == {"status"}
+    assert completed(script, "triptych archive p") == {"pack"}
+    assert completed(script, "triptych status --out") == {"--outcome"}
+    assert completed(script, "triptych status --state que") == {"queued"}
+    assert completed(script, "triptych project --mod") == {"--model"}

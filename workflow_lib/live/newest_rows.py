@@ -1,0 +1,52 @@
+"""The newest rows of a CSV file that is being written, whatever its length at the same cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from workflow_lib.records import Column, RecordError, bounds, held, open_file
+from workflow_lib.telemetry.validity.csv_rows import Field, parse
+
+
+def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Field]]:
+    """Rows from the last one backwards, of the file's last ``WATCHED_BYTES``.
+
+    A row that is just being written is left out; a file that is not there, or has no whole header
+    yet, has no rows. Raises RecordError where a line is not what ``columns`` say, and OSError.
+    """
+    try:
+        stream = open_file(path)
+    except FileNotFoundError:
+        return
+    with stream:
+        header = stream.readline(bounds.LINE_BYTES.most + 1)
+        if not header.endswith(b"\n"):
+            return
+        there = held(header.decode("utf-8", "replace").rstrip("\r\n").split(","), columns)
+        if there is None:
+            raise RecordError(f"{path}:1: not the expected column names")
+        first = stream.tell()
+        start = max(first, stream.seek(0, os.SEEK_END) - bounds.WATCHED_BYTES.most)
+        stream.seek(start)
+        lines = stream.read(bounds.WATCHED_BYTES.most).split(b"\n")
+    lines.pop()  # empty, or being written
+    if start > first:
+        lines = lines[1:]  # its beginning lies before what was read
+    for line in reversed(lines):
+        yield _row(path, line, there, columns)
+
+
+def _row(
+    path: Path, line: bytes, there: Sequence[Column], columns: Sequence[Column]
+) -> dict[str, Field]:
+    fields = line.decode("utf-8", "replace").rstrip("\r").split(",")
+    if len(fields) != len(there):
+        raise RecordError(f"{path}: a row has {len(fields)} fields, expected {len(there)}")
+    row: dict[str, Field] = {column.name: None for column in columns}
+    try:
+        row.update((c.name, parse(f, c)) for c, f in zip(there, fields, strict=True))
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}") from None
+    return row

@@ -1,0 +1,279 @@
+"""What every run shows at a moment: where it is, how fast it trains, what its GPUs do.
+
+    results/ ──▶ Watcher.look ──▶ Snapshot ──▶ `triptych watch`, `triptych metrics`
+
+Files alone are read, and of long ones the end. A run that has ended is looked at again only when
+its outcome changes. A reading that is older than ``FRESH_S`` is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from workflow_lib import records, results, status
+from workflow_lib.analysis import metrics
+from workflow_lib.live.newest_rows import newest_rows
+from workflow_lib.records import (
+    GPU_COUNTERS,
+    GPU_SAMPLES,
+    HOST_SAMPLES,
+    STEPS,
+    Cell,
+    Column,
+    RecordError,
+    RunPaths,
+    TelemetryStart,
+)
+from workflow_lib.status import RunStatus
+from workflow_lib.telemetry.validity.csv_rows import Field
+
+#: readings that are older say nothing of now: the sampler writes once a second, but may share a
+#: file system that is slow, and clocks of nodes differ
+FRESH_S = 60.0
+#: steps that the speed is taken over
+SPEED_STEPS = 10
+#: the states of a run whose files still change
+_UNDER_WAY = ("running", "ended")
+#: columns that say when and what was read
+_PLACE = ("unix_time_s", "gpu")
+#: what one GPU of a package reports for all of it
+_OF_PACKAGE = ("power_w", "power_instant_w", "energy_j")
+
+
+@dataclass(frozen=True)
+class GpuNow:
+    """A GPU's latest readings, by the columns of GPU_SAMPLES and GPU_COUNTERS, in their units.
+
+    What could not be read, is too old, or means nothing of this GPU is not among them.
+    """
+
+    gpu: int
+    readings: Mapping[str, float]
+    #: whether the sensor of its package's power is this GPU's
+    reports_power: bool
+
+    @property
+    def throttled(self) -> Mapping[str, bool] | None:
+        """Reason → whether it holds the clock down; None where the driver does not say."""
+        if "event_reasons" not in self.readings:
+            return None
+        bits = int(self.readings["event_reasons"])
+        slowed = bits & metrics.HARDWARE_SLOWDOWN and not bits & metrics.HARDWARE_THERMAL
+        return {
+            "power_cap": bool(bits & metrics.POWER_CAP),
+            "thermal": bool(bits & (metrics.SOFTWARE_THERMAL | metrics.HARDWARE_THERMAL)),
+            "power_brake": bool(bits & metrics.POWER_BRAKE or slowed),
+        }
+
+
+@dataclass(frozen=True)
+class NodeNow:
+    """A node of a run under way."""
+
+    node: str
+    #: nvidia, amd or simulated
+    source: str
+    #: the node's clock when its last row was read, however old; null before the first
+    sampled_unix_s: float | None
+    gpus: tuple[GpuNow, ...]
+    #: of HOST_SAMPLES, as those of a GPU
+    readings: Mapping[str, float]
+
+    @property
+    def gpu_power_w(self) -> float | None:
+        """Of all GPUs, in W; None unless every sensor has a reading."""
+        read = [gpu.readings.get("power_w") for gpu in self.gpus if gpu.reports_power]
+        known = [power for power in read if power is not None]
+        return sum(known) if known and len(known) == len(read) else None
+
+    @property
+    def hottest_c(self) -> float | None:
+        """Of the GPUs that have a reading."""
+        read = (gpu.readings.get("temperature_c") for gpu in self.gpus)
+        return max((each for each in read if each is not None), default=None)
+
+
+@dataclass(frozen=True)
+class RunNow:
+    """A run; the rest is of one under way."""
+
+    status: RunStatus
+    #: that it will train, warm-up included; null of a profiled run, and of one that has ended
+    steps_asked: int | None = None
+    #: over the last steps, by rank 0's clock; null before its first
+    tokens_per_s: float | None = None
+    nodes: tuple[NodeNow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All runs at a moment."""
+
+    taken_unix_s: float
+    runs: tuple[RunNow, ...]
+    #: files that could not be read, a sentence each
+    problems: tuple[str, ...]
+
+
+class Watcher:
+    """Looks at a results directory again and again."""
+
+    def __init__(self, root: Path) -> None:
+        """Nothing is read yet."""
+        self._root = root
+        self._plans: tuple[object, set[tuple[str, int]]] = (None, set())
+        #: run → what its outcome's file was, and its status
+        self._ended: dict[tuple[str, int], tuple[object, RunStatus]] = {}
+
+    def look(self, now_unix_s: float) -> Snapshot:
+        """All runs now. What is damaged is a problem of the snapshot, and hides no other run."""
+        problems: list[str] = []
+        try:
+            planned = self._planned()
+        except (RecordError, OSError) as error:
+            planned = set()
+            problems.append(str(error))
+        runs = []
+        for cell, run in sorted(planned | status.runs_on_disk(self._root)):
+            try:
+                runs.append(self._run(cell, run, (cell, run) in planned, now_unix_s))
+            except (RecordError, OSError) as error:
+                problems.append(str(error))
+        return Snapshot(now_unix_s, tuple(runs), tuple(problems))
+
+    def _planned(self) -> set[tuple[str, int]]:
+        plans = status.plans_of(self._root)
+        marks = [(path, _mark(path)) for path in plans]
+        if marks != self._plans[0]:
+            self._plans = (marks, status.planned_runs(plans))
+        return self._plans[1]
+
+    def _run(self, cell: str, run: int, planned: bool, now_unix_s: float) -> RunNow:
+        paths = RunPaths(results.run_directory(self._root, cell, run))
+        mark = (planned, _mark(paths.outcome), _mark(paths.failure))
+        known_mark, known = self._ended.get((cell, run), (None, None))
+        if known is not None and mark == known_mark:
+            return RunNow(known)
+        found = status.status(cell, run, paths.directory, planned)
+        if found.state in ("finished", "failed", "again"):
+            self._ended[cell, run] = (mark, found)
+        if found.state not in _UNDER_WAY:
+            return RunNow(found)
+        asked = records.read_record(paths.cell, Cell)
+        training = asked.training
+        return RunNow(
+            found,
+            None
+            if run == results.PROFILED_RUN
+            else training.warmup_steps + training.measured_steps,
+            tokens_per_s(paths, asked.degrees.dp),
+            tuple(
+                node_now(paths, node, asked.hardware.gpus_per_package, now_unix_s)
+                for node in paths.sampled_nodes()
+            ),
+        )
+
+
+def _mark(path: Path) -> object:
+    """What changes with the file's content; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def tokens_per_s(paths: RunPaths, replicas: int) -> float | None:
+    """What the run trains, or reads and generates, over rank 0's last SPEED_STEPS steps.
+
+    Every replica has as many tokens as rank 0's. The time is from the first step's start to the
+    last one's end, with what lies between steps. Raises RecordError and OSError.
+    """
+    steps = list(islice(newest_rows(paths.rank_steps(0), STEPS), SPEED_STEPS))
+    tokens = [step["tokens"] for step in steps]
+    if not steps or not all(isinstance(each, int) for each in tokens):
+        return None
+    began, ended = steps[-1]["started_unix_s"], steps[0]["ended_unix_s"]
+    if not isinstance(began, float) or not isinstance(ended, float) or ended <= began:
+        return None
+    return sum(each for each in tokens if isinstance(each, int)) * replicas / (ended - began)
+
+
+def node_now(paths: RunPaths, node: str, gpus_per_package: int, now_unix_s: float) -> NodeNow:
+    """A node's latest readings. Raises RecordError and OSError."""
+    start = records.read_record(paths.telemetry_start(node), TelemetryStart)
+    after = now_unix_s - FRESH_S
+    gpus = range(len(start.gpus))
+    last = next(newest_rows(paths.gpu_samples(node), GPU_SAMPLES), None)
+    samples = _newest_row(paths.gpu_samples(node), GPU_SAMPLES, gpus, after)
+    counters = _newest_counters(paths.gpu_counters(node), gpus, start.missing, after)
+    host = _newest_row(paths.host_samples(node), HOST_SAMPLES, range(1), after)
+    found = []
+    for gpu in gpus:
+        own = start.power_sensor(gpu, gpus_per_package) == gpu
+        read = counters[gpu] | samples[gpu]
+        kept = {name: value for name, value in read.items() if own or name not in _OF_PACKAGE}
+        found.append(GpuNow(gpu, kept, own))
+    sampled = _time(last) if last else None
+    return NodeNow(node, start.source, sampled, tuple(found), host[0])
+
+
+def _newest_row(
+    path: Path, columns: Sequence[Column], gpus: range, after_unix_s: float
+) -> dict[int, dict[str, float]]:
+    """GPU → what its last row holds: a field that is empty there could not be read."""
+    found: dict[int, dict[str, float]] = {}
+    for gpu, row in _fresh_rows(path, columns, after_unix_s):
+        found.setdefault(gpu, _numbers(row))
+        if len(found) >= len(gpus):
+            break
+    return {gpu: found.get(gpu, {}) for gpu in gpus}
+
+
+def _newest_counters(
+    path: Path, gpus: range, missing: Mapping[str, str], after_unix_s: float
+) -> dict[int, dict[str, float]]:
+    """GPU → the last value of each column: a field that is empty was not due.
+
+    Rows are read until all is found but what the sampler says it never reads.
+    """
+    wanted = sum(column.name not in (*_PLACE, *missing) for column in GPU_COUNTERS)
+    found: dict[int, dict[str, float]] = {gpu: {} for gpu in gpus}
+    incomplete = set(gpus)
+    for gpu, row in _fresh_rows(path, GPU_COUNTERS, after_unix_s):
+        if gpu in incomplete:
+            found[gpu] = _numbers(row) | found[gpu]
+            if len(found[gpu]) >= wanted:
+                incomplete.discard(gpu)
+                if not incomplete:
+                    break
+    return found
+
+
+def _fresh_rows(
+    path: Path, columns: Sequence[Column], after_unix_s: float
+) -> Iterator[tuple[int, Mapping[str, Field]]]:
+    """GPU and row, from the last one backwards, down to a time; a host counts as GPU 0."""
+    for row in newest_rows(path, columns):
+        read = _time(row)
+        if read is None or read < after_unix_s:
+            return
+        gpu = row.get("gpu", 0)
+        if isinstance(gpu, int):
+            yield gpu, row
+
+
+def _numbers(row: Mapping[str, Field]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in row.items()
+        if isinstance(value, int | float) and name not in _PLACE
+    }
+
+
+def _time(row: Mapping[str, Field]) -> float | None:
+    time = row["unix_time_s"]
+    return float(time) if isinstance(time, int | float) else None

@@ -1,0 +1,233 @@
+"""What runs show now as OpenMetrics text, for a site's Prometheus.
+
+``triptych metrics`` prints it; with an output file it replaces that file whole, as the textfile
+collector of node_exporter wants it. What could not be read is absent, never 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from workflow_lib import results
+from workflow_lib.live.now import GpuNow, NodeNow, RunNow, Snapshot, Watcher
+from workflow_lib.records import bounds, whole_file
+from workflow_lib.safety import printable
+from workflow_lib.status import STATES
+
+#: letters of a failure's cause that a label holds
+_CAUSE_LETTERS = 200
+
+
+class Family(NamedTuple):
+    """A metric: its name, less ``_total`` where it is a counter, its unit, and what it is."""
+
+    name: str
+    #: gauge or counter: others are unknown to Prometheus' older text format, which node_exporter
+    #: reads
+    kind: str
+    #: the end of the name; "" of a count
+    unit: str
+    about: str
+
+
+class Reading(NamedTuple):
+    """Which column a metric is of."""
+
+    family: Family
+    #: by which the column is multiplied
+    scale: float = 1.0
+    labels: Mapping[str, str] = {}
+
+
+_RUNS = Family("triptych_runs", "gauge", "", "runs in each state")
+_FAILED = Family("triptych_run_failed", "gauge", "", "1 for a run that failed, with its cause")
+_STEPS_DONE = Family("triptych_run_steps_done", "gauge", "", "steps of the run, warm-up included")
+_STEPS_ASKED = Family("triptych_run_steps_asked", "gauge", "", "steps that the run will do")
+_SPEED = Family("triptych_run_tokens_per_second", "gauge", "", "over the last 10 steps")
+_SAMPLED = Family(
+    "triptych_node_sampled_timestamp_seconds", "gauge", "seconds", "the last sample, Unix time"
+)
+_HELD = Family(
+    "triptych_gpu_throttled", "gauge", "", "1 while the reason holds the GPU's clock down, else 0"
+)
+_THROTTLED = Family(
+    "triptych_gpu_throttled_seconds", "counter", "seconds", "time that the reason held the clock"
+)
+_ECC = Family("triptych_gpu_ecc_errors", "counter", "", "memory errors since the driver loaded")
+
+OF_GPU: Mapping[str, Reading] = {
+    "power_w": Reading(
+        Family("triptych_gpu_power_watts", "gauge", "watts", "board or package power")
+    ),
+    "temperature_c": Reading(
+        Family("triptych_gpu_temperature_celsius", "gauge", "celsius", "of the core or hotspot")
+    ),
+    "memory_temperature_c": Reading(
+        Family("triptych_gpu_memory_temperature_celsius", "gauge", "celsius", "of the memory")
+    ),
+    "sm_clock_mhz": Reading(
+        Family("triptych_gpu_sm_clock_hertz", "gauge", "hertz", "of the multiprocessors"), 1e6
+    ),
+    "utilisation_percent": Reading(
+        Family("triptych_gpu_utilisation_ratio", "gauge", "ratio", "time with a kernel running"),
+        0.01,
+    ),
+    "memory_used_bytes": Reading(
+        Family("triptych_gpu_memory_used_bytes", "gauge", "bytes", "device memory in use")
+    ),
+    "energy_j": Reading(
+        Family("triptych_gpu_energy_joules", "counter", "joules", "the driver's own counter")
+    ),
+    "throttle_power_cap_s": Reading(_THROTTLED, labels={"reason": "power_cap"}),
+    "throttle_sw_thermal_s": Reading(_THROTTLED, labels={"reason": "sw_thermal"}),
+    "throttle_hw_thermal_s": Reading(_THROTTLED, labels={"reason": "hw_thermal"}),
+    "throttle_power_brake_s": Reading(_THROTTLED, labels={"reason": "power_brake"}),
+    "ecc_corrected_errors": Reading(_ECC, labels={"kind": "corrected"}),
+    "ecc_uncorrected_errors": Reading(_ECC, labels={"kind": "uncorrected"}),
+}
+OF_NODE: Mapping[str, Reading] = {
+    "node_power_w": Reading(
+        Family("triptych_node_power_watts", "gauge", "watts", "the whole node's")
+    ),
+    "inlet_temperature_c": Reading(
+        Family("triptych_node_inlet_temperature_celsius", "gauge", "celsius", "air at the inlet")
+    ),
+    "cpu_temperature_c": Reading(
+        Family("triptych_node_cpu_temperature_celsius", "gauge", "celsius", "hottest package")
+    ),
+}
+#: every metric, in the order of the text
+FAMILIES = tuple(
+    dict.fromkeys(
+        (
+            *(_RUNS, _FAILED, _STEPS_DONE, _STEPS_ASKED, _SPEED, _SAMPLED),
+            *(each.family for each in OF_NODE.values()),
+            *(each.family for each in OF_GPU.values()),
+            _HELD,
+        )
+    )
+)
+
+#: a metric, labels, value
+Sample = tuple[Family, Mapping[str, str], float]
+
+
+def openmetrics(snapshot: Snapshot) -> str:
+    """The snapshot as OpenMetrics 1.0 text. A metric that nothing has is left out."""
+    of_family: dict[Family, list[str]] = {family: [] for family in FAMILIES}
+    for family, labels, value in _samples(snapshot):
+        of_family[family].append(_line(family, labels, value))
+    lines = []
+    for family, samples in of_family.items():
+        if samples:
+            lines.append(f"# TYPE {family.name} {family.kind}")
+            lines += [f"# UNIT {family.name} {family.unit}"] if family.unit else []
+            lines += [f"# HELP {family.name} {family.about}", *samples]
+    return "\n".join([*lines, "# EOF\n"])
+
+
+def _samples(snapshot: Snapshot) -> Iterator[Sample]:
+    states = Counter(run.status.state for run in snapshot.runs)
+    for state in STATES:
+        yield _RUNS, {"state": state}, states[state]
+    for run in snapshot.runs:
+        yield from _of_run(run)
+
+
+def _of_run(run: RunNow) -> Iterator[Sample]:
+    status = run.status
+    number = "profiled" if status.run == results.PROFILED_RUN else str(status.run)
+    labels = {"cell": status.cell, "run": number}
+    if status.state == "failed":
+        cause = printable(" ".join((status.cause or "").split()), _CAUSE_LETTERS)
+        yield _FAILED, {**labels, "outcome": status.outcome or "", "cause": cause}, 1
+    if status.state != "running":
+        return
+    for family, value in (
+        (_STEPS_DONE, status.steps_done),
+        (_STEPS_ASKED, run.steps_asked),
+        (_SPEED, run.tokens_per_s),
+    ):
+        if value is not None:
+            yield family, labels, value
+    for node in run.nodes:
+        yield from _of_node(node, {**labels, "node": node.node})
+
+
+def _of_node(node: NodeNow, labels: Mapping[str, str]) -> Iterator[Sample]:
+    if node.sampled_unix_s is not None:
+        yield _SAMPLED, {**labels, "source": node.source}, node.sampled_unix_s
+    yield from _read(OF_NODE, node.readings, labels)
+    for gpu in node.gpus:
+        own = {**labels, "gpu": str(gpu.gpu)}
+        yield from _read(OF_GPU, gpu.readings, own)
+        yield from _held(gpu, own)
+
+
+def _held(gpu: GpuNow, labels: Mapping[str, str]) -> Iterator[Sample]:
+    for reason, held in (gpu.throttled or {}).items():
+        yield _HELD, {**labels, "reason": reason}, int(held)
+
+
+def _read(
+    known: Mapping[str, Reading], readings: Mapping[str, float], labels: Mapping[str, str]
+) -> Iterator[Sample]:
+    for column, reading in known.items():
+        if column in readings:
+            value = readings[column]
+            scaled = value if reading.scale == 1 else value * reading.scale
+            yield reading.family, {**labels, **reading.labels}, scaled
+
+
+def _line(family: Family, labels: Mapping[str, str], value: float) -> str:
+    text = ",".join(f'{name}="{_escaped(each)}"' for name, each in labels.items())
+    total = "_total" if family.kind == "counter" else ""
+    return f"{family.name}{total}{{{text}}} {value!r}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument(
+        "--output", type=Path, help="replace this file, for example triptych.prom; else printed"
+    )
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.metrics"
+) -> int:
+    """Write the text; returns the exit code, 1 after one message where nothing was written, or
+    where a file could not be read and its runs are missing."""
+    options = command_line(prog).parse_args(arguments)
+    try:
+        if not options.results.is_dir():
+            raise NotADirectoryError(f"{options.results} is no directory; give --results")
+        snapshot = Watcher(options.results).look(time.time())
+        text = openmetrics(snapshot)
+        if options.output is None:
+            print(text, end="")
+        else:
+            with whole_file(options.output) as draft:
+                draft.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        return 1
+    for problem in snapshot.problems:
+        print(printable(f"triptych: {problem}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+    return 1 if snapshot.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

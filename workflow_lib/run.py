@@ -1,0 +1,127 @@
+"""Runs sweeps: starts Snakemake with the profile of their platform.
+
+``triptych run smoke-h200`` has Snakemake make results/sweeps/smoke-h200/report.html with the
+profile slurm_h200, and ``triptych run --platform h200`` all sweeps of config/config.yaml for that
+platform. It prints Snakemake's command and becomes it. Options after two hyphens are Snakemake's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from workflow_lib import cells, checkout, results
+from workflow_lib.config import Invocation, Platform
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, checked, load_study, lookup
+from workflow_lib.yaml_files import YamlFileError, read_yaml
+
+_INVOCATION = Path("config/config.yaml")
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=__doc__,
+        usage=f"{prog} [-h] [--platform NAME] [--config DIR] [--results DIR] [--dry-run] "
+        "[SWEEP ...] [-- SNAKEMAKE'S OPTIONS]",
+    )
+    parser.add_argument(
+        "sweeps", nargs="*", metavar="SWEEP", help="as the plan calls it, for example smoke-h200"
+    )
+    parser.add_argument("--platform", help="of config/platforms; the sweeps' own unless given")
+    parser.add_argument(
+        "--config", type=Path, help="the configuration; as config/config.yaml says unless given"
+    )
+    parser.add_argument(
+        "--results", type=Path, help="where results go; as config/config.yaml says unless given"
+    )
+    parser.add_argument(
+        "-n", "--dry-run", action="store_true", help="only say what would run, and why"
+    )
+    return parser
+
+
+def snakemake_command(chosen: argparse.Namespace, rest: Sequence[str], clone: Path) -> list[str]:
+    """The command that ``chosen`` asks for, to be run in the ``clone``.
+
+    Raises ConfigError where a name is wrong, or no platform or several are meant, and RecordError
+    and OSError where the configuration cannot be read.
+    """
+    if any(each == "--config" or each.startswith("--config=") for each in rest):
+        raise ConfigError(
+            "--config goes before the --, as a directory; to change other settings of "
+            "config/config.yaml, use snakemake --profile … --config itself"
+        )
+    invocation = _invocation(clone / _INVOCATION)
+    configuration = chosen.config or Path(invocation.config_directory)
+    destination = chosen.results or Path(invocation.results_directory)
+    study = load_study(configuration)
+    name = _platform(chosen, study.platforms, cells.expand_study(study) if chosen.sweeps else {})
+    command = [sys.executable, "-m", "snakemake", "--profile", str(_profile(name, study.platforms))]
+    command += [str(results.sweep_paths(destination, each).report) for each in chosen.sweeps]
+    settings = {"config_directory": chosen.config, "results_directory": chosen.results}
+    given = [f"{key}={value}" for key, value in settings.items() if value is not None]
+    command += ["--config", *given] if given else []
+    return [*command, *(["--dry-run"] if chosen.dry_run else []), *rest]
+
+
+def _invocation(path: Path) -> Invocation:
+    try:
+        return checked(str(path), Invocation, read_yaml(path))
+    except YamlFileError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _platform(
+    chosen: argparse.Namespace, platforms: Mapping[str, Platform], sweeps: Mapping[str, cells.Sweep]
+) -> str:
+    """The platform that is given, else that of the sweeps."""
+    meant = {lookup("sweep", name, sweeps).platform: name for name in chosen.sweeps}
+    if chosen.platform is not None:
+        lookup("platform", chosen.platform, platforms)
+        meant.setdefault(chosen.platform, "--platform")
+    if not meant:
+        raise ConfigError(
+            "say what to run: a sweep, as in `triptych run demo`, or --platform with one of "
+            f"{', '.join(platforms)}; `triptych plan --platform h200` lists sweeps"
+        )
+    if len(meant) > 1:
+        said = ", ".join(f"{name} means {platform}" for platform, name in meant.items())
+        raise ConfigError(f"one command runs one platform: {said}; give a command for each")
+    return next(iter(meant))
+
+
+def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
+    """The profile's directory in the clone. Raises ConfigError where there is none."""
+    prefix = "slurm_" if platforms[platform].scheduler == "slurm" else ""
+    profile = Path("profiles") / f"{prefix}{platform}"
+    if not profile.is_dir():
+        raise ConfigError(f"{profile} is not there; `make profiles` writes what is missing")
+    return profile
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.run") -> int:
+    """Becomes Snakemake; returns 1 after one message where it cannot."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    end = given.index("--") if "--" in given else len(given)
+    chosen = command_line(prog).parse_args(given[:end])
+    try:
+        clone = checkout.here()
+        command = snakemake_command(chosen, given[end + 1 :], clone)
+        print(shlex.join(["snakemake", *command[3:]]), flush=True)
+        # Not a child: Ctrl-C and the exit code are then Snakemake's own.
+        os.execv(command[0], command)
+    except (checkout.CheckoutError, ConfigError, RecordError, OSError) as error:
+        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
