@@ -46,6 +46,7 @@ BOTH = {
     "dp2 zero3 bf16": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **BF16}),
     "dp2 zero2 overlap bf16": (LLAMA, Degrees(dp=2), {"zero_stage": 2, **OVERLAP, **BF16}),
     "dp2 zero3 overlap recompute": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **OVERLAP, **FULL}),
+    "dp2 zero3 tied selective": (GPT, Degrees(dp=2), {"zero_stage": 3, **SELECTIVE}),
     "dp2 zero3 selective": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **SELECTIVE}),
     "dp2 zero3 experts": (MIXTRAL, Degrees(dp=2), {"zero_stage": 3, **DROPLESS}),
     "dp2 balancing loss": (MIXTRAL, Degrees(dp=2), BALANCING),
@@ -181,7 +182,7 @@ CELLS = {
 }
 
 FAST = {
-    *("deepspeed dp2 zero1", "deepspeed dp2 zero3 tied", "deepspeed dp2 zero2 overlap bf16"),
+    *("deepspeed dp2 zero1", "deepspeed dp2 zero3 tied selective", "deepspeed dp2 zero2 overlap bf16"),
     *("deepspeed tp2 sequence selective bf16", "deepspeed tp2 zero3 recompute"),
     *("deepspeed pp2 zero0 tied", "deepspeed pp2 uneven selective", "deepspeed ep2 balanced"),
     *("deepspeed ep2 zero1", "deepspeed pp2 balancing loss", "deepspeed tp2 sequence"),
