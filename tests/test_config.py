@@ -331,6 +331,30 @@ def test_unknown_data_are_refused(study_directory, edit):
             "a gpt model has learned positions, so it has no rotary_base",
         ),
         (
+            "models/gpt3-175b.yaml",
+            "family: gpt",
+            "family: gpt\ntied_embeddings: true",
+            "a gpt model always has its embedding as its head; leave tied_embeddings out",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nsliding_window: 4096",
+            "sequence_length 8192 is longer than the sliding_window of 4096 tokens",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nrotary_scaling: {kind: llama3, factor: 8}",
+            "llama3 scaling needs low_frequency_factor",
+        ),
+        (
+            "models/mixtral-8x7b.yaml",
+            "layers: 32",
+            "layers: 32\nactivation: gelu",
+            "activation gelu: a mixtral model can have silu",
+        ),
+        (
             "platforms/h200.yaml",
             "gpu: H200",
             "gpu: A100",

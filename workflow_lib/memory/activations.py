@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from workflow_lib import formulas
 from workflow_lib.memory.states import element_bytes
 from workflow_lib.records import Degrees, Model, Training
 
@@ -25,8 +24,10 @@ class Layer:
         # Between the tensor-parallel parts each rank has its slice of the sequence, or all of it.
         residual = hidden / tp if sliced else float(hidden)
         # Queries, keys and values, those of whole sequences, and attention's result.
-        key_value = formulas.key_value_size(model)
-        attention = (hidden + 2 * key_value * degrees.cp + hidden) / tp
+        query, key_value = model.query_size, model.key_value_size
+        attention = (2 * query + 2 * key_value * degrees.cp) / tp
+        # Norms of queries and keys keep these and the values beside them, and their results.
+        normed = (2 * query + 3 * key_value) / tp if model.qk_norm else 0.0
         widened = (1 if model.family == "gpt" else 2) * ffn / tp  # a gate and what it opens
         inner = widened + ffn / tp
         # Products that are summed over the group are kept by selective recomputation before and
@@ -46,7 +47,7 @@ class Layer:
             rows = 1.0
             feed_forward, products = inner, widened + summed
         # Both norms' inputs and outputs, and what lies between.
-        whole = 4 * residual + attention + feed_forward
+        whole = 4 * residual + normed + attention + feed_forward
         kept = {
             "none": whole,
             "selective": residual + attention + summed + products,

@@ -111,7 +111,8 @@ _OF_A_CELL = tuple(
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """The cells of sweeps' directories that trained, each once; without those with context
-    parallelism or a zero-bubble schedule, for which a row has no column.
+    parallelism, a zero-bubble schedule, tied embeddings beside gpt's or heads of a width of their
+    own, for which a row has no column.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -125,6 +126,8 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & ~pl.col("simulated")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
+            & ~pl.col("tied_embeddings")
+            & pl.col("head_dimension").is_null()
         )
         for cell in done.partition_by("cell", maintain_order=True):
             first = cell.row(0, named=True)

@@ -49,9 +49,9 @@ class Shape:
             gated=model.family != "gpt",
             heads=model.attention_heads,
             kv_heads=model.kv_heads,
-            head_size=model.hidden_size // model.attention_heads,
+            head_size=model.head_size,
             vocabulary=model.padded_vocabulary_size,
-            tied=model.family == "gpt",
+            tied=model.has_tied_embeddings,
             experts=model.experts,
             experts_per_token=model.experts_per_token,
         )

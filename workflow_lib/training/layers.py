@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workflow_lib.records import Model
+from workflow_lib.training.collectives import copy_to_group
 from workflow_lib.training.context_parallel import ContextParallel, cut
 from workflow_lib.training.device import on_gpu
 from workflow_lib.training.key_value_cache import KeyValueCache
@@ -22,34 +24,58 @@ from workflow_lib.training.rotary import rotary_table, rotate
 from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import STANDARD_DEVIATION, Weights
 
-#: added to the variance in every norm
-NORM_EPSILON = 1e-5
-
 
 class LayerNorm(nn.Module):
     """Layer normalisation with weight and bias."""
 
-    def __init__(self, weights: Weights, parallel: TensorParallel, size: int) -> None:
+    def __init__(
+        self, weights: Weights, parallel: TensorParallel, size: int, epsilon: float
+    ) -> None:
+        """``epsilon`` is added to the variance."""
         super().__init__()
-        self.parallel = parallel
+        self.parallel, self.epsilon = parallel, epsilon
         self.weight = weights.constant(size, 1.0)
         self.bias = weights.constant(size, 0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.parallel.whole(self.weight), self.parallel.whole(self.bias)
-        return F.layer_norm(x, x.shape[-1:], weight, bias, NORM_EPSILON)
+        return F.layer_norm(x, x.shape[-1:], weight, bias, self.epsilon)
 
 
 class RMSNorm(nn.Module):
     """Root-mean-square normalisation (arXiv 1910.07467) with a weight."""
 
-    def __init__(self, weights: Weights, parallel: TensorParallel, size: int) -> None:
+    def __init__(
+        self, weights: Weights, parallel: TensorParallel, size: int, epsilon: float
+    ) -> None:
+        """``epsilon`` is added to the variance."""
         super().__init__()
-        self.parallel = parallel
+        self.parallel, self.epsilon = parallel, epsilon
         self.weight = weights.constant(size, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], self.parallel.whole(self.weight), NORM_EPSILON)
+        return F.rms_norm(x, x.shape[-1:], self.parallel.whole(self.weight), self.epsilon)
+
+
+class QueryKeyNorm(nn.Module):
+    """RMS norms over each head's queries and over each head's keys, as in Qwen3 (arXiv 2505.09388).
+
+    Heads of one kind share a weight, which every rank of the group holds: each has only some of
+    the heads, so its gradient is summed.
+    """
+
+    def __init__(self, weights: Weights, parallel: TensorParallel, model: Model) -> None:
+        super().__init__()
+        self.parallel, self.epsilon = parallel, model.norm_epsilon
+        self.heads = model.attention_heads // parallel.size, model.kv_heads // parallel.size
+        self.query = weights.constant(model.head_size, 1.0)
+        self.key = weights.constant(model.head_size, 1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x`` is [batch, sequence, heads of queries and then of keys, head size]."""
+        group, rows = self.parallel.group, zip((self.query, self.key), self.heads, strict=True)
+        weight = torch.cat([copy_to_group(each, group).expand(n, -1) for each, n in rows])
+        return F.rms_norm(x, x.shape[-1:], None, self.epsilon) * weight
 
 
 class ColumnParallelLinear(nn.Module):
@@ -123,8 +149,7 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
 class Attention(nn.Module):
     """Causal attention with grouped key and value heads, the heads spread over the group.
 
-    ``rotary_base`` is null where positions are not rotary. ``context`` says what this rank has of
-    each sequence.
+    ``context`` says what this rank has of each sequence.
     """
 
     def __init__(
@@ -132,17 +157,16 @@ class Attention(nn.Module):
         weights: Weights,
         parallel: TensorParallel,
         name: str,
-        hidden_size: int,
-        heads: int,
-        kv_heads: int,
+        model: Model,
         context: ContextParallel,
-        rotary_base: float | None,
-        bias: bool,
-        output_deviation: float,
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads = heads // parallel.size, kv_heads // parallel.size
-        self.head_size = hidden_size // heads
+        self.heads, self.kv_heads = (
+            model.attention_heads // parallel.size,
+            model.kv_heads // parallel.size,
+        )
+        self.head_size = model.head_size
+        gpt = model.family == "gpt"
         device = weights.mesh.device
         self.kernels = attention_kernels(device)
         #: of the sequences that are being generated; None in training
@@ -150,18 +174,27 @@ class Attention(nn.Module):
         # No buffer: engines cast those to bf16.
         self.rotary = None
         self.context = context
-        if rotary_base is not None:
-            self.rotary = rotary_table(context.chunks, self.head_size, rotary_base, device)
+        if not gpt:
+            self.rotary = rotary_table(
+                context.chunks, self.head_size, model.rotary_base, device, model.rotary_scaling
+            )
         self.query_key_value = ColumnParallelLinear(
             weights,
             parallel,
             [f"{name}.query", f"{name}.key", f"{name}.value"],
-            hidden_size,
-            [hidden_size, kv_heads * self.head_size, kv_heads * self.head_size],
-            bias,
+            model.hidden_size,
+            [model.query_size, model.key_value_size, model.key_value_size],
+            bias=gpt or model.qkv_bias,
         )
+        self.norm = QueryKeyNorm(weights, parallel, model) if model.qk_norm else None
         self.output = RowParallelLinear(
-            weights, parallel, f"{name}.output", hidden_size, hidden_size, bias, output_deviation
+            weights,
+            parallel,
+            f"{name}.output",
+            model.query_size,
+            model.hidden_size,
+            gpt,
+            output_deviation(model.layers),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,6 +206,7 @@ class Attention(nn.Module):
             query, key, value = torch.split(joined, [heads, kv_heads, kv_heads], dim=2)
         else:
             turning, value = torch.split(joined, [heads + kv_heads, kv_heads], dim=2)
+            turning = turning if self.norm is None else self.norm(turning)
             cosines, sines = self.rotary
             turned = rotate(turning, cosines[first:end], sines[first:end])
             query, key = torch.split(turned, [heads, kv_heads], dim=2)
@@ -221,15 +255,25 @@ class TokenEmbedding(nn.Module):
     """
 
     def __init__(
-        self, weights: Weights, parallel: TensorParallel, vocabulary_size: int, hidden_size: int
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        vocabulary_size: int,
+        hidden_size: int,
+        scale: float,
     ) -> None:
+        """``scale`` multiplies the rows that are looked up."""
         super().__init__()
-        self.parallel, self.group = parallel, parallel.group
+        self.parallel, self.group, self.scale = parallel, parallel.group, scale
         self.weight = weights.normal("embedding", (vocabulary_size, hidden_size), split=0)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             return self.parallel.column_product(x, self.weight, None)
+        found = self._look_up(x)
+        return found if self.scale == 1.0 else found * self.scale
+
+    def _look_up(self, x: Tensor) -> Tensor:
         if self.parallel.size == 1:
             return F.embedding(x, self.weight)
         rows = self.weight.shape[0]

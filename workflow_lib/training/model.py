@@ -50,31 +50,20 @@ class TransformerLayer(nn.Module):
         name, size = f"layer{index}", model.hidden_size
         gpt = model.family == "gpt"
         norm = LayerNorm if gpt else RMSNorm
-        deviation = output_deviation(model.layers)
+        deviation, epsilon = output_deviation(model.layers), model.norm_epsilon
         self.recomputation = training.recomputation
-        self.attention_norm = norm(weights, parallel, size)
-        self.attention = Attention(
-            weights,
-            parallel,
-            f"{name}.attention",
-            size,
-            model.attention_heads,
-            model.kv_heads,
-            context,
-            rotary_base=None if gpt else model.rotary_base,
-            bias=gpt,
-            output_deviation=deviation,
-        )
-        self.feed_forward_norm = norm(weights, parallel, size)
+        self.attention_norm = norm(weights, parallel, size, epsilon)
+        self.attention = Attention(weights, parallel, f"{name}.attention", model, context)
+        self.feed_forward_norm = norm(weights, parallel, size, epsilon)
         ffn_name, ffn_size = f"{name}.feed_forward", model.ffn_hidden_size
         self.feed_forward: nn.Module
         if gpt:
             self.feed_forward = PlainFeedForward(
-                weights, parallel, ffn_name, size, ffn_size, deviation
+                weights, parallel, ffn_name, size, ffn_size, deviation, model.activation
             )
         elif model.experts == 0:
             self.feed_forward = GatedFeedForward(
-                weights, parallel, ffn_name, size, ffn_size, deviation
+                weights, parallel, ffn_name, size, ffn_size, deviation, model.activation
             )
         else:
             self.feed_forward = SparseFeedForward(
@@ -114,8 +103,11 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
     gpt = model.family == "gpt"
     parallel = TensorParallel(weights.mesh.tp_group, training.sequence_parallel, training.overlap)
     context = ContextParallel(weights.mesh.cp_group, model.sequence_length, weights.mesh.device)
+    tied = model.has_tied_embeddings
     embedding = Part(
-        TokenEmbedding, (weights, parallel, vocabulary, size), "embedding" if gpt else None
+        TokenEmbedding,
+        (weights, parallel, vocabulary, size, model.embedding_scale),
+        "embedding" if tied else None,
     )
     positions = (
         [Part(PositionEmbedding, (weights, parallel, context, model.sequence_length, size))]
@@ -126,8 +118,9 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
         Part(TransformerLayer, (weights, parallel, context, model, index, training))
         for index in range(model.layers)
     ]
-    final_norm = Part(LayerNorm if gpt else RMSNorm, (weights, parallel, size))
-    head = embedding if gpt else Part(OutputHead, (weights, parallel, vocabulary, size))
+    norm = LayerNorm if gpt else RMSNorm
+    final_norm = Part(norm, (weights, parallel, size, model.norm_epsilon))
+    head = embedding if tied else Part(OutputHead, (weights, parallel, vocabulary, size))
     return [embedding, *positions, *layers, final_norm, head]
 
 
