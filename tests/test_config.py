@@ -1,9 +1,11 @@
 """The shipped configuration is right, and a wrong one is refused with the remedy."""
 
+import re
+
 import pytest
 
-from workflow_lib import formulas
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib import formulas, plan
+from workflow_lib.study import ConfigError, all_sweeps, load_study, of_view
 
 
 def refusal(directory) -> str:
@@ -418,3 +420,40 @@ def test_a_file_cannot_construct_python_objects(study_directory):
 
 def test_an_absent_configuration_is_refused(tmp_path):
     assert "no such directory" in refusal(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "needed_by"),
+    [("models/llama3-70b.yaml", "parallelism"), ("platforms/mi250.yaml", "mi250-counterpart")],
+)
+def test_a_mistake_in_a_file_stops_only_the_sweeps_that_need_it(study_directory, name, needed_by):
+    path = study_directory / name
+    path.write_text("made_up: 1\n", encoding="utf-8")
+    study = load_study(study_directory, of_view("demo"))
+    assert "demo" in study.sweeps
+    assert needed_by not in study.sweeps
+    assert path.stem not in {**study.models, **study.platforms}
+    # Told once, however many sweeps need it.
+    (told,) = study.left_out
+    assert told.startswith(f"{path}: ")
+    for stopped in (all_sweeps, of_view(needed_by), of_view(f"{needed_by}-h200")):
+        with pytest.raises(ConfigError, match=re.escape(str(path))):
+            load_study(study_directory, stopped)
+
+
+def test_a_sweep_that_cannot_be_read_stops_only_its_own_plan(study_directory):
+    path = study_directory / "sweeps" / "mine.yaml"
+    path.write_text("[", encoding="utf-8")
+    assert load_study(study_directory, of_view("demo")).left_out
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        load_study(study_directory, of_view("mine-h200"))
+
+
+def test_a_plan_tells_what_it_left_out(study_directory, monkeypatch, capsys):
+    (study_directory / "models" / "broken.yaml").write_text("layers: [1", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["plan", "--config", str(study_directory), "--sweep", "demo"])
+    assert plan.main() == 0
+    printed = capsys.readouterr()
+    assert "left out, as no planned sweep needs it" in printed.err
+    assert "models/broken.yaml: not valid YAML" in printed.err
+    assert "llama3-tiny" in printed.out

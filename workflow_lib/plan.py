@@ -23,7 +23,7 @@ from workflow_lib.cells import PlannedCell, Sweep
 from workflow_lib.feasibility import Estimate
 from workflow_lib.projection.planned import StepTime, step_time
 from workflow_lib.records import Cell, RecordError
-from workflow_lib.study import ConfigError, load_study, lookup
+from workflow_lib.study import ConfigError, Wanted, load_study, lookup, of_view
 from workflow_lib.words import counted
 
 
@@ -188,6 +188,11 @@ def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) ->
     return [each for each in sweeps.values() if each.platform == platform]
 
 
+def _of_platform(platform: str) -> Wanted:
+    """The sweeps for a platform; one that cannot be read may be one of them."""
+    return lambda _, spec: spec is None or platform in spec.platforms
+
+
 def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
     """Refuse a sweep that nothing can run of: one cell of many that cannot is a finding, all of
     them are a mistake. Raises ConfigError.
@@ -219,7 +224,9 @@ def main() -> int:
     parser.add_argument("--quiet", action="store_true", help="print nothing")
     arguments = parser.parse_args()
     try:
-        sweeps = cells.expand_study(load_study(arguments.config))
+        wanted = of_view(arguments.sweep) if arguments.sweep else _of_platform(arguments.platform)
+        study = load_study(arguments.config, wanted)
+        sweeps = cells.expand_study(study)
         chosen = choose(sweeps, arguments.platform, arguments.sweep)
         refuse_idle(chosen, arguments.config)
         times: dict[str, StepTime] = {}
@@ -234,6 +241,8 @@ def main() -> int:
         print(f"triptych: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:
+        for mistake in study.left_out:
+            print(f"triptych: left out, as no planned sweep needs it: {mistake}", file=sys.stderr)
         print(describe(plan, times))
         if arguments.output:
             print(f"\nWritten to {arguments.output}")
