@@ -293,7 +293,7 @@ def test_a_tied_head_takes_no_memory_but_on_another_stage():
     assert memory.estimate(tied, Degrees(pp=2), training()).weights == on_two
 
 
-@pytest.mark.parametrize("family", ["gpt", "llama", "mixtral", "qwen3"])
+@pytest.mark.parametrize("family", ["gpt", "neox", "llama", "mixtral", "qwen3"])
 @pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
 def test_a_layer_keeps_what_is_estimated(family, recomputation, monkeypatch):
     torch = pytest.importorskip("torch")
@@ -315,7 +315,7 @@ def test_a_layer_keeps_what_is_estimated(family, recomputation, monkeypatch):
         "torch.nn.functional.rms_norm", lambda x, _, weight, __: Norm.apply(x, weight)
     )
     experts = (4, 2) if family == "mixtral" else (0, 0)
-    kind, kv_heads = "llama" if family == "qwen3" else family, 4 if family == "gpt" else 2
+    kind, kv_heads = "llama" if family == "qwen3" else family, 4 if family in ("gpt", "neox") else 2
     model = Model(family, kind, 1, 256, 768, 4, kv_heads, 256, 64, 1, *experts)
     if family == "qwen3":
         model = replace(model, head_dimension=96, qk_norm=True)

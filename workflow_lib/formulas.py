@@ -57,7 +57,7 @@ def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     vocabulary = model.vocabulary_size if vocabulary_size is None else vocabulary_size
     joined = model.query_size + 2 * model.key_value_size
     attention = hidden * joined + model.query_size * hidden
-    if model.family == "gpt":
+    if model.is_plain:
         # Biases everywhere, two LayerNorms with weight and bias, a two-matrix feed-forward part.
         attention += joined + hidden
         feed_forward = 2 * hidden * ffn + ffn + hidden
@@ -96,7 +96,7 @@ def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     cut, whole = 2 * model.query_size + 2 * model.key_value_size, hidden + hidden
     if not model.experts:
-        cut += (ffn if model.family == "gpt" else 2 * ffn) + ffn
+        cut += (ffn if model.is_plain else 2 * ffn) + ffn
         whole += hidden + hidden
     return model.layers * rank * (cut / tp + whole)
 

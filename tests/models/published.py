@@ -208,6 +208,28 @@ LLAMA1 = {
     "use_cache": True,
     "vocab_size": 32000,
 }
+NEOX = {
+    "architectures": ["GPTNeoXForCausalLM"],
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "hidden_act": "gelu",
+    "hidden_size": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 16384,
+    "layer_norm_eps": 1e-05,
+    "max_position_embeddings": 2048,
+    "model_type": "gpt_neox",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "rotary_emb_base": 10000,
+    "rotary_pct": 0.25,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float16",
+    "transformers_version": "4.24.0",
+    "use_cache": True,
+    "use_parallel_residual": True,
+    "vocab_size": 50432,
+}
 LONG = {"max_position_embeddings": 131072}
 
 PUBLISHED = {
@@ -269,6 +291,20 @@ PUBLISHED = {
     "gemma-7b": Published(
         GEMMA | _sizes(3072, 24576, 28, 16, 16),
         8_537_680_896,
+    ),
+    "pythia-6.9b": Published(NEOX, 6_857_302_016),
+    "gpt-neox-20b": Published(
+        NEOX
+        | {
+            "attention_probs_dropout_prob": 0,
+            "hidden_act": "gelu_fast",
+            "hidden_dropout_prob": 0,
+            "hidden_size": 6144,
+            "intermediate_size": 24576,
+            "num_attention_heads": 64,
+            "num_hidden_layers": 44,
+        },
+        20_554_567_680,
     ),
     "gpt2": Published(GPT2, 124_439_808),
     "gpt2-xl": Published(GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48}, 1_557_611_200),

@@ -7,7 +7,16 @@ import re
 
 import pytest
 
-from tests.models.published import GEMMA, GPT2, LLAMA, MISTRAL, MIXTRAL, PUBLISHED, QWEN2, QWEN3
+from tests.models.published import (
+    GEMMA,
+    GPT2,
+    LLAMA,
+    MISTRAL,
+    MIXTRAL,
+    NEOX,
+    PUBLISHED,
+    QWEN3,
+)
 from workflow_lib import formulas
 from workflow_lib.models.__main__ import main
 from workflow_lib.models.config_json import ImportRefusedError
@@ -108,6 +117,9 @@ def test_what_families_differ_in_is_taken_over(written):
     mixtral = import_model(written(MIXTRAL)).spec.record("mixtral")
     assert (mixtral.family, mixtral.experts, mixtral.experts_per_token) == ("mixtral", 8, 2)
     assert mixtral.rotary_base == 1e6
+    neox = import_model(written(NEOX)).spec.record("neox")
+    # A quarter of 4096 / 32 columns.
+    assert (neox.family, neox.rotary_size, neox.rotary_base) == ("neox", 32, 10_000)
     gpt = import_model(written(GPT2)).spec.record("gpt")
     assert (gpt.family, gpt.ffn_hidden_size, gpt.sequence_length) == ("gpt", 3072, 1024)
 
@@ -163,7 +175,6 @@ def test_a_window_changes_nothing_up_to_its_length(written):
             LLAMA_1B | {"rope_scaling": {"rope_type": "llama3", "factor": 4.0}},
             "rope_scaling: llama3 positions need high_freq_factor",
         ),
-        (LLAMA_1B | {"partial_rotary_factor": 0.5}, "partial_rotary_factor: is 0.5"),
         (LLAMA_1B | {"residual_multiplier": 0.2}, "residual_multiplier: is 0.2, and this import"),
         (LLAMA_1B | {"sliding_window": 4096}, "sliding_window: is 4096, and this import"),
         (LLAMA_1B | {"quantization_config": {}}, "quantization_config: the weights are quantised"),
@@ -176,7 +187,8 @@ def test_a_window_changes_nothing_up_to_its_length(written):
         (QWEN3 | {"model_type": "qwen3_next"}, "qwen3_next: most of its layers have linear"),
         (GEMMA_2B | {"model_type": "gemma2"}, "gemma2: it caps logits (attn_logit_softcapping"),
         (GEMMA | {"model_type": "new"}, "new: the engine has no layers like its; can be imported"),
-        (QWEN2 | {"model_type": "gpt_neox"}, "it turns a part of each head only (rotary_pct)"),
+        (NEOX | {"use_parallel_residual": False}, "use_parallel_residual: is False, and neox"),
+        (NEOX | {"hidden_act": "quick_gelu"}, "hidden_act: quick_gelu: the engine has"),
         (QWEN_8B | {"layer_types": ["linear_attention"]}, "layer_types: linear_attention"),
         (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise: is 0.1"),
         (GPT2 | {"tie_word_embeddings": False}, "tie_word_embeddings: is False"),

@@ -10,6 +10,7 @@ from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry
 GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
 LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)
 MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2, 1e6)
+NEOX = replace(GPT, name="neox-test", family="neox", rotary_base=1e4, rotary_share=0.25)
 #: what Llama 3.2, Qwen2 and Qwen3 have beside Llama 3, and Gemma's feed-forward part, all at once
 MODERN = replace(
     LLAMA,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, cell
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib.records import Degrees, precisions_of
@@ -97,6 +97,8 @@ BOTH = {
     "dp2 zero3 modern recompute": (MODERN, Degrees(dp=2), {"zero_stage": 3, **FULL}),
     "tp2 modern selective": (MODERN, Degrees(tp=2), SELECTIVE),
     "tp2 sequence modern overlap": (MODERN, Degrees(tp=2), {**SEQUENCE, **OVERLAP}),
+    "tp2 sequence neox": (NEOX, Degrees(tp=2), SEQUENCE),
+    "pp2 neox selective": (NEOX, Degrees(pp=2), SELECTIVE),
     "pp2 modern": (MODERN, Degrees(pp=2), {}),
     "pp2 zero0 modern bf16": (MODERN, Degrees(pp=2), {"zero_stage": 0, **BF16}),
     "tp2 pp2 modern sequence": (MODERN, Degrees(tp=2, pp=2), SEQUENCE),
@@ -215,7 +217,12 @@ FAST = {
         "deepspeed pp2 modern",
         "torch tp2 sequence modern overlap",
     ),
-    *("torch pp2 modern", "torch cp2 modern selective", "torch tp2 pp2 modern sequence"),
+    *(
+        "torch pp2 modern",
+        "torch cp2 modern selective",
+        "torch tp2 sequence neox",
+        "torch tp2 pp2 modern sequence",
+    ),
 }
 
 

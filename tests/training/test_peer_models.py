@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
+from tests.training.cells import GPT, LLAMA, MIXTRAL, NEOX, TRAINING
 from workflow_lib.training.cross_entropy import cross_entropy
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, parts
@@ -170,6 +170,42 @@ def llama_as_ours(theirs, layers):
     return ours
 
 
+def neox_peer(model):
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    positions = {"rope_type": "default", "rope_theta": model.rotary_base}
+    like = llama_like(model) | {
+        "hidden_act": "gelu",
+        "layer_norm_eps": model.norm_epsilon,
+        "rope_parameters": positions | {"partial_rotary_factor": model.rotary_share},
+    }
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**like))
+
+
+def neox_as_ours(theirs, layers):
+    """Its queries, keys and values lie head by head."""
+    ours = {"0.weight": theirs["gpt_neox.embed_in.weight"]}
+    for layer in range(layers):
+        for name, other in {
+            "attention_norm": "input_layernorm",
+            "attention.query_key_value": "attention.query_key_value",
+            "attention.output": "attention.dense",
+            "feed_forward_norm": "post_attention_layernorm",
+            "feed_forward.up": "mlp.dense_h_to_4h",
+            "feed_forward.down": "mlp.dense_4h_to_h",
+        }.items():
+            for kind in ("weight", "bias"):
+                each = theirs[f"gpt_neox.layers.{layer}.{other}.{kind}"]
+                if name == "attention.query_key_value":
+                    by_head = each.unflatten(0, (4, 3, -1))
+                    each = by_head.transpose(0, 1).flatten(0, 2)
+                ours[f"{layer + 1}.{name}.{kind}"] = each
+    for kind in ("weight", "bias"):
+        ours[f"{layers + 1}.{kind}"] = theirs[f"gpt_neox.final_layer_norm.{kind}"]
+    ours[f"{layers + 2}.weight"] = theirs["lm_head.weight"]
+    return ours
+
+
 def gemma_as_ours(theirs, layers):
     """As Llama's; but Gemma's norms multiply by one more than their weight."""
     ours = llama_as_ours(theirs, layers)
@@ -253,9 +289,10 @@ def logits_of(decoder, tokens):
         (GPT, gpt_peer, gpt_as_ours),
         (LLAMA, llama_peer, llama_as_ours),
         (MIXTRAL, mixtral_peer, llama_as_ours),
+        (NEOX, neox_peer, neox_as_ours),
         *LIKE.values(),
     ],
-    ids=["gpt", "llama", "mixtral", *LIKE],
+    ids=["gpt", "llama", "mixtral", "neox", *LIKE],
 )
 def test_logits_and_gradients_are_those_of_transformers(model, peer_of, as_ours):
     model = replace(model, layers=2, vocabulary_multiple=1)

@@ -16,6 +16,7 @@ _ROTARY_BASE = 500_000.0
 #: what a family's feed-forward part can have, the usual one first
 _ACTIVATIONS: dict[records.Family, tuple[Activation, ...]] = {
     "gpt": ("gelu_tanh", "gelu"),
+    "neox": ("gelu", "gelu_tanh"),
     "llama": ("silu", "gelu_tanh", "gelu"),
     "mixtral": ("silu",),
 }
@@ -77,8 +78,8 @@ class ModelSpec(Strict):
 
     description: Text
     """One line on the model, and where its dimensions were published."""
-    family: Literal["gpt", "llama", "mixtral"]
-    """GPT-3 style, Llama-3 style, or Llama-3 style with experts."""
+    family: records.Family
+    """GPT-3 style, GPT-NeoX style, Llama-3 style, or Llama-3 style with experts."""
     layers: Annotated[int, Field(gt=0, le=bounds.LAYERS.most)]
     """Decoder layers."""
     hidden_size: PositiveInt
@@ -103,6 +104,8 @@ class ModelSpec(Strict):
     """Base of the frequencies of rotary positions; GPT has learned positions instead."""
     rotary_scaling: RotaryScaling | None = None
     """What stretches the rotary positions."""
+    rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a head's columns that rotary positions turn."""
     sliding_window: PositiveInt | None = None
     """Tokens that attention looks back over; a sequence_length beyond it is refused."""
     tied_embeddings: bool = False
@@ -110,13 +113,13 @@ class ModelSpec(Strict):
     head_dimension: PositiveInt | None = None
     """Columns of an attention head; hidden_size / attention_heads unless given."""
     qkv_bias: bool = False
-    """Whether queries, keys and values have biases. GPT has biases everywhere."""
+    """Whether queries, keys and values have biases. GPT and NeoX have biases everywhere."""
     qk_norm: bool = False
     """Whether queries and keys are normalised head by head (RMS norm)."""
     norm_epsilon: PositiveFloat = 1e-5
     """What every norm adds to the variance."""
     activation: Activation = "usual"
-    """Of the feed-forward part; `usual` is silu, and gelu_tanh in GPT."""
+    """Of the feed-forward part; `usual` is silu, gelu_tanh in GPT, gelu in NeoX."""
     embedding_scale: PositiveFloat = 1.0
     """What the rows of the input embedding are multiplied by."""
     published: Published | None = None
@@ -138,8 +141,16 @@ class ModelSpec(Strict):
             )
         if (self.family == "mixtral") != (self.experts > 0):
             raise ValueError("a mixtral model has experts, and no other family does")
-        if self.family == "gpt":
-            self._refuse_for_gpt()
+        if self.family in ("gpt", "neox"):
+            self._refuse_for_plain()
+        turned = (self.head_dimension or self.hidden_size // self.attention_heads) * (
+            self.rotary_share
+        )
+        if turned % 2:
+            raise ValueError(
+                f"rotary_share {self.rotary_share:g} turns {turned:g} columns of a head, and they "
+                "turn in pairs"
+            )
         if self.activation not in ("usual", *_ACTIVATIONS[self.family]):
             raise ValueError(
                 f"activation {self.activation}: a {self.family} model can have "
@@ -159,20 +170,24 @@ class ModelSpec(Strict):
             )
         return self
 
-    def _refuse_for_gpt(self) -> None:
-        """Raises ValueError where something is said that a gpt model has not, or has always."""
-        if self.rotary_base != _ROTARY_BASE:
-            raise ValueError("a gpt model has learned positions, so it has no rotary_base")
-        if self.rotary_scaling is not None:
-            raise ValueError("a gpt model has learned positions, so it has no rotary_scaling")
+    def _refuse_for_plain(self) -> None:
+        """Raises ValueError where something is said that a gpt or neox model has not, or has
+        always.
+        """
+        name, told = f"a {self.family} model", self.model_fields_set
         if self.qk_norm:
-            raise ValueError("a gpt model has no qk_norm")
-        for key, what in (
-            ("tied_embeddings", "its embedding as its head"),
-            ("qkv_bias", "biases everywhere"),
-        ):
-            if key in self.model_fields_set:
-                raise ValueError(f"a gpt model always has {what}; leave {key} out")
+            raise ValueError(f"{name} has no qk_norm")
+        if "qkv_bias" in told:
+            raise ValueError(f"{name} always has biases everywhere; leave qkv_bias out")
+        if self.family == "gpt":
+            if self.rotary_base != _ROTARY_BASE:
+                raise ValueError(f"{name} has learned positions, so it has no rotary_base")
+            for key in {"rotary_scaling", "rotary_share"} & told:
+                raise ValueError(f"{name} has learned positions, so it has no {key}")
+            if "tied_embeddings" in told:
+                raise ValueError(
+                    f"{name} always has its embedding as its head; leave tied_embeddings out"
+                )
 
     def record(self, name: str) -> records.Model:
         """The dimensions as cells and compute nodes know them; what says the same as saying nothing

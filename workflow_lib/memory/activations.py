@@ -28,7 +28,7 @@ class Layer:
         attention = (2 * query + 2 * key_value * degrees.cp) / tp
         # Norms of queries and keys keep these and the values beside them, and their results.
         normed = (2 * query + 3 * key_value) / tp if model.qk_norm else 0.0
-        widened = (1 if model.family == "gpt" else 2) * ffn / tp  # a gate and what it opens
+        widened = (1 if model.is_plain else 2) * ffn / tp  # a gate and what it opens
         inner = widened + ffn / tp
         # Products that are summed over the group are kept by selective recomputation before and
         # after it, unless they are summed to slices.
@@ -46,8 +46,9 @@ class Layer:
         else:
             rows = 1.0
             feed_forward, products = inner, widened + summed
-        # Both norms' inputs and outputs, and what lies between.
-        whole = 4 * residual + normed + attention + feed_forward
+        # Both norms' inputs, one and the same in neox, and outputs, and what lies between.
+        norms = (3 if model.family == "neox" else 4) * residual
+        whole = norms + normed + attention + feed_forward
         kept = {
             "none": whole,
             "selective": residual + attention + summed + products,

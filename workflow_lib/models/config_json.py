@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = frozenset(
 _DROPOUTS = frozenset(
     (
         *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),
-        "residual_dropout",
+        *("residual_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"),
     )
 )
 #: standard deviation of the engine's initial weights

@@ -22,6 +22,7 @@ _ACTIVATIONS = {
     "swish": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 #: sequences are not longer than this unless asked for: that of Llama 3's training
@@ -65,8 +66,6 @@ _REFUSED = {
     "to layer",
     "gemma3_text": "it has norms behind its parts, and windows and rotary bases that differ from "
     "layer to layer",
-    "gpt_neox": "it turns a part of each head only (rotary_pct), and computes attention and the "
-    "feed-forward part from the same input (use_parallel_residual)",
     "gpt_neo": "it attends over a window in every other layer (attention_types)",
     "gptj": "it turns a part of each head only (rotary_dim), and computes attention and the "
     "feed-forward part from the same input",
@@ -91,6 +90,7 @@ def read(config: ConfigJson, sequence_length: int | None) -> Plain:
     readers: Mapping[str, Callable[[ConfigJson, int | None], Plain]] = {
         **dict.fromkeys(_LLAMA_LIKE, _llama_like),
         "gpt2": _gpt2,
+        "gpt_neox": _neox,
     }
     if kind not in readers:
         why = _REFUSED.get(kind, "the engine has no layers like its")
@@ -197,6 +197,33 @@ def _gpt2(config: ConfigJson, sequence_length: int | None) -> Plain:
     }
 
 
+def _neox(config: ConfigJson, sequence_length: int | None) -> Plain:
+    config.must_be("use_parallel_residual", True, "neox layers compute both parts side by side")
+    config.must_be("attention_bias", True, "a neox model has biases everywhere")
+    share = config.number("rotary_pct", 0.25)
+    heads = config.whole("num_attention_heads")
+    plain: Plain = {
+        "family": "neox",
+        "layers": config.whole("num_hidden_layers"),
+        "hidden_size": config.whole("hidden_size"),
+        "ffn_hidden_size": config.whole("intermediate_size"),
+        "attention_heads": heads,
+        "kv_heads": heads,
+        "vocabulary_size": config.whole("vocab_size"),
+    }
+    base = config.number("rotary_emb_base", 1e4)
+    return (
+        plain
+        | _sequence(config, sequence_length, None)
+        | _rotary(config, base, share)
+        | {
+            "norm_epsilon": config.number("layer_norm_eps", 1e-5),
+            "tied_embeddings": config.flag("tie_word_embeddings", False),
+            "activation": _activation(config, "hidden_act", "gelu"),
+        }
+    )
+
+
 def _activation(config: ConfigJson, key: str, default: str) -> str:
     word = config.word(key, default)
     if word not in _ACTIVATIONS:
@@ -248,13 +275,12 @@ def _window(config: ConfigJson, kind: _Kind) -> int | None:
     return config.whole("sliding_window", usual) if used and window is not None else None
 
 
-def _rotary(config: ConfigJson, base: float) -> Plain:
-    """Base and scaling, from the keys of transformers 4 or of 5."""
+def _rotary(config: ConfigJson, base: float, share: float = 1.0) -> Plain:
+    """Base, scaling and share of a head, from the keys of transformers 4 or of 5."""
     given = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
     key = "rope_parameters" if config.take("rope_parameters") else "rope_scaling"
-    share = given.pop("partial_rotary_factor", config.take("partial_rotary_factor", 1.0))
-    if share != 1.0:
-        raise config.refuse("partial_rotary_factor", f"is {share}, and all of a head is turned")
+    share = given.pop("partial_rotary_factor", config.take("partial_rotary_factor", share))
+    share = config.as_number("partial_rotary_factor", share)
     base = config.number("rope_theta", base)
     if "rope_theta" in given:
         base = config.as_number(key, given.pop("rope_theta"))
@@ -276,10 +302,11 @@ def _rotary(config: ConfigJson, base: float) -> Plain:
         raise config.refuse(key, f"{unknown[0]} is no part of {kind} positions")
     if missing := sorted(names.keys() - given.keys()):
         raise config.refuse(key, f"{kind} positions need {missing[0]}")
+    plain: Plain = {"rotary_base": base, "rotary_share": share}
     if not names:
-        return {"rotary_base": base}
+        return plain
     scaling: Plain = {"kind": kind}
     scaling |= {name: config.as_number(key, given[each]) for each, name in names.items()}
     if "original_length" in scaling:
         scaling["original_length"] = int(scaling["original_length"])
-    return {"rotary_base": base, "rotary_scaling": scaling}
+    return plain | {"rotary_scaling": scaling}

@@ -75,7 +75,7 @@ class OwnRun:
                 layers=self.layers,
                 hidden=self.hidden_size,
                 ffn=self.ffn_hidden_size,
-                gated=self.model_family != "gpt",
+                gated=self.model_family not in ("gpt", "neox"),
                 heads=self.attention_heads,
                 kv_heads=self.kv_heads,
                 head_size=self.hidden_size // self.attention_heads,

@@ -46,7 +46,7 @@ class Shape:
             layers=model.layers,
             hidden=model.hidden_size,
             ffn=model.ffn_hidden_size,
-            gated=model.family != "gpt",
+            gated=not model.is_plain,
             heads=model.attention_heads,
             kv_heads=model.kv_heads,
             head_size=model.head_size,

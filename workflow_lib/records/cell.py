@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from workflow_lib.records import axes, bounds, ranges
 from workflow_lib.records.axes import Axis, beside, flag
 
-Family = Literal["gpt", "llama", "mixtral"]
+Family = Literal["gpt", "neox", "llama", "mixtral"]
 Precision = Literal["bf16", "fp32"]
 Recomputation = Literal["none", "selective", "full"]
 Backend = Literal["deepspeed", "torch"]
@@ -34,7 +34,7 @@ class Model:
     family: Annotated[
         Family,
         Axis(
-            "what kind of layers: gpt, llama or mixtral",
+            "what kind of layers: gpt, neox, llama or mixtral",
             "work",
             column="model_family",
             says_itself=True,
@@ -69,6 +69,10 @@ class Model:
             since=6,
         ),
     ] = ()
+    rotary_share: Annotated[
+        float,
+        Axis("share of a head's columns that rotary positions turn", "work", since=6),
+    ] = 1.0
     tied_embeddings: Annotated[
         bool,
         Axis("whether the head is the input embedding; gpt's always is", "work", since=6),
@@ -83,7 +87,11 @@ class Model:
     ] = None
     qkv_bias: Annotated[
         bool,
-        Axis("biases of queries, keys and values; gpt has biases everywhere", "work", since=6),
+        Axis(
+            "biases of queries, keys and values; gpt and neox have biases everywhere",
+            "work",
+            since=6,
+        ),
     ] = False
     qk_norm: Annotated[
         bool, Axis("an RMS norm over each head's queries and keys", "work", since=6)
@@ -94,7 +102,7 @@ class Model:
     activation: Annotated[
         Activation,
         Axis(
-            "of the feed-forward part; usual is silu, and gelu_tanh in gpt",
+            "of the feed-forward part; usual is silu, gelu_tanh in gpt, gelu in neox",
             "work",
             since=6,
         ),
@@ -122,6 +130,18 @@ class Model:
     def key_value_size(self) -> int:
         """Columns of all keys together, and of all values."""
         return self.head_size * self.kv_heads
+
+    @property
+    def rotary_size(self) -> int:
+        """Columns of a head that rotary positions turn."""
+        return int(self.head_size * self.rotary_share)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has LayerNorms, biases everywhere and two matrices in the feed-forward part;
+        else RMSNorms, biases where it says so, and a gate.
+        """
+        return self.family in ("gpt", "neox")
 
     @property
     def has_tied_embeddings(self) -> bool:

@@ -67,7 +67,7 @@ def adapt(layer: nn.Module, weights: Weights, name: str, model: Model, training:
         "attention.query_key_value": (model.query_size + 2 * model.key_value_size, hidden),
         "attention.output": (hidden, model.query_size),
     }
-    if model.family == "gpt":
+    if model.is_plain:
         shapes |= {"feed_forward.up": (ffn, hidden), "feed_forward.down": (hidden, ffn)}
     elif model.experts == 0:
         shapes |= {"feed_forward.gate_up": (2 * ffn, hidden), "feed_forward.down": (hidden, ffn)}

@@ -25,10 +25,11 @@ class PlainFeedForward(nn.Module):
         hidden_size: int,
         ffn_size: int,
         output_deviation: float,
-        activation: Activation,
+        approximate: str,
     ) -> None:
+        """``approximate`` says which GELU, as torch calls them: none or tanh."""
         super().__init__()
-        self.approximate = "none" if activation == "gelu" else "tanh"
+        self.approximate = approximate
         self.up = ColumnParallelLinear(
             weights, parallel, [f"{name}.up"], hidden_size, [ffn_size], bias=True
         )

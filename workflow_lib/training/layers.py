@@ -166,7 +166,8 @@ class Attention(nn.Module):
             model.kv_heads // parallel.size,
         )
         self.head_size = model.head_size
-        gpt = model.family == "gpt"
+        #: columns of a head that positions turn
+        self.turned = model.rotary_size
         device = weights.mesh.device
         self.kernels = attention_kernels(device)
         #: of the sequences that are being generated; None in training
@@ -174,9 +175,9 @@ class Attention(nn.Module):
         # No buffer: engines cast those to bf16.
         self.rotary = None
         self.context = context
-        if not gpt:
+        if model.family != "gpt":
             self.rotary = rotary_table(
-                context.chunks, self.head_size, model.rotary_base, device, model.rotary_scaling
+                context.chunks, self.turned, model.rotary_base, device, model.rotary_scaling
             )
         self.query_key_value = ColumnParallelLinear(
             weights,
@@ -184,7 +185,7 @@ class Attention(nn.Module):
             [f"{name}.query", f"{name}.key", f"{name}.value"],
             model.hidden_size,
             [model.query_size, model.key_value_size, model.key_value_size],
-            bias=gpt or model.qkv_bias,
+            bias=model.is_plain or model.qkv_bias,
         )
         self.norm = QueryKeyNorm(weights, parallel, model) if model.qk_norm else None
         self.output = RowParallelLinear(
@@ -193,7 +194,7 @@ class Attention(nn.Module):
             f"{name}.output",
             model.query_size,
             model.hidden_size,
-            gpt,
+            model.is_plain,
             output_deviation(model.layers),
         )
 
@@ -208,7 +209,12 @@ class Attention(nn.Module):
             turning, value = torch.split(joined, [heads + kv_heads, kv_heads], dim=2)
             turning = turning if self.norm is None else self.norm(turning)
             cosines, sines = self.rotary
-            turned = rotate(turning, cosines[first:end], sines[first:end])
+            rows = cosines[first:end], sines[first:end]
+            if self.turned == self.head_size:
+                turned = rotate(turning, *rows)
+            else:
+                part, rest = turning.split([self.turned, self.head_size - self.turned], dim=-1)
+                turned = torch.cat([rotate(part, *rows), rest], dim=-1)
             query, key = torch.split(turned, [heads, kv_heads], dim=2)
             # As a view it would keep the unturned queries and keys, too, for the backward pass.
             value = value.contiguous()

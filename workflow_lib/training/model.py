@@ -1,4 +1,4 @@
-"""The decoders: GPT-3, Llama 3 and Mixtral, as lists of parts that are built where they run.
+"""The decoders: GPT-3, NeoX, Llama 3 and Mixtral, as lists of parts that are built where they run.
 
 One list serves both a model that one rank holds and one that is cut into pipeline stages.
 """
@@ -32,7 +32,8 @@ from workflow_lib.training.weights import Weights
 
 
 class TransformerLayer(nn.Module):
-    """Attention and a feed-forward part, each after a norm and beside a residual path.
+    """Attention and a feed-forward part, each after a norm and beside a residual path. In neox both
+    take the layer's input (arXiv 2204.06745, section 2.1.2).
 
     ``recomputation`` has what is kept of them for the backward pass.
     """
@@ -48,8 +49,8 @@ class TransformerLayer(nn.Module):
     ) -> None:
         super().__init__()
         name, size = f"layer{index}", model.hidden_size
-        gpt = model.family == "gpt"
-        norm = LayerNorm if gpt else RMSNorm
+        norm = LayerNorm if model.is_plain else RMSNorm
+        self.side_by_side = model.family == "neox"
         deviation, epsilon = output_deviation(model.layers), model.norm_epsilon
         self.recomputation = training.recomputation
         self.attention_norm = norm(weights, parallel, size, epsilon)
@@ -57,9 +58,12 @@ class TransformerLayer(nn.Module):
         self.feed_forward_norm = norm(weights, parallel, size, epsilon)
         ffn_name, ffn_size = f"{name}.feed_forward", model.ffn_hidden_size
         self.feed_forward: nn.Module
-        if gpt:
+        if model.is_plain:
+            usual = "gelu" if self.side_by_side else "gelu_tanh"
+            activation = usual if model.activation == "usual" else model.activation
+            approximate = {"gelu": "none", "gelu_tanh": "tanh"}[activation]
             self.feed_forward = PlainFeedForward(
-                weights, parallel, ffn_name, size, ffn_size, deviation, model.activation
+                weights, parallel, ffn_name, size, ffn_size, deviation, approximate
             )
         elif model.experts == 0:
             self.feed_forward = GatedFeedForward(
@@ -76,6 +80,10 @@ class TransformerLayer(nn.Module):
         return recomputation.run(self._forward, x, self.recomputation)
 
     def _forward(self, x: Tensor) -> Tensor:
+        if self.side_by_side:
+            both = self.attention(self.attention_norm(x))
+            both = both + self.feed_forward(self.feed_forward_norm(x))
+            return x + both  # type: ignore[no-any-return]
         x = x + self.attention(self.attention_norm(x))
         result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return result
@@ -118,7 +126,7 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
         Part(TransformerLayer, (weights, parallel, context, model, index, training))
         for index in range(model.layers)
     ]
-    norm = LayerNorm if gpt else RMSNorm
+    norm = LayerNorm if model.is_plain else RMSNorm
     final_norm = Part(norm, (weights, parallel, size, model.norm_epsilon))
     head = embedding if tied else Part(OutputHead, (weights, parallel, vocabulary, size))
     return [embedding, *positions, *layers, final_norm, head]
