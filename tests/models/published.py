@@ -230,6 +230,24 @@ NEOX = {
     "use_parallel_residual": True,
     "vocab_size": 50432,
 }
+QWEN3_MOE = {
+    **QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "decoder_sparse_step": 1,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 48,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_moe",
+    "moe_intermediate_size": 768,
+    "norm_topk_prob": True,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "num_hidden_layers": 48,
+    "num_key_value_heads": 4,
+    "output_router_logits": False,
+    "router_aux_loss_coef": 0.001,
+}
 LONG = {"max_position_embeddings": 131072}
 
 PUBLISHED = {
@@ -285,6 +303,7 @@ PUBLISHED = {
         4_022_468_096,
     ),
     "Qwen3-8B": Published(QWEN3 | {"hidden_size": 4096, "intermediate_size": 12288}, 8_190_735_360),
+    "Qwen3-30B-A3B": Published(QWEN3_MOE, 30_532_122_624),
     "Mistral-7B-v0.1": Published(MISTRAL, 7_241_732_096),
     "Mixtral-8x7B-v0.1": Published(MIXTRAL, 46_702_792_704),
     "gemma-2b": Published(GEMMA | {"hidden_size": 2048, "intermediate_size": 16384}, 2_506_172_416),

@@ -16,6 +16,7 @@ from tests.models.published import (
     NEOX,
     PUBLISHED,
     QWEN3,
+    QWEN3_MOE,
 )
 from workflow_lib import formulas
 from workflow_lib.models.__main__ import main
@@ -190,6 +191,8 @@ def test_a_window_changes_nothing_up_to_its_length(written):
         (NEOX | {"use_parallel_residual": False}, "use_parallel_residual: is False, and neox"),
         (NEOX | {"hidden_act": "quick_gelu"}, "hidden_act: quick_gelu: the engine has"),
         (QWEN_8B | {"layer_types": ["linear_attention"]}, "layer_types: linear_attention"),
+        (QWEN3_MOE | {"norm_topk_prob": False}, "norm_topk_prob: is false"),
+        (QWEN3_MOE | {"mlp_only_layers": [0]}, "mlp_only_layers: is [0], and all layers"),
         (MIXTRAL | {"router_jitter_noise": 0.1}, "router_jitter_noise: is 0.1"),
         (GPT2 | {"tie_word_embeddings": False}, "tie_word_embeddings: is False"),
         (GPT2 | {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),

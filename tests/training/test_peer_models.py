@@ -53,6 +53,20 @@ def qwen3_peer(model):
     return Qwen3ForCausalLM(Qwen3Config(**llama_like(model)))
 
 
+def qwen3_moe_peer(model):
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            **llama_like(model),
+            moe_intermediate_size=model.ffn_hidden_size,
+            num_experts=model.experts,
+            num_experts_per_tok=model.experts_per_token,
+            norm_topk_prob=True,
+        )
+    )
+
+
 def mistral_peer(model):
     from transformers import MistralConfig, MistralForCausalLM
 
@@ -226,6 +240,10 @@ LIKE = {
     "qwen3": (
         replace(LLAMA, head_dimension=24, qk_norm=True, norm_epsilon=1e-6, rotary_base=1e6),
         *(qwen3_peer, llama_as_ours),
+    ),
+    "qwen3-moe": (
+        replace(MIXTRAL, head_dimension=24, qk_norm=True, norm_epsilon=1e-6),
+        *(qwen3_moe_peer, llama_as_ours),
     ),
     "mistral": (replace(LLAMA, rotary_base=1e4), mistral_peer, llama_as_ours),
     "gemma": (

@@ -55,6 +55,7 @@ _LLAMA_LIKE = {
     "mixtral": _Kind("mixtral", 1e6, 1e-5, kv_heads_known=False, window=True),
     "qwen2": _Kind(kv_heads_known=False, qkv_bias=True, window=False),
     "qwen3": _Kind(kv_heads_known=False, head_dimension=128, qk_norm=True, window=False),
+    "qwen3_moe": _Kind("mixtral", kv_heads_known=False, qk_norm=True, window=False),
     "gemma": _Kind(tied=True, head_dimension=256),
 }
 
@@ -133,8 +134,17 @@ def _llama_like(config: ConfigJson, sequence_length: int | None) -> Plain:
     plain["activation"] = _activation(config, "hidden_act", "silu")
     if name == "gemma":
         plain |= _gemma(config, plain["hidden_size"])
-    if kind.family == "mixtral":
-        plain |= _experts(config)
+    if name == "mixtral":
+        plain |= _experts(config, "num_local_experts", 8, 2)
+    if name == "qwen3_moe":
+        config.must_be("mlp_only_layers", [], "all layers have experts, or none has")
+        config.must_be("decoder_sparse_step", 1, "all layers have experts, or none has")
+        if not config.flag("norm_topk_prob", False):
+            raise config.refuse(
+                "norm_topk_prob", "is false, and the shares of a token's experts always sum to 1"
+            )
+        plain["ffn_hidden_size"] = config.whole("moe_intermediate_size")
+        plain |= _experts(config, "num_experts", 128, 8)
     return plain
 
 
@@ -152,15 +162,15 @@ def _gemma(config: ConfigJson, hidden_size: int) -> Plain:
     return {"activation": activation, "embedding_scale": float(hidden_size) ** 0.5}
 
 
-def _experts(config: ConfigJson) -> Plain:
+def _experts(config: ConfigJson, key: str, count: int, of_token: int) -> Plain:
     config.must_be("router_jitter_noise", 0.0, "noise of the router's input is not implemented")
     if coefficient := config.take("router_aux_loss_coef"):
         config.notes.append(
             f"router_aux_loss_coef is {shown(coefficient)}: a sweep's balancing_loss trains with it"
         )
     return {
-        "experts": config.whole("num_local_experts", 8),
-        "experts_per_token": config.whole("num_experts_per_tok", 2),
+        "experts": config.whole(key, count),
+        "experts_per_token": config.whole("num_experts_per_tok", of_token),
     }
 
 
