@@ -351,6 +351,12 @@ def test_unknown_data_are_refused(study_directory, edit):
             "llama3 scaling needs low_frequency_factor",
         ),
         (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nrotary_share: 0.01",
+            "rotary_share 0.01 turns 1 of 128 columns of a head, and they turn in pairs",
+        ),
+        (
             "models/mixtral-8x7b.yaml",
             "layers: 32",
             "layers: 32\nactivation: gelu",

@@ -143,13 +143,12 @@ class ModelSpec(Strict):
             raise ValueError("a mixtral model has experts, and no other family does")
         if self.family in ("gpt", "neox"):
             self._refuse_for_plain()
-        turned = (self.head_dimension or self.hidden_size // self.attention_heads) * (
-            self.rotary_share
-        )
-        if turned % 2:
+        head = self.head_dimension or self.hidden_size // self.attention_heads
+        turned = int(head * self.rotary_share)
+        if turned % 2 or not turned:
             raise ValueError(
-                f"rotary_share {self.rotary_share:g} turns {turned:g} columns of a head, and they "
-                "turn in pairs"
+                f"rotary_share {self.rotary_share:g} turns {turned} of {head} columns of a head, "
+                "and they turn in pairs"
             )
         if self.activation not in ("usual", *_ACTIVATIONS[self.family]):
             raise ValueError(
@@ -182,7 +181,7 @@ class ModelSpec(Strict):
         if self.family == "gpt":
             if self.rotary_base != _ROTARY_BASE:
                 raise ValueError(f"{name} has learned positions, so it has no rotary_base")
-            for key in {"rotary_scaling", "rotary_share"} & told:
+            for key in sorted({"rotary_scaling", "rotary_share"} & told):
                 raise ValueError(f"{name} has learned positions, so it has no {key}")
             if "tied_embeddings" in told:
                 raise ValueError(

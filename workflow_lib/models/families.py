@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from workflow_lib.models.config_json import ConfigJson
+from workflow_lib.models.positions import Plain, rotary, sequence
 from workflow_lib.records import shown
-
-#: keys and values of a model file
-Plain = dict[str, Any]
 
 #: what a model file calls the activations
 _ACTIVATIONS = {
@@ -25,8 +22,6 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-#: sequences are not longer than this unless asked for: that of Llama 3's training
-_SEQUENCE_LENGTH = 8192
 
 
 @dataclass(frozen=True)
@@ -117,10 +112,10 @@ def _llama_like(config: ConfigJson, sequence_length: int | None) -> Plain:
         "vocabulary_size": config.whole("vocab_size"),
     }
     window = _window(config, kind)
-    plain |= _sequence(config, sequence_length, window)
+    plain |= sequence(config, sequence_length, window)
     if head := config.take("head_dim", kind.head_dimension):
         plain["head_dimension"] = head
-    plain |= _rotary(config, kind.rotary_base)
+    plain |= rotary(config, kind.rotary_base)
     plain["norm_epsilon"] = config.number("rms_norm_eps", kind.epsilon)
     plain["tied_embeddings"] = config.flag("tie_word_embeddings", kind.tied)
     plain["qkv_bias"], plain["qk_norm"] = kind.qkv_bias, kind.qk_norm
@@ -224,8 +219,8 @@ def _neox(config: ConfigJson, sequence_length: int | None) -> Plain:
     base = config.number("rotary_emb_base", 1e4)
     return (
         plain
-        | _sequence(config, sequence_length, None)
-        | _rotary(config, base, share)
+        | sequence(config, sequence_length, None)
+        | rotary(config, base, share)
         | {
             "norm_epsilon": config.number("layer_norm_eps", 1e-5),
             "tied_embeddings": config.flag("tie_word_embeddings", False),
@@ -239,31 +234,6 @@ def _activation(config: ConfigJson, key: str, default: str) -> str:
     if word not in _ACTIVATIONS:
         raise config.refuse(key, f"{word}: the engine has {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[word]
-
-
-def _sequence(config: ConfigJson, wanted: int | None, window: int | None) -> Plain:
-    """The length to train with; at most the window's, over which attention would change."""
-    longest = config.whole("max_position_embeddings", 2048)
-    length = min(longest, window or longest, _SEQUENCE_LENGTH) if wanted is None else wanted
-    if window is not None and length > window:
-        raise config.refuse(
-            "sliding_window",
-            f"attention looks back over {window} tokens, and windows are not implemented; "
-            f"sequences of up to {window} tokens are the same without: use --sequence-length "
-            f"{window} or less",
-        )
-    if wanted is None and length < longest:
-        config.notes.append(
-            f"max_position_embeddings is {longest}: sequences have {length} tokens unless "
-            "--sequence-length says more"
-            + ("" if window is None else f", which sliding_window {window} does not allow")
-        )
-    if length > longest:
-        config.notes.append(
-            f"max_position_embeddings is {longest}: sequences of {length} tokens are longer than "
-            "the model was made for"
-        )
-    return {"sequence_length": length} | ({} if window is None else {"sliding_window": window})
 
 
 def _window(config: ConfigJson, kind: _Kind) -> int | None:
@@ -283,40 +253,3 @@ def _window(config: ConfigJson, kind: _Kind) -> int | None:
     usual = None if config.states("sliding_window") else kind.usual_window
     window = config.take("sliding_window", usual)
     return config.whole("sliding_window", usual) if used and window is not None else None
-
-
-def _rotary(config: ConfigJson, base: float, share: float = 1.0) -> Plain:
-    """Base, scaling and share of a head, from the keys of transformers 4 or of 5."""
-    given = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
-    key = "rope_parameters" if config.take("rope_parameters") else "rope_scaling"
-    share = given.pop("partial_rotary_factor", config.take("partial_rotary_factor", share))
-    share = config.as_number("partial_rotary_factor", share)
-    base = config.number("rope_theta", base)
-    if "rope_theta" in given:
-        base = config.as_number(key, given.pop("rope_theta"))
-    kind, old = given.pop("rope_type", None), given.pop("type", None)
-    kind = kind or old or "default"
-    names = {
-        "default": {},
-        "linear": {"factor": "factor"},
-        "llama3": {
-            "factor": "factor",
-            "low_freq_factor": "low_frequency_factor",
-            "high_freq_factor": "high_frequency_factor",
-            "original_max_position_embeddings": "original_length",
-        },
-    }.get(kind)
-    if names is None:
-        raise config.refuse(key, f"{kind}: the engine stretches positions as linear and llama3 do")
-    if unknown := sorted(given.keys() - names.keys()):
-        raise config.refuse(key, f"{unknown[0]} is no part of {kind} positions")
-    if missing := sorted(names.keys() - given.keys()):
-        raise config.refuse(key, f"{kind} positions need {missing[0]}")
-    plain: Plain = {"rotary_base": base, "rotary_share": share}
-    if not names:
-        return plain
-    scaling: Plain = {"kind": kind}
-    scaling |= {name: config.as_number(key, given[each]) for each, name in names.items()}
-    if "original_length" in scaling:
-        scaling["original_length"] = int(scaling["original_length"])
-    return plain | {"rotary_scaling": scaling}

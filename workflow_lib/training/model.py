@@ -20,13 +20,12 @@ from workflow_lib.training.experts import SparseFeedForward
 from workflow_lib.training.feed_forward import GatedFeedForward, PlainFeedForward
 from workflow_lib.training.layers import (
     Attention,
-    LayerNorm,
     OutputHead,
     PositionEmbedding,
-    RMSNorm,
     TokenEmbedding,
     output_deviation,
 )
+from workflow_lib.training.norms import LayerNorm, RMSNorm
 from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import Weights
 
