@@ -87,6 +87,7 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Network", config.Network),
     ("Container", config.Container),
     ("Model", config.ModelSpec),
+    ("Rotary scaling", config.RotaryScaling),
     ("Published", config.Published),
     ("Data", config.DataSpec),
     ("Sweep", config.SweepSpec),

@@ -75,7 +75,9 @@ TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 def study_of_platform():
     """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
-        study = load_study(Path(CONFIG))
+        study = load_study(Path(CONFIG), lambda name, _: name in INVOCATION.sweeps)
+        for mistake in study.left_out:
+            print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
         if INVOCATION.platform is None:
             raise ConfigError(
                 "no platform is chosen: use a profile, as in `snakemake --profile local`, or "

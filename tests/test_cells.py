@@ -495,6 +495,16 @@ def test_a_field_that_came_later_leaves_the_cells_as_they_were(sweeps):
     assert any(each.startswith(mixtral) for each in ids)
 
 
+@pytest.mark.parametrize(
+    "told",
+    ["tied_embeddings: false", "head_dimension: 128", "activation: silu", "norm_epsilon: 1.0e-5"],
+)
+def test_to_say_what_a_model_has_anyway_makes_no_other_cell(study_directory, edit, told):
+    before = ids(study_directory)
+    edit("models/llama3-70b.yaml", "vocabulary_size", f"{told}\nvocabulary_size")
+    assert ids(study_directory) == before
+
+
 def test_another_rotary_base_is_another_cell(study_directory, edit):
     before = ids(study_directory)
     edit("models/llama3-70b.yaml", "vocabulary_size", "rotary_base: 1.0e+6\nvocabulary_size")

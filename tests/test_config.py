@@ -1,8 +1,10 @@
 """The shipped configuration is right, and a wrong one is refused with the remedy."""
 
+import re
+
 import pytest
 
-from workflow_lib import formulas
+from workflow_lib import formulas, plan
 from workflow_lib.config import (
     DataSpec,
     Exclusion,
@@ -14,7 +16,7 @@ from workflow_lib.config import (
     SweepSpec,
     synonyms,
 )
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib.study import ConfigError, all_sweeps, load_study, of_view
 
 
 def refusal(directory) -> str:
@@ -346,6 +348,36 @@ def test_unknown_data_are_refused(study_directory, edit):
             "a gpt model has learned positions, so it has no rotary_base",
         ),
         (
+            "models/gpt3-175b.yaml",
+            "family: gpt",
+            "family: gpt\ntied_embeddings: true",
+            "a gpt model always has its embedding as its head; leave tied_embeddings out",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nsliding_window: 4096",
+            "sequence_length 8192 is longer than the sliding_window of 4096 tokens",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nrotary_scaling: {kind: llama3, factor: 8}",
+            "llama3 scaling needs low_frequency_factor",
+        ),
+        (
+            "models/llama3-8b.yaml",
+            "layers: 32",
+            "layers: 32\nrotary_share: 0.01",
+            "rotary_share 0.01 turns 1 of 128 columns of a head, and they turn in pairs",
+        ),
+        (
+            "models/mixtral-8x7b.yaml",
+            "layers: 32",
+            "layers: 32\nactivation: gelu",
+            "activation gelu: a mixtral model can have silu",
+        ),
+        (
             "platforms/h200.yaml",
             "gpu: H200",
             "gpu: A100",
@@ -630,3 +662,40 @@ def test_a_key_of_two_mappings_and_one_that_an_alias_repeats_are_not_given_twice
     path.write_text(entries[0] + aliased, encoding="utf-8")
     matrix = load_study(study_directory).sweeps["demo"].matrix
     assert [(entry.models, entry.dp) for entry in matrix] == [("gpt3-tiny", 2), ("llama3-tiny", 2)]
+
+
+@pytest.mark.parametrize(
+    ("name", "needed_by"),
+    [("models/llama3-70b.yaml", "parallelism"), ("platforms/mi250.yaml", "mi250-counterpart")],
+)
+def test_a_mistake_in_a_file_stops_only_the_sweeps_that_need_it(study_directory, name, needed_by):
+    path = study_directory / name
+    path.write_text("made_up: 1\n", encoding="utf-8")
+    study = load_study(study_directory, of_view("demo"))
+    assert "demo" in study.sweeps
+    assert needed_by not in study.sweeps
+    assert path.stem not in {**study.models, **study.platforms}
+    # Told once, however many sweeps need it.
+    (told,) = study.left_out
+    assert told.startswith(f"{path}: ")
+    for stopped in (all_sweeps, of_view(needed_by), of_view(f"{needed_by}-h200")):
+        with pytest.raises(ConfigError, match=re.escape(str(path))):
+            load_study(study_directory, stopped)
+
+
+def test_a_sweep_that_cannot_be_read_stops_only_its_own_plan(study_directory):
+    path = study_directory / "sweeps" / "mine.yaml"
+    path.write_text("[", encoding="utf-8")
+    assert load_study(study_directory, of_view("demo")).left_out
+    with pytest.raises(ConfigError, match=re.escape(str(path))):
+        load_study(study_directory, of_view("mine-h200"))
+
+
+def test_a_plan_tells_what_it_left_out(study_directory, monkeypatch, capsys):
+    (study_directory / "models" / "broken.yaml").write_text("layers: [1", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["plan", "--config", str(study_directory), "--sweep", "demo"])
+    assert plan.main() == 0
+    printed = capsys.readouterr()
+    assert "left out, as no planned sweep needs it" in printed.err
+    assert "models/broken.yaml: not valid YAML" in printed.err
+    assert "llama3-tiny" in printed.out

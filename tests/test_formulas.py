@@ -48,6 +48,26 @@ def test_a_gpt_of_one_layer_is_counted_by_hand():
     assert formulas.parameters(model).total == 80 + 148 + 16 + 40 + 32 + 8
 
 
+def test_what_newer_models_have_is_counted_by_hand():
+    # Hidden 4, two heads of 6 columns, one of keys and values: queries 4·12, keys and values 2·4·6,
+    # result 12·4, their biases 12 + 2·6; norms over 6 queries' and keys' columns 2·6; feed-forward
+    # 3·4·8, two norms 8; embedding 10·4, which is the head, the final norm 4.
+    model = Model(
+        *("modern", "llama", 1, 4, 8, 2, 1, 16, 10),
+        tied_embeddings=True,
+        head_dimension=6,
+        qkv_bias=True,
+        qk_norm=True,
+    )
+    layer = 48 + 48 + 48 + 24 + 12 + 96 + 8
+    assert formulas.parameters(model).total == layer + 40 + 4
+    # 6 FLOPs a parameter, the embedding being the head's product; attention 12·12 a token attended.
+    flops = formulas.flops_per_token(model)
+    assert flops.full_attention == 6 * (layer + 40 + 4) + 12 * 12 * 16
+    # Adapters of rank 2: joined 4 → 24, result 12 → 4, gate and up 4 → 16, down 8 → 4.
+    assert formulas.adapter_parameters(model, 2) == 2 * (28 + 16 + 20 + 12)
+
+
 def test_only_the_chosen_experts_are_active():
     model = Model("moe", "mixtral", 1, 4, 8, 2, 2, 8, 10, 1, 4, 2)
     # Attention 4·16 = 64, router 4·4 = 16, two norms 8; one expert 3·4·8 = 96; embedding and head

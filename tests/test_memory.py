@@ -308,7 +308,16 @@ def test_an_expert_parallel_rank_is_given_room_for_uneven_routing_only():
     assert kept("dropless", dp=2, ep=2) == 32 + 2 * 1.25 * (24 + 8)
 
 
-@pytest.mark.parametrize("family", ["gpt", "llama", "mixtral"])
+def test_a_tied_head_takes_no_memory_but_on_another_stage():
+    tied = replace(MODEL, tied_embeddings=True)
+    untied, one = memory.estimate(MODEL, Degrees(), training()), 128256 * 4096
+    assert memory.estimate(tied, Degrees(), training()).weights == untied.weights - 2 * one
+    # The last stage has a copy.
+    on_two = memory.estimate(MODEL, Degrees(pp=2), training()).weights
+    assert memory.estimate(tied, Degrees(pp=2), training()).weights == on_two
+
+
+@pytest.mark.parametrize("family", ["gpt", "neox", "llama", "mixtral", "qwen3"])
 @pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
 def test_a_layer_keeps_what_is_estimated(family, recomputation, monkeypatch):
     torch = pytest.importorskip("torch")
@@ -323,13 +332,17 @@ def test_a_layer_keeps_what_is_estimated(family, recomputation, monkeypatch):
         @staticmethod
         def forward(context, x, weight):
             context.save_for_backward(x, weight)
-            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * weight
+            normed = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+            return normed if weight is None else normed * weight
 
     monkeypatch.setattr(
         "torch.nn.functional.rms_norm", lambda x, _, weight, __: Norm.apply(x, weight)
     )
     experts = (4, 2) if family == "mixtral" else (0, 0)
-    model = Model(family, family, 1, 256, 768, 4, 4 if family == "gpt" else 2, 256, 64, 1, *experts)
+    kind, kv_heads = "llama" if family == "qwen3" else family, 4 if family in ("gpt", "neox") else 2
+    model = Model(family, kind, 1, 256, 768, 4, kv_heads, 256, 64, 1, *experts)
+    if family == "qwen3":
+        model = replace(model, head_dimension=96, qk_norm=True)
     routing = "dropless" if family == "mixtral" else None
     cell = training(recomputation=recomputation, precision="fp32", routing=routing)
     weights = Weights(single_process(torch.device("cpu")), 1, torch.float32)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import workflow_lib
-from workflow_lib.study import nearest
+from workflow_lib.config.mistakes import nearest
 
 
 class Command(NamedTuple):

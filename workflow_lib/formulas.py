@@ -18,7 +18,7 @@ class Parameters:
     input_embedding: int
     #: learned positions (GPT only)
     position_embedding: int
-    #: the head's matrix; 0 where it is the input embedding, as in GPT-3
+    #: the head's matrix; 0 where it is the input embedding
     output_head: int
     final_norm: int
     #: attention, norms and router of one layer: held by every expert-parallel rank
@@ -45,11 +45,6 @@ class Parameters:
         return ends + self.layers * (self.layer_dense + experts * self.feed_forward)
 
 
-def key_value_size(model: Model) -> int:
-    """Columns of the keys, and as many of the values, of all their heads together."""
-    return model.hidden_size // model.attention_heads * model.kv_heads
-
-
 def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     """Count a model's parameters.
 
@@ -60,22 +55,26 @@ def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     """
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     vocabulary = model.vocabulary_size if vocabulary_size is None else vocabulary_size
-    key_value = key_value_size(model)
-    attention = 2 * hidden * hidden + 2 * hidden * key_value
-    if model.family == "gpt":
+    joined = model.query_size + 2 * model.key_value_size
+    attention = hidden * joined + model.query_size * hidden
+    if model.is_plain:
         # Biases everywhere, two LayerNorms with weight and bias, a two-matrix feed-forward part.
-        attention += 2 * hidden + 2 * key_value
+        attention += joined + hidden
         feed_forward = 2 * hidden * ffn + ffn + hidden
         norm = 2 * hidden
     else:
-        # No biases, two RMSNorms, a gated (SwiGLU) three-matrix feed-forward part.
+        # Two RMSNorms, a gated (SwiGLU) three-matrix feed-forward part, and seldom biases.
+        if model.qkv_bias:
+            attention += joined
+        if model.qk_norm:
+            attention += 2 * model.head_size
         feed_forward = 3 * hidden * ffn
         norm = hidden
     router = hidden * model.experts
     return Parameters(
         input_embedding=vocabulary * hidden,
         position_embedding=model.sequence_length * hidden if model.family == "gpt" else 0,
-        output_head=0 if model.family == "gpt" else vocabulary * hidden,
+        output_head=0 if model.has_tied_embeddings else vocabulary * hidden,
         final_norm=norm,
         layer_dense=attention + 2 * norm + router,
         feed_forward=feed_forward,
@@ -95,9 +94,9 @@ def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
     on which the adapted matrix is cut is cut.
     """
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
-    cut, whole = hidden + 2 * key_value_size(model) + hidden, hidden + hidden
+    cut, whole = 2 * model.query_size + 2 * model.key_value_size, hidden + hidden
     if not model.experts:
-        cut += (ffn if model.family == "gpt" else 2 * ffn) + ffn
+        cut += (ffn if model.is_plain else 2 * ffn) + ffn
         whole += hidden + hidden
     return model.layers * rank * (cut / tp + whole)
 
@@ -164,7 +163,7 @@ def flops_per_token(
     if training is not None and training.workload == "lora":
         each, adapters = 4.0, adapter_parameters(model, training.lora_rank)
     counts = parameters(model)
-    attention = 3.0 * _ATTENTION_FLOPS * model.layers * model.hidden_size * model.sequence_length
+    attention = 3.0 * _ATTENTION_FLOPS * model.layers * model.query_size * model.sequence_length
     idle = dropped_share * counts.layers * counts.experts_per_token * counts.feed_forward
     products = each * (_multiplied(counts) - idle) + 6.0 * adapters
     six_n = each * (counts.active - idle) + 6.0 * adapters
@@ -202,7 +201,7 @@ def stage_work(model: Model, training: Training) -> StageWork:
     counts = parameters(model, model.padded_vocabulary_size)
     weights = counts.layer_dense + counts.experts_per_token * counts.feed_forward
     matrix = counts.output_head or counts.input_embedding
-    attention = _ATTENTION_FLOPS / 2 * model.hidden_size * model.sequence_length
+    attention = _ATTENTION_FLOPS / 2 * model.query_size * model.sequence_length
     positions = model.hidden_size if counts.position_embedding else 0
     if training.workload == "inference":
         # The head takes the generated tokens alone.
@@ -237,7 +236,7 @@ def prefill_flops(model: Model, tokens: int) -> Flops:
     counts = parameters(model)
     head = counts.output_head or counts.input_embedding
     products = 2.0 * ((_multiplied(counts) - head) * tokens + head)
-    attention = float(_ATTENTION_FLOPS * model.layers * model.hidden_size) * tokens * tokens
+    attention = float(_ATTENTION_FLOPS * model.layers * model.query_size) * tokens * tokens
     return Flops(
         six_n=2.0 * counts.active * tokens,
         causal=products + attention / 2,
@@ -251,7 +250,7 @@ def decode_flops(model: Model, context: float) -> Flops:
     them; causality leaves nothing out there.
     """
     counts = parameters(model)
-    attention = float(_ATTENTION_FLOPS * model.layers * model.hidden_size) * context
+    attention = float(_ATTENTION_FLOPS * model.layers * model.query_size) * context
     flops = 2.0 * _multiplied(counts) + attention
     return Flops(
         six_n=2.0 * counts.active,

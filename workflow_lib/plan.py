@@ -24,7 +24,16 @@ from workflow_lib.feasibility import Estimate
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.planned import StepTime, step_time
 from workflow_lib.records import Cell, RecordError
-from workflow_lib.study import ConfigError, Study, checked, load_study, lookup, plain_of
+from workflow_lib.study import (
+    ConfigError,
+    Study,
+    Wanted,
+    checked,
+    load_study,
+    lookup,
+    of_view,
+    plain_of,
+)
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
@@ -102,6 +111,11 @@ def default_of(
     return command, table(each for each in sweeps if each.spec in chosen)
 
 
+def _of_platform(platform: str) -> Wanted:
+    """The sweeps for a platform; one that cannot be read may be one of them."""
+    return lambda _, spec: spec is None or platform in spec.platforms
+
+
 def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
     """Refuse a sweep that nothing can run of: one cell of many that cannot is a finding, all of
     them are a mistake. Raises ConfigError.
@@ -138,7 +152,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
     """Returns the exit code."""
     arguments = command_line(prog).parse_args(argv)
     try:
-        study = load_study(arguments.config)
+        wanted = of_view(arguments.sweep) if arguments.sweep else _of_platform(arguments.platform)
+        study = load_study(arguments.config, wanted)
         sweeps = cells.expand_study(study)
         chosen = choose(sweeps, arguments.platform, arguments.sweep)
         refuse_idle(chosen, arguments.config)
@@ -155,6 +170,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         print(f"triptych: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:
+        for mistake in study.left_out:
+            print(f"triptych: left out, as no planned sweep needs it: {mistake}", file=sys.stderr)
         by_sweep = {sweep.name: table([sweep]) for sweep in chosen}
         print(describe(plan, times, by_sweep, default))
         if arguments.output:

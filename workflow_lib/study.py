@@ -6,8 +6,9 @@ name is wrong, the nearest valid one.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +43,10 @@ class ConfigError(ValueError):
         super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
+#: whether a sweep is wanted, by its name and what its file says; null where that cannot be read
+Wanted = Callable[[str, SweepSpec | None], bool]
+
+
 @dataclass(frozen=True)
 class Study:
     """Everything under ``config/``, by name."""
@@ -51,6 +56,8 @@ class Study:
     platforms: Mapping[str, Platform]
     data: Mapping[str, DataSpec]
     sweeps: Mapping[str, SweepSpec]
+    #: what is wrong with files that no wanted sweep needs
+    left_out: tuple[str, ...] = ()
 
     def files_of(self, sweep: str) -> tuple[Path, ...]:
         """The files that a sweep's own file refers to, and that file, below the directory."""
@@ -67,25 +74,59 @@ class Study:
         )
 
 
-def load_study(directory: Path) -> Study:
-    """Read and check every file under ``directory``, references between them included.
+def all_sweeps(name: str, spec: SweepSpec | None) -> bool:
+    """Every sweep is wanted, and so every file."""
+    return True
 
-    Raises ConfigError.
+
+def of_view(*views: str) -> Wanted:
+    """The sweeps that may have made these views: ``<sweep>``, or ``<sweep>-<platform>``."""
+    return lambda name, _: any(view == name or view.startswith(f"{name}-") for view in views)
+
+
+def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
+    """Read and check the files under ``directory``, references between them included.
+
+    Unless all sweeps are wanted, a file with a mistake that no wanted one needs is left out. Raises
+    ConfigError for any other.
     """
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; expected the study's configuration")
+    broken: dict[Path, ConfigError] = {}
     study = Study(
         directory=directory,
-        models=_load_all(directory / "models", ModelSpec),
-        platforms=_load_all(directory / "platforms", Platform),
-        data=_load_all(directory / "data", DataSpec),
-        sweeps=_load_all(directory / "sweeps", SweepSpec),
+        models=_load_all(directory / "models", ModelSpec, broken),
+        platforms=_load_all(directory / "platforms", Platform, broken),
+        data=_load_all(directory / "data", DataSpec, broken),
+        sweeps=_load_all(directory / "sweeps", SweepSpec, broken),
     )
-    for name, model in study.models.items():
-        _check_published(directory / "models" / f"{name}.yaml", model.record(name), model.published)
+    if wanted is all_sweeps and broken:
+        raise next(iter(broken.values()))
+    for path, error in broken.items():
+        if path.parent.name == "sweeps" and wanted(path.stem, None):
+            raise error
+    sweeps = dict(study.sweeps)
     for name, sweep in study.sweeps.items():
-        _check_references(directory / "sweeps" / f"{name}.yaml", sweep, study)
-    return study
+        path = directory / "sweeps" / f"{name}.yaml"
+        try:
+            for needed in _files_of(sweep, directory):
+                if needed in broken:
+                    raise broken[needed]
+            _check_references(path, sweep, study)
+        except ConfigError as error:
+            if wanted(name, sweep):
+                raise
+            del sweeps[name]
+            broken.setdefault(path, error)
+    left_out = tuple(dict.fromkeys(str(error) for error in broken.values()))
+    return dataclasses.replace(study, sweeps=sweeps, left_out=left_out)
+
+
+def _files_of(sweep: SweepSpec, directory: Path) -> list[Path]:
+    """The files that a sweep's file names."""
+    models = [name for entry in sweep.matrix for name in values(entry.models)]
+    named = {"models": models, "platforms": sweep.platforms, "data": [sweep.data]}
+    return [directory / kind / f"{name}.yaml" for kind, names in named.items() for name in names]
 
 
 def load_ledger(path: Path) -> Ledger:
@@ -111,16 +152,29 @@ def lookup(kind: str, name: str, known: Mapping[str, Item]) -> Item:
 Spec = TypeVar("Spec", bound=Strict)
 
 
-def _load_all(directory: Path, kind: type[Spec]) -> dict[str, Spec]:
+def _load_all(
+    directory: Path, kind: type[Spec], broken: dict[Path, ConfigError]
+) -> dict[str, Spec]:
+    """The files of a directory by their names; those with a mistake are put into ``broken``."""
     specs = {}
     for path in sorted(directory.glob("*.yaml")):
-        if not NAME.fullmatch(path.stem):
-            raise ConfigError(
-                f"{path}: {path.stem!r} cannot be a name; it names directories too, so use "
-                "letters, digits, dots and hyphens"
-            )
-        specs[path.stem] = _load(path, kind)
+        try:
+            specs[path.stem] = _load_named(path, kind)
+        except ConfigError as error:
+            broken[path] = error
     return specs
+
+
+def _load_named(path: Path, kind: type[Spec]) -> Spec:
+    if not NAME.fullmatch(path.stem):
+        raise ConfigError(
+            f"{path}: {path.stem!r} cannot be a name; it names directories too, so use "
+            "letters, digits, dots and hyphens"
+        )
+    spec = _load(path, kind)
+    if isinstance(spec, ModelSpec):
+        _check_published(path, spec.record(path.stem), spec.published)
+    return spec
 
 
 def _load(path: Path, kind: type[Spec]) -> Spec:

@@ -10,6 +10,20 @@ from workflow_lib.records import Cell, Data, Degrees, Hardware, Model, Telemetry
 GPT = Model("gpt-test", "gpt", 4, 64, 256, 4, 4, 64, 257, 128)
 LLAMA = Model("llama-test", "llama", 4, 64, 192, 4, 2, 64, 257, 128)
 MIXTRAL = Model("mixtral-test", "mixtral", 4, 64, 192, 4, 2, 64, 257, 128, 4, 2, 1e6)
+NEOX = replace(GPT, name="neox-test", family="neox", rotary_base=1e4, rotary_share=0.25)
+#: what Llama 3.2, Qwen2 and Qwen3 have beside Llama 3, and Gemma's feed-forward part, all at once
+MODERN = replace(
+    LLAMA,
+    name="modern-test",
+    tied_embeddings=True,
+    head_dimension=24,
+    qkv_bias=True,
+    qk_norm=True,
+    rotary_scaling=(8.0, 1.0, 4.0, 32.0),
+    norm_epsilon=1e-6,
+    activation="gelu_tanh",
+    embedding_scale=8.0,
+)
 
 TRAINING = Training(
     zero_stage=1,

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, TRAINING
 from workflow_lib.records import Degrees, Model, Training
 from workflow_lib.training import mesh as meshes
 from workflow_lib.training.model import Decoder, parts
@@ -41,6 +41,10 @@ CASES: dict[str, tuple[Model, Degrees, dict[str, object]]] = {
     "tp2 overlap selective": (LLAMA, Degrees(tp=2, dp=2), OVERLAP | {"recomputation": "selective"}),
     "tp2 overlap full": (LLAMA, Degrees(tp=2, dp=2), OVERLAP | {"recomputation": "full"}),
     "tp2 one sequence": (LLAMA, Degrees(tp=2, dp=2), OVERLAP | {"micro_batch_size": 1}),
+    "tp2 modern": (MODERN, Degrees(tp=2, dp=2), {}),
+    "tp2 modern selective": (MODERN, Degrees(tp=2, dp=2), {"recomputation": "selective"}),
+    "tp2 modern slices full": (MODERN, Degrees(tp=2, dp=2), SLICED | {"recomputation": "full"}),
+    "tp2 modern overlap": (MODERN, Degrees(tp=2, dp=2), OVERLAP),
     "tp2 dropless": (MIXTRAL, Degrees(tp=2, dp=2), DROPLESS),
     "tp2 balanced": (MIXTRAL, Degrees(tp=2, dp=2), BALANCED),
     "tp2 slices dropless": (MIXTRAL, Degrees(tp=2, dp=2), SLICED | DROPLESS),
@@ -102,14 +106,16 @@ class Given(Weights):
 
     named: dict[str, Tensor] = field(default_factory=dict)
     in_order: list[Tensor] = field(default_factory=list)
+    #: columns of queries, keys and values
+    joined: tuple[int, int, int] = (0, 0, 0)
 
     def _draw(self, name, shape, deviation):
         return self.named[name].clone()
 
     def constant(self, size, value, split=None):
         # The biases of queries, keys and values lie in one vector, each cut by itself.
-        pieces = 3 if split == 0 and size == 3 * GPT.hidden_size else 1
-        whole = self.in_order.pop(0).chunk(pieces)
+        pieces = self.joined if split == 0 and size == sum(self.joined) else (size,)
+        whole = self.in_order.pop(0).split(pieces)
         return self._parameter(torch.cat([self._cut(each, split) for each in whole]), split)
 
 
@@ -152,7 +158,8 @@ def compare(model: Model, degrees: Degrees, training: Training) -> tuple[float, 
     expected_loss, named, in_order = expected_of(model, plain)
 
     mesh = meshes.create(degrees, torch.device("cpu"))
-    given = Given(mesh, 7, torch.float32, named=named, in_order=list(in_order))
+    joined = (model.query_size, model.key_value_size, model.key_value_size)
+    given = Given(mesh, 7, torch.float32, named=named, in_order=list(in_order), joined=joined)
     expected = Decoder(parts(model, given, training), mesh.tp_group)
     decoder = Decoder(parts(model, Weights(mesh, 7, torch.float32), training), mesh.tp_group)
     mine = micro_batches(training)[mesh.place.dp :: degrees.dp]

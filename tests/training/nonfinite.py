@@ -14,7 +14,7 @@ from workflow_lib.training import device as devices
 from workflow_lib.training import engines
 from workflow_lib.training import mesh as meshes
 from workflow_lib.training.data import SyntheticTokens, step_batches
-from workflow_lib.training.layers import RMSNorm
+from workflow_lib.training.norms import RMSNorm
 
 
 class _Poison(torch.autograd.Function):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING, cell
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, TRAINING, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib import formulas
@@ -38,6 +38,8 @@ CELLS = {
     "tp2 zero1": cell(GPT, Degrees(tp=2), zero_stage=1, **LORA),
     "tp2 sp zero1 recompute": cell(GPT, Degrees(tp=2), zero_stage=1, **LORA, **SP, **FULL),
     "tp2 sp zero1 experts": cell(MIXTRAL, Degrees(tp=2), zero_stage=1, **LORA, **SP),
+    "pp2 modern": cell(MODERN, Degrees(pp=2), zero_stage=1, **LORA),
+    "tp2 modern sp": cell(MODERN, Degrees(tp=2), zero_stage=1, **LORA, **SP),
     "pp2 zero0 tied": cell(GPT, Degrees(pp=2), zero_stage=0, **LORA),
     "pp2 zero1 tied bf16": cell(GPT, Degrees(pp=2), zero_stage=1, **LORA, **BF16, **FULL),
     "ep2 zero1": cell(MIXTRAL, Degrees(dp=2, ep=2), zero_stage=1, **LORA),
@@ -90,7 +92,7 @@ def test_an_adapted_map_adds_the_scaled_low_rank_product(base):
     torch.testing.assert_close(layer(x) - before, 8.0 * (x @ layer.narrow.T @ layer.widen.T))
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
 def test_only_the_adapters_train_and_the_formulas_count_them(model):
     decoder = build(model)
     trained = {name: p for name, p in decoder.named_parameters() if p.requires_grad}

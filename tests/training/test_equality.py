@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
 from workflow_lib.records import Degrees, precisions_of
@@ -46,6 +46,7 @@ BOTH = {
     "dp2 zero3 bf16": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **BF16}),
     "dp2 zero2 overlap bf16": (LLAMA, Degrees(dp=2), {"zero_stage": 2, **OVERLAP, **BF16}),
     "dp2 zero3 overlap recompute": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **OVERLAP, **FULL}),
+    "dp2 zero3 tied selective": (GPT, Degrees(dp=2), {"zero_stage": 3, **SELECTIVE}),
     "dp2 zero3 selective": (LLAMA, Degrees(dp=2), {"zero_stage": 3, **SELECTIVE}),
     "dp2 zero3 experts": (MIXTRAL, Degrees(dp=2), {"zero_stage": 3, **DROPLESS}),
     "dp2 balancing loss": (MIXTRAL, Degrees(dp=2), BALANCING),
@@ -93,6 +94,14 @@ BOTH = {
         *(GPT, Degrees(tp=2, pp=2, dp=2)),
         {**SEQUENCE, **SELECTIVE},
     ),
+    "dp2 zero3 modern recompute": (MODERN, Degrees(dp=2), {"zero_stage": 3, **FULL}),
+    "tp2 modern selective": (MODERN, Degrees(tp=2), SELECTIVE),
+    "tp2 sequence modern overlap": (MODERN, Degrees(tp=2), {**SEQUENCE, **OVERLAP}),
+    "tp2 sequence neox": (NEOX, Degrees(tp=2), SEQUENCE),
+    "pp2 neox selective": (NEOX, Degrees(pp=2), SELECTIVE),
+    "pp2 modern": (MODERN, Degrees(pp=2), {}),
+    "pp2 zero0 modern bf16": (MODERN, Degrees(pp=2), {"zero_stage": 0, **BF16}),
+    "tp2 pp2 modern sequence": (MODERN, Degrees(tp=2, pp=2), SEQUENCE),
     "tp2 pp2 ep2 zero1": (MIXTRAL, Degrees(tp=2, pp=2, dp=2, ep=2), DROPLESS),
     "tp2 pp2 ep2 sequence balancing": (
         *(MIXTRAL, Degrees(tp=2, pp=2, dp=2, ep=2)),
@@ -136,6 +145,10 @@ TORCH = {
         *(LLAMA, Degrees(cp=2)),
         {"zero_stage": 0, **BF16, **OVERLAP, **SELECTIVE},
     ),
+    "cp2 modern selective": (MODERN, Degrees(cp=2), SELECTIVE),
+    "pp2 modern zero3 overlap": (MODERN, Degrees(pp=2), {"zero_stage": 3, **OVERLAP}),
+    "pp2 zero-bubble-v modern": (MODERN, V_SHAPED, OVERLAP),
+    "tp2 sequence modern compiled": (MODERN, Degrees(tp=2), {**SEQUENCE, **COMPILED}),
     "cp4 two micro-batches of two": (LLAMA, Degrees(cp=4), {"micro_batch_size": 2}),
     "tp2 cp2 tied sequence overlap": (GPT, Degrees(tp=2, cp=2), {**SEQUENCE, **OVERLAP}),
     "cp2 dp2 zero3 overlap": (LLAMA, Degrees(cp=2, dp=2), {"zero_stage": 3, **OVERLAP}),
@@ -181,7 +194,11 @@ CELLS = {
 }
 
 FAST = {
-    *("deepspeed dp2 zero1", "deepspeed dp2 zero3 tied", "deepspeed dp2 zero2 overlap bf16"),
+    *(
+        "deepspeed dp2 zero1",
+        "deepspeed dp2 zero3 tied selective",
+        "deepspeed dp2 zero2 overlap bf16",
+    ),
     *("deepspeed tp2 sequence selective bf16", "deepspeed tp2 zero3 recompute"),
     *("deepspeed pp2 zero0 tied", "deepspeed pp2 uneven selective", "deepspeed ep2 balanced"),
     *("deepspeed ep2 zero1", "deepspeed pp2 balancing loss", "deepspeed tp2 sequence"),
@@ -195,6 +212,17 @@ FAST = {
     *("torch pp2 zero-bubble tied", "torch pp2 zero-bubble-v tied uneven bf16"),
     *("torch pp2x2 dp2 zero3 overlap", "torch tp2 ep2 sequence balanced"),
     "torch tp2 pp2 ep2 zero3 sequence overlap",
+    *(
+        "deepspeed tp2 modern selective",
+        "deepspeed pp2 modern",
+        "torch tp2 sequence modern overlap",
+    ),
+    *(
+        "torch pp2 modern",
+        "torch cp2 modern selective",
+        "torch tp2 sequence neox",
+        "torch tp2 pp2 modern sequence",
+    ),
 }
 
 

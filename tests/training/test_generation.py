@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
 from tests.training.generated import generated
 from tests.training.ranks import launch
 from tests.training.test_peer_models import llama_as_ours, llama_peer, mixtral_peer, randomised
@@ -40,6 +40,7 @@ def inference(model, degrees=None, **options):
 CELLS = {
     "dp2": inference(LLAMA, Degrees(dp=2), micro_batch_size=2),
     "tp2": inference(LLAMA, Degrees(tp=2), micro_batch_size=4),
+    "tp2 modern": inference(MODERN, Degrees(tp=2), micro_batch_size=2),
     "tp2 positions": inference(GPT, Degrees(tp=2), micro_batch_size=2),
     "pp2": inference(GPT, Degrees(pp=2), micro_batch_size=1),
     "pp2 uneven, one micro-batch": inference(
@@ -65,7 +66,7 @@ def logits(decoder, ids):
     return ids
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
 def test_a_cache_changes_no_token(model):
     one = inference(model, micro_batch_size=4)
     weights = Weights(MESH, one.training.seed, torch.float32)

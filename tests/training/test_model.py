@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
+from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, TRAINING
 from workflow_lib.formulas import parameters
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, held_parameters, parts
@@ -19,7 +19,7 @@ def build(model, seed=7, **options):
     return Decoder(parts(model, weights, replace(TRAINING, **options)), None)
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
 def test_a_model_has_the_parameters_that_the_formulas_count(model):
     expected = parameters(model, model.padded_vocabulary_size).total
 
@@ -47,7 +47,7 @@ def test_the_head_of_gpt_is_its_embedding_and_that_of_llama_is_not():
     assert llama.parts[0] is not llama.parts[-1]
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
 def test_no_position_sees_a_later_one(model):
     decoder = build(model)
     tokens = torch.arange(64).view(1, 64)
@@ -63,7 +63,7 @@ def test_no_position_sees_a_later_one(model):
     assert not torch.allclose(logits(tokens)[0, 40:], logits(changed)[0, 40:])
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA, MIXTRAL], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MIXTRAL, MODERN], ids=lambda model: model.name)
 def test_recomputation_changes_neither_loss_nor_gradients(model):
     tokens = torch.randint(257, (2, 64), generator=torch.Generator().manual_seed(0))
     results = []
@@ -79,7 +79,7 @@ def test_recomputation_changes_neither_loss_nor_gradients(model):
             torch.testing.assert_close(kept, again)
 
 
-@pytest.mark.parametrize("model", [GPT, LLAMA], ids=lambda model: model.family)
+@pytest.mark.parametrize("model", [GPT, LLAMA, MODERN], ids=lambda model: model.name)
 @pytest.mark.parametrize("recomputation", ["none", "selective", "full"])
 def test_a_layer_compiles_to_one_graph(model, recomputation):
     torch._dynamo.reset()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.training.cells import GPT, LLAMA, MIXTRAL, TRAINING
+from tests.training.cells import GPT, LLAMA, MIXTRAL, NEOX, TRAINING
 from workflow_lib.training.cross_entropy import cross_entropy
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, parts
@@ -41,6 +41,46 @@ def llama_peer(model):
     return LlamaForCausalLM(LlamaConfig(**llama_like(model)))
 
 
+def qwen2_peer(model):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return Qwen2ForCausalLM(Qwen2Config(**llama_like(model)))
+
+
+def qwen3_peer(model):
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    return Qwen3ForCausalLM(Qwen3Config(**llama_like(model)))
+
+
+def qwen3_moe_peer(model):
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    return Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            **llama_like(model),
+            moe_intermediate_size=model.ffn_hidden_size,
+            num_experts=model.experts,
+            num_experts_per_tok=model.experts_per_token,
+            norm_topk_prob=True,
+        )
+    )
+
+
+def mistral_peer(model):
+    from transformers import MistralConfig, MistralForCausalLM
+
+    # A window as long as the sequence leaves nothing out.
+    return MistralForCausalLM(MistralConfig(**llama_like(model), sliding_window=64))
+
+
+def gemma_peer(model):
+    from transformers import GemmaConfig, GemmaForCausalLM
+
+    like = llama_like(model) | {"hidden_act": "gelu_pytorch_tanh"}
+    return GemmaForCausalLM(GemmaConfig(**like, pad_token_id=None))
+
+
 def mixtral_peer(model, **options):
     from transformers import MixtralConfig, MixtralForCausalLM
 
@@ -63,8 +103,26 @@ def llama_like(model):
         "num_attention_heads": model.attention_heads,
         "num_key_value_heads": model.kv_heads,
         "max_position_embeddings": model.sequence_length,
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rotary_base},
-        "rms_norm_eps": 1e-5,
+        "rope_parameters": rotary_positions(model),
+        "rms_norm_eps": model.norm_epsilon,
+        "head_dim": model.head_size,
+        "tie_word_embeddings": model.tied_embeddings,
+    }
+
+
+def rotary_positions(model):
+    base = {"rope_theta": model.rotary_base}
+    if not model.rotary_scaling:
+        return base | {"rope_type": "default"}
+    if len(model.rotary_scaling) == 1:
+        return base | {"rope_type": "linear", "factor": model.rotary_scaling[0]}
+    factor, low, high, length = model.rotary_scaling
+    return base | {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": int(length),
     }
 
 
@@ -102,6 +160,13 @@ def llama_as_ours(theirs, layers):
         ours[at + "attention.query_key_value.weight"] = of(
             *(f"self_attn.{each}_proj.weight" for each in "qkv")
         )
+        if f"model.layers.{layer}.self_attn.q_proj.bias" in theirs:
+            ours[at + "attention.query_key_value.bias"] = of(
+                *(f"self_attn.{each}_proj.bias" for each in "qkv")
+            )
+        if f"model.layers.{layer}.self_attn.q_norm.weight" in theirs:
+            ours[at + "attention.norm.query"] = of("self_attn.q_norm.weight")
+            ours[at + "attention.norm.key"] = of("self_attn.k_norm.weight")
         ours[at + "attention.output.weight"] = of("self_attn.o_proj.weight")
         ours[at + "feed_forward_norm.weight"] = of("post_attention_layernorm.weight")
         if f"model.layers.{layer}.mlp.gate.weight" in theirs:
@@ -114,8 +179,87 @@ def llama_as_ours(theirs, layers):
             )
             ours[at + "feed_forward.down.weight"] = of("mlp.down_proj.weight")
     ours[f"{layers + 1}.weight"] = theirs["model.norm.weight"]
+    if "lm_head.weight" in theirs:  # it is no parameter of its own where it is tied
+        ours[f"{layers + 2}.weight"] = theirs["lm_head.weight"]
+    return ours
+
+
+def neox_peer(model):
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+
+    positions = {"rope_type": "default", "rope_theta": model.rotary_base}
+    like = llama_like(model) | {
+        "hidden_act": "gelu",
+        "layer_norm_eps": model.norm_epsilon,
+        "rope_parameters": positions | {"partial_rotary_factor": model.rotary_share},
+    }
+    return GPTNeoXForCausalLM(GPTNeoXConfig(**like))
+
+
+def neox_as_ours(theirs, layers):
+    """Its queries, keys and values lie head by head."""
+    ours = {"0.weight": theirs["gpt_neox.embed_in.weight"]}
+    for layer in range(layers):
+        for name, other in {
+            "attention_norm": "input_layernorm",
+            "attention.query_key_value": "attention.query_key_value",
+            "attention.output": "attention.dense",
+            "feed_forward_norm": "post_attention_layernorm",
+            "feed_forward.up": "mlp.dense_h_to_4h",
+            "feed_forward.down": "mlp.dense_4h_to_h",
+        }.items():
+            for kind in ("weight", "bias"):
+                each = theirs[f"gpt_neox.layers.{layer}.{other}.{kind}"]
+                if name == "attention.query_key_value":
+                    by_head = each.unflatten(0, (4, 3, -1))
+                    each = by_head.transpose(0, 1).flatten(0, 2)
+                ours[f"{layer + 1}.{name}.{kind}"] = each
+    for kind in ("weight", "bias"):
+        ours[f"{layers + 1}.{kind}"] = theirs[f"gpt_neox.final_layer_norm.{kind}"]
     ours[f"{layers + 2}.weight"] = theirs["lm_head.weight"]
     return ours
+
+
+def gemma_as_ours(theirs, layers):
+    """As Llama's; but Gemma's norms multiply by one more than their weight."""
+    ours = llama_as_ours(theirs, layers)
+    return {name: each + 1.0 if each.dim() == 1 else each for name, each in ours.items()}
+
+
+#: names of models like those that people have: (ours, theirs, whose tensors are named how)
+LIKE = {
+    "llama-3.2": (
+        replace(LLAMA, tied_embeddings=True, rotary_scaling=(32.0, 1.0, 4.0, 32.0)),
+        *(llama_peer, llama_as_ours),
+    ),
+    "llama-linear": (replace(LLAMA, rotary_scaling=(4.0,)), llama_peer, llama_as_ours),
+    "qwen2": (
+        replace(LLAMA, tied_embeddings=True, qkv_bias=True, norm_epsilon=1e-6, rotary_base=1e6),
+        *(qwen2_peer, llama_as_ours),
+    ),
+    "qwen3": (
+        replace(LLAMA, head_dimension=24, qk_norm=True, norm_epsilon=1e-6, rotary_base=1e6),
+        *(qwen3_peer, llama_as_ours),
+    ),
+    "qwen3-moe": (
+        replace(MIXTRAL, head_dimension=24, qk_norm=True, norm_epsilon=1e-6),
+        *(qwen3_moe_peer, llama_as_ours),
+    ),
+    "mistral": (replace(LLAMA, rotary_base=1e4), mistral_peer, llama_as_ours),
+    "gemma": (
+        replace(
+            LLAMA,
+            kv_heads=1,
+            head_dimension=32,
+            tied_embeddings=True,
+            activation="gelu_tanh",
+            embedding_scale=8.0,
+            norm_epsilon=1e-6,
+            rotary_base=1e4,
+        ),
+        *(gemma_peer, gemma_as_ours),
+    ),
+}
 
 
 def randomised(peer):
@@ -140,7 +284,8 @@ def with_weights_of(peer, model, as_ours, **options):
 
 def assert_same_gradients(decoder, peer, model, as_ours):
     theirs = {name: parameter.grad for name, parameter in peer.named_parameters()}
-    expected = as_ours(theirs, model.layers)
+    # Gradients have no ones added.
+    expected = (llama_as_ours if as_ours is gemma_as_ours else as_ours)(theirs, model.layers)
     assert len(expected) == len(list(decoder.parameters()))
     for name, parameter in decoder.named_parameters():
         gradient = expected[name.removeprefix("parts.")]
@@ -162,8 +307,10 @@ def logits_of(decoder, tokens):
         (GPT, gpt_peer, gpt_as_ours),
         (LLAMA, llama_peer, llama_as_ours),
         (MIXTRAL, mixtral_peer, llama_as_ours),
+        (NEOX, neox_peer, neox_as_ours),
+        *LIKE.values(),
     ],
-    ids=["gpt", "llama", "mixtral"],
+    ids=["gpt", "llama", "mixtral", "neox", *LIKE],
 )
 def test_logits_and_gradients_are_those_of_transformers(model, peer_of, as_ours):
     model = replace(model, layers=2, vocabulary_multiple=1)

@@ -3,9 +3,10 @@ import torch
 
 from tests.training.cells import GPT, LLAMA, TRAINING
 from workflow_lib.records import Degrees
-from workflow_lib.training.layers import OutputHead, RMSNorm, TokenEmbedding
+from workflow_lib.training.layers import OutputHead, TokenEmbedding
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import TransformerLayer, parts
+from workflow_lib.training.norms import RMSNorm
 from workflow_lib.training.stages import bounds, split
 from workflow_lib.training.weights import Weights
 

@@ -17,7 +17,7 @@ from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
 from workflow_lib.records import PLAN, read_outcome
 from workflow_lib.records.formats import ARCHIVE_FORMAT
-from workflow_lib.study import load_study, lookup
+from workflow_lib.study import load_study, lookup, of_view
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def pack(
     ConfigError, RecordError, OSError, and ArchiveError where a run is under way or the plan is not
     what the configuration says.
     """
-    study = load_study(configuration)
+    study = load_study(configuration, of_view(sweep_name))
     sweep = lookup("sweep", sweep_name, expand_study(study))
     _refuse_old_plan(sweep, configuration, results_directory)
     files = files_of(sweep, study, results_directory, checkout, cut_off)

@@ -7,7 +7,7 @@ from workflow_lib.config.claims import Claim, ClaimTest, Ledger
 from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
 from workflow_lib.config.invocation import Invocation
-from workflow_lib.config.models import ModelSpec, Published
+from workflow_lib.config.models import ModelSpec, Published, RotaryScaling
 from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.config.sweeps import (
@@ -35,6 +35,7 @@ __all__ = [
     "Platform",
     "Protocol",
     "Published",
+    "RotaryScaling",
     "Strict",
     "SweepSpec",
     "TrainingAxes",

@@ -9,10 +9,17 @@ from pydantic import Field, model_validator
 
 from workflow_lib import records
 from workflow_lib.config.fields import PositiveFloat, PositiveInt, Strict, Text
-from workflow_lib.records import bounds
+from workflow_lib.records import Activation, bounds
 
 #: Llama 3's (arXiv 2407.21783)
 _ROTARY_BASE = 500_000.0
+#: what a family's feed-forward part can have, the usual one first
+_ACTIVATIONS: dict[records.Family, tuple[Activation, ...]] = {
+    "gpt": ("gelu_tanh", "gelu"),
+    "neox": ("gelu", "gelu_tanh"),
+    "llama": ("silu", "gelu_tanh", "gelu"),
+    "mixtral": ("silu",),
+}
 
 
 class Published(Strict):
@@ -24,13 +31,55 @@ class Published(Strict):
     """Where the number was published."""
 
 
+class RotaryScaling(Strict):
+    """How far apart the positions are for a model that was made to take longer sequences."""
+
+    kind: Literal["linear", "llama3"]
+    """`linear` divides all frequencies; `llama3` the low ones, as Llama 3.1 does."""
+    factor: Annotated[float, Field(ge=1, le=bounds.QUANTITY.most)]
+    """What frequencies are divided by."""
+    low_frequency_factor: PositiveFloat | None = None
+    """Pairs that turn less often than this within original_length are divided; of llama3."""
+    high_frequency_factor: PositiveFloat | None = None
+    """Pairs that turn more often than this within original_length are left alone; of llama3."""
+    original_length: PositiveInt | None = None
+    """Tokens of the sequences that the model was trained on before; of llama3."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> RotaryScaling:
+        of_llama3 = (self.low_frequency_factor, self.high_frequency_factor, self.original_length)
+        if self.kind == "linear" and of_llama3 != (None, None, None):
+            raise ValueError("linear scaling has a factor and nothing else")
+        if self.kind == "llama3" and None in of_llama3:
+            raise ValueError(
+                "llama3 scaling needs low_frequency_factor, high_frequency_factor and "
+                "original_length"
+            )
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        if low is not None and high is not None and low >= high:
+            raise ValueError(
+                f"low_frequency_factor {low:g} must be less than high_frequency_factor {high:g}"
+            )
+        return self
+
+    def record(self) -> tuple[float, ...]:
+        """As records.Model has it."""
+        given = (
+            self.factor,
+            self.low_frequency_factor,
+            self.high_frequency_factor,
+            self.original_length,
+        )
+        return tuple(float(each) for each in given if each is not None)
+
+
 class ModelSpec(Strict):
     """``config/models/<name>.yaml``: a decoder's dimensions; see records.Model."""
 
     description: Text
     """One line on the model, and where its dimensions were published."""
-    family: Literal["gpt", "llama", "mixtral"]
-    """GPT-3 style, Llama-3 style, or Llama-3 style with experts."""
+    family: records.Family
+    """GPT-3 style, GPT-NeoX style, Llama-3 style, or Llama-3 style with experts."""
     layers: Annotated[int, Field(gt=0, le=bounds.LAYERS.most)]
     """Decoder layers."""
     hidden_size: PositiveInt
@@ -53,12 +102,34 @@ class ModelSpec(Strict):
     """Experts that see a token; 0 in a dense model."""
     rotary_base: PositiveFloat = _ROTARY_BASE
     """Base of the frequencies of rotary positions; GPT has learned positions instead."""
+    rotary_scaling: RotaryScaling | None = None
+    """What stretches the rotary positions."""
+    rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of a head's columns that rotary positions turn."""
+    sliding_window: PositiveInt | None = None
+    """Tokens that attention looks back over; a sequence_length beyond it is refused."""
+    tied_embeddings: bool = False
+    """Whether the head is the input embedding. GPT's always is."""
+    head_dimension: PositiveInt | None = None
+    """Columns of an attention head; hidden_size / attention_heads unless given."""
+    qkv_bias: bool = False
+    """Whether queries, keys and values have biases. GPT and NeoX have biases everywhere."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised head by head (RMS norm)."""
+    norm_epsilon: PositiveFloat = 1e-5
+    """What every norm adds to the variance."""
+    activation: Activation = "usual"
+    """Of the feed-forward part; `usual` is silu, gelu_tanh in GPT, gelu in NeoX."""
+    embedding_scale: PositiveFloat = 1.0
+    """What the rows of the input embedding are multiplied by."""
     published: Published | None = None
     """A published total, which the dimensions must reproduce within 0.1 %."""
 
     @model_validator(mode="after")
     def _shapes_agree(self) -> ModelSpec:
-        if self.hidden_size % (2 * self.attention_heads):
+        if self.head_dimension is not None and self.head_dimension % 2:
+            raise ValueError(f"head_dimension {self.head_dimension} must be even")
+        if self.head_dimension is None and self.hidden_size % (2 * self.attention_heads):
             raise ValueError(
                 f"hidden_size {self.hidden_size} must be an even multiple of attention_heads "
                 f"{self.attention_heads}"
@@ -70,8 +141,27 @@ class ModelSpec(Strict):
             )
         if (self.family == "mixtral") != (self.experts > 0):
             raise ValueError("a mixtral model has experts, and no other family does")
-        if self.family == "gpt" and self.rotary_base != _ROTARY_BASE:
-            raise ValueError("a gpt model has learned positions, so it has no rotary_base")
+        if self.family in ("gpt", "neox"):
+            self._refuse_for_plain()
+        head = self.head_dimension or self.hidden_size // self.attention_heads
+        turned = int(head * self.rotary_share)
+        if turned % 2 or not turned:
+            raise ValueError(
+                f"rotary_share {self.rotary_share:g} turns {turned} of {head} columns of a head, "
+                "and they turn in pairs"
+            )
+        if self.activation not in ("usual", *_ACTIVATIONS[self.family]):
+            raise ValueError(
+                f"activation {self.activation}: a {self.family} model can have "
+                f"{' or '.join(_ACTIVATIONS[self.family])}"
+            )
+        window = self.sliding_window
+        if window is not None and window < self.sequence_length:
+            raise ValueError(
+                f"sequence_length {self.sequence_length} is longer than the sliding_window of "
+                f"{window} tokens, and attention over a window is not implemented; use a "
+                f"sequence_length of at most {window}"
+            )
         if self.experts and not 0 < self.experts_per_token <= self.experts:
             raise ValueError(
                 f"experts_per_token must lie between 1 and experts ({self.experts}), "
@@ -79,7 +169,34 @@ class ModelSpec(Strict):
             )
         return self
 
+    def _refuse_for_plain(self) -> None:
+        """Raises ValueError where something is said that a gpt or neox model has not, or has
+        always.
+        """
+        name, told = f"a {self.family} model", self.model_fields_set
+        if self.qk_norm:
+            raise ValueError(f"{name} has no qk_norm")
+        if "qkv_bias" in told:
+            raise ValueError(f"{name} always has biases everywhere; leave qkv_bias out")
+        if self.family == "gpt":
+            if self.rotary_base != _ROTARY_BASE:
+                raise ValueError(f"{name} has learned positions, so it has no rotary_base")
+            for key in sorted({"rotary_scaling", "rotary_share"} & told):
+                raise ValueError(f"{name} has learned positions, so it has no {key}")
+            if "tied_embeddings" in told:
+                raise ValueError(
+                    f"{name} always has its embedding as its head; leave tied_embeddings out"
+                )
+
     def record(self, name: str) -> records.Model:
-        """The dimensions as cells and compute nodes know them."""
+        """The dimensions as cells and compute nodes know them; what says the same as saying nothing
+        is not said, so that it makes no other cell.
+        """
         names = {field.name for field in dataclasses.fields(records.Model)} - {"name"}
-        return records.Model(name=name, **self.model_dump(include=names))
+        plain = self.model_dump(include=names)
+        if self.head_dimension == self.hidden_size / self.attention_heads:
+            plain["head_dimension"] = None
+        if self.activation == _ACTIVATIONS[self.family][0]:
+            plain["activation"] = "usual"
+        plain["rotary_scaling"] = self.rotary_scaling.record() if self.rotary_scaling else ()
+        return records.Model(name=name, **plain)

@@ -57,7 +57,8 @@ def _render(arguments: argparse.Namespace) -> int:
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        study = load_study(arguments.config)
+        # Which sweep wants the cell is not known here; the rules have looked at that.
+        study = load_study(arguments.config, lambda *_: False)
         planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
         render_run(study, planned, arguments.run, arguments.results, arguments.root)
     except (ConfigError, RenderError, OSError) as error:
@@ -81,10 +82,10 @@ def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
     from workflow_lib.launch.script.render import RenderError
-    from workflow_lib.study import ConfigError, load_study, lookup
+    from workflow_lib.study import ConfigError, load_study, lookup, of_view
 
     try:
-        study = load_study(arguments.config)
+        study = load_study(arguments.config, of_view(*arguments.sweep))
         sweeps = cells.expand_study(study)
         chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
         runs = {

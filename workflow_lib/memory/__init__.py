@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workflow_lib import formulas
 from workflow_lib.memory import activations, states
 from workflow_lib.records import Degrees, Model, Training
 
@@ -135,7 +134,7 @@ def _generating(model: Model, degrees: Degrees, training: Training, rank: int) -
     element = states.element_bytes(training)
     layers = sum(degrees.layers_of_stages(model.layers)[rank :: degrees.pp])
     tokens = training.micro_batch_size * model.sequence_length
-    key_value = formulas.key_value_size(model) / degrees.tp
+    key_value = model.key_value_size / degrees.tp
     # Of each sequence's last token only, and in fp32 besides.
     logits = training.micro_batch_size * model.padded_vocabulary_size / degrees.tp * (element + 4)
     return MemoryEstimate(
@@ -161,7 +160,7 @@ def decode_bytes(model: Model, degrees: Degrees, training: Training, context: fl
     if model.experts:
         missed = 1 - model.experts_per_token / model.experts
         chosen = 1 - missed ** (sequences * degrees.ep)
-    key_value = formulas.key_value_size(model) / degrees.tp
+    key_value = model.key_value_size / degrees.tp
 
     def read(rank: int) -> float:
         held = states.held_parameters(model, degrees, training, rank)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workflow_lib import formulas
 from workflow_lib.memory.states import element_bytes
 from workflow_lib.records import Degrees, Model, Training
 
@@ -27,9 +26,11 @@ class Layer:
         # Between the tensor-parallel parts each rank has its slice of the sequence, or all of it.
         residual = hidden / tp if sliced else float(hidden)
         # Queries, keys and values, those of whole sequences, and attention's result.
-        key_value = formulas.key_value_size(model)
-        attention = (hidden + 2 * key_value * degrees.cp + hidden) / tp
-        widened = (1 if model.family == "gpt" else 2) * ffn / tp  # a gate and what it opens
+        query, key_value = model.query_size, model.key_value_size
+        attention = (2 * query + 2 * key_value * degrees.cp) / tp
+        # Norms of queries and keys keep these and the values beside them, and their results.
+        normed = (2 * query + 3 * key_value) / tp if model.qk_norm else 0.0
+        widened = (1 if model.is_plain else 2) * ffn / tp  # a gate and what it opens
         inner = widened + ffn / tp
         # Products that are summed over the group are kept by selective recomputation before and
         # after it, unless they are summed to slices.
@@ -47,8 +48,9 @@ class Layer:
         else:
             rows = 1.0
             feed_forward, products = inner, widened + summed
-        # Both norms' inputs and outputs, and what lies between.
-        whole = 4 * residual + attention + feed_forward
+        # Both norms' inputs, one and the same in neox, and outputs, and what lies between.
+        norms = (3 if model.family == "neox" else 4) * residual
+        whole = norms + normed + attention + feed_forward
         kept = {
             "none": whole,
             "selective": residual + attention + summed + products,

@@ -75,7 +75,7 @@ class OwnRun:
                 layers=self.layers,
                 hidden=self.hidden_size,
                 ffn=self.ffn_hidden_size,
-                gated=self.model_family != "gpt",
+                gated=self.model_family not in ("gpt", "neox"),
                 heads=self.attention_heads,
                 kv_heads=self.kv_heads,
                 head_size=self.hidden_size // self.attention_heads,
@@ -111,7 +111,8 @@ _OF_A_CELL = tuple(
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """The cells of sweeps' directories that trained, each once; without those with context
-    parallelism or a zero-bubble schedule, for which a row has no column.
+    parallelism, a zero-bubble schedule, tied embeddings beside gpt's or heads of a width of their
+    own, for which a row has no column.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -125,6 +126,8 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & ~pl.col("simulated")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
+            & ~pl.col("tied_embeddings")
+            & pl.col("head_dimension").is_null()
         )
         for cell in done.partition_by("cell", maintain_order=True):
             first = cell.row(0, named=True)

@@ -27,6 +27,8 @@ def memory_bytes(layout: Layout) -> float:
         vocabulary_size=shape.vocabulary,
         experts=shape.experts,
         experts_per_token=shape.experts_per_token,
+        tied_embeddings=shape.tied and family != "gpt",
+        head_dimension=shape.head_size,
     )
     replicas = layout.dp * layout.cp
     degrees = Degrees(

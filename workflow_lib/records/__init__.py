@@ -36,6 +36,7 @@ A run's directory, in the order in which its files appear::
 """
 
 from workflow_lib.records.cell import (
+    Activation,
     Backend,
     Cell,
     Data,
@@ -149,6 +150,7 @@ __all__ = [
     "TABLES",
     "TRACES",
     "UNUSED_GPUS",
+    "Activation",
     "Backend",
     "Cell",
     "ClockReading",

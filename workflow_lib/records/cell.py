@@ -13,12 +13,13 @@ from typing import Annotated, Literal
 from workflow_lib.records import axes, bounds, ranges
 from workflow_lib.records.axes import Axis, beside, flag
 
-Family = Literal["gpt", "llama", "mixtral"]
+Family = Literal["gpt", "neox", "llama", "mixtral"]
 Precision = Literal["bf16", "fp32"]
 Recomputation = Literal["none", "selective", "full"]
 Backend = Literal["deepspeed", "torch"]
 Workload = Literal["pretrain", "lora", "inference"]
 Routing = Literal["dropless", "balanced"]
+Activation = Literal["usual", "silu", "gelu", "gelu_tanh"]
 Schedule = Literal["1f1b", "zero-bubble", "zero-bubble-v"]
 TelemetrySource = Literal["auto", "nvidia", "amd", "simulated"]
 
@@ -33,7 +34,7 @@ class Model:
     family: Annotated[
         Family,
         Axis(
-            "what kind of layers: gpt, llama or mixtral",
+            "what kind of layers: gpt, neox, llama or mixtral",
             "work",
             column="model_family",
             says_itself=True,
@@ -57,11 +58,95 @@ class Model:
         float,
         Axis("base of the rotary positions' frequencies; means nothing to gpt", "work", since=3),
     ] = 500_000.0
+    #: one number divides all frequencies; four are Llama 3.1's: what divides the low ones, which
+    #: are low and which high, and the length before (training/rotary.py)
+    rotary_scaling: Annotated[
+        tuple[float, ...],
+        Axis(
+            "what stretches the rotary positions: one factor; or, as in Llama 3.1, a factor, its "
+            "low and high frequency factors and the length before; null where nothing does",
+            "work",
+            since=6,
+        ),
+    ] = ()
+    rotary_share: Annotated[
+        float,
+        Axis("share of a head's columns that rotary positions turn", "work", since=6),
+    ] = 1.0
+    tied_embeddings: Annotated[
+        bool,
+        Axis("whether the head is the input embedding; gpt's always is", "work", since=6),
+    ] = False
+    head_dimension: Annotated[
+        int | None,
+        Axis(
+            "columns of an attention head; null where they are hidden_size / attention_heads",
+            "work",
+            since=6,
+        ),
+    ] = None
+    qkv_bias: Annotated[
+        bool,
+        Axis(
+            "biases of queries, keys and values; gpt and neox have biases everywhere",
+            "work",
+            since=6,
+        ),
+    ] = False
+    qk_norm: Annotated[
+        bool, Axis("an RMS norm over each head's queries and keys", "work", since=6)
+    ] = False
+    norm_epsilon: Annotated[
+        float, Axis("what every norm adds to the variance", "work", since=6)
+    ] = 1e-5
+    activation: Annotated[
+        Activation,
+        Axis(
+            "of the feed-forward part; usual is silu, gelu_tanh in gpt, gelu in neox",
+            "work",
+            since=6,
+        ),
+    ] = "usual"
+    embedding_scale: Annotated[
+        float, Axis("what the rows of the input embedding are multiplied by", "work", since=6)
+    ] = 1.0
 
     @property
     def padded_vocabulary_size(self) -> int:
         """The vocabulary as trained: rounded up to ``vocabulary_multiple``."""
         return -(-self.vocabulary_size // self.vocabulary_multiple) * self.vocabulary_multiple
+
+    @property
+    def head_size(self) -> int:
+        """Columns of one attention head."""
+        return self.head_dimension or self.hidden_size // self.attention_heads
+
+    @property
+    def query_size(self) -> int:
+        """Columns of all queries together, and of what attention gives."""
+        return self.head_size * self.attention_heads
+
+    @property
+    def key_value_size(self) -> int:
+        """Columns of all keys together, and of all values."""
+        return self.head_size * self.kv_heads
+
+    @property
+    def rotary_size(self) -> int:
+        """Columns of a head that rotary positions turn."""
+        return int(self.head_size * self.rotary_share)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has LayerNorms, biases everywhere and two matrices in the feed-forward part;
+        else RMSNorms, biases where it says so, and a gate.
+        """
+        return self.family in ("gpt", "neox")
+
+    @property
+    def has_tied_embeddings(self) -> bool:
+        """Whether the head is the input embedding."""
+        return self.tied_embeddings or self.family == "gpt"
 
 
 def _stage_word(stage_layers: Sequence[int]) -> str:

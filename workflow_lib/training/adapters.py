@@ -63,12 +63,11 @@ class AdaptedLinear(nn.Module):
 def adapt(layer: nn.Module, weights: Weights, name: str, model: Model, training: Training) -> None:
     """Put adapters beside the matrices of a transformer layer of the model."""
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
-    key_value = hidden // model.attention_heads * model.kv_heads
     shapes = {
-        "attention.query_key_value": (hidden + 2 * key_value, hidden),
-        "attention.output": (hidden, hidden),
+        "attention.query_key_value": (model.query_size + 2 * model.key_value_size, hidden),
+        "attention.output": (hidden, model.query_size),
     }
-    if model.family == "gpt":
+    if model.is_plain:
         shapes |= {"feed_forward.up": (ffn, hidden), "feed_forward.down": (hidden, ffn)}
     elif model.experts == 0:
         shapes |= {"feed_forward.gate_up": (2 * ffn, hidden), "feed_forward.down": (hidden, ffn)}

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from workflow_lib.records import Activation
 from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import Weights
@@ -24,8 +25,11 @@ class PlainFeedForward(nn.Module):
         hidden_size: int,
         ffn_size: int,
         output_deviation: float,
+        approximate: str,
     ) -> None:
+        """``approximate`` says which GELU, as torch calls them: none or tanh."""
         super().__init__()
+        self.approximate = approximate
         self.up = ColumnParallelLinear(
             weights, parallel, [f"{name}.up"], hidden_size, [ffn_size], bias=True
         )
@@ -34,12 +38,12 @@ class PlainFeedForward(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        result: Tensor = self.down(F.gelu(self.up(x), approximate=self.approximate))
         return result
 
 
 class GatedFeedForward(nn.Module):
-    """SwiGLU (arXiv 2002.05202): three matrices without biases."""
+    """SwiGLU or GeGLU (arXiv 2002.05202): three matrices without biases."""
 
     def __init__(
         self,
@@ -49,8 +53,10 @@ class GatedFeedForward(nn.Module):
         hidden_size: int,
         ffn_size: int,
         output_deviation: float,
+        activation: Activation = "usual",
     ) -> None:
         super().__init__()
+        self.activation = activation
         self.gate_up = ColumnParallelLinear(
             weights,
             parallel,
@@ -64,36 +70,56 @@ class GatedFeedForward(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.down(gated(self.gate_up(x)))
+        result: Tensor = self.down(gated(self.gate_up(x), self.activation))
         return result
 
 
-def gated(gate_up: Tensor) -> Tensor:
-    """SiLU of the first half of the last dimension, times the second half.
+def gated(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+    """SiLU, or a GELU, of the first half of the last dimension, times the second half.
 
     Only ``gate_up`` is kept for the backward pass. A compiler finds that out by itself, and must:
     torch 2.11 compiles the function below into one whose gradients are zero.
     """
     if torch.compiler.is_compiling():
         gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate) * up
-    result: Tensor = _Gated.apply(gate_up)  # type: ignore[no-untyped-call]
+        return _activated(gate, activation) * up
+    result: Tensor = _Gated.apply(gate_up, activation)  # type: ignore[no-untyped-call]
     return result
+
+
+def _activated(gate: Tensor, activation: Activation) -> Tensor:
+    if activation in ("usual", "silu"):
+        return F.silu(gate)
+    return F.gelu(gate, approximate=_APPROXIMATE[activation])
+
+
+def _activation_gradient(gradient: Tensor, gate: Tensor, activation: Activation) -> Tensor:
+    if activation in ("usual", "silu"):
+        result: Tensor = torch.ops.aten.silu_backward(gradient, gate)
+    else:
+        approximate = _APPROXIMATE[activation]
+        result = torch.ops.aten.gelu_backward(gradient, gate, approximate=approximate)
+    return result
+
+
+#: how torch calls the GELUs
+_APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, gate_up: Tensor) -> Tensor:
+    def forward(context: Any, gate_up: Tensor, activation: Activation) -> Tensor:
         context.save_for_backward(gate_up)
+        context.activation = activation
         gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        return _activated(gate, activation).mul_(up)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:
-        (gate_up,) = context.saved_tensors
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gate_up,), activation = context.saved_tensors, context.activation
         gate, up = gate_up.chunk(2, dim=-1)
         result = torch.empty_like(gate_up)
         of_gate, of_up = result.chunk(2, dim=-1)
-        of_gate.copy_(torch.ops.aten.silu_backward(gradients[0] * up, gate))
-        of_up.copy_(F.silu(gate).mul_(gradients[0]))
-        return result
+        of_gate.copy_(_activation_gradient(gradients[0] * up, gate, activation))
+        of_up.copy_(_activated(gate, activation).mul_(gradients[0]))
+        return result, None

@@ -15,41 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from workflow_lib.records import Model
 from workflow_lib.training.context_parallel import ContextParallel, cut
 from workflow_lib.training.device import on_gpu
 from workflow_lib.training.key_value_cache import KeyValueCache
+from workflow_lib.training.norms import QueryKeyNorm
 from workflow_lib.training.rotary import rotary_table, rotate
 from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import STANDARD_DEVIATION, Weights
-
-#: added to the variance in every norm
-NORM_EPSILON = 1e-5
-
-
-class LayerNorm(nn.Module):
-    """Layer normalisation with weight and bias."""
-
-    def __init__(self, weights: Weights, parallel: TensorParallel, size: int) -> None:
-        super().__init__()
-        self.parallel = parallel
-        self.weight = weights.constant(size, 1.0)
-        self.bias = weights.constant(size, 0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.parallel.whole(self.weight), self.parallel.whole(self.bias)
-        return F.layer_norm(x, x.shape[-1:], weight, bias, NORM_EPSILON)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square normalisation (arXiv 1910.07467) with a weight."""
-
-    def __init__(self, weights: Weights, parallel: TensorParallel, size: int) -> None:
-        super().__init__()
-        self.parallel = parallel
-        self.weight = weights.constant(size, 1.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], self.parallel.whole(self.weight), NORM_EPSILON)
 
 
 class ColumnParallelLinear(nn.Module):
@@ -123,8 +96,7 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
 class Attention(nn.Module):
     """Causal attention with grouped key and value heads, the heads spread over the group.
 
-    ``rotary_base`` is null where positions are not rotary. ``context`` says what this rank has of
-    each sequence.
+    ``context`` says what this rank has of each sequence.
     """
 
     def __init__(
@@ -132,17 +104,17 @@ class Attention(nn.Module):
         weights: Weights,
         parallel: TensorParallel,
         name: str,
-        hidden_size: int,
-        heads: int,
-        kv_heads: int,
+        model: Model,
         context: ContextParallel,
-        rotary_base: float | None,
-        bias: bool,
-        output_deviation: float,
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads = heads // parallel.size, kv_heads // parallel.size
-        self.head_size = hidden_size // heads
+        self.heads, self.kv_heads = (
+            model.attention_heads // parallel.size,
+            model.kv_heads // parallel.size,
+        )
+        self.head_size = model.head_size
+        #: columns of a head that positions turn
+        self.turned = model.rotary_size
         device = weights.mesh.device
         self.kernels = attention_kernels(device)
         #: of the sequences that are being generated; None in training
@@ -150,18 +122,27 @@ class Attention(nn.Module):
         # No buffer: engines cast those to bf16.
         self.rotary = None
         self.context = context
-        if rotary_base is not None:
-            self.rotary = rotary_table(context.chunks, self.head_size, rotary_base, device)
+        if model.family != "gpt":
+            self.rotary = rotary_table(
+                context.chunks, self.turned, model.rotary_base, device, model.rotary_scaling
+            )
         self.query_key_value = ColumnParallelLinear(
             weights,
             parallel,
             [f"{name}.query", f"{name}.key", f"{name}.value"],
-            hidden_size,
-            [hidden_size, kv_heads * self.head_size, kv_heads * self.head_size],
-            bias,
+            model.hidden_size,
+            [model.query_size, model.key_value_size, model.key_value_size],
+            bias=model.is_plain or model.qkv_bias,
         )
+        self.norm = QueryKeyNorm(weights, parallel, model) if model.qk_norm else None
         self.output = RowParallelLinear(
-            weights, parallel, f"{name}.output", hidden_size, hidden_size, bias, output_deviation
+            weights,
+            parallel,
+            f"{name}.output",
+            model.query_size,
+            model.hidden_size,
+            model.is_plain,
+            output_deviation(model.layers),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,8 +154,14 @@ class Attention(nn.Module):
             query, key, value = torch.split(joined, [heads, kv_heads, kv_heads], dim=2)
         else:
             turning, value = torch.split(joined, [heads + kv_heads, kv_heads], dim=2)
+            turning = turning if self.norm is None else self.norm(turning)
             cosines, sines = self.rotary
-            turned = rotate(turning, cosines[first:end], sines[first:end])
+            rows = cosines[first:end], sines[first:end]
+            if self.turned == self.head_size:
+                turned = rotate(turning, *rows)
+            else:
+                part, rest = turning.split([self.turned, self.head_size - self.turned], dim=-1)
+                turned = torch.cat([rotate(part, *rows), rest], dim=-1)
             query, key = torch.split(turned, [heads, kv_heads], dim=2)
             # As a view it would keep the unturned queries and keys, too, for the backward pass.
             value = value.contiguous()
@@ -221,15 +208,25 @@ class TokenEmbedding(nn.Module):
     """
 
     def __init__(
-        self, weights: Weights, parallel: TensorParallel, vocabulary_size: int, hidden_size: int
+        self,
+        weights: Weights,
+        parallel: TensorParallel,
+        vocabulary_size: int,
+        hidden_size: int,
+        scale: float,
     ) -> None:
+        """``scale`` multiplies the rows that are looked up."""
         super().__init__()
-        self.parallel, self.group = parallel, parallel.group
+        self.parallel, self.group, self.scale = parallel, parallel.group, scale
         self.weight = weights.normal("embedding", (vocabulary_size, hidden_size), split=0)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_floating_point():
             return self.parallel.column_product(x, self.weight, None)
+        found = self._look_up(x)
+        return found if self.scale == 1.0 else found * self.scale
+
+    def _look_up(self, x: Tensor) -> Tensor:
         if self.parallel.size == 1:
             return F.embedding(x, self.weight)
         rows = self.weight.shape[0]

@@ -1,4 +1,4 @@
-"""The decoders: GPT-3, Llama 3 and Mixtral, as lists of parts that are built where they run.
+"""The decoders: GPT-3, NeoX, Llama 3 and Mixtral, as lists of parts that are built where they run.
 
 One list serves both a model that one rank holds and one that is cut into pipeline stages.
 """
@@ -20,19 +20,19 @@ from workflow_lib.training.experts import SparseFeedForward
 from workflow_lib.training.feed_forward import GatedFeedForward, PlainFeedForward
 from workflow_lib.training.layers import (
     Attention,
-    LayerNorm,
     OutputHead,
     PositionEmbedding,
-    RMSNorm,
     TokenEmbedding,
     output_deviation,
 )
+from workflow_lib.training.norms import LayerNorm, RMSNorm
 from workflow_lib.training.tensor_parallel import TensorParallel
 from workflow_lib.training.weights import Weights
 
 
 class TransformerLayer(nn.Module):
-    """Attention and a feed-forward part, each after a norm and beside a residual path.
+    """Attention and a feed-forward part, each after a norm and beside a residual path. In neox both
+    take the layer's input (arXiv 2204.06745, section 2.1.2).
 
     ``recomputation`` has what is kept of them for the backward pass.
     """
@@ -48,33 +48,25 @@ class TransformerLayer(nn.Module):
     ) -> None:
         super().__init__()
         name, size = f"layer{index}", model.hidden_size
-        gpt = model.family == "gpt"
-        norm = LayerNorm if gpt else RMSNorm
-        deviation = output_deviation(model.layers)
+        norm = LayerNorm if model.is_plain else RMSNorm
+        self.side_by_side = model.family == "neox"
+        deviation, epsilon = output_deviation(model.layers), model.norm_epsilon
         self.recomputation = training.recomputation
-        self.attention_norm = norm(weights, parallel, size)
-        self.attention = Attention(
-            weights,
-            parallel,
-            f"{name}.attention",
-            size,
-            model.attention_heads,
-            model.kv_heads,
-            context,
-            rotary_base=None if gpt else model.rotary_base,
-            bias=gpt,
-            output_deviation=deviation,
-        )
-        self.feed_forward_norm = norm(weights, parallel, size)
+        self.attention_norm = norm(weights, parallel, size, epsilon)
+        self.attention = Attention(weights, parallel, f"{name}.attention", model, context)
+        self.feed_forward_norm = norm(weights, parallel, size, epsilon)
         ffn_name, ffn_size = f"{name}.feed_forward", model.ffn_hidden_size
         self.feed_forward: nn.Module
-        if gpt:
+        if model.is_plain:
+            usual = "gelu" if self.side_by_side else "gelu_tanh"
+            activation = usual if model.activation == "usual" else model.activation
+            approximate = {"gelu": "none", "gelu_tanh": "tanh"}[activation]
             self.feed_forward = PlainFeedForward(
-                weights, parallel, ffn_name, size, ffn_size, deviation
+                weights, parallel, ffn_name, size, ffn_size, deviation, approximate
             )
         elif model.experts == 0:
             self.feed_forward = GatedFeedForward(
-                weights, parallel, ffn_name, size, ffn_size, deviation
+                weights, parallel, ffn_name, size, ffn_size, deviation, model.activation
             )
         else:
             self.feed_forward = SparseFeedForward(
@@ -87,6 +79,10 @@ class TransformerLayer(nn.Module):
         return recomputation.run(self._forward, x, self.recomputation)
 
     def _forward(self, x: Tensor) -> Tensor:
+        if self.side_by_side:
+            both = self.attention(self.attention_norm(x))
+            both = both + self.feed_forward(self.feed_forward_norm(x))
+            return x + both  # type: ignore[no-any-return]
         x = x + self.attention(self.attention_norm(x))
         result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
         return result
@@ -114,8 +110,11 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
     gpt = model.family == "gpt"
     parallel = TensorParallel(weights.mesh.tp_group, training.sequence_parallel, training.overlap)
     context = ContextParallel(weights.mesh.cp_group, model.sequence_length, weights.mesh.device)
+    tied = model.has_tied_embeddings
     embedding = Part(
-        TokenEmbedding, (weights, parallel, vocabulary, size), "embedding" if gpt else None
+        TokenEmbedding,
+        (weights, parallel, vocabulary, size, model.embedding_scale),
+        "embedding" if tied else None,
     )
     positions = (
         [Part(PositionEmbedding, (weights, parallel, context, model.sequence_length, size))]
@@ -126,8 +125,9 @@ def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
         Part(TransformerLayer, (weights, parallel, context, model, index, training))
         for index in range(model.layers)
     ]
-    final_norm = Part(LayerNorm if gpt else RMSNorm, (weights, parallel, size))
-    head = embedding if gpt else Part(OutputHead, (weights, parallel, vocabulary, size))
+    norm = LayerNorm if model.is_plain else RMSNorm
+    final_norm = Part(norm, (weights, parallel, size, model.norm_epsilon))
+    head = embedding if tied else Part(OutputHead, (weights, parallel, vocabulary, size))
     return [embedding, *positions, *layers, final_norm, head]
 
 

@@ -79,9 +79,26 @@ class _Keep(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Reuse(_Keep):  # type: ignore[no-untyped-call]
+    def __init__(self, kept: dict[object, deque[Any]]) -> None:
+        super().__init__(kept)
+        #: the kept result that was given out last
+        self._last: Any = None
+
     def __torch_dispatch__(
         self, operator: Any, types: Any, arguments: Any = (), named: Any = None
     ) -> Any:
         if operator in self._kept:
-            return self._kept[operator].popleft()
+            self._last = self._kept[operator].popleft()
+            return self._last
+        if operator._schema.is_mutable and _share(arguments[0], self._last):
+            # The forward pass has changed the kept result itself: DeepSpeed's ZeRO-3 adds the bias
+            # of a product in place.
+            return arguments[0]
         return operator(*arguments, **(named or {}))
+
+
+def _share(x: object, y: object) -> bool:
+    """Whether two tensors lie in one storage."""
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return False
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -13,20 +14,43 @@ from workflow_lib.training.context_parallel import Chunks
 
 @functools.lru_cache(maxsize=4)
 def rotary_table(
-    chunks: Chunks, size: int, base: float, device: torch.device
+    chunks: Chunks,
+    size: int,
+    base: float,
+    device: torch.device,
+    scaling: tuple[float, ...] = (),
 ) -> tuple[Tensor, Tensor]:
     """Cosines, [length, 1, size], and sines, [length, 1, size / 2], of rotary positions in fp32.
 
     The positions are those in ``chunks``.
 
-    Pair i of size / 2 turns by base^(−2i / size) from one position to the next. Both numbers of a
+    Pair i of size / 2 turns by base^(−2i / size) from one position to the next, which ``scaling``
+    makes less; see :class:`workflow_lib.records.Model`. Both numbers of a
     pair turn by one angle, so that the cosines are there twice. One table serves every layer.
     Integers are converted, since DeepSpeed's ZeRO-3 makes bf16 of every new tensor of floats.
     """
     exponents = torch.arange(0, size, 2, device=device).float() / size
     positions = torch.cat([torch.arange(*chunk, device=device) for chunk in chunks]).float()
-    angles = torch.outer(positions, base**-exponents).unsqueeze(1)
+    angles = torch.outer(positions, _scaled(base**-exponents, scaling)).unsqueeze(1)
     return angles.cos().repeat(1, 1, 2), angles.sin()
+
+
+def _scaled(frequencies: Tensor, scaling: tuple[float, ...]) -> Tensor:
+    """Radians per position of each pair, stretched.
+
+    One factor divides all of them (arXiv 2306.15595, section 2.3). Llama 3.1 divides those that
+    turn less than ``low`` times within the length before, leaves alone those that turn more than
+    ``high`` times, and goes linearly from the one to the other between (its reference code,
+    github.com/meta-llama/llama-models, models/llama3/model.py, apply_scaling).
+    """
+    if not scaling:
+        return frequencies
+    if len(scaling) == 1:
+        return frequencies / scaling[0]
+    factor, low, high, length = scaling
+    turns = frequencies * (length / (2 * math.pi))
+    unchanged = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (unchanged + (1 - unchanged) / factor)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""Model files from the configurations that models are published with."""

@@ -1,0 +1,168 @@
+"""Reads a ``config.json`` of Hugging Face's key by key, so that none of it is left out unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from workflow_lib.records import RecordError, read_json, shown
+
+#: keys that change nothing in what a model computes from tokens to logits
+_WITHOUT_EFFECT = frozenset(
+    (
+        *("_name_or_path", "_commit_hash", "_attn_implementation", "transformers_version"),
+        *("model_type", "torch_dtype", "dtype", "use_bfloat16", "torchscript"),
+        *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
+        *("decoder_start_token_id", "tokenizer_class", "prefix", "task_specific_params"),
+        *("use_cache", "return_dict", "output_attentions", "output_hidden_states"),
+        *("output_router_logits", "chunk_size_feed_forward", "gradient_checkpointing"),
+        *("id2label", "label2id", "problem_type", "finetuning_task", "classifier_dropout"),
+        # How a text is generated; see generation_config.json.
+        *("max_length", "min_length", "do_sample", "num_beams", "temperature", "top_k", "top_p"),
+        *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "early_stopping"),
+        # Products cut in slices that give the same sum.
+        "pretraining_tp",
+    )
+)
+_DROPOUTS = frozenset(
+    (
+        *("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"),
+        *("residual_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob"),
+    )
+)
+#: standard deviation of the engine's initial weights
+_INITIALIZER_RANGE = 0.02
+#: how names of what reads the last layer's states end, where that is the vocabulary's head
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "Model")
+
+
+class ImportRefusedError(ValueError):
+    """A model that cannot be imported; the message names the key and why."""
+
+
+class ConfigJson:
+    """A configuration whose keys are taken one by one; what nobody took is an error.
+
+    A key that is null counts as one that is not there.
+    """
+
+    def __init__(self, path: Path, ignored: Collection[str] = ()) -> None:
+        """Read ``path``, a ``config.json`` or a directory with one.
+
+        ``ignored`` are keys of which whoever imports says that they change nothing. Raises OSError
+        and RecordError.
+        """
+        self.path = path / "config.json" if path.is_dir() else path
+        plain = read_json(self.path)
+        if not isinstance(plain, dict):
+            raise RecordError(f"{self.path}: expected an object, found {type(plain).__name__}")
+        self._stated = frozenset(plain)
+        self._values = {key: value for key, value in plain.items() if value is not None}
+        self._taken: set[str] = set()
+        self._ignored = frozenset(ignored)
+        #: what a reader of the model file should know
+        self.notes: list[str] = []
+
+    def refuse(self, key: str, why: str) -> ImportRefusedError:
+        """The error for a key that the engine cannot follow."""
+        return ImportRefusedError(f"{self.path}: {key}: {why}")
+
+    def states(self, key: str) -> bool:
+        """Whether a key is there, be it null."""
+        return key in self._stated
+
+    def take(self, key: str, default: Any = None) -> Any:
+        """A value, whatever it is; ``default`` where there is none."""
+        self._taken.add(key)
+        return self._values.get(key, default)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number above 0."""
+        value = self._required(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.refuse(key, f"is {shown(value)}, expected a whole number above 0")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A number above 0."""
+        return self.as_number(key, self._required(key, default))
+
+    def as_number(self, key: str, value: object) -> float:
+        """A value that was found under a key, as a number above 0."""
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise self.refuse(key, f"is {shown(value)}, expected a number above 0")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.take(key, default)
+        if not isinstance(value, bool):
+            raise self.refuse(key, f"is {shown(value)}, expected true or false")
+        return value
+
+    def word(self, key: str, default: str) -> str:
+        """A text."""
+        value = self.take(key, default)
+        if not isinstance(value, str):
+            raise self.refuse(key, f"is {shown(value)}, expected a text")
+        return value
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """An object; an empty one where there is none."""
+        value = self.take(key, {})
+        if not isinstance(value, dict):
+            raise self.refuse(key, f"is {shown(value)}, expected an object")
+        return {name: each for name, each in value.items() if each is not None}
+
+    def must_be(self, key: str, allowed: object, why: str) -> None:
+        """Refuse a key with any other value than ``allowed``, which is also what no key means."""
+        value = self.take(key, allowed)
+        if value != allowed or isinstance(value, bool) != isinstance(allowed, bool):
+            raise self.refuse(key, f"is {shown(value)}, and {why}")
+
+    def _required(self, key: str, default: Any) -> Any:
+        value = self.take(key, default)
+        if value is None:
+            raise self.refuse(key, "is missing, and there is no value that it must have")
+        return value
+
+    def finish(self) -> None:
+        """Look at the keys that no model's own reader took.
+
+        Raises ImportRefusedError for one that is not known to change nothing.
+        """
+        self.must_be("is_encoder_decoder", False, "only decoders can be trained")
+        self.must_be("pruned_heads", {}, "all layers have the same heads")
+        if "quantization_config" in self._values:
+            raise self.refuse(
+                "quantization_config",
+                "the weights are quantised, and the engine trains in bf16 or fp32; use the "
+                "config.json of the model that was quantised",
+            )
+        for name in self.take("architectures", []):
+            if not str(name).endswith(_LANGUAGE_MODELS):
+                raise self.refuse(
+                    "architectures", f"{shown(name)} does not predict the next token of a text"
+                )
+        for key in sorted(_DROPOUTS & self._values.keys()):
+            if value := self.take(key):
+                self.notes.append(f"{key} is {shown(value)}: the engine trains without dropout")
+        deviation = self.take("initializer_range", _INITIALIZER_RANGE)
+        if deviation != _INITIALIZER_RANGE:
+            self.notes.append(
+                f"initializer_range is {shown(deviation)}: the engine draws its initial weights "
+                f"with {_INITIALIZER_RANGE}"
+            )
+        left = sorted(self._values.keys() - self._taken - _WITHOUT_EFFECT)
+        if unknown := [key for key in left if key not in self._ignored]:
+            raise self.refuse(
+                unknown[0],
+                f"is {shown(self._values[unknown[0]])}, and this import does not know whether that "
+                f"changes what the model computes; if it does not, pass --ignore {unknown[0]}"
+                + (f" (so also {', '.join(unknown[1:])})" if unknown[1:] else ""),
+            )
+        self.notes += [
+            f"{key} is {shown(self._values[key])}: left out, as --ignore {key} asked"
+            for key in left
+        ]
