@@ -84,7 +84,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
     return found[0] if found else {}
 
 
-def _complete_files(parser: argparse.ArgumentParser, files: dict[str, str]) -> None:
+def _complete_files(parser: argparse.ArgumentParser, files: Any) -> None:
     for action in parser._actions:
         if action.type is Path:
             action.complete = files  # type: ignore[attr-defined]  # where shtab looks
