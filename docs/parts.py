@@ -63,8 +63,13 @@ def _sensors(side: Side) -> str:
 def _steadiness(side: Side) -> str:
     """In how many runs a drift was told from noise."""
     done = [run for run in side.runs if run["outcome"] == "completed"]
-    drifts = [run["step_time_drift"] * 100 for run in done if not run["steady"]]
-    told_of = f"{len(done) - len(drifts)} of {counted(len(done), 'completed run')} were steady"
+    told = [run for run in done if run["steady"] is not None]
+    if not told:
+        return "No run has steps enough to tell a drift from noise."
+    drifts = [run["step_time_drift"] * 100 for run in told if not run["steady"]]
+    told_of = f"{len(told) - len(drifts)} of {counted(len(told), 'completed run')} were steady"
+    if len(told) < len(done):
+        told_of += f" ({len(done) - len(told)} more have too few steps to tell)"
     if not drifts:
         return f"{told_of}."
     low, high = significant(min(drifts), 2), significant(max(drifts), 2)

@@ -93,8 +93,8 @@ def _made(side: Side, results: Path) -> str:
     }
     told = [
         f"{parts.runs_in_words(side.runs)} of `{side.sweep}`, on {', '.join(side.gpu_names)}: "
-        f"{_values(side.cells, 'warmup_steps')} steps of warm-up and "
-        f"{_values(side.cells, 'measured_steps')} measured ones, of "
+        f"{_values(side.cells, 'warmup_steps')} warm-up and "
+        f"{_values(side.cells, 'measured_steps')} measured steps, of "
         f"{_values(side.cells, 'global_batch_size')} sequences of "
         f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
         f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
