@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 
 import pytest
 
@@ -36,25 +37,42 @@ def number(row: dict[str, Value], column: str) -> float:
 
 def test_idle_gpus_are_cool_and_nearly_alike() -> None:
     front, rear = series(make_cell(), load=0.0, seconds=60)
-    # 11.3 % of 700 W are 79 W, parts differ by 2 %; a recorded H200 idled at 79 W and 35 °C.
-    assert number(front[-1], "power_w") == pytest.approx(79.1, rel=0.021)
-    assert number(front[-1], "temperature_c") == pytest.approx(35.0, abs=0.2)
-    assert number(rear[-1], "temperature_c") == pytest.approx(35.8, abs=0.2)
+    # 11.3 % of 700 W are 79 W, parts differ by 4 %; a recorded H200 idled at 79 W and 35 °C. Rises
+    # of 27 and 33.5 °C at the limit, 10 % apart, are 3.05 and 3.79 °C here, 14 % apart.
+    assert number(front[-1], "power_w") == pytest.approx(79.1, rel=0.041)
+    assert number(front[-1], "temperature_c") == pytest.approx(35.05, abs=0.5)
+    assert number(rear[-1], "temperature_c") == pytest.approx(35.79, abs=0.6)
     assert front[-1]["event_reasons"] == 1
     assert front[-1]["sm_clock_mhz"] == 345
 
 
-def test_busy_gpus_sit_on_their_cap_and_the_rear_is_hotter() -> None:
-    front, rear = series(make_cell(), load=1.0, seconds=120)
-    assert number(front[-1], "power_w") == 700.0
-    assert number(front[-1], "temperature_c") == pytest.approx(59.0, abs=0.2)
-    assert number(rear[-1], "temperature_c") == pytest.approx(65.5, abs=0.2)
-    assert front[-1]["event_reasons"] == 4
-    # 12 ± 2 % more is asked for than granted: the clock falls by its cube root, to 1893–1919.
-    assert 1893 <= number(front[-1], "sm_clock_mhz") <= 1919
-    # Once capped, always capped at this load: the counter then runs with the clock.
-    ten_s = number(front[-1], "throttle_power_cap_s") - number(front[-101], "throttle_power_cap_s")
-    assert ten_s == pytest.approx(10.0, abs=1e-6)
+def test_busy_gpus_alternate_between_their_cap_and_lulls() -> None:
+    for gpu in series(make_cell(), load=1.0, seconds=300):
+        rows = gpu[300:]
+        power_w = [number(row, "power_w") for row in rows]
+        capped = [row["event_reasons"] == 4 for row in rows]
+        # Dense kernels take three quarters of the time, lulls dip to half of the limit.
+        assert max(power_w) == 700.0
+        assert min(power_w) < 450
+        assert 580 < statistics.mean(power_w) < 680
+        assert 0.3 < statistics.mean(capped) < 0.7
+        assert all(power == 700.0 for power, at_cap in zip(power_w, capped, strict=True) if at_cap)
+        # At most 16 and 4 % more is asked for than granted: the clock falls by the cube root.
+        clocks = {number(row, "sm_clock_mhz") for row in rows}
+        assert 1860 <= min(clocks) < max(clocks) == 1980
+        counted_s = [number(row, "throttle_power_cap_s") for row in (rows[0], rows[-1])]
+        assert counted_s[1] - counted_s[0] == pytest.approx(sum(capped[1:]) / 10, rel=0.02)
+
+
+def test_slots_differ_in_rhythm_and_the_rear_is_hotter() -> None:
+    front, rear = series(make_cell(), load=1.0, seconds=300)
+    powers = [[number(row, "power_w") for row in gpu[300:]] for gpu in (front, rear)]
+    assert abs(statistics.correlation(*powers)) < 0.3
+    means = [
+        statistics.mean(number(r, "temperature_c") for r in gpu[300:]) for gpu in (front, rear)
+    ]
+    # 59 and 65.5 °C were recorded at the limit; lulls, and 10 % of cooling, take some or give some.
+    assert 50 < means[0] < means[1] < 69
 
 
 def test_the_energy_counter_is_the_trapezoid_of_the_reported_power() -> None:
@@ -70,11 +88,14 @@ def test_the_energy_counter_is_the_trapezoid_of_the_reported_power() -> None:
         assert counted_j > 30 * 79
 
 
-def test_power_follows_the_load_with_its_time_constant() -> None:
-    front, _ = series(make_cell(), load=0.5, seconds=20)
-    first, settled = number(front[0], "power_w"), number(front[-1], "power_w")
-    after_1_s = number(front[10], "power_w")
-    assert (after_1_s - first) / (settled - first) == pytest.approx(0.632, abs=0.002)
+def test_power_falls_with_its_time_constant() -> None:
+    loads = [1.0] * 20 + [0.0] * 100
+    source = SimulatedSource(make_cell(ranks=1), "node01", iter(loads).__next__)
+    powers = [number(dict(source.read(0, 1000 + tick / 20)), "power_w") for tick in range(120)]
+    # From the third reading on, so that nothing is cut at the limit: exp(-0.25 / 0.25) in 5 of them.
+    settled = powers[-1]
+    assert settled == pytest.approx(79.1, rel=0.041)
+    assert (powers[28] - settled) / (powers[23] - settled) == pytest.approx(0.368, abs=0.002)
 
 
 def test_the_same_seed_and_load_give_the_same_readings() -> None:
@@ -140,17 +161,18 @@ def test_of_a_package_only_the_even_die_reports_power() -> None:
     assert [gpu["reports_power"] for gpu in source.gpus] == [True, False, True, False]
     assert [gpu["power_limit_w"] for gpu in source.gpus] == [500.0, None, 500.0, None]
     # Both dies at full load fill the package's limit.
-    assert [row[-1].get("power_w") for row in rows] == [500.0, None, 500.0, None]
+    assert [max(number(r, "power_w") for r in rows[gpu]) for gpu in (0, 2)] == [500.0, 500.0]
+    assert [rows[gpu][-1].get("power_w") for gpu in (1, 3)] == [None, None]
     assert rows[1][-1].get("energy_j") is None
     source.read(0, 1000.0)
     source.read(0, 1000.1)
     assert [len(source.power_samples(gpu)) for gpu in range(4)] == [5, 0, 0, 0]
     difference_c = number(rows[1][-1], "temperature_c") - number(rows[0][-1], "temperature_c")
-    assert 5 <= difference_c <= 13  # the die's own 6 K, and 6.5 K for its place in the rear
+    assert 2 <= difference_c <= 17  # 6 K of the die and 6.5 K of the rear, less lulls, ±10 % each
 
 
 def test_unknown_hardware_is_simulated_without_a_name() -> None:
     cell = make_cell(gpu=None, power_limit_w=None, gpu_memory_bytes=None, airflow=())
     source = SimulatedSource(cell, "node01", lambda: None)
     assert [gpu["name"] for gpu in source.gpus] == ["simulated GPU"] * 2
-    assert source.read(0, 1000.0)["power_w"] == pytest.approx(33.9, rel=0.021)
+    assert source.read(0, 1000.0)["power_w"] == pytest.approx(33.9, rel=0.041)

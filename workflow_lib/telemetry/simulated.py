@@ -3,10 +3,13 @@
 A first-order model of each GPU, driven by how busy the node's CPUs really are, so that training on
 the CPU shows in it::
 
-    CPU load ──low-pass──▶ power asked for ──cap──▶ power ──low-pass──▶ temperature
-                                            │         ├──trapezoid──▶ energy counter
-                                            │         └──straight lines──▶ samples every 20 ms
-                                            └▶ clock, event bit 0x4, throttle counter
+    CPU load × kernels ──low-pass──▶ power asked for ──cap──▶ power ──low-pass──▶ temperature
+                                                     │         ├──trapezoid──▶ energy counter
+                                                     │         └──lines──▶ samples every 20 ms
+                                                     └▶ clock, event bit 0x4, throttle counter
+
+A busy GPU alternates between dense kernels, which ask for more than the limit, and lulls. Each GPU
+has a rhythm, a draw and a cooling of its own. Their random numbers come from the cell's seed.
 
 The thermal constants are those of a recording of 8×H200 at their 700 W cap: idle at 79 W and 35 °C;
 under load 59 °C in the front of the air stream and 65.5 °C in its rear.
@@ -27,11 +30,16 @@ from workflow_lib.telemetry.source import Value
 
 #: where the platform states no power limit; no real GPU is meant
 _POWER_LIMIT_W = 300.0
-#: the share of the limit drawn when idle (79 of 700 W), and asked for at full load: above 1, so
-#: that a busy GPU sits on its cap, as the recorded ones did
+#: the share of the limit drawn when idle: 79 of 700 W
 _IDLE_SHARE = 0.113
-_FULL_LOAD_SHARE = 1.12
-_POWER_TIME_CONSTANT_S = 1.0
+#: what a busy GPU asks for, as a share of its limit, and for how long: of dense kernels, and of the
+#: lulls between them, in which it waits for memory, for other ranks or for the host
+_DENSE_SHARE, _DENSE_S = (1.0, 1.16), (0.4, 1.6)
+_LULL_SHARE, _LULL_S = (0.45, 0.75), (0.1, 0.5)
+#: GPUs of one kind differ: in what they draw, and in how well their slots are cooled
+_DRAW_SPREAD = 0.04
+_COOLING_SPREAD = 0.1
+_POWER_TIME_CONSTANT_S = 0.25
 _TEMPERATURE_TIME_CONSTANT_S = 12.0
 _AIR_C = 32.0
 #: how far a GPU at its power limit heats above the air, by where it sits: 59 and 65.5 °C
@@ -71,6 +79,21 @@ class _Die:
     rise_at_limit_c: float
     asked_w: float
     temperature_c: float
+    dice: random.Random
+    dense: bool = False
+    full_load_share: float = _LULL_SHARE[0]
+    phase_ends_unix_s: float = -math.inf
+
+    def share_at(self, unix_time_s: float) -> float:
+        """The share of the limit that full load asks for: that of the kernel that runs."""
+        length_s = self.phase_ends_unix_s - unix_time_s
+        # Over, or left behind by a clock that was set back.
+        if not 0 < length_s <= _DENSE_S[1]:
+            self.dense = not self.dense
+            shares, lengths_s = (_DENSE_SHARE, _DENSE_S) if self.dense else (_LULL_SHARE, _LULL_S)
+            self.full_load_share = self.dice.uniform(*shares)
+            self.phase_ends_unix_s = unix_time_s + self.dice.uniform(*lengths_s)
+        return self.full_load_share
 
 
 @dataclass
@@ -110,7 +133,8 @@ class SimulatedSource:
         airflow = (*hardware.airflow, *("unknown",) * count)
         dice = random.Random(f"{cell.training.seed}/{node}")
         self._dies = [
-            self._idle_die(1 + dice.uniform(-0.02, 0.02), airflow[gpu], gpu) for gpu in range(count)
+            self._idle_die(random.Random(f"{cell.training.seed}/{node}/{gpu}"), airflow[gpu], gpu)
+            for gpu in range(count)
         ]
         self._packages = [
             _Package(power_w=0.0, energy_j=dice.uniform(1e6, 2e6), capped_s=dice.uniform(0, 100))
@@ -201,12 +225,14 @@ class SimulatedSource:
     def _reports_power(self, gpu: int) -> bool:
         return gpu % self._dies_per_package == 0
 
-    def _idle_die(self, draw: float, airflow: str, gpu: int) -> _Die:
+    def _idle_die(self, dice: random.Random, airflow: str, gpu: int) -> _Die:
+        draw = 1 + dice.uniform(-_DRAW_SPREAD, _DRAW_SPREAD)
         rise = _RISE_AT_LIMIT_C.get(airflow, _RISE_AT_LIMIT_C["unknown"])
+        rise *= 1 + dice.uniform(-_COOLING_SPREAD, _COOLING_SPREAD)
         if not self._reports_power(gpu):
             rise += _SECOND_DIE_RISE_C
         asked_w = _IDLE_SHARE * self._share_w * draw
-        return _Die(draw, rise, asked_w, _AIR_C + rise * asked_w / self._share_w)
+        return _Die(draw, rise, asked_w, _AIR_C + rise * asked_w / self._share_w, dice)
 
     def _members(self, number: int) -> list[_Die]:
         first = number * self._dies_per_package
@@ -226,8 +252,8 @@ class SimulatedSource:
         elapsed_s = unix_time_s - before
         power_gain = 1 - math.exp(-elapsed_s / _POWER_TIME_CONSTANT_S)
         heat_gain = 1 - math.exp(-elapsed_s / _TEMPERATURE_TIME_CONSTANT_S)
-        share = _IDLE_SHARE + (_FULL_LOAD_SHARE - _IDLE_SHARE) * self._busy
         for die in members:
+            share = _IDLE_SHARE + (die.share_at(unix_time_s) - _IDLE_SHARE) * self._busy
             die.asked_w += (share * self._share_w * die.draw - die.asked_w) * power_gain
         power_before_w = package.power_w
         self._settle(package, members)
