@@ -33,16 +33,16 @@ $(BIN)/python:
 	  { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
 
 $(VENV)/.installed: envs/local.txt envs/analysis.txt envs/training.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --requirement envs/local.txt
+	@$(BIN)/python envs/install.py envs/local.txt
 	@touch $@
 
 $(VENV)/.installed-tests: envs/test.txt $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --requirement envs/test.txt
+	@$(BIN)/python envs/install.py envs/test.txt
 	@touch $@
 
 # What a laptop needs that only rebuilds: no torch.
 $(VENV)/.installed-analysis: envs/analysis.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --requirement envs/analysis.txt
+	@$(BIN)/python envs/install.py envs/analysis.txt
 	@touch $@
 
 environment: $(VENV)/.installed ## install pinned versions into .venv
@@ -50,8 +50,7 @@ environment: $(VENV)/.installed ## install pinned versions into .venv
 # ------------------------------------------------------------------------------ the workflow
 
 demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
-	@$(BIN)/snakemake --profile profiles/local
-	@echo "results/sweeps/demo/report.html"
+	@$(BIN)/python -m workflow_lib.run demo --brief
 
 plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
 	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) --output results/plans/$(PLATFORM)/plan.parquet

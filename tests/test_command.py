@@ -111,8 +111,8 @@ def test_run_starts_snakemake_with_the_sweeps_profile(triptych, tmp_path):
     assert done.returncode == 0, done.stderr
     first = done.stdout.splitlines()[0]
     assert first == (
-        f"snakemake --profile profiles/local {results}/sweeps/demo/report.html "
-        f"--config results_directory={results} --dry-run --quiet"
+        f"snakemake --profile profiles/local --config results_directory={results} "
+        "'sweeps=[demo]' --dry-run --quiet"
     )
     assert not results.exists()
 
@@ -122,7 +122,7 @@ def test_run_starts_snakemake_with_the_sweeps_profile(triptych, tmp_path):
     [
         ([], "say what to run: a sweep, as in `triptych run demo`"),
         (["demos"], "no sweep is called 'demos'; did you mean 'demo'?"),
-        (["--platform", "h2000"], "no platform is called 'h2000'; did you mean 'h200'?"),
+        (["--platform", "lokal"], "no platform is called 'lokal'; did you mean 'local'?"),
         (["smoke-h200", "--platform", "h100"], "smoke-h200 means h200, --platform means h100"),
         (["demo", "--", "--config", "sweeps=[demo]"], "--config goes before the --"),
     ],

@@ -1,8 +1,10 @@
 """Runs sweeps: starts Snakemake with the profile of their platform.
 
-``triptych run smoke-h200`` has Snakemake make results/sweeps/smoke-h200/report.html with the
-profile slurm_h200, and ``triptych run --platform h200`` all sweeps of config/config.yaml for that
-platform. It prints Snakemake's command and becomes it. Options after two hyphens are Snakemake's.
+``triptych run smoke-h200`` has Snakemake measure that sweep and make its tables, figures and
+report with the profile slurm_h200, and ``triptych run --platform h200`` all sweeps of
+config/config.yaml for that platform. It prints Snakemake's command and becomes it. With
+``--brief``, Snakemake's log goes to a file, and a few lines say how far it is. Options after two
+hyphens are Snakemake's.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workflow_lib import cells, checkout, results
+from workflow_lib import cells, checkout
+from workflow_lib.brief import follow
 from workflow_lib.config import Invocation, Platform
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
@@ -29,8 +32,8 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
         description=__doc__,
-        usage=f"{prog} [-h] [--platform NAME] [--config DIR] [--results DIR] [--dry-run] "
-        "[SWEEP ...] [-- SNAKEMAKE'S OPTIONS]",
+        usage=f"{prog} [-h] [--platform NAME] [--config DIR] [--results DIR] [--brief] "
+        "[--dry-run] [SWEEP ...] [-- SNAKEMAKE'S OPTIONS]",
     )
     parser.add_argument(
         "sweeps", nargs="*", metavar="SWEEP", help="as the plan calls it, for example smoke-h200"
@@ -43,6 +46,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "--results", type=Path, help="where results go; as config/config.yaml says unless given"
     )
     parser.add_argument(
+        "--brief", action="store_true", help="a line for each run in place of Snakemake's log"
+    )
+    parser.add_argument(
         "-n", "--dry-run", action="store_true", help="only say what would run, and why"
     )
     return parser
@@ -51,9 +57,14 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def snakemake_command(chosen: argparse.Namespace, rest: Sequence[str], clone: Path) -> list[str]:
     """The command that ``chosen`` asks for, to be run in the ``clone``.
 
-    Raises ConfigError where a name is wrong, or no platform or several are meant, and RecordError
-    and OSError where the configuration cannot be read.
+    Raises ConfigError where a name is wrong, no platform or several are meant, or options
+    contradict each other, and RecordError and OSError where the configuration cannot be read.
     """
+    if chosen.brief and (chosen.dry_run or not chosen.sweeps):
+        raise ConfigError(
+            "--brief says how far sweeps are: name them, as in `triptych run demo --brief`, and "
+            "leave out --dry-run"
+        )
     if any(each == "--config" or each.startswith("--config=") for each in rest):
         raise ConfigError(
             "--config goes before the --, as a directory; to change other settings of "
@@ -61,15 +72,22 @@ def snakemake_command(chosen: argparse.Namespace, rest: Sequence[str], clone: Pa
         )
     invocation = _invocation(clone / _INVOCATION)
     configuration = chosen.config or Path(invocation.config_directory)
-    destination = chosen.results or Path(invocation.results_directory)
     study = load_study(configuration)
-    name = _platform(chosen, study.platforms, cells.expand_study(study) if chosen.sweeps else {})
+    sweeps = cells.expand_study(study) if chosen.sweeps else {}
+    name = _platform(chosen, study.platforms, sweeps)
     command = [sys.executable, "-m", "snakemake", "--profile", str(_profile(name, study.platforms))]
-    command += [str(results.sweep_paths(destination, each).report) for each in chosen.sweeps]
     settings = {"config_directory": chosen.config, "results_directory": chosen.results}
     given = [f"{key}={value}" for key, value in settings.items() if value is not None]
+    if chosen.sweeps:
+        # Not a report as the target: Snakemake would not miss a table that lies below it.
+        files = dict.fromkeys(sweeps[each].spec for each in chosen.sweeps)
+        given.append(f"sweeps=[{','.join(files)}]")
     command += ["--config", *given] if given else []
     return [*command, *(["--dry-run"] if chosen.dry_run else []), *rest]
+
+
+def _results(chosen: argparse.Namespace, clone: Path) -> Path:
+    return chosen.results or Path(_invocation(clone / _INVOCATION).results_directory)
 
 
 def _invocation(path: Path) -> Invocation:
@@ -116,6 +134,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         clone = checkout.here()
         command = snakemake_command(chosen, given[end + 1 :], clone)
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
+        if chosen.brief:
+            return follow(command, _results(chosen, clone), chosen.sweeps, clone)
         # Not a child: Ctrl-C and the exit code are then Snakemake's own.
         os.execv(command[0], command)
     except (checkout.CheckoutError, ConfigError, RecordError, OSError) as error:

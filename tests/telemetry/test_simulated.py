@@ -92,7 +92,7 @@ def test_power_falls_with_its_time_constant() -> None:
     loads = [1.0] * 20 + [0.0] * 100
     source = SimulatedSource(make_cell(ranks=1), "node01", iter(loads).__next__)
     powers = [number(dict(source.read(0, 1000 + tick / 20)), "power_w") for tick in range(120)]
-    # From the third reading on, so that nothing is cut at the limit: exp(-0.25 / 0.25) in 5 of them.
+    # Five readings after the third, so that nothing is cut at the limit: exp(-0.25 / 0.25).
     settled = powers[-1]
     assert settled == pytest.approx(79.1, rel=0.041)
     assert (powers[28] - settled) / (powers[23] - settled) == pytest.approx(0.368, abs=0.002)

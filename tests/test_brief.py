@@ -1,0 +1,132 @@
+"""What ``run --brief`` says of runs that go on, and what it does with Snakemake's end."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.conftest import ROOT
+from tests.test_status import NOW, begin, end, make_run
+from workflow_lib import records, results
+from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.brief import Progress
+from workflow_lib.records import Outcome
+
+CELL = "lab/llama3-tiny/tp1-pp1-dp2_mb1_01234567"
+
+
+@pytest.fixture
+def planned(tmp_path: Path) -> Path:
+    """A results directory of a sweep with three runs of one cell."""
+    rows = [
+        {column.name: None for column in records.PLAN}
+        | {"cell": CELL, "feasible": True, "repeats": 3, "profiled_steps": 0}
+    ]
+    write_table(table(rows, records.PLAN), results.sweep_paths(tmp_path, "s").plan)
+    return tmp_path
+
+
+class Said:
+    def __init__(self, root: Path) -> None:
+        self.text = io.StringIO()
+        console = Console(file=self.text, width=200)
+        self.progress = Progress(root, ["s"], console, began_s=100.0)
+
+    def look(self, now_s: float) -> tuple[str, list[str]]:
+        self.text.seek(0)
+        self.text.truncate()
+        under_way = self.progress.look(now_s, NOW)
+        return under_way, self.text.getvalue().splitlines()
+
+
+def test_it_says_each_run_once_and_how_long_the_others_will_take(planned):
+    said = Said(planned)
+    assert said.look(101.0) == ("starting a run", ["3 runs to do"])
+    first, second, third = (make_run(planned, run) for run in (1, 2, 3))
+    begin(first)
+    assert said.look(102.0) == ("llama3-tiny tp1-pp1-dp2_mb1 starts", [])
+    end(first, Outcome.COMPLETED)
+    # 20 s for one: 40 s for two.
+    line = "1 of 3  llama3-tiny tp1-pp1-dp2_mb1: completed; about 40 s left for the others"
+    assert said.look(120.0) == ("starting a run", [line])
+    assert said.look(121.0) == ("starting a run", [])
+    end(second, Outcome.NODE_FAILURE, "n1 died")
+    line = "2 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 2: node_failure: n1 died"
+    assert said.look(130.0) == ("starting a run", [line])
+    end(third, Outcome.OUT_OF_MEMORY, "too large")
+    line = "3 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 3: out_of_memory"
+    assert said.look(140.0) == ("tables, figures and the report", [line])
+
+
+def test_what_was_done_before_is_counted_and_is_no_measure_of_time(planned):
+    end(make_run(planned, 1), Outcome.COMPLETED)
+    said = Said(planned)
+    assert said.look(101.0)[1] == ["3 runs to do, 1 of which are done"]
+    end(make_run(planned, 2), Outcome.COMPLETED)
+    (line,) = said.look(130.0)[1]
+    assert line.endswith("about 30 s left for the others")
+
+
+def test_before_a_plan_there_is_nothing_to_say(tmp_path):
+    assert Said(tmp_path).look(101.0) == ("planning", [])
+
+
+def follow(script: str, root: Path) -> subprocess.Popen[str]:
+    """``follow`` of a command of Python's, in a process of its own."""
+    call = (
+        "import sys; from pathlib import Path; from workflow_lib.brief import follow;"
+        "sys.exit(follow([sys.executable, '-c', sys.argv[1]], Path(sys.argv[2]), ['s'], Path()))"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", call, script, str(root)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def test_a_failure_shows_the_end_of_the_log_and_keeps_the_exit_code(tmp_path):
+    child = follow(
+        "print('all is well'); print('disk \\x1b[31mfull'); raise SystemExit(3)", tmp_path
+    )
+    out, err = child.communicate()
+    assert child.returncode == 3
+    log = tmp_path / "logs" / "snakemake-s.log"
+    assert out.splitlines()[0] == f"Snakemake's log: {log}"
+    assert "Snakemake ended with exit code 3 after" in err
+    assert err.splitlines()[-2:] == ["  all is well", "  disk \\x1b[31mfull"]
+    assert log.read_text() == "all is well\ndisk \x1b[31mfull\n"
+
+
+def test_success_says_where_to_look(tmp_path):
+    child = follow("pass", tmp_path)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    assert out.splitlines()[-1] == f"look at {tmp_path}/sweeps/s/report.html"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_reaches_snakemake_and_its_end_is_waited_for(tmp_path, number):
+    script = (
+        "import signal, sys, time\n"
+        f"signal.signal({int(number)}, lambda *_: (print('cleaned up'), sys.exit(7)))\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(1)"
+    )
+    child = follow(script, tmp_path)
+    log = tmp_path / "logs" / "snakemake-s.log"
+    while not (log.exists() and log.read_text() == "ready\n"):
+        assert child.poll() is None
+    child.send_signal(number)
+    child.communicate()
+    assert child.returncode == 7
+    assert log.read_text() == "ready\ncleaned up\n"

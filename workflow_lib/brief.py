@@ -1,0 +1,160 @@
+"""Runs a command of Snakemake and says in a few lines how far it is.
+
+    Snakemake ──▶ its log, in a file
+    results/  ──▶ Watcher.look ──▶ a line for each run that ends, and what runs now
+
+What Snakemake says goes to the file; its end is shown where it fails.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.status import Status
+
+from workflow_lib import results, status
+from workflow_lib.live.now import RunNow, Watcher
+from workflow_lib.records import RecordError
+from workflow_lib.safety import printable
+from workflow_lib.words import counted
+
+#: how often the results are looked at
+_LOOK_EVERY_S = 1.0
+#: of a failure, so many of the log's last lines are shown
+_LINES = 15
+
+
+class Progress:
+    """What has been said of some sweeps, and what is to be said next."""
+
+    def __init__(self, root: Path, sweeps: Sequence[str], console: Console, began_s: float) -> None:
+        """``began_s`` is of the clock that :meth:`look` is given; nothing is said yet."""
+        self._plans = [results.sweep_paths(root, sweep).plan for sweep in sweeps]
+        self._watcher = Watcher(root)
+        self._console = console
+        self._began_s = began_s
+        #: the runs that the sweeps plan, once a look found all plans
+        self._planned: set[tuple[str, int]] | None = None
+        self._told: set[tuple[str, int]] = set()
+        #: runs that were done before
+        self._old = 0
+
+    def look(self, now_s: float, now_unix_s: float) -> str:
+        """Print a line for each run that has ended since; returns what is under way, in words."""
+        if not all(plan.exists() for plan in self._plans):
+            return "planning"
+        try:
+            planned = status.planned_runs(self._plans)
+        except (RecordError, OSError):
+            # Just being written, or made again: Snakemake says what is wrong with it.
+            return "planning"
+        runs = {
+            (run.status.cell, run.status.run): run
+            for run in self._watcher.look(now_unix_s).runs
+            if (run.status.cell, run.status.run) in planned
+        }
+        ended = {key for key, run in runs.items() if run.status.state in ("finished", "failed")}
+        if self._planned is None:
+            self._old = len(ended)
+            self._told = set(ended)
+            here = f", {self._old} of which are done" if ended else ""
+            self._say(f"{counted(len(planned), 'run')} to do{here}")
+        self._planned = planned
+        for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
+            self._told.add(key)
+            self._say(self._of(runs[key], len(planned), now_s))
+        # A run that failed before, and now runs again.
+        self._told &= ended
+        if len(ended) == len(planned):
+            return "tables, figures and the report"
+        under_way = (
+            _step(run) for run in runs.values() if run.status.state in ("running", "ended")
+        )
+        return ", ".join(under_way) or "starting a run"
+
+    def _of(self, run: RunNow, planned: int, now_s: float) -> str:
+        done = len(self._told)
+        said = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
+        if run.status.state == "failed":
+            return f"{said}: {' '.join((run.status.cause or '').split())}"
+        new = done - self._old
+        left_s = (now_s - self._began_s) / new * (planned - done)
+        return said if done == planned else f"{said}; about {_time(left_s)} left for the others"
+
+    def _say(self, text: str) -> None:
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def _step(run: RunNow) -> str:
+    done, asked = run.status.steps_done, run.steps_asked
+    if done is None:
+        return f"{_name(run)} starts"
+    return (
+        f"{_name(run)}, step {done}" if asked is None else f"{_name(run)}, step {done} of {asked}"
+    )
+
+
+def _name(run: RunNow) -> str:
+    """Model, cell and run, without the platform and the cell's digest."""
+    _, model, cell = run.status.cell.split("/")
+    told = f"{model} {cell.rpartition('_')[0]}"
+    return told if run.status.run == 1 else f"{told} run {run.status.run}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path) -> int:
+    """Run Snakemake's ``command`` in ``cwd``, say how far it is; returns its exit code.
+
+    ``sweeps`` are what it makes, in the results directory ``root``. Its log is
+    ``root/logs/snakemake-<first sweep>.log``. Ctrl-C and other signals are passed on, and its end
+    is waited for.
+    """
+    log = root / "logs" / f"snakemake-{sweeps[0]}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    console.print(f"Snakemake's log: {log}", markup=False, highlight=False, soft_wrap=True)
+    began_s = time.monotonic()
+    with log.open("wb") as output:
+        # In a session of its own: a signal reaches it once, from here.
+        child = subprocess.Popen(
+            command, cwd=cwd, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _: child.send_signal(number))
+    progress = Progress(root, sweeps, console, began_s)
+    with Status("planning", console=console) as shown:
+        while True:
+            try:
+                code = child.wait(_LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                code = None
+            under_way = progress.look(time.monotonic(), time.time())
+            if code is not None:
+                break
+            shown.update(f"{under_way} ({_time(time.monotonic() - began_s)})")
+    took = _time(time.monotonic() - began_s)
+    if code == 0:
+        console.print(f"done in {took}", highlight=False)
+        for sweep in sweeps:
+            report = results.sweep_paths(root, sweep).report
+            console.print(f"look at {report}", markup=False, highlight=False, soft_wrap=True)
+        return 0
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
+    said = "\n".join(f"  {line}" for line in lines)
+    print(
+        printable(
+            f"triptych: Snakemake ended with exit code {code} after {took}. What is measured "
+            f"stays; the same command goes on. The end of {log}:\n{said}"
+        ),
+        file=sys.stderr,
+    )
+    return code if code > 0 else 128 - code
