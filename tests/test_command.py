@@ -122,7 +122,7 @@ def test_run_starts_snakemake_with_the_sweeps_profile(triptych, tmp_path):
     [
         ([], "say what to run: a sweep, as in `triptych run demo`"),
         (["demos"], "no sweep is called 'demos'; did you mean 'demo'?"),
-        (["--platform", "lokal"], "no platform is called 'lokal'; did you mean 'local'?"),
+        (["--platform", "locall"], "no platform is called 'locall'; valid: h100, "),
         (["smoke-h200", "--platform", "h100"], "smoke-h200 means h200, --platform means h100"),
         (["demo", "--", "--config", "sweeps=[demo]"], "--config goes before the --"),
     ],
