@@ -43,7 +43,6 @@ def deployed(tmp_path):
     source = tmp_path / "source"
     for name in ("workflow", "rules", "envs", "workflow_lib/report/captions"):
         shutil.copytree(ROOT / name, source / name)
-    shutil.copy(ROOT / "Snakefile", source)
     for command in ("init", "add --all", "commit -m made", "tag v1"):
         author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         subprocess.run(

@@ -22,7 +22,7 @@ def here() -> Path:
     found = _if_clone(Path.cwd())
     if found is None:
         raise CheckoutError(
-            f"{Path.cwd()} has no Snakefile with rules/ and profiles/: this command needs "
+            f"{Path.cwd()} has no workflow/Snakefile with rules/ and profiles/: this command needs "
             "a clone of the repository; change to the clone and give the command again"
         )
     return found
@@ -34,7 +34,7 @@ def of_package_or_here() -> Path:
 
 
 def _if_clone(directory: Path) -> Path | None:
-    whole = (directory / "Snakefile").is_file() and all(
+    whole = (directory / "workflow" / "Snakefile").is_file() and all(
         (directory / name).is_dir() for name in ("rules", "profiles")
     )
     return directory if whole else None
