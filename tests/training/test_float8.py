@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.training.cells import GPT, LLAMA, MODERN, NEOX, TRAINING, cell
 from tests.training.ranks import launch
@@ -216,6 +217,32 @@ def test_the_three_products_are_those_of_rows_in_8_bits(narrowing, bias):
     torch.testing.assert_close(weight.grad.float(), rowwise(of_rows.T) @ rowwise(rows.T).T, **close)
     if bias:
         torch.testing.assert_close(base.bias.grad.float(), of_rows.float().sum(0), **close)
+
+
+class Products(TorchDispatchMode):
+    """Counts products of two matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        self.count += operator is torch.ops.aten.mm.default
+        return operator(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize(
+    ("recomputation", "count"),
+    # Four maps with three products each; full recomputation repeats the first of them.
+    [("none", 12), ("selective", 12), ("full", 16)],
+)
+def test_selective_recomputation_repeats_no_product_in_8_bits(recomputation, count):
+    training = replace(TRAINING, precision="fp8", recomputation=recomputation)
+    layer = parts(LLAMA, WEIGHTS, training)[1].build()
+    x = torch.randn(1, 64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    with Products() as products:
+        layer(x.requires_grad_()).sum().backward()
+
+    assert products.count == count
 
 
 def has_float8_units() -> bool:
