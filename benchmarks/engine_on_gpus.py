@@ -104,6 +104,8 @@ def line(name: str, found: dict[str, Any]) -> str:
             f"  communication {found['communication_s']:.3f} s, {100 * found['overlapped']:.0f} % "
             f"beside compute; exposed, of the step: {exposed or 'nothing'}"
         )
+    if found.get("mfu_causal_bf16_peak", found["mfu_causal"]) != found["mfu_causal"]:
+        profiled += f", causal MFU of the bf16 peak {100 * found['mfu_causal_bf16_peak']:.1f} %"
     shown = f"{estimate:8.1f}" if estimate else "       –"
     return (
         f"{found['tokens_per_s_per_gpu']:12.0f} {100 * found['mfu_6n']:6.1f}"

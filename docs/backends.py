@@ -77,6 +77,8 @@ class Combination:
         """What the page says that the backend runs: the row, less a precision that makes no
         difference to the answer; None where it is refused.
         """
+        if self.options.get("precision") == "fp8":
+            return self if self.refusal(backend, study) is None else None
         either = [
             replace(self, options={**self.options, "precision": precision})
             for precision in ("bf16", "fp32")
@@ -232,6 +234,30 @@ def combinations() -> Iterator[tuple[str, list[Combination]]]:
                 ("TP", tp, False),
                 ("PP", pp, False),
                 ("EP", ep, True),
+            )
+        ],
+    )
+    fp8 = {"precision": "fp8"}
+    yield (
+        "fp8",
+        [
+            Combination(name, degrees, {**fp8, **options}, experts)
+            for name, degrees, options, experts in (
+                ("one GPU", Degrees(), {}, False),
+                *((f"DP × ZeRO-{stage}", dp, {"zero_stage": stage}, False) for stage in range(4)),
+                ("DP × ZeRO-3, overlap", dp, {**overlap, "zero_stage": 3}, False),
+                ("PP", pp, {}, False),
+                ("PP × DP", pp_dp, {}, False),
+                ("PP, interleaved", Degrees(pp=2, virtual_stages=2), {}, False),
+                ("PP, zero-bubble", Degrees(pp=2, schedule="zero-bubble"), overlap, False),
+                ("CP", Degrees(cp=2), {}, False),
+                ("TP", tp, {}, False),
+                ("EP", ep, {}, True),
+                ("DP, full recomputation", dp, {"recomputation": "full"}, False),
+                ("DP, selective recomputation", dp, {"recomputation": "selective"}, False),
+                ("DP, compiled", dp, {"compile": True}, False),
+                ("PP, compiled", pp, {"compile": True}, False),
+                ("LoRA, DP", dp, {"workload": "lora", "lora_rank": 4}, False),
             )
         ],
     )

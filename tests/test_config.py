@@ -138,7 +138,7 @@ def test_unknown_data_are_refused(study_directory, edit):
             "sweeps/demo.yaml",
             "precision: fp32",
             "precision: fp16",
-            "precision: expected 'bf16', 'fp32' or a list, not the text 'fp16'",
+            "precision: expected 'bf16', 'fp32', 'fp8' or a list, not the text 'fp16'",
         ),
         (
             "sweeps/demo.yaml",
@@ -579,8 +579,8 @@ def test_an_absent_configuration_is_refused(tmp_path):
             "sweeps/smoke.yaml",
             "precision: fp32",
             "precision: BF16",
-            "training.precision: expected 'bf16', 'fp32' or a list, not the text 'BF16'; write "
-            "precision: bf16",
+            "training.precision: expected 'bf16', 'fp32', 'fp8' or a list, not the text 'BF16'; "
+            "write precision: bf16",
         ),
         (
             "sweeps/smoke.yaml",

@@ -143,3 +143,32 @@ def test_an_unknown_bandwidth_gives_no_estimate(platform):
     unknown = platform.model_copy(update={"memory_bandwidth_gb_per_s": None})
     assert step_time_s(unknown, **INFERENCE) is None
     assert step_time_s(unknown) is not None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "peak", "refused"),
+    [
+        ("H200", 1979e12, False),
+        ("A100 SXM", None, True),
+        ("MI250", None, True),
+        (None, None, False),
+    ],
+)
+def test_fp8_runs_where_a_gpu_has_units_for_it_or_any_will_do(platform, gpu, peak, refused):
+    hardware = replace(HARDWARE, gpu=gpu, peak_fp8_flops_per_s=peak)
+    cell = replace(a_cell(Degrees(dp=8), precision="fp8", backend="torch"), hardware=hardware)
+
+    reason = feasibility.infeasibility(cell, platform, 8)
+
+    assert (reason is not None) == refused
+    if refused:
+        assert reason.startswith(f"fp8: {gpu} has no units for it")
+
+
+def test_a_step_in_fp8_is_estimated_at_its_own_peak(platform):
+    hardware = replace(HARDWARE, peak_fp8_flops_per_s=2 * HARDWARE.peak_bf16_flops_per_s)
+    cell = replace(a_cell(precision="fp8", backend="torch"), hardware=hardware)
+
+    assert feasibility.estimate(cell, platform).step_time_s == pytest.approx(
+        step_time_s(platform) / 2
+    )

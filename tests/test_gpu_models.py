@@ -61,4 +61,11 @@ def test_peaks_are_those_of_the_datasheets() -> None:
     sxm, pcie = gpu_models.named("H100"), gpu_models.named("H100 PCIe")
     assert gpu_models.peak_flops_per_s(sxm, "bf16") == pytest.approx(1979e12 / 2, rel=1e-3)
     assert gpu_models.peak_flops_per_s(pcie, "bf16") == pytest.approx(1513e12 / 2, rel=1e-3)
-    assert gpu_models.peak_flops_per_s(sxm, "fp8") is None
+    assert gpu_models.peak_flops_per_s(sxm, "fp8") == pytest.approx(3958e12 / 2, rel=1e-3)
+    assert gpu_models.peak_flops_per_s(pcie, "fp8") == pytest.approx(3026e12 / 2, rel=1e-3)
+    assert gpu_models.peak_flops_per_s(sxm, "fp4") is None
+
+
+@pytest.mark.parametrize("key", ["A100 SXM", "A100 PCIe", "MI250"])
+def test_a_model_without_units_for_fp8_has_no_peak(key: str) -> None:
+    assert gpu_models.peak_flops_per_s(gpu_models.named(key), "fp8") is None

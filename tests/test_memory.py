@@ -413,3 +413,16 @@ def test_the_sum_is_spelled_out():
     assert stepping.arithmetic() == (
         "weights 1.0 + gradients 2.0 + optimiser 3.0 + optimiser step 2.0 + runtime 3.2"
     )
+
+
+@pytest.mark.parametrize(("compiled", "byte_count"), [(False, 9), (True, 2)])
+def test_fp8_holds_what_bf16_does_and_casts_the_operands_of_a_product_besides(compiled, byte_count):
+    # Of few words, so that it is a layer that runs at the fullest moment, not the head.
+    model = Model("few-words", "llama", 32, 4096, 14336, 32, 8, 8192, 1024)
+    bf16 = training(recomputation="none", backend="torch", compile=compiled)
+    before = memory.estimate(model, Degrees(), bf16)
+    after = memory.estimate(model, Degrees(), replace(bf16, precision="fp8"))
+
+    # The gradient of gate and up: 8 192 tokens, each twice the feed-forward width.
+    assert after.working - before.working == byte_count * 8192 * 2 * 14336
+    assert replace(after, working=before.working) == before

@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from workflow_lib import cells, plan
+from workflow_lib.formulas import flops_per_token
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.planned import step_time
+from workflow_lib.records import cell_axes, identity
 from workflow_lib.study import load_study
 
 SWEEPS = cells.expand_study(load_study(Path("config")))
@@ -203,3 +205,19 @@ def test_a_gpu_of_which_nothing_is_known_is_answered_with_those_that_are(
     text = printed(capsys, monkeypatch, "--config", str(three_sweeps), "--platform", "h200")
     assert "Estimated GPU-hours: unknown (the peak rate of B300 is not known: give peak_bf1" in text
     assert "known are H200, H200 NVL, H100, " in text
+
+
+@pytest.mark.parametrize("platform", ["h100x1", "h200x1"])
+def test_the_sweep_of_fp8_has_each_cell_in_bf16_too_and_windows_of_half_a_minute(platform):
+    cells = [each.cell for each in SWEEPS[f"evidence-fp8-{platform}"].cells if each.feasible]
+    pairs = cell_axes.alike([identity(cell) for cell in cells], ("precision",))
+
+    assert [len(pair) for pair in pairs] == [2, 2]
+    for cell in cells:
+        assert cell.training.precision in ("bf16", "fp8")
+        assert cell.training.compile
+        # No run can be faster than the peak.
+        peak = cell.hardware.peak_flops_per_s(cell.training.precision)
+        tokens = cell.training.global_batch_size * cell.model.sequence_length
+        flops = flops_per_token(cell.model, cell.training).causal * tokens
+        assert cell.training.measured_steps * flops / (0.6 * peak) >= 30

@@ -101,6 +101,13 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     refusal = capabilities.refusal(degrees, training, model)
     if refusal is not None:
         yield refusal
+    hardware = cell.hardware
+    if training.precision == "fp8" and hardware.gpu and hardware.peak_fp8_flops_per_s is None:
+        yield (
+            f"fp8: {hardware.gpu} has no units for it, or none that are known; use precision: "
+            "bf16, or give platform "
+            f"{hardware.platform} its peak_fp8_tflops"
+        )
 
 
 def _are(gpus: int) -> str:

@@ -8,6 +8,7 @@ Sources:
 
 - peaks: NVIDIA's datasheets of H100, H200, GH200 and A100, AMD's of MI250; dense, so half of what
   is printed "with sparsity"; fp32 without tensor cores. MI250's are of a die, which is a GPU here.
+  fp8 is null where the model has no such units, as A100 and MI250.
 - windows of H100, H200 and GH200: 1.0 s, measured on H200 with driver 580.159
   (``benchmarks/sensors_on_gpus.py``), and as NVML documents nvmlDeviceGetPowerUsage for GPUs after
   GA100. Windows of A100: 25 ms of every 100 ms (arXiv 2312.02741).
@@ -41,24 +42,43 @@ class GpuModel:
     seen_share: float | None = None
     #: by which share a sensor may be off, by comparisons with a meter that were published
     gain_error_share: float | None = None
+    peak_fp8_flops_per_s: float | None = None
 
 
 _HOPPER_READING_S = 1.0
+#: printed as 3 958 TFLOP/s with sparsity
+_HOPPER_SXM_FP8 = 1979.0e12
 #: measured on H200: samples lie 20 ms apart, and follow the load within 10 ms
 _H200_SAMPLE_S = 0.02
 
 MODELS: tuple[GpuModel, ...] = (
-    GpuModel("H200", ("NVIDIA H200",), 989.4e12, 66.9e12, _HOPPER_READING_S, _H200_SAMPLE_S),
-    GpuModel("H200 NVL", ("NVIDIA H200 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
-    GpuModel("H100", ("NVIDIA H100 80GB HBM3",), 989.4e12, 66.9e12, _HOPPER_READING_S),
-    GpuModel("H100 PCIe", ("NVIDIA H100 PCIe",), 756.0e12, 51.0e12, _HOPPER_READING_S),
-    GpuModel("H100 NVL", ("NVIDIA H100 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
+    GpuModel(
+        *("H200", ("NVIDIA H200",), 989.4e12, 66.9e12, _HOPPER_READING_S, _H200_SAMPLE_S),
+        peak_fp8_flops_per_s=_HOPPER_SXM_FP8,
+    ),
+    GpuModel(
+        *("H200 NVL", ("NVIDIA H200 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
+        peak_fp8_flops_per_s=1670.5e12,
+    ),
+    GpuModel(
+        *("H100", ("NVIDIA H100 80GB HBM3",), 989.4e12, 66.9e12, _HOPPER_READING_S),
+        peak_fp8_flops_per_s=_HOPPER_SXM_FP8,
+    ),
+    GpuModel(
+        *("H100 PCIe", ("NVIDIA H100 PCIe",), 756.0e12, 51.0e12, _HOPPER_READING_S),
+        peak_fp8_flops_per_s=1513.0e12,
+    ),
+    GpuModel(
+        *("H100 NVL", ("NVIDIA H100 NVL",), 835.5e12, 60.0e12, _HOPPER_READING_S),
+        peak_fp8_flops_per_s=1670.5e12,
+    ),
     GpuModel(
         "GH200",
         ("NVIDIA GH200 120GB", "NVIDIA GH200 480GB", "NVIDIA GH200 144G HBM3e"),
         989.4e12,
         66.9e12,
         _HOPPER_READING_S,
+        peak_fp8_flops_per_s=_HOPPER_SXM_FP8,
     ),
     GpuModel(
         "A100 SXM",
@@ -106,7 +126,11 @@ def peak_flops_per_s(model: GpuModel | None, precision: str) -> float | None:
     """The dense peak of a model in a precision, null where it is not known."""
     if model is None:
         return None
-    peaks = {"bf16": model.peak_bf16_flops_per_s, "fp32": model.peak_fp32_flops_per_s}
+    peaks = {
+        "bf16": model.peak_bf16_flops_per_s,
+        "fp32": model.peak_fp32_flops_per_s,
+        "fp8": model.peak_fp8_flops_per_s,
+    }
     return peaks.get(precision)
 
 

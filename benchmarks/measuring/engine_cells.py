@@ -97,6 +97,14 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         for model in ("llama3-8b", "llama3-8b-32k")
         for cp in dict.fromkeys((1, half, gpus))
     ]
+    sets["fp8"] = [
+        (
+            *("llama3-8b", 8, degrees),
+            {**options, "backend": "torch", "compile": True, "overlap": True, "precision": each},
+        )
+        for degrees, options in (({"dp": gpus}, {"zero_stage": 3}), ({"pp": gpus}, {}))
+        for each in ("bf16", "fp8")
+    ]
     # About as much as an H200 has, and more.
     sets["limits"] = [
         ("llama3-70b", 28, layouts["tensor"], {"recomputation": "full"}),

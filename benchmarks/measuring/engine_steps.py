@@ -117,16 +117,22 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
 
 
 def rates(cell: Cell, step_s: float) -> dict[str, float]:
-    """Tokens/s/GPU and MFU by three of the conventions, of a step that took ``step_s`` seconds."""
+    """Tokens/s/GPU, MFU by three of the conventions, and the causal one of the bf16 peak, of a step
+    that took ``step_s`` seconds.
+    """
     tokens = cell.training.global_batch_size * cell.model.sequence_length
     rate = tokens / step_s / cell.degrees.world_size
     counts = flops_per_token(cell.model)
-    peak = cell.hardware.peak_flops_per_s(cell.training.precision) or float("nan")
+    hardware = cell.hardware
+    peak = hardware.peak_flops_per_s(cell.training.precision) or float("nan")
     return {
         "step_s": step_s,
         "tokens_per_s_per_gpu": rate,
         "mfu_6n": rate * counts.six_n / peak,
         "mfu_causal": rate * counts.causal / peak,
+        "mfu_causal_bf16_peak": rate
+        * counts.causal
+        / (hardware.peak_bf16_flops_per_s or float("nan")),
         "mfu_full_attention": rate * counts.full_attention / peak,
     }
 

@@ -79,6 +79,7 @@ def test_what_only_training_has_is_null_with_the_reason(tmp_path: Path) -> None:
             *("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "loss_first", "loss_last"),
             *("energy_per_token_j", "model_flops_per_j", "mfu_6n_attention"),
             *("model_tflops_per_s_per_gpu", "mfu_6n", "mfu_causal", "mfu_full_attention"),
+            "mfu_causal_bf16_peak",
         ),
         "inference reports prefill and decode apart, and has no loss",
     )

@@ -84,6 +84,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "model_tflops_per_s_per_gpu": 3.2 * (6 * 380 + 768) / 1e12,
         "mfu_6n": 3.2 * 6 * 420 / 1000,
         "mfu_causal": 3.2 * (6 * 380 + 768) / 1000,
+        "mfu_causal_bf16_peak": 3.2 * (6 * 380 + 768) / 1000,
         "mfu_full_attention": 3.2 * (6 * 380 + 1536) / 1000,
         "mfu_6n_attention": 3.2 * (6 * 420 + 1536) / 1000,
         "power_mean_w": 1000.0,
@@ -380,6 +381,7 @@ NOT_ON_A_CPU = (
     *("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"),
 )
 MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
+BF16_MFU = "mfu_causal_bf16_peak"
 
 
 @pytest.mark.parametrize(
@@ -418,7 +420,9 @@ def test_an_unknown_peak_gives_no_mfu(tmp_path: Path, run: Run, reason: str) -> 
     row, _, reasons = reduce(run, tmp_path)
     for name in NOT_ON_A_CPU:
         reasons.pop(name, None)
-    assert reasons == dict.fromkeys(MFU, reason)
+    # The bf16 peak is another, which that platform gives.
+    missing = MFU if run.cell.training.precision == "fp32" else MFU | {BF16_MFU}
+    assert reasons == dict.fromkeys(missing, reason)
     assert row["simulated"] is run.simulated
 
 
@@ -429,6 +433,27 @@ def test_where_any_gpu_will_do_its_peak_is_that_of_its_model(tmp_path: Path) -> 
     assert reasons == {}
     # 756 TFLOP/s, where H100 on SXM has 989.4.
     assert row["mfu_6n"] == pytest.approx(3.2 * 6 * 420 / 756e12)
+
+
+def test_fp8_is_measured_against_its_own_peak_and_that_of_bf16(tmp_path: Path) -> None:
+    fp8 = replace(cell().training, precision="fp8", backend="torch")
+    hardware = replace(HARDWARE, peak_fp8_flops_per_s=2000.0)
+    row, _, reasons = reduce(Run(cell=cell(training=fp8, hardware=hardware)), tmp_path)
+    assert reasons == {}
+    assert row["mfu_causal"] == pytest.approx(3.2 * (6 * 380 + 768) / 2000)
+    assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
+
+
+def test_fp8_on_a_gpu_without_such_a_peak_has_the_mfu_of_bf16_alone(tmp_path: Path) -> None:
+    fp8 = replace(cell().training, precision="fp8", backend="torch")
+    run = Run(
+        cell=cell(training=fp8, hardware=replace(HARDWARE, gpu=None)), device_name="NVIDIA L40S"
+    )
+    row, _, reasons = reduce(run, tmp_path)
+    assert reasons == dict.fromkeys(
+        MFU, "platform made-up gives no fp8 peak, and that of 'NVIDIA L40S' is not known"
+    )
+    assert row[BF16_MFU] == pytest.approx(3.2 * (6 * 380 + 768) / 1000)
 
 
 MIXTRAL = replace(cell().model, family="mixtral", experts=4, experts_per_token=2)

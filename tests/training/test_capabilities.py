@@ -10,6 +10,7 @@ from workflow_lib.training.capabilities import refusal, with_backend
 ZERO_BUBBLE = Degrees(pp=2, schedule="zero-bubble")
 V_SHAPED = Degrees(pp=2, virtual_stages=2, schedule="zero-bubble-v")
 SPLIT = {"backend": "torch", "overlap": True}
+FP8 = {"backend": "torch", "precision": "fp8"}
 SPLIT_SEQUENCE = {**SPLIT, "sequence_parallel": True}
 
 
@@ -77,6 +78,17 @@ SPLIT_SEQUENCE = {**SPLIT, "sequence_parallel": True}
         (Degrees(dp=8, ep=8), {}, MIXTRAL, "mixtral-test has 4 experts"),
         (Degrees(tp=2, dp=1, ep=2), {}, MIXTRAL, "EP must divide DP"),
         (Degrees(dp=2, ep=2), {"zero_stage": 3}, MIXTRAL, "EP 2 with ZeRO-3"),
+        (Degrees(), {**FP8, "backend": "deepspeed"}, LLAMA, "DeepSpeed's .* use backend: torch"),
+        (Degrees(), {**FP8, "workload": "lora", "lora_rank": 4}, LLAMA, "use workload pretrain"),
+        (
+            *(Degrees(), {**FP8, "workload": "inference", "zero_stage": 0, "generated_tokens": 8}),
+            *(LLAMA, "fp8 with workload inference: .* use workload pretrain"),
+        ),
+        (Degrees(), {**FP8, "routing": "balanced"}, MIXTRAL, "experts, .* use a dense model"),
+        (Degrees(tp=2), FP8, LLAMA, "fp8 with TP 2: .* use tp 1"),
+        (ZERO_BUBBLE, {**SPLIT, "precision": "fp8"}, LLAMA, "fp8 with schedule zero-bubble"),
+        (Degrees(), FP8, replace(LLAMA, ffn_hidden_size=200), "200 feed-forward columns, .* 16"),
+        (Degrees(), FP8, replace(LLAMA, sequence_length=72), "72 tokens in a micro-batch"),
     ],
 )
 def test_what_cannot_run_is_refused_with_a_remedy(degrees, changes, model, said):
@@ -90,6 +102,12 @@ def test_bf16_without_zero_runs_where_there_is_one_replica():
     training = replace(TRAINING, zero_stage=0, precision="bf16")
 
     assert refusal(Degrees(tp=2, pp=2), training, LLAMA) is None
+
+
+def test_auto_takes_torch_for_fp8():
+    training = replace(TRAINING, precision="fp8")
+
+    assert with_backend(Degrees(dp=2), training, LLAMA, "auto").backend == "torch"
 
 
 @pytest.mark.parametrize("zero_stage", [2, 3])

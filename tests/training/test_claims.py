@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from docs import backends
-from tests.training import test_adapters, test_equality, test_generation
+from tests.training import test_adapters, test_equality, test_float8, test_generation
 from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
 from workflow_lib.training.capabilities import BACKENDS
@@ -13,7 +13,7 @@ from workflow_lib.training.capabilities import BACKENDS
 STUDY = backends.the_study()
 #: by workload, the cells that are compared with one process
 COMPARED = {
-    "pretrain": test_equality.CELLS,
+    "pretrain": test_equality.CELLS | test_float8.CELLS,
     "lora": test_adapters.CELLS,
     "inference": test_generation.CELLS,
 }

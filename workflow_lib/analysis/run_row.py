@@ -16,6 +16,7 @@ from workflow_lib.records import (
     RUNS,
     Cell,
     OutcomeRecord,
+    Precision,
     identity,
     inapplicable,
 )
@@ -122,22 +123,31 @@ def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped:
     share, unknown = dropped
     if share is None and cell.training.routing is not None:
         reason = f"what of the model was computed is not known: {unknown}"
-        return dict.fromkeys(("model_tflops_per_s_per_gpu", *_CONVENTIONS), (None, reason))
+        return dict.fromkeys(
+            ("model_tflops_per_s_per_gpu", *_CONVENTIONS, "mfu_causal_bf16_peak"), (None, reason)
+        )
     counts = flops_per_token(cell.model, cell.training, share or 0.0)
-    peak, reason = _peak(cell, steps)
+    peak = _peak(cell, steps, cell.training.precision)
     found: Values = {
         "model_tflops_per_s_per_gpu": known(tokens_per_s_per_gpu * counts.causal / 1e12)
     }
     for name, convention in _CONVENTIONS.items():
-        count = getattr(counts, convention)
-        mfu = metrics.model_flops_utilisation(tokens_per_s_per_gpu, count, peak) if peak else None
-        found[name] = known(mfu, reason)
+        found[name] = _utilisation(tokens_per_s_per_gpu, getattr(counts, convention), peak)
+    bf16_peak = _peak(cell, steps, "bf16")
+    found["mfu_causal_bf16_peak"] = _utilisation(tokens_per_s_per_gpu, counts.causal, bf16_peak)
     return found
 
 
-def _peak(cell: Cell, steps: Steps) -> Known:
-    """The peak of the GPU that trained, in FLOP/s, or why it is not known."""
-    hardware, precision = cell.hardware, cell.training.precision
+def _utilisation(tokens_per_s_per_gpu: float, flops_per_token: float, peak: Known) -> Known:
+    flops_per_s, reason = peak
+    if flops_per_s is None:
+        return None, reason
+    return metrics.model_flops_utilisation(tokens_per_s_per_gpu, flops_per_token, flops_per_s), ""
+
+
+def _peak(cell: Cell, steps: Steps, precision: Precision) -> Known:
+    """The peak in a precision of the GPU that trained, in FLOP/s, or why it is not known."""
+    hardware = cell.hardware
     devices = sorted({rank.device_name for rank in steps.ranks})
     if any(rank.gpu is None for rank in steps.ranks):
         return None, f"trained on a CPU ({', '.join(devices)}), whose peak is not known"

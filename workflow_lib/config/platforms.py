@@ -111,6 +111,8 @@ class Platform(Strict):
     there is no MFU, never a guessed one."""
     peak_fp32_tflops: PositiveFloat | None = None
     """The same in fp32."""
+    peak_fp8_tflops: PositiveFloat | None = None
+    """The same in fp8. A model that is named and has no such peak runs no cell in fp8."""
     memory_bandwidth_gb_per_s: PositiveFloat | None = None
     """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
     takes."""
@@ -149,7 +151,11 @@ class Platform(Strict):
             raise ValueError(f"gpu {self.gpu} is called {key} here: write gpu: {key}")
         if several := gpu_models.ambiguous(self.gpu):
             raise ValueError(f"gpu {self.gpu} may be {' or '.join(several)}: say which")
-        for precision, given in (("bf16", self.peak_bf16_tflops), ("fp32", self.peak_fp32_tflops)):
+        for precision, given in (
+            ("bf16", self.peak_bf16_tflops),
+            ("fp32", self.peak_fp32_tflops),
+            ("fp8", self.peak_fp8_tflops),
+        ):
             peak = gpu_models.peak_flops_per_s(gpu_models.named(self.gpu), precision)
             if given and peak and abs(given * 1e12 / peak - 1) > _PEAKS_AGREE:
                 raise ValueError(

@@ -119,6 +119,7 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
             layer.whole
             - layer.kept
             + layer.gradients
+            + layer.casts
             + states.reduction_bytes(held.layer, held, training),
             states.reduction_bytes(held.end, held, training),
         ),

@@ -11,6 +11,10 @@ from workflow_lib.records import Degrees, Model, Training
 FP32_LOGITS = 2**26
 #: rows of the fullest expert-parallel rank over the mean, where the router decides: an allowance
 DROPLESS_LOAD = 1.25
+#: Of an element of the largest operand, where torchao casts it operator by operator: the number
+#: times its scale and the same within the range of e4m3, in fp32, and the result. Compiled, these
+#: are one kernel, and the result is there by rows and by columns.
+FLOAT8_CAST_BYTES = 9
 
 
 class Layer:
@@ -56,7 +60,8 @@ class Layer:
             "selective": residual + attention + summed + products,
             "full": residual,
         }[training.recomputation]
-        each = tokens_of_rank(model, degrees, training) * element_bytes(training)
+        tokens = tokens_of_rank(model, degrees, training)
+        each = tokens * element_bytes(training)
         #: with nothing recomputed
         self.whole = each * whole
         #: with what is recomputed left out; training/recomputation.py lists what is not
@@ -65,6 +70,11 @@ class Layer:
         self.gradients = each * (rows * inner + 2 * residual)
         #: gradients of what its products give: all that the gradients of weights wait for
         self.output_gradients = each * (attention + residual + widened)
+        #: what operands in 8 bits take while they are multiplied; all that is kept is in bf16
+        self.casts = 0.0
+        if training.precision == "fp8":
+            each = 2 if training.compile else FLOAT8_CAST_BYTES
+            self.casts = each * widened * max(tokens, hidden)
 
 
 def tokens_of_rank(model: Model, degrees: Degrees, training: Training) -> int:

@@ -42,7 +42,7 @@ class Held:
 
 def element_bytes(training: Training) -> int:
     """Bytes of an activation, and of a weight that computes."""
-    return _BYTES[training.precision]
+    return _BYTES[training.held_precision]
 
 
 def held_parameters(model: Model, degrees: Degrees, training: Training, rank: int) -> Held:

@@ -14,7 +14,7 @@ from workflow_lib.records import axes, bounds, ranges
 from workflow_lib.records.axes import Axis, beside, flag
 
 Family = Literal["gpt", "neox", "llama", "mixtral"]
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["bf16", "fp32", "fp8"]
 Recomputation = Literal["none", "selective", "full"]
 Backend = Literal["deepspeed", "torch"]
 Workload = Literal["pretrain", "lora", "inference"]
@@ -299,7 +299,8 @@ class Training:
             word="gb{}".format,
         ),
     ]
-    precision: Annotated[Precision, Axis("bf16 or fp32", "work", says_itself=True, word=str)]
+    #: fp8: as bf16, but for the matrix products of the decoder's layers
+    precision: Annotated[Precision, Axis("bf16, fp32 or fp8", "work", says_itself=True, word=str)]
     zero_stage: Annotated[int, Axis("ZeRO stage", "option", label="ZeRO", word="zero{}".format)]
     #: never with tp 1
     sequence_parallel: Annotated[
@@ -388,6 +389,11 @@ class Training:
         float, Axis("of AdamW, a step's is this times the learning rate", "work", since=4)
     ] = 0.01
 
+    @property
+    def held_precision(self) -> Precision:
+        """Of activations, and of weights as they meet them; operands in fp8 are cast from these."""
+        return "bf16" if self.precision == "fp8" else self.precision
+
     def micro_batches(self, dp: int) -> int:
         """Micro-batches that one replica accumulates in a step."""
         return self.global_batch_size // (self.micro_batch_size * dp)
@@ -465,10 +471,17 @@ class Hardware:
         float | None,
         Axis("peak in one direction of all adapters of one node", "analysis"),
     ] = None
+    peak_fp8_flops_per_s: Annotated[
+        float | None, Axis("dense fp8 peak of one GPU", "analysis", "FLOP/s", since=7)
+    ] = None
 
     def peak_flops_per_s(self, precision: Precision) -> float | None:
         """The peak that training in a precision is measured against; null where not known."""
-        return self.peak_bf16_flops_per_s if precision == "bf16" else self.peak_fp32_flops_per_s
+        return {
+            "bf16": self.peak_bf16_flops_per_s,
+            "fp32": self.peak_fp32_flops_per_s,
+            "fp8": self.peak_fp8_flops_per_s,
+        }[precision]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ class Precisions:
     master_weights: str | None = None
     #: both of Adam's
     moments: str | None = None
+    #: of the operands of decoder layers' matrix products, where it is not that of weights
+    products: str | None = None
 
 
 def precisions_of(training: Training, degrees: Degrees) -> Precisions:
@@ -33,13 +35,14 @@ def precisions_of(training: Training, degrees: Degrees) -> Precisions:
     gathered, and ZeRO-0 gathers nothing.
     """
     if training.workload == "inference":
-        return Precisions(training.precision)
+        return Precisions(training.held_precision)
     replicated = degrees.copies > 1
     return Precisions(
-        weights=training.precision,
+        weights=training.held_precision,
         gradients=SUMS,
         reduction=SUMS if replicated else None,
-        gathering=training.precision if replicated and training.zero_stage > 0 else None,
+        gathering=training.held_precision if replicated and training.zero_stage > 0 else None,
         master_weights=SUMS,
         moments=SUMS,
+        products="fp8" if training.precision == "fp8" else None,
     )

@@ -14,6 +14,8 @@ from workflow_lib.records import Backend, Degrees, Model, Training
 
 #: in the order in which ``auto`` tries them
 BACKENDS: tuple[Backend, ...] = ("deepspeed", "torch")
+#: what divides each side of a matrix in 8 bits (the documentation of cublasLtMatmul)
+FLOAT8_MULTIPLE = 16
 
 
 def with_backend(
@@ -38,6 +40,7 @@ def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
         _experts(degrees, model),
         _context(degrees, training, model),
         _workload(degrees, training, model),
+        _float8(degrees, training, model),
         _inert_overlap(degrees, training),
         own(degrees, training, model),
     ):
@@ -163,6 +166,48 @@ def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[st
             yield (
                 f"{what} with workload inference: there are no gradients, so that it would run "
                 f"as a silent copy of the cell without; use {remedy}"
+            )
+
+
+def _float8(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
+    if training.precision != "fp8":
+        return
+    bf16 = "or precision: bf16"
+    if training.workload != "pretrain":
+        yield (
+            f"fp8 with workload {training.workload}: only products of weights that train are in 8 "
+            "bits; use workload pretrain, " + bf16
+        )
+    if training.backend != "torch":
+        yield f"fp8: DeepSpeed's layers compute in bf16 or fp32; use backend: torch, {bf16}"
+    if model.experts:
+        yield (
+            f"fp8: {model.name} has experts, whose grouped products are in bf16; use a dense "
+            f"model, {bf16}"
+        )
+    if degrees.tp > 1:
+        yield (
+            f"fp8 with TP {degrees.tp}: a scale belongs to a whole row, which tensor parallelism "
+            f"cuts; use tp 1, {bf16}"
+        )
+    if degrees.schedule != "1f1b":
+        yield (
+            f"fp8 with schedule {degrees.schedule}: torchao computes both gradients of a map at "
+            f"once, so that each half of a backward pass would repeat them; use schedule: 1f1b, "
+            f"{bf16}"
+        )
+    tokens = training.micro_batch_size * model.sequence_length // degrees.cp
+    for size, what in (
+        (model.hidden_size, "hidden columns"),
+        (model.query_size, "columns of queries"),
+        (model.query_size + 2 * model.key_value_size, "columns of queries, keys and values"),
+        (model.ffn_hidden_size, "feed-forward columns"),
+        (tokens, "tokens in a micro-batch on a rank"),
+    ):
+        if size % FLOAT8_MULTIPLE:
+            yield (
+                f"fp8: {model.name} has {size} {what}, but GPUs multiply 8-bit matrices whose "
+                f"sides {FLOAT8_MULTIPLE} divides; use another size, {bf16}"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from workflow_lib.records import Model, Training
-from workflow_lib.training import recomputation
+from workflow_lib.training import float8, recomputation
 from workflow_lib.training.adapters import adapt
 from workflow_lib.training.collectives import Group
 from workflow_lib.training.context_parallel import ContextParallel
@@ -74,6 +74,8 @@ class TransformerLayer(nn.Module):
             )
         if training.workload == "lora":
             adapt(self, weights, name, model, training)
+        if training.precision == "fp8":
+            float8.convert(self, weights.mesh.device)
 
     def forward(self, x: Tensor) -> Tensor:
         return recomputation.run(self._forward, x, self.recomputation)

@@ -138,7 +138,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "mfu_6n",
         "",
-        "model FLOPs utilisation, 6·N·tokens",
+        "model FLOPs utilisation, 6·N·tokens; like the others, of the dense peak in the cell's "
+        "precision",
         "MFU, 6N",
         PERCENT,
         workloads=TRAINING,
@@ -153,6 +154,15 @@ MEASURES: tuple[Measure, ...] = (
         workloads=TRAINING,
         places=("cells",),
         contrast=Contrast("has {} more MFU", "has {} less MFU"),
+    ),
+    Measure(
+        "mfu_causal_bf16_peak",
+        "",
+        "as mfu_causal, but of the dense bf16 peak, whatever the cell's precision",
+        "MFU, causal, of the bf16 peak",
+        PERCENT,
+        workloads=TRAINING,
+        places=("cells",),
     ),
     Measure(
         "mfu_full_attention",

@@ -65,7 +65,7 @@ class DeepSpeedEngine:
         )
         self._mesh = mesh
         self._micro_batches = cell.training.micro_batches(mesh.degrees.dp)
-        dtype = DTYPES[cell.training.precision]
+        dtype = DTYPES[cell.training.held_precision]
         lora = cell.training.workload == "lora"
         weights = Weights(mesh, cell.training.seed, dtype, adapters=dtype if lora else None)
         sequence = parts(cell.model, weights, cell.training)

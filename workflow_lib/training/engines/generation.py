@@ -37,7 +37,7 @@ class GenerationEngine:
         """Build the model. Where there are several ranks, the process groups must exist already."""
         model, training, degrees = cell.model, cell.training, mesh.degrees
         self._model, self._training, self._mesh = model, training, mesh
-        self._dtype = DTYPES[training.precision]
+        self._dtype = DTYPES[training.held_precision]
         sequence = parts(model, Weights(mesh, training.seed, self._dtype), training)
         mine = stages.split(sequence, degrees.layers_of_stages(model.layers))[mesh.place.pp]
         built: dict[str | None, nn.Module] = {}

@@ -19,6 +19,7 @@ from workflow_lib.training import stages
 from workflow_lib.training.clipping import NonfiniteGradient, clip_gradients, local_gradient
 from workflow_lib.training.engines.optimizer import adamw
 from workflow_lib.training.engines.torch.sharding import Sharding
+from workflow_lib.training.float8 import precision_of_products
 from workflow_lib.training.mesh import Mesh, end_stages_group
 from workflow_lib.training.model import Loss, Part, TransformerLayer, held_parameters, parts
 from workflow_lib.training.precisions import DTYPES, MOMENTS, named
@@ -73,6 +74,7 @@ class TorchEngine:
         self._mesh = mesh
         self._micro_batches = training.micro_batches(degrees.dp)
         self._loss = Loss(mesh.tp_group, training.compile)
+        self._held = training.held_precision
         self._sharding = Sharding(mesh, training)
         held = _held_precision(training)
         lora = training.workload == "lora"
@@ -144,6 +146,7 @@ class TorchEngine:
             self._sharding.precisions(self.chunks),
             **({"gradients": self._gradients} if self._gradients else {}),
             moments=named(each.dtype for each in moments),
+            products=precision_of_products(self.chunks, self._held),
         )
 
     def _forward_backward(self, tokens: Tensor, targets: Tensor, last: bool) -> Tensor:
@@ -178,7 +181,7 @@ class TorchEngine:
 def _held_precision(training: Training) -> torch.dtype:
     """What weights are held in: fp32 where the optimiser changes them, as they run where not."""
     frozen = training.workload == "lora"
-    return DTYPES[training.precision if frozen else SUMS]
+    return DTYPES[training.held_precision if frozen else SUMS]
 
 
 def _tied_over_stages(

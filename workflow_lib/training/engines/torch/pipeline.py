@@ -198,7 +198,7 @@ def _shapes(cell: Cell, mesh: Mesh, stage: int) -> dict[str, Tensor]:
     """What a stage takes and gives for one micro-batch, so that no rank has to ask another."""
     model, training, tp = cell.model, cell.training, mesh.degrees.tp
     batch, length = training.micro_batch_size, model.sequence_length // mesh.degrees.cp
-    activations = DTYPES[training.precision]
+    activations = DTYPES[training.held_precision]
 
     def meta(*shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -53,7 +53,7 @@ class Sharding:
         self._precision = (
             MixedPrecisionPolicy()
             if training.precision == SUMS
-            else MixedPrecisionPolicy(DTYPES[training.precision], DTYPES[SUMS])
+            else MixedPrecisionPolicy(DTYPES[training.held_precision], DTYPES[SUMS])
         )
         #: units in the order in which the forward pass meets them
         self._units: list[FSDPModule] = []

@@ -1,0 +1,292 @@
+"""fp8: what is in 8 bits, what a product comes to, and that every layout trains as one rank does.
+
+On CPUs torchao simulates products of 8-bit operands: they are cast, and multiplied in fp32. The
+tests marked "on a GPU" run them in 8 bits.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tests.training.cells import GPT, LLAMA, MODERN, NEOX, TRAINING, cell
+from tests.training.ranks import launch
+from tests.training.reference import reference
+from workflow_lib.records import Degrees, precisions_of
+from workflow_lib.training.capabilities import refusal
+from workflow_lib.training.float8 import Float8Map, convert, precision_of_products
+from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
+from workflow_lib.training.mesh import single_process
+from workflow_lib.training.model import Decoder, TransformerLayer, parts
+from workflow_lib.training.tensor_parallel import TensorParallel
+from workflow_lib.training.tokenize import byte_tokenizer, tokenize
+from workflow_lib.training.weights import Weights
+
+CPU = torch.device("cpu")
+WEIGHTS = Weights(single_process(CPU), 7, torch.bfloat16)
+FP8 = {"precision": "fp8", "backend": "torch"}
+FULL = {"recomputation": "full"}
+SELECTIVE = {"recomputation": "selective"}
+COMPILED = {"compile": True}
+OVERLAP = {"overlap": True}
+
+CELLS = {
+    "one rank": cell(LLAMA, **FP8),
+    "one rank gpt": cell(GPT, **FP8),
+    "one rank neox": cell(NEOX, **FP8),
+    "one rank modern": cell(MODERN, **FP8),
+    "dp2 zero0 overlap": cell(LLAMA, Degrees(dp=2), zero_stage=0, **OVERLAP, **FP8),
+    "dp2 zero1": cell(LLAMA, Degrees(dp=2), **FP8),
+    "dp2 zero2 selective": cell(LLAMA, Degrees(dp=2), zero_stage=2, **SELECTIVE, **FP8),
+    "dp2 zero3 overlap": cell(LLAMA, Degrees(dp=2), zero_stage=3, **OVERLAP, **FP8),
+    "dp2 zero3 gpt recompute": cell(GPT, Degrees(dp=2), zero_stage=3, **FULL, **FP8),
+    "pp2 neox overlap": cell(NEOX, Degrees(pp=2), **OVERLAP, **FP8),
+    "pp2x2 modern": cell(MODERN, Degrees(pp=2, virtual_stages=2), zero_stage=0, **FP8),
+    "cp2 zero3": cell(LLAMA, Degrees(cp=2), zero_stage=3, **FP8),
+    "dp2 zero3 compiled": cell(LLAMA, Degrees(dp=2), zero_stage=3, **COMPILED, **FP8),
+    "dp2 compiled selective": cell(LLAMA, Degrees(dp=2), **COMPILED, **SELECTIVE, **FP8),
+    "pp2 compiled overlap": cell(LLAMA, Degrees(pp=2), **COMPILED, **OVERLAP, **FP8),
+    "pp2 dp2 zero3": cell(GPT, Degrees(pp=2, dp=2), zero_stage=3, **FP8),
+}
+
+
+def has_float8_units() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tokens")
+    source = Path(__file__).parents[2] / "workflow_lib" / "formulas.py"
+    tokenize(directory, [str(source)], byte_tokenizer())
+    return directory / "tokens.json"
+
+
+@pytest.fixture(scope="module")
+def trained(tokens, tmp_path_factory):
+    """Train the cells of a world size together, once, compiled ones apart; what each rank saw.
+
+    On GPUs or on CPUs, since weights that are drawn there are others.
+    """
+
+    @functools.cache
+    def train(world_size, compiled, on_gpus):
+        cells = {
+            name: one
+            for name, one in CELLS.items()
+            if (one.degrees.world_size, one.training.compile) == (world_size, compiled)
+        }
+        directory = tmp_path_factory.mktemp(f"world{world_size}")
+        hidden = {} if on_gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        return launch("losses", cells, directory, tokens, environment=hidden)
+
+    return train
+
+
+@functools.cache
+def in_fp32(model, tokens, device):
+    return reference(cell(model), tokens, device)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Four ranks, and compiled layers, take a minute.
+        pytest.param(name, marks=pytest.mark.equality)
+        if one.degrees.world_size > 2 or one.training.compile
+        else name
+        for name, one in CELLS.items()
+    ],
+)
+def test_a_layout_in_fp8_trains_as_one_rank_does(name, trained, tokens):
+    one = CELLS[name]
+    alone = {each.model: name for name, each in CELLS.items() if each.degrees.world_size == 1}
+    world_size, compiled = one.degrees.world_size, one.training.compile
+    on_gpus = has_float8_units() and torch.cuda.device_count() >= world_size
+    if compiled and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("torch compiles for CPUs with a C++ compiler, and this machine has none")
+    first_alone, results = trained(1, False, on_gpus), trained(world_size, compiled, on_gpus)
+    # What was printed, where a process failed.
+    assert isinstance(first_alone, dict), first_alone
+    assert isinstance(results, dict), results
+    (expected,) = first_alone[alone[one.model]]
+    for rank in results[name]:
+        assert "error" not in rank, rank["error"]
+        assert rank["precisions"] == asdict(precisions_of(one.training, one.degrees))
+        assert rank["precisions_before"] == rank["precisions"] | {"moments": None}
+        assert (rank["compiled_graphs"] > 0) == one.training.compile
+        # Layers that are compiled round less often on their way.
+        first = 1e-4 if one.training.compile or on_gpus else 1e-6
+        assert rank["losses"][0] == pytest.approx(expected["losses"][0], rel=first)
+        # What is reduced over ranks is summed in another order, so that later steps begin from
+        # weights that differ in their last bit; with cp a weight's gradient has other scales, too.
+        cut = one.degrees.cp > 1 or one.training.compile or on_gpus
+        assert rank["losses"] == pytest.approx(expected["losses"], rel=2e-3 if cut else 5e-4)
+        assert rank["norms"][0] == pytest.approx(expected["norms"][0], rel=2e-3 if cut else 1e-4)
+        # The bounds of bf16.
+        losses, norms = in_fp32(one.model, tokens, "cuda" if on_gpus else "cpu")
+        assert rank["losses"] == pytest.approx(losses, rel=2e-3)
+        assert rank["norms"][0] == pytest.approx(norms[0], rel=1e-2)
+        # But 8 bits they are.
+        assert rank["norms"][0] != pytest.approx(norms[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_layout_that_is_compared_is_one_that_the_planner_submits(name):
+    one = CELLS[name]
+
+    assert refusal(one.degrees, one.training, one.model) is None
+
+
+def layer_of(model, precision="fp8"):
+    training = replace(TRAINING, precision=precision)
+    decoder = Decoder(parts(model, WEIGHTS, training), None)
+    return decoder, next(part for part in decoder.parts if isinstance(part, TransformerLayer))
+
+
+@pytest.mark.parametrize(
+    ("model", "maps"),
+    [
+        (LLAMA, {"attention.query_key_value", "attention.output", "gate_up", "down"}),
+        (GPT, {"attention.query_key_value", "attention.output", "up", "down"}),
+    ],
+    ids=["llama", "gpt"],
+)
+def test_the_maps_of_layers_alone_are_in_8_bits(model, maps):
+    decoder, layer = layer_of(model)
+    converted = {
+        name.removeprefix("feed_forward.")
+        for name, module in layer.named_modules()
+        if isinstance(module, Float8Map)
+    }
+
+    assert converted == maps
+    assert sum(isinstance(module, Float8Map) for module in decoder.modules()) == 4 * model.layers
+    assert precision_of_products([decoder], "bf16") == "fp8"
+
+
+def test_products_that_are_not_all_in_8_bits_are_noticed():
+    decoder, layer = layer_of(LLAMA)
+    layer.attention.output.product = nn.Linear(64, 64)
+
+    assert precision_of_products([decoder], "bf16") == "bf16 and fp8"
+    assert precision_of_products([layer_of(LLAMA, "bf16")[0]], "bf16") == "bf16"
+
+
+@pytest.mark.parametrize("model", [GPT, LLAMA, MODERN, NEOX], ids=lambda model: model.name)
+def test_the_weights_are_those_of_bf16(model):
+    ours = {
+        name.replace(".product.", "."): each for name, each in layer_of(model)[0].named_parameters()
+    }
+    plain = dict(layer_of(model, "bf16")[0].named_parameters())
+
+    assert ours.keys() == plain.keys()
+    for name, mine in ours.items():
+        assert torch.equal(mine, plain[name])
+        # Norms of gradients go by these.
+        assert vars(mine) == vars(plain[name])
+
+
+def rowwise(matrix):
+    """A matrix as its rows are in 8 bits: each scaled by a power of two to at most 448, cast to
+    e4m3 and back. By hand, in fp32.
+    """
+    largest = matrix.float().abs().amax(dim=1, keepdim=True)
+    scale = torch.exp2(torch.floor(torch.log2(448.0 / largest)))
+    return (matrix.float() * scale).to(torch.float8_e4m3fn).float() / scale
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("narrowing", [False, True])
+def test_the_three_products_are_those_of_rows_in_8_bits(narrowing, bias):
+    parallel = TensorParallel(None)
+    base = (
+        RowParallelLinear(WEIGHTS, parallel, "base", 32, 48, bias, 0.02)
+        if narrowing
+        else ColumnParallelLinear(WEIGHTS, parallel, ["base"], 32, [48], bias)
+    )
+    layer = nn.ModuleDict({"map": base})
+    convert(layer, CPU)
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 16, 32, generator=random).bfloat16().requires_grad_()
+    weight, gradient = base.weight, torch.randn(2, 16, 48, generator=random).bfloat16()
+
+    y = layer["map"](x)
+    y.backward(gradient)
+
+    rows, of_rows = x.detach().flatten(0, 1), gradient.flatten(0, 1)
+    close = {"rtol": 2**-7, "atol": 1e-3}  # a bit of bf16
+    torch.testing.assert_close(
+        y.flatten(0, 1).float(), rowwise(rows) @ rowwise(weight.detach()).T, **close
+    )
+    torch.testing.assert_close(
+        x.grad.flatten(0, 1).float(), rowwise(of_rows) @ rowwise(weight.detach().T).T, **close
+    )
+    torch.testing.assert_close(weight.grad.float(), rowwise(of_rows.T) @ rowwise(rows.T).T, **close)
+    if bias:
+        torch.testing.assert_close(base.bias.grad.float(), of_rows.float().sum(0), **close)
+
+
+class Products(TorchDispatchMode):
+    """Counts products of two matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), named=None):
+        self.count += operator is torch.ops.aten.mm.default
+        return operator(*arguments, **(named or {}))
+
+
+@pytest.mark.parametrize(
+    ("recomputation", "count"),
+    # Four maps with three products each; full recomputation repeats the first of them.
+    [("none", 12), ("selective", 12), ("full", 16)],
+)
+def test_selective_recomputation_repeats_no_product_in_8_bits(recomputation, count):
+    training = replace(TRAINING, precision="fp8", recomputation=recomputation)
+    layer = parts(LLAMA, WEIGHTS, training)[1].build()
+    x = torch.randn(1, 64, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    with Products() as products:
+        layer(x.requires_grad_()).sum().backward()
+
+    assert products.count == count
+
+
+@pytest.mark.skipif(not has_float8_units(), reason="no GPU with fp8")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_products_run_in_8_bits_on_a_gpu(compiled):
+    device = torch.device("cuda", 0)
+    model = replace(LLAMA, hidden_size=1024, ffn_hidden_size=4096, attention_heads=8, kv_heads=8)
+    counted, results = {}, {}
+    for precision in ("bf16", "fp8"):
+        weights = Weights(single_process(device), 7, torch.bfloat16)
+        training = replace(TRAINING, precision=precision)
+        layer = parts(model, weights, training)[1].build()
+        if compiled:
+            torch._dynamo.reset()
+            layer.compile(dynamic=False)
+        random = torch.Generator(device).manual_seed(1)
+        x = torch.randn(1, 64, 1024, generator=random, device=device).bfloat16().requires_grad_()
+        layer(x).float().square().mean().backward()
+        x.grad = None
+        with torch.profiler.profile() as profile:
+            y = layer(x)
+            y.float().square().mean().backward()
+        events = {each.key: each.count for each in profile.key_averages()}
+        scaled = [count for key, count in events.items() if key.startswith("aten::_scaled_mm")]
+        counted[precision] = max(scaled, default=0)
+        results[precision] = (y.detach().float(), x.grad.float())
+    # Four maps, and for each its result, its input's gradient and its weight's.
+    assert counted == {"bf16": 0, "fp8": 12}
+    for eight, sixteen in zip(results["fp8"], results["bf16"], strict=True):
+        error = (eight - sixteen).norm() / sixteen.norm()
+        assert 0 < error < 0.05

@@ -1,0 +1,82 @@
+"""The matrix products of a decoder layer in 8 bits, by torchao.
+
+Attention's query-key-value and output, and the matrices of a dense feed-forward part, are computed
+in float8 "rowwise": weights, activations and gradients are cast to e4m3 as they meet, each row or
+column along the summed dimension with a scale of its own, a power of two. That holds for all three
+products of a map: its result, its input's gradient and its weight's. Sums are not in 8 bits, nor is
+anything else: embedding, norms, attention itself, residual path, head, loss, and what is held and
+communicated.
+
+On a CPU torchao simulates it: operands are cast to 8 bits and back, and multiplied in fp32.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from workflow_lib.training.device import on_gpu
+from workflow_lib.training.layers import ColumnParallelLinear, OutputHead, RowParallelLinear
+
+#: torchao's recipe; of torchao's others one has scales of whole matrices, the other leaves weights'
+#: gradients as they are
+RECIPE = "rowwise"
+
+
+class Float8Map(nn.Module):
+    """A map of a layer, cut over the tensor-parallel group as ``base`` is, in 8 bits."""
+
+    def __init__(self, base: ColumnParallelLinear | RowParallelLinear) -> None:
+        super().__init__()
+        self.parallel = base.parallel
+        self.rows_cut = isinstance(base, ColumnParallelLinear)
+        outputs, inputs = base.weight.shape
+        # torchao swaps this one for its own.
+        self.product: nn.Module = nn.Linear(inputs, outputs, bias=False, device="meta")
+        self.product.weight = base.weight
+        self.bias = base.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        parallel = self.parallel
+        if self.rows_cut:
+            x = self.product(parallel.enter(x))
+            return x if self.bias is None else x + self.bias
+        x = parallel.leave(self.product(x))
+        return x if self.bias is None else x + parallel.whole(self.bias)
+
+
+def convert(layer: nn.Module, device: torch.device) -> None:
+    """Compute the maps of a layer in 8 bits; the weights stay the same parameters."""
+    # Of torchao's C++ extensions none is needed here, and each warns where it cannot be loaded.
+    os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = replace(Float8LinearConfig.from_recipe_name(RECIPE), emulate=not on_gpu(device))
+    for name, module in list(layer.named_modules()):
+        if isinstance(module, (ColumnParallelLinear, RowParallelLinear)):
+            layer.set_submodule(name, Float8Map(module))
+    convert_to_float8_training(layer, config=config)
+
+
+def precision_of_products(roots: Iterable[nn.Module], held: str) -> str:
+    """What the maps of layers compute in: fp8, ``held`` where they are not converted, or both."""
+    found = {
+        each
+        for root in roots
+        for module in root.modules()
+        if (each := _precision(module, held)) is not None
+    }
+    return " and ".join(sorted(found)) or held
+
+
+def _precision(module: nn.Module, held: str) -> str | None:
+    """That of a module's product; None where it is no map of a layer."""
+    if isinstance(module, Float8Map):
+        # Only torchao's linear maps have casts.
+        return held if getattr(module.product, "config", None) is None else "fp8"
+    is_map = isinstance(module, (ColumnParallelLinear, RowParallelLinear))
+    return held if is_map and not isinstance(module, OutputHead) else None
