@@ -48,7 +48,7 @@ def rows(path, first_cell):
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
 def test_a_generated_page_is_fresh(path):
     assert path.read_text(encoding="utf-8") == generate.pages()[path], (
-        f"{name(path)} is stale; make it anew: python -m docs.generate"
+        f"{name(path)} is stale; make it again: python -m docs.generate"
     )
 
 
