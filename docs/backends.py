@@ -21,17 +21,17 @@ ROOT = Path(__file__).parents[1]
 TITLE = """\
 # Backends
 
-What DeepSpeed runs and what torch runs (FSDP2 and `torch.distributed.pipelining`), and why they do
-not run the rest. A cell whose `backend` is `auto` gets the first of the two that can; one that
-neither can is *infeasible*, and the plan says why.
+This page shows what DeepSpeed and torch (FSDP2 and `torch.distributed.pipelining`) run, and why
+they refuse the rest. With `backend: auto` a cell gets DeepSpeed if it can run the cell, otherwise
+torch. If neither can, the cell is *infeasible*, and the plan says why.
 [Training](../explanation/training.md) explains what is trained.
 """
 
 COMBINATIONS = """\
-Each row is refused, or not, by `workflow_lib/training/capabilities.py`. Degrees that are not named
-are 1, and what is not said is as in the study: bf16, ZeRO-1, no overlap, no recomputation. EP
-spreads experts over replicas, so that it has DP with it. *Interleaved* has two chunks on each
-pipeline rank, *uneven* has stages of unlike length, *zero-bubble-v* two chunks as well.
+`workflow_lib/training/capabilities.py` decides each row. Degrees that are not named are 1. Other
+options are those of the study: bf16, ZeRO-1, no overlap, no recomputation. EP distributes experts
+over replicas, so it needs DP. *Interleaved* and *zero-bubble-v* have two chunks on each pipeline
+rank; *uneven* has stages of different length.
 """
 
 SWEEP = """\

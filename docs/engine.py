@@ -35,11 +35,11 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
     lines += [
         "",
         f"`benchmarks/engine_on_gpus.py`, torch {first['torch']}. Each row is one launch on one "
-        "host: a mean over a few steps on synthetic tokens. Without repeats there is no interval "
-        "that says which differences are chance. MFU counts causal attention "
+        "host: a mean over a few steps on synthetic tokens. There are no repeats, so no interval "
+        "shows which differences are chance. MFU counts causal attention "
         "([Training](../explanation/training.md)). Memory is the most that torch allocated on the "
-        "fullest GPU, beside the estimate of the version that ran. "
-        f"[The records](../../evidence/engine/{name}.jsonl).",
+        "fullest GPU, beside the estimate of the version that ran. The raw data are "
+        f"[the records](../../evidence/engine/{name}.jsonl).",
     ]
     for (model, layers), group in groupby(records, key=lambda each: _parts(each)[:2]):
         cells = list(group)

@@ -61,7 +61,7 @@ def headline(rebuilt: Path) -> str:
     return (
         f"On {first['gpus']} {first['gpu_name']} of one host, {first['completed']} runs each, "
         f"`{named[first['cell']]}` trains Llama 3 8B fastest of {len(layouts.cells)} layouts: "
-        f"{parts.value_of(first, 'tokens_per_s_per_gpu')} tokens/s a GPU, {_percent(row)} more "
+        f"{parts.value_of(first, 'tokens_per_s_per_gpu')} tokens/s per GPU, {_percent(row)} more "
         f"than the next, `{named[second['cell']]}`."
     )
 
@@ -86,8 +86,8 @@ def page(rebuilt: Path) -> str:
     told_of = [
         "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
         "# Llama 3 8B on two H200",
-        f"{headline(rebuilt)} One model, one host, one day: it says nothing of other models, hosts "
-        "or numbers of GPUs.",
+        f"{headline(rebuilt)} This is one model on one host on one day. It says nothing about "
+        "other models, hosts or numbers of GPUs.",
         _made(layouts, overlap),
         "## Layouts",
         parts.table_of(layouts, ordered),
@@ -111,7 +111,7 @@ def page(rebuilt: Path) -> str:
         "`make evidence` checks the raw files in [the archives](../../evidence/README.md) against "
         "their checksums, and makes every table, figure and page from them, without torch and "
         "without a GPU. `rebuilt/evidence/` then holds a report of each sweep, with all measures, "
-        "every run, and why a measure is missing.",
+        "every run, and the reasons for missing values.",
     ]
     return "\n\n".join(told_of) + "\n"
 
@@ -129,9 +129,9 @@ def _made(layouts: Side, overlap: Side) -> str:
     }
     return (
         f"{parts.runs_in_words(layouts.runs)} are of `{LAYOUTS}`, submitted in random order in "
-        f"blocks of one run of each cell. {parts.runs_in_words(more)} are what `{OVERLAP}` needs "
-        f"besides them. All went through Slurm. A run has {cell['warmup_steps']} steps of warm-up "
-        f"and {cell['measured_steps']} measured ones, of {cell['global_batch_size']} sequences of "
+        f"blocks of one run of each cell. `{OVERLAP}` needs {parts.runs_in_words(more)} besides "
+        f"them. All went through Slurm. A run has {cell['warmup_steps']} warm-up steps "
+        f"and {cell['measured_steps']} measured steps, of {cell['global_batch_size']} sequences of "
         f"{cell['sequence_length']} tokens, in micro-batches of {cell['micro_batch_size']}; "
         f"{cell['precision']}, compiled layers. Power limit "
         f"{parts.value_of(cell, 'power_limit_w')} W, driver {environment['nvidia_driver']}, "
@@ -160,7 +160,7 @@ def _unmeasured(rebuilt: Path) -> list[str]:
     # A sweep of several platforms has a view of each.
     views = [name for name in measured if name not in names]
     return [
-        f"- `{name}`: no run of it has been measured."
+        f"- `{name}`: no run was measured."
         for name in names
         if name not in measured and not any(view.startswith(f"{name}-") for view in views)
     ]

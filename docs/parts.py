@@ -36,9 +36,7 @@ def names_of(side: Side) -> dict[str, str]:
 def code_in_words(environment: Mapping[str, str]) -> str:
     """Which code ran, as far as the runs recorded it."""
     changed = environment["uncommitted_changes"] != "False"
-    rest = (
-        ", with changes that were not committed: it does not say which code ran" if changed else ""
-    )
+    rest = ", with uncommitted changes, so it does not identify the code" if changed else ""
     return f"The commit that runs recorded is {environment['commit'][:12]}{rest}."
 
 
@@ -57,7 +55,7 @@ def _sensors(side: Side) -> str:
     shares = {run["energy_systematic_share"] for run in side.runs} - {None}
     if not shares:
         return "whose error is unknown"
-    return f"which may be off by ±{100 * max(shares):g} %"
+    return f"whose error is ±{100 * max(shares):g} %"
 
 
 def _steadiness(side: Side) -> str:
@@ -74,8 +72,8 @@ def _steadiness(side: Side) -> str:
         return f"{told_of}."
     low, high = significant(min(drifts), 2), significant(max(drifts), 2)
     return (
-        f"{told_of}; in the others step time drifted within the measured steps, by {low} to "
-        f"{high} %. All measured steps count even so."
+        f"{told_of}. In the others step time drifted within the measured steps, by {low} to "
+        f"{high} %. All measured steps count in every run."
     )
 
 
@@ -116,12 +114,12 @@ def _value(cell: Row, name: str) -> str:
 
 def note(side: Side) -> str:
     return (
-        f"Medians over completed runs; in brackets {interval_in_words(side.cells)}, left out where "
-        "all have the same four digits: no confidence interval. Power and tokens/J come from the "
-        f"GPUs' own sensors, {_sensors(side)}. "
-        'Memory used is a lower bound, "at least", '
-        "where the driver was asked after torch's allocator had given memory back. "
-        "[Measurement](../explanation/measurement.md) says what each measure is. "
+        f"Values are medians over completed runs. In brackets is {interval_in_words(side.cells)}, "
+        "which is not a confidence interval; it is left out if all runs have the same four digits. "
+        f"Power and tokens/J come from the GPUs' own sensors, {_sensors(side)}. "
+        'Memory used is a lower bound ("at least") '
+        "if the driver was read after torch's allocator had returned memory. "
+        "[Measurement](../explanation/measurement.md) explains each measure. "
         f"{_steadiness(side)}"
     )
 
@@ -146,7 +144,9 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
         for row in found
         if row["assumes"]
     }
-    return "\n".join([*lines, "", "What each pair is judged under:", "", *sorted(assumed)])
+    return "\n".join(
+        [*lines, "", "The verdict on each pair has these assumptions:", "", *sorted(assumed)]
+    )
 
 
 def failed_runs(side: Side) -> list[str]:

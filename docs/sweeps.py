@@ -61,7 +61,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
             for name, path in images.items()
         ),
         "## What the differences support",
-        "Pairs of cells that differ in one axis alone.",
+        "These are the pairs of cells that differ in only one axis.",
         parts.words(side, pairs) if pairs else "There is no such pair.",
         "## What is missing",
         "\n".join(ends) or "Nothing: every run completed.",
@@ -98,7 +98,8 @@ def _made(side: Side, results: Path) -> str:
         f"{_values(side.cells, 'global_batch_size')} sequences of "
         f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
         f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
-        f"{parts.code_in_words(environment)} It says nothing of other models, hosts or days."
+        f"{parts.code_in_words(environment)} This page says nothing about "
+        "other models, hosts or days."
     ]
     return " ".join(told)
 

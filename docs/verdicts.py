@@ -55,7 +55,6 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
     if not (begin and end):
         raise ValueError(f"{README.name} has no lines {_BEGIN} and {_END}")
     results = f"docs/results/{findings.PAGE.name}"
-    image = f"docs/results/images/{findings.LAYOUTS}.svg"
     made = [
         f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
         f"differences support]({results}).",
@@ -68,9 +67,7 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
         f"{_counts(rows)} [Each with its rule, its interval and its cells]"
         "(docs/results/claims.md).",
     ]
-    about = findings.ABOUT_LAYOUTS
-    figure = f"[![{about} of four layouts of Llama 3 8B on two H200]({image})]({results})"
-    return f"{before}{begin}\n\n" + "\n".join(made) + f"\n\n{figure}\n\n{end}{after}"
+    return f"{before}{begin}\n\n" + "\n".join(made) + f"\n\n{end}{after}"
 
 
 def _of_claim(rows: Sequence[Row], name: str) -> str:

@@ -180,7 +180,7 @@ def platform_file(wildcards):
     """What a script is rendered from besides its cell: who pays, where, with which interpreter.
 
     A run that waits, runs or has its result keeps the script that it was submitted with; one that
-    never was submitted, or failed, is rendered anew after the file was edited.
+    never was submitted, or failed, is rendered again after the file was edited.
     """
     path = f"{CONFIG}/platforms/{cell_of(wildcards).hardware.platform}.yaml"
     run = (wildcards.cell, wildcards.run)

@@ -157,7 +157,7 @@ def reason_of(study_directory):
         ),
         (
             "models: llama3-8b, dp: rest, global_batch_size: 100",
-            "global batch 100 is no multiple of dp × micro-batch = 32 × 1 = 32",
+            "global batch 100 is not a multiple of dp × micro-batch = 32 × 1 = 32",
         ),
         (
             "models: llama3-8b, gpus: 4, dp: 1, tp: 4, zero_stage: 0, micro_batch_size: 64, "

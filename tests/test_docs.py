@@ -4,17 +4,19 @@ names a command or a file is held against the code.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from docs import generate
 from workflow_lib.__main__ import COMMANDS as TRIPTYCH
 from workflow_lib.cells import expand_study
-from workflow_lib.records import Outcome, RunPaths
+from workflow_lib.records import TABLES, Outcome, RunPaths
 from workflow_lib.study import load_study
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +48,7 @@ def rows(path, first_cell):
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
 def test_a_generated_page_is_fresh(path):
     assert path.read_text(encoding="utf-8") == generate.pages()[path], (
-        f"{name(path)} is stale; make it anew: python -m docs.generate"
+        f"{name(path)} is stale; make it again: python -m docs.generate"
     )
 
 
@@ -109,6 +111,11 @@ def test_figures_that_were_measured_say_when(section):
     assert re.search(r"(measured|Measured|recomputed) 20\d\d-\d\d-\d\d", before_table)
 
 
+def test_the_readme_links_every_how_to():
+    linked = set(re.findall(r"\]\(docs/(how-to/[^)#]+)\)", (ROOT / "README.md").read_text("utf-8")))
+    assert linked == {str(path.relative_to(DOCS)) for path in (DOCS / "how-to").glob("*.md")}
+
+
 def test_the_map_names_every_page():
     index = DOCS / "index.md"
     linked = set(re.findall(r"\]\(([^)#]+)\)", index.read_text(encoding="utf-8")))
@@ -157,21 +164,101 @@ def test_a_command_takes_the_options_that_are_listed_and_no_others(row):
     assert {option for option in code(row[1]) if option.startswith("--")} == taken
 
 
+def configuration(directory):
+    """Makes ``directory`` a configuration of this checkout's models, platforms and data, without
+    sweeps.
+    """
+    (directory / "sweeps").mkdir(parents=True)
+    for kind in ("models", "platforms", "data"):
+        (directory / kind).symlink_to(ROOT / "config" / kind)
+    return directory
+
+
 def test_the_sweep_in_the_how_to_is_a_sweep(tmp_path):
     text = (DOCS / "how-to" / "write-a-sweep.md").read_text(encoding="utf-8")
     sweep = re.search(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
     assert sweep is not None
-    for kind in ("models", "platforms", "data"):
-        (tmp_path / kind).symlink_to(ROOT / "config" / kind)
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "layouts.yaml").write_text(sweep[1], encoding="utf-8")
-    views = expand_study(load_study(tmp_path))
+    config = configuration(tmp_path / "config")
+    (config / "sweeps" / "layouts.yaml").write_text(sweep[1], encoding="utf-8")
+    views = expand_study(load_study(config))
     assert set(views) == {"layouts-h200", "layouts-h100"}
     # By hand: 4 layouts × 2 micro-batches × 2 recomputations, and 2 × 2; on H100 less those with
     # micro-batch 2 and tp 8, of which there are 2 and 1.
     assert len(views["layouts-h200"].cells) == 20
     assert len(views["layouts-h100"].cells) == 17
     assert any(cell.feasible for cell in views["layouts-h200"].cells)
+
+
+# ------------------------------------------------------------------------------- the tutorial
+
+
+def commands_of_the_tutorial(word):
+    """Its commands, block by block, of which each has this word."""
+    text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    return [each for each in re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL) if word in each]
+
+
+def typed(command, directory):
+    """Types a command where ``directory`` is the clone, without its run of Snakemake."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    lines = [line for line in command.splitlines(keepends=True) if "snakemake --" not in line]
+    done = subprocess.run(
+        ["bash", "-e", "-c", "".join(lines)],
+        cwd=directory,
+        env=environment | {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_sweep_of_the_tutorial_plans_as_the_page_shows(tmp_path):
+    config = configuration(tmp_path / "config")
+    (write,) = commands_of_the_tutorial("cat > config/sweeps/mine.yaml")
+    (plan,) = commands_of_the_tutorial("workflow_lib.plan")
+    typed(write, tmp_path)
+    shown = typed(plan, tmp_path)
+    assert "4 cells: 4 can run, in 8 runs; 0 cannot." in shown
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    for line in shown.splitlines()[:6]:
+        assert line in page
+
+    def ids():
+        (view,) = expand_study(load_study(config)).values()
+        return {each.cell.id for each in view.cells}
+
+    before = ids()
+    (change,) = commands_of_the_tutorial("sed -i")
+    typed(change, tmp_path)
+    after = ids()
+    # Micro-batches of 2, 4 and 8 of both models, of which Llama's are there already.
+    assert len(after) == 6
+    assert len(after & before) == 3
+    (spoil,) = commands_of_the_tutorial("1.0e+30")
+    typed(spoil, tmp_path)
+    assert len(ids() - after) == 1
+
+
+def test_the_tutorial_draws_a_figure_from_the_columns_that_tables_have(tmp_path):
+    sweep = tmp_path / "results" / "sweeps" / "mine"
+    sweep.mkdir(parents=True)
+    values = {"micro_batch_size": [1, 1, 2, 2], "outcome": ["completed", "completed"] * 2}
+    values |= {"completed": [2, 2, 2, 2], "step_time_s": [0.2] * 4}
+    values |= {"tokens_per_s": [900.0, 1100.0, 2000.0, 2100.0]}
+    for table in ("cells", "runs"):
+        declared = {column.name for column in TABLES[table].columns}
+        columns = {name: value for name, value in values.items() if name in declared}
+        pl.DataFrame(columns).write_parquet(sweep / f"{table}.parquet")
+    (table,) = commands_of_the_tutorial("cells.select")
+    assert "tokens_per_s" in typed(table, tmp_path)
+    (draw,) = commands_of_the_tutorial("my_figure.py")
+    typed(draw, tmp_path)
+    assert (tmp_path / "my_figure.svg").read_text(encoding="utf-8").count("<use") > 4
+    page = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+    declared = {column.name for column in TABLES["runs"].columns}
+    assert set(re.findall(r"`(loss_\w+|missing_\w+)`", page)) <= declared
 
 
 # ------------------------------------------------------------------------------- files, outcomes

@@ -107,7 +107,7 @@ def test_of_a_lock_of_another_host_it_is_said_whose_it_is_and_what_to_do(snakema
     lock(snakemake)
     said = lock_holders.examine(snakemake, OWN).said or ""
     assert "on login2" in said
-    assert f"cannot be seen from {OWN.host} whether it still runs" in said
+    assert f"{OWN.host} cannot see whether it still runs" in said
     assert "give this command once with --unlock" in said
 
 

@@ -144,7 +144,7 @@ def test_a_site_has_the_file_replaced_whole(tmp_path):
 def test_a_wrong_directory_is_one_message(tmp_path):
     done = call("--results", tmp_path / "resluts")
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"triptych: {tmp_path}/resluts is no directory; give --results\n"
+    assert done.stderr == f"triptych: {tmp_path}/resluts is not a directory; give --results\n"
 
 
 def test_a_damaged_file_fails_the_command_but_hides_no_other_run(tmp_path):

@@ -167,7 +167,7 @@ def test_a_result_is_run_again_on_request_and_keeps_its_files(tmp_path, capsys):
     found = only(tmp_path)
     assert found.state == "again"
     text = status.describe([found], NOW)
-    assert "was out_of_memory; the workflow will run it anew, no sweep's plan has it now" in text
+    assert "was out_of_memory; the workflow will run it again, no sweep's plan has it now" in text
     assert text.endswith("1 runs: again 1")
 
 

@@ -94,7 +94,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     per_pass = dp * training.micro_batch_size
     if training.global_batch_size % per_pass:
         yield (
-            f"global batch {training.global_batch_size} is no multiple of dp × micro-batch = "
+            f"global batch {training.global_batch_size} is not a multiple of dp × micro-batch = "
             f"{dp} × {training.micro_batch_size} = {per_pass}"
         )
     # Layers, heads, experts, ZeRO and overlap: what no backend could run.

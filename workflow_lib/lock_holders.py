@@ -153,13 +153,13 @@ def _who_may_hold(others: list[Holder | None], own: Holder) -> str:
     here = [each for each in known if each.host == own.host]
     if here:
         return (
-            f"{', '.join(map(str, here))} works in this directory: where both would make the same "
-            "files, this one is refused; let that one finish"
+            f"{', '.join(map(str, here))} works in this directory. If both would make the same "
+            "files, this one is refused. Let that one finish"
         )
     who = ", ".join(map(str, known)) or "somebody who left no name"
     return (
-        f"this directory was locked by {who}, of whom cannot be seen from {own.host} whether it "
-        "still runs. If it has ended, give this command once with --unlock, then again without"
+        f"{who} locked this directory, and {own.host} cannot see whether it still runs. "
+        "If it has ended, give this command once with --unlock, then again without"
     )
 
 

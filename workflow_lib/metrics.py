@@ -213,7 +213,7 @@ def main(
     options = command_line(prog).parse_args(arguments)
     try:
         if not options.results.is_dir():
-            raise NotADirectoryError(f"{options.results} is no directory; give --results")
+            raise NotADirectoryError(f"{options.results} is not a directory; give --results")
         snapshot = Watcher(options.results).look(time.time())
         text = openmetrics(snapshot)
         if options.output is None:

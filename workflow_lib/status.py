@@ -232,7 +232,7 @@ def _what(each: RunStatus) -> str:
     steps = f"{each.steps_done} steps done" if each.steps_done is not None else ""
     said = [attempt, steps] if each.cause is None else [_shortened(each.cause)]
     if each.state == "again":
-        said = [f"was {each.outcome}; the workflow will run it anew"]
+        said = [f"was {each.outcome}; the workflow will run it again"]
     return ", ".join(filter(None, [*said, "" if each.planned else "no sweep's plan has it now"]))
 
 
@@ -266,7 +266,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--node", action="append", default=[], help="that the run was on")
     parser.add_argument(
-        "--again", action="store_true", help="have the workflow run the chosen results anew"
+        "--again", action="store_true", help="have the workflow run the chosen results again"
     )
     return parser
 
@@ -277,7 +277,7 @@ def main(
     """Print the status; returns the exit code."""
     options = command_line(prog).parse_args(arguments)
     if not options.results.is_dir():
-        print(f"triptych: {options.results} is no directory; give --results", file=sys.stderr)
+        print(f"triptych: {options.results} is not a directory; give --results", file=sys.stderr)
         return 1
     chosen = (options.state, options.outcome, options.cell, options.node)
     if options.again and not any(chosen):

@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
     options = command_line(prog).parse_args(arguments)
     root: Path = options.results
     if not root.is_dir():
-        print(printable(f"triptych: {root} is no directory; give --results"), file=sys.stderr)
+        print(printable(f"triptych: {root} is not a directory; give --results"), file=sys.stderr)
         return 1
     watcher = Watcher(root)
     if options.once or not sys.stdout.isatty():

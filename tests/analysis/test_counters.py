@@ -260,7 +260,7 @@ def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:
             {"source": "amd", "gpus": [{"name": "AMD Instinct MI300X"}] * 2},
             "no error of the sensors of AMD Instinct MI300X against a meter has been published",
         ),
-        ({"source": "simulated", "simulated": True}, "no sensor that could be wrong"),
+        ({"source": "simulated", "simulated": True}, "no sensor error"),
     ],
 )
 def test_no_systematic_error_is_stated_where_none_was_published(

@@ -44,10 +44,10 @@ def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is
     ("changed", "message"),
     [
         ({"mesure": "x"}, "claims.0.tests.0.mesure: unknown key; did you mean 'measure'?"),
-        ({"first": {"microbatch": 1}}, "'microbatch' is no axis of cells; valid: "),
+        ({"first": {"microbatch": 1}}, "'microbatch' is not an axis of cells; valid: "),
         ({"first": {"tp": "2"}}, "tp is '2', expected int"),
         ({"first": {"overlap": 1}}, "overlap is 1, expected bool"),
-        ({"first": {"stage_layers": 1}}, "'stage_layers' is no axis of cells"),
+        ({"first": {"stage_layers": 1}}, "'stage_layers' is not an axis of cells"),
         ({"second": {}}, "first and second go together"),
         ({"measure": "temperature"}, "'temperature' contrasts no cells; valid: tokens_per_s, "),
         ({"above": None}, "needs above, below or both"),

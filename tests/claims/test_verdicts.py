@@ -116,7 +116,7 @@ def test_a_missing_value_is_a_reason_and_never_a_number():
 
 def test_two_runs_give_no_interval_and_so_no_verdict():
     words = untestable(cell(FIRST, tokens_per_s=MORE[:2]), PAIR[1])
-    assert words.startswith("2 against 3 runs give a range alone, +9.8 to +10 %")
+    assert words.startswith("2 against 3 runs give only a range, +9.8 to +10 %")
 
 
 def test_simulated_readings_support_nothing_and_simulated_gpus_leave_clocks_of_ranks_alone():
@@ -138,7 +138,7 @@ def test_an_efficiency_is_judged_where_the_error_of_its_sensors_is_known(share, 
     ]
     (row,) = judged(CONTRAST | {"measure": "tokens_per_j", "above": 1.0}, *pair)
     assert row["verdict"] == verdict
-    assert ("how far the sensors may be off is unknown" in row["in_words"]) == (share is None)
+    assert ("the error of the sensors is unknown" in row["in_words"]) == (share is None)
 
 
 def test_a_claim_of_all_cells_and_one_of_some():

@@ -75,7 +75,7 @@ def test_two_runs_of_gpus_give_no_interval():
     run = [("rear", 70.0, 1.0), ("front", 61.0, 1.0)]
     (row,) = judged({**REAR, "above": 0.0}, cells, gpus=gpus(run, run))
     assert (row["verdict"], row["coverage"]) == ("not_testable", None)
-    assert row["in_words"] == "fewer than 3 runs give a range alone"
+    assert row["in_words"] == "fewer than 3 runs give only a range"
 
 
 SLOWDOWN = {"measure": "slowdown", "sample_rate_hz": 10.0, "below": 0.005}

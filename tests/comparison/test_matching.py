@@ -77,7 +77,7 @@ def test_of_cells_that_are_alike_none_is_taken_at_random():
     alike = [known("h100") | {"cell": f"h100/llama3-70b/x_{end}"} for end in "ab"]
     pairs = layout_pairs(cells(known()), cells(*alike))
     assert [pair.match for pair in pairs] == ["unmatched"] * 3
-    assert all("differ in nothing but where they ran" in pair.reason for pair in pairs)
+    assert all("differ only in where they ran" in pair.reason for pair in pairs)
 
 
 def test_how_layers_are_divided_is_part_of_a_layout():

@@ -85,7 +85,7 @@ def test_overlapping_runs_are_not_told_apart():
         (
             [110.0, 120.0],
             [100.0, 100.0],
-            "no verdict: 2 against 2 runs give a range alone, +10 to +20 %",
+            "no verdict: 2 against 2 runs give only a range, +10 to +20 %",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_the_gain_of_the_same_gpus_cancels():
         (LOW / DATES, HIGH * DATES), rel=1e-6
     )
     assert (row["systematic_a"], row["verdict"]) == (None, "a_more")
-    assert "the gain of each cancels" in json.loads(row["missing_reasons"])["systematic_a"]
+    assert "the gain of each sensor cancels" in json.loads(row["missing_reasons"])["systematic_a"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_the_gain_of_one_gpu_cancels_between_layouts():
 def test_no_gain_cancels_between_layouts_where_gpus_count_otherwise(gpus):
     row = layouts_on(*gpus)
     assert row["verdict"] == "no_verdict"
-    assert "how far the sensors may be off is unknown" in row["in_words"]
+    assert "the error of the sensors is unknown" in row["in_words"]
 
 
 def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():
@@ -260,7 +260,7 @@ def test_shares_of_time_differ_in_percentage_points_and_get_no_word_unless_in_bl
     assert row["estimate"] == pytest.approx(1 / 3)
     assert row["in_words"] == (
         "no verdict: −3.5 to +108 percentage points by the runs (coverage 95 %), but the sides ran "
-        "on different platforms, and what a date or a node does to it is unknown"
+        "on different platforms, and the effect of a date or a node is unknown"
     )
     assert "unknown" in json.loads(row["missing_reasons"])["date_allowance"]
 
@@ -310,7 +310,7 @@ def test_a_value_that_one_run_lacks_is_null_and_says_why():
 def test_there_is_no_ratio_of_nothing():
     row = compared("tokens_per_s", [0.0] * 3, REFERENCE)["tokens_per_s"]
     assert row["verdict"] == "missing"
-    assert row["in_words"] == "no value: h200 has 0, of which there is no ratio"
+    assert row["in_words"] == "no value: h200 has 0, so there is no ratio"
 
 
 def test_the_same_runs_on_both_sides_are_no_comparison():
@@ -384,7 +384,7 @@ def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
     assert row["date_effect"] == pytest.approx(100 / 80 * (1.01 / 1.03) ** 0.5 - 1)
     assert row["verdict"] == "not_told_apart"
     assert row["in_words"].endswith(
-        "assumes normal noise, and dates and drifts that act on both runs of a block alike)"
+        "assumes normal noise, and that dates and drifts act equally on both runs of a block)"
     )
     row = in_blocks([101.9, 91.8, 81.68], days)
     assert row["verdict"] == "a_more"
@@ -396,9 +396,9 @@ def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
         ({"seeds": (0, 1)}, "not submitted in one random order"),
         ({"seeds": (None, None)}, "not submitted in one random order"),
         ({"platforms": ("h200", "h100")}, "different platforms"),
-        ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "another order than that of the blocks"),
+        ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "did not begin in the order of the blocks"),
         ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "when a run began was not recorded"),
-        ({"gpus": [("GPU-1",), ("GPU-2",)]}, "each side ran on GPUs of its own"),
+        ({"gpus": [("GPU-1",), ("GPU-2",)]}, "the sides ran on different GPUs"),
         ({"gpus": ()}, "on which GPUs a run was is not known"),
     ],
 )
@@ -420,9 +420,9 @@ def test_a_drift_is_no_difference_and_is_estimated():
 @pytest.mark.parametrize(
     ("sensors", "why"),
     [
-        (("samples of 20 ms", "means of 1 s"), "peaks are of means of 1 s and of samples of 20 ms"),
-        (("samples of 20 ms", None), "peaks are of an unknown sensor and of samples of 20 ms"),
-        ((None, None), "was not recorded"),
+        (("samples of 20 ms", "means of 1 s"), "peaks come from means of 1 s and samples of 20 ms"),
+        (("samples of 20 ms", None), "peaks come from an unknown sensor and samples of 20 ms"),
+        ((None, None), "were not recorded"),
         (("means of 1 s", "means of 1 s"), ""),
     ],
 )

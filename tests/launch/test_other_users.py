@@ -99,7 +99,7 @@ def test_ones_own_job_that_writes_no_more_is_lost_and_run_again(paths, scheduler
 def test_another_users_job_that_is_not_seen_is_left_alone(paths, scheduler):
     records.write_json(paths.job, OTHERS)
     with pytest.raises(
-        SubmissionError, match=r"job 41 of alice .* not shown to you.* run is left alone"
+        SubmissionError, match=r"does not show you job 41 of alice .* run is left alone"
     ):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == []

@@ -157,7 +157,7 @@ def test_own_runs_are_read_as_they_were_written(tmp_path):
     write_own(runs, tmp_path / "runs.csv")
     assert read_own(tmp_path / "runs.csv") == runs
     (tmp_path / "other.csv").write_text("a\n1\n")
-    with pytest.raises(RecordError, match="collect it anew"):
+    with pytest.raises(RecordError, match="collect it again"):
         read_own(tmp_path / "other.csv")
 
 

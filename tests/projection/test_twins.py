@@ -60,7 +60,7 @@ def test_published_twins_differ_by_that_bubble():
 def test_the_studys_small_models_are_no_twins_of_its_large_ones(small, large):
     whole = Side(STUDY.models[large].record(large), Degrees(tp=4, pp=8), TRAINING)
     twin = Side(STUDY.models[small].record(small), Degrees(tp=4, pp=4), TRAINING)
-    with pytest.raises(RecordError, match=f"{small} is no twin of {large}: ") as refused:
+    with pytest.raises(RecordError, match=f"{small} is not a twin of {large}: ") as refused:
         whole_over_twin(twin, whole)
     # On TP 4 PP 8 a stage has 12 or 10 layers; 16 and 32 layers on PP 4 have 4 and 8.
     stages = {"gpt3-30b": "(4,) in the twin, (12,)", "llama3-30b": "(8,) in the twin, (10,)"}

@@ -55,7 +55,7 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
         "the run has not ended",
     ):
         assert cause in page.text
-    for limit in ("±6 %", "component-level", "lower bounds", "counts time twice"):
+    for limit in ("±6 %", "are not included", "lower bounds", "counts time twice"):
         assert limit in page.text
     assert "SIMULATED" not in page.text
     # 8 cells feasible at 4 GPU-hours each: tp1, tp2, tp4, tp8.
@@ -202,7 +202,7 @@ def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path: Path) ->
     for phrase in ("1 run failed", "1 cell infeasible", "1 of 1 run "):
         assert phrase in text
     assert "0 runs" not in text
-    assert "One cell alone has completed, tp1-pp1-dp1: there is none to compare it with" in text
+    assert "Only one cell has completed, tp1-pp1-dp1. There is no other to compare it with" in text
     for best in ("Fastest", "Coolest", "Most tokens"):
         assert best not in text
 
@@ -285,7 +285,7 @@ def test_a_tampered_figure_is_refused(
     figure = made_figure(tmp_path)
     svg = figure.read_text(encoding="utf-8")
     figure.write_text(svg.replace("</svg>", planted + "</svg>"), encoding="utf-8")
-    with pytest.raises(RecordError, match="draw the figures anew") as error:
+    with pytest.raises(RecordError, match="draw the figures again") as error:
         safe_svg(figure, "stem")
     assert refused in str(error.value)
 

@@ -78,7 +78,7 @@ def test_what_no_cell_has_is_no_column_but_is_named_with_its_one_reason(tmp_path
     other = {**lacking, "missing_reasons": lacking["missing_reasons"].replace('"a"', '"b"')}
     cells = [Planned(measures=lacking), Planned("tp4", measures=other), Planned("x", reason="big")]
     text = build(tmp_path / "without", cells).text
-    because = "Columns that are left out, because no cell has a value:"
+    because = "These columns are left out because no cell has a value:"
     assert f"{because} “Step time”; “MFU, 6N”, “MFU, causal” (no peak is known). " in text
     assert f"{because} “Energy of whole nodes”. " in text
     assert "MFU, 6N %" not in text
@@ -166,7 +166,7 @@ def test_training_that_was_not_watched_keeps_its_figures(tmp_path: Path) -> None
     )
     page = build(tmp_path, [Planned(), unwatched])
     assert "GPU 3 has no power sample for 7.0 s" in page.text
-    assert "Trained to the end, but not watched as they should be" in page.text
+    assert "Trained to the end, but with invalid telemetry" in page.text
     assert f"{unwatched.id} 1 1.25 4,321 43.2 2.50" in page.text
     assert "Trained to the end" not in build(tmp_path / "other", [Planned()]).text
 
@@ -207,7 +207,7 @@ def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path: Path) -> N
     ]
     page = build(tmp_path / "measured", [cell, Planned("tp4")], overhead=rows)
     assert "What sampling costs" in page.text
-    assert "An interval that contains 0 means that no slow-down was found" in page.text
+    assert "If the interval contains 0, no slow-down was found" in page.text
     # Rate, slow-down, interval, pairs, steps, step time, CPU, memory, achieved rate, late share.
     label = "tp8-pp1-dp1 SIMULATED GPU readings 1"
     assert f"{label} off reference – 110 1.07 0.010 21.3 – –" in page.text
@@ -278,4 +278,4 @@ def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
     assert "GPU 4 (71.4 W), GPU 5 (power unknown)" in text
     assert text.count("up to 2 other jobs on a node") == 1
     assert text.count("on a node") == 1 + text.count("Other jobs on a node")
-    assert "energies of whole nodes and of CPUs are theirs as well" in text
+    assert "energies of whole nodes and of CPUs include these jobs" in text

@@ -23,7 +23,7 @@ from tests.slurm.cluster import Cluster, default_directory
 
 DIRECTORY = study.ROOT / "try-slurm"
 REPORT = Path("results/sweeps/smoke-h200/report.html")
-#: of the checkout, what the copy has of its own, and what is no part of it
+#: of the checkout, what the copy has of its own, and what is not a part of it
 _OWN = (".git", ".snakemake", "build", "config", "rebuilt", "results", DIRECTORY.name)
 
 

@@ -359,7 +359,7 @@ def test_packages_of_one_are_refused_where_a_die_has_no_power(node: Node) -> Non
 
 def test_dies_that_make_no_whole_packages_are_refused(node: Node) -> None:
     node.say(MI250, count=3)
-    with pytest.raises(TelemetryError, match="3 GPUs, which are no whole packages of 2"):
+    with pytest.raises(TelemetryError, match="3 GPUs, which are not whole packages of 2"):
         node.open(2)
 
 

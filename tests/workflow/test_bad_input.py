@@ -58,7 +58,7 @@ def message_of(done: subprocess.CompletedProcess[str]) -> str:
             "config/sweeps/tiny.yaml",
             "global_batch_size: 8",
             "global_batch_size: 7",
-            "global batch 7 is no multiple of dp × micro-batch = 1 × 2 = 2",
+            "global batch 7 is not a multiple of dp × micro-batch = 1 × 2 = 2",
         ),
     ],
 )

@@ -202,7 +202,7 @@ def _read_run(
 def read_summary(path: Path) -> dict[str, Any]:
     """A run's ``summary.json``. Raises FileNotFoundError, and RecordError where it is none."""
     summary = read_json(path, bounds.SUMMARY_BYTES)
-    remedy = "remove it, and the same command makes it anew"
+    remedy = "remove it, and the same command makes it again"
     if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
         raise RecordError(f"{path}: expected an object of run, {', '.join(_PARTS)}; {remedy}")
     for name, rows in {**summary, "runs": [summary["run"]]}.items():
@@ -224,7 +224,7 @@ def _check_identity(
         if run.get(name) != cell[name] and not (name == "data_definition" and run[name] is None):
             raise RecordError(
                 f"{paths.summary}: {name} is {run.get(name)!r}, but the plan has {cell[name]!r}; "
-                "the run is of another cell: move it away, or reduce it anew"
+                "the run is of another cell: move it away, or reduce it again"
             )
     if run["run"] != repeat:
         raise RecordError(f"{paths.summary}: it is of run {run['run']}, expected {repeat}")

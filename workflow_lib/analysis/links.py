@@ -40,5 +40,5 @@ def _bytes(count: LinkCount | None, field: str, counted_steps: int) -> Known:
         return None, count.reason or "no whole step was counted"
     rose = getattr(count.after, field) - getattr(count.before, field)
     if rose < 0:
-        return None, "the link counters ran backwards: the GPU was reset, or they began anew"
+        return None, "the link counters ran backwards: the GPU was reset, or they restarted"
     return rose / count.steps * counted_steps, ""

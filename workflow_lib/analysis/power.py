@@ -102,7 +102,7 @@ def systematic_share(recordings: Sequence[Recording]) -> Known:
     shares = []
     for recording in recordings:
         if recording.start.simulated:
-            return None, "simulated power has no sensor that could be wrong"
+            return None, "simulated power has no sensor error"
         for gpu in recording.gpus:
             name = str(recording.start.gpus[gpu].get("name"))
             model = gpu_models.of_device(name)

@@ -126,7 +126,7 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
     if ended is None:
         raise FileNotFoundError(
             f"{paths.directory}: the run has neither {paths.outcome.name} nor "
-            f"{paths.failure.name}: it has not ended, or nobody has classified its end yet"
+            f"{paths.failure.name}: it has not ended, or its end has not been classified yet"
         )
     described = _described(paths, ended.outcome)
     parts = _Parts(otherwise=f"the run ended as {ended.outcome.value}")

@@ -18,7 +18,7 @@ _TYPES: Mapping[type, Any] = {
     bool: pl.Boolean,
 }
 
-_REMEDY = "remove it, and the same command makes it anew"
+_REMEDY = "remove it, and the same command makes it again"
 
 
 def schema(columns: Iterable[Column]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
     Raises RecordError where a row has a key that is no column, or a value of another type.
     """
     if unknown := set().union(*rows) - {column.name for column in columns}:
-        raise RecordError(f"a row has {shown(min(unknown))}, which is no column of its table")
+        raise RecordError(f"a row has {shown(min(unknown))}, which is not a column of its table")
     return pl.DataFrame([_series([row.get(each.name) for row in rows], each) for each in columns])
 
 
@@ -69,7 +69,7 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
         if found != expected.get(name):
             raise RecordError(
                 f"{path}: column {name!r} is {found}, expected {expected.get(name)}; "
-                "it was written by another version: make it anew"
+                "it was written by another version: make it again"
             )
     return frame.select(expected)
 

@@ -41,7 +41,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="pack runs as they lie that nothing says the end of, as of a machine that is gone",
     )
-    rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it anew")
+    rebuilding = commands.add_parser("rebuild", help="check an archive, and make all of it again")
     rebuilding.add_argument(
         "archive", help="what pack wrote: its path, or its name in results/archives or evidence"
     )

@@ -162,7 +162,7 @@ def _why_refused(entry: zipfile.ZipInfo) -> str:
     parts = entry.filename.removesuffix("/").split("/")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if entry.filename != entry.orig_filename or "\\" in entry.filename or ":" in parts[0]:
-        return "is no name of a file"
+        return "is not a valid file name"
     if any(part in ("", ".", "..") for part in parts):
         return "leads out of the archive"
     if len(parts) > bounds.ARCHIVE_DEPTH.most:

@@ -155,10 +155,10 @@ def _between_gpus(test: ClaimTest, measured: Measured, cell: Row) -> dict[str, A
             of_side.append(statistics.fmean(readings))
     as_ratio = measure.sensor == "clock"
     if as_ratio and min(*sides[0], *sides[1]) <= 0:
-        return {"in_words": "no value: a clock is 0, of which there is no ratio"}
+        return {"in_words": "no value: a clock is 0, so there is no ratio"}
     # Each of two groups may be off by half a degree.
     error = 2 * READING_ERROR_C if is_temperature(measure) else 0.0
-    assumed = f"{_OVER_RUNS}; it says nothing of other GPUs than these"
+    assumed = f"{_OVER_RUNS}; it says nothing about other GPUs"
     if as_ratio:
         first, second = ([math.log(each) for each in side] for side in sides)
         return _interval(RATIO, first, second, 0.0, assumed, math.exp)
@@ -202,7 +202,7 @@ def _interval(
     if len(first) < differences.FEWEST_RUNS:
         apart = [back(a - b) for a, b in zip(first, second, strict=True)]
         ends = {"low": min(apart), "high": max(apart)}
-        why = f"fewer than {differences.FEWEST_RUNS} runs give a range alone"
+        why = f"fewer than {differences.FEWEST_RUNS} runs give only a range"
         middle = back(statistics.fmean(first) - statistics.fmean(second))
         return {"contrast": kind, "estimate": middle, **ends, "has_values": True, "in_words": why}
     made = differences.in_blocks(first, second)

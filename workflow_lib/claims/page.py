@@ -143,14 +143,14 @@ def markdown(ledger: Ledger, rows: Sequence[Row], link: Link, notice: str = "") 
 
 
 _METHOD = (
-    "A claim is *supported* where the whole interval of each contrast lies where the claim says, "
-    "*contradicted* where none of an interval does, and *undecided* where some of it does, or "
-    "where it is unknown how far the sensors may be off. *Not testable here* is a contrast without "
-    "an interval: no sweep has the cells, or too few of their runs completed. It has no say where "
-    "others have an interval. A claim holds where all of its tests do. Intervals have a coverage "
-    "of 95 % and are those of `make compare`, with what dates, nodes and sensors may do. A verdict "
-    "is of the cells that it names, and of no others. What a projection says is no measurement and "
-    "has a column of its own; none has been made."
+    "A claim is *supported* if the whole interval of each contrast lies in the range that the "
+    "claim states. It is *contradicted* if no part of an interval lies there, and *undecided* if a "
+    "part does, or if the error of the sensors is unknown. A contrast is *not testable here* if it "
+    "has no interval: no sweep has the cells, or too few of their runs completed. If other "
+    "contrasts have an interval, these decide. A claim is supported if all of its tests are. "
+    "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
+    "effects of dates, nodes and sensors. A verdict holds only for the cells that it names. A "
+    "projection is not a measurement and has its own column; none has been made."
 )
 
 

@@ -117,11 +117,11 @@ def _apart(
         for one, other in zip(runs_a, runs_b, strict=True)
     ]
     if any(before[1] > after[0] for before, after in pairwise(spans)):
-        return "the runs began in another order than that of the blocks"
+        return "the runs did not begin in the order of the blocks"
     if frozenset() in (*gpus_a, *gpus_b):
         return "on which GPUs a run was is not known"
     if len(set(gpus_a)) == len(set(gpus_b)) == 1 and set(gpus_a) != set(gpus_b):
-        return "each side ran on GPUs of its own"
+        return "the sides ran on different GPUs"
     return ""
 
 

@@ -16,8 +16,8 @@ NAMED, BEST, UNMATCHED = "named", "best", "unmatched"
 _PLACE = (*cell_axes.of_roles("place"), "nodes")
 #: how a cell does its work, and where
 MEANS = cell_axes.of_roles("layout", "option", "place")
-_ALIKE = "several cells of either side differ in nothing but where they ran"
-_NONE = "no cell of the other side is the same but for where it ran, its replicas or its stages"
+_ALIKE = "several cells of a side differ only in where they ran"
+_NONE = "the other side has no cell that differs only in where it ran, its replicas or its stages"
 
 
 @dataclass(frozen=True)

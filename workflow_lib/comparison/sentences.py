@@ -52,7 +52,7 @@ def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
 def assumption(lie: Design) -> str:
     """What a word takes for granted."""
     if lie.in_blocks:
-        return "assumes normal noise, and dates and drifts that act on both runs of a block alike"
+        return "assumes normal noise, and that dates and drifts act equally on both runs of a block"
     return f"assumes normal noise and, because {lie.apart_because}, no drift but a steady one"
 
 
@@ -78,7 +78,7 @@ def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> s
     if runs_a == runs_b == 1:
         return f"no verdict: one run each, {signed(measure, found.estimate)}"
     return (
-        f"no verdict: {runs_a} against {runs_b} runs give a range alone, "
+        f"no verdict: {runs_a} against {runs_b} runs give only a range, "
         f"{interval(measure, found.low, found.high)}"
     )
 
@@ -87,7 +87,7 @@ def unknown_error(measure: Measure, found: Contrast) -> str:
     """That it is not known how wrong the sensors may be."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)}), but how far the sensors may be off is unknown"
+        f"({_coverage(found)}), but the error of the sensors is unknown"
     )
 
 
@@ -95,7 +95,7 @@ def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
     """That it is not known what dates and nodes do to the measure."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)}), but {lie.apart_because}, and what a date or a node does to it is "
+        f"({_coverage(found)}), but {lie.apart_because}, and the effect of a date or a node is "
         "unknown"
     )
 

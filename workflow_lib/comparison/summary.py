@@ -25,7 +25,10 @@ Rows = Sequence[Mapping[str, Any]]
 
 #: kinds of pairs: heading, and what it says of them
 KINDS = {
-    NAMED: ("Named pairs", "Two cells that somebody asked to compare, whatever differs in them."),
+    NAMED: (
+        "Named pairs",
+        "Two cells that were named for a comparison. They may differ in anything.",
+    ),
     SAME_LAYOUT: (
         "The same layout",
         "The same work, layout, options and protocol on both sides. They differ in where they ran, "
@@ -34,14 +37,14 @@ KINDS = {
     OTHER_REPLICAS: (
         "More replicas",
         "The same model-parallel degrees and options; the data-parallel degree, and with it the "
-        "number of GPUs, differs. Throughput and power of all GPUs differ for that alone: "
+        "number of GPUs, differs. For this reason alone throughput and power of all GPUs differ: "
         "read them beside those of one GPU.",
     ),
     OTHER_STAGES: (
         "A deeper pipeline",
-        "The same tensor-, expert- and data-parallel degrees and options; the model is cut into "
-        "other numbers of pipeline stages, as where one side has more GPUs. Throughput and power "
-        "of all GPUs differ for that alone: read them beside those of one GPU.",
+        "The same tensor-, expert- and data-parallel degrees and options; the number of pipeline "
+        "stages differs, for example because one side has more GPUs. For this reason alone "
+        "throughput and power of all GPUs differ: read them beside those of one GPU.",
     ),
 }
 _ASKED = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "temperature_mean_c")

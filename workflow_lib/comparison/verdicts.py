@@ -202,19 +202,19 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
     """Why the measure must not be compared at all; "" where it may."""
     simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
     if measure.sensor and simulated[0] | simulated[1] == {True, False}:
-        return "simulated readings say nothing beside real ones"
+        return "simulated readings cannot be compared with real ones"
     if measure.name == "power_peak_w":
         peaks = {run["power_peak_sensor"] for run in (*runs_a, *runs_b)}
         if peaks == {None}:
-            return "of which sensors' values the peaks are was not recorded"
+            return "the sensors that gave the peaks were not recorded"
         if len(peaks) > 1:
-            names = " and of ".join(sorted(str(each or "an unknown sensor") for each in peaks))
-            return f"peaks are of {names}, whose highest values differ for that alone"
+            names = " and ".join(sorted(str(each or "an unknown sensor") for each in peaks))
+            return f"the peaks come from {names}, whose highest values differ for this reason alone"
     if is_temperature(measure):
         makers = [{run["sensors"] for run in runs} for runs in (runs_a, runs_b)]
         if makers[0] != makers[1]:
             names = " and ".join(", ".join(sorted(of_side)) for of_side in makers)
-            return f"sensors of {names} give the temperature of another place each"
+            return f"the sensors of {names} measure the temperature at different places"
     return ""
 
 
@@ -225,7 +225,7 @@ def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
         if not of_side:
             reasons.append(f"{name}, {why}")
         elif is_ratio(measure) and min(of_side) <= 0:
-            reasons.append(f"{name} has {min(of_side):g}, of which there is no ratio")
+            reasons.append(f"{name} has {min(of_side):g}, so there is no ratio")
     return "; ".join(reasons)
 
 
@@ -241,7 +241,7 @@ def _widened(
     why numbers are null."""
     date = allowance(measure, lie)
     if date is None:
-        why = f"what a date or a node does to it is unknown, and {lie.apart_because}"
+        why = f"the effect of a date or a node is unknown, and {lie.apart_because}"
         names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
         return None, dict.fromkeys(names, why)
     if is_ratio(measure):
@@ -250,14 +250,14 @@ def _widened(
         low, high = found.low - date, found.high + date
     plain = Wide(low, high, date)
     if all(run["simulated"] for run in (*runs_a, *runs_b)):
-        return plain, _no_error("simulated readings have no sensor that could be wrong")
+        return plain, _no_error("simulated readings have no sensor error")
     if is_temperature(measure):
         error = READING_ERROR_C
         return Wide(low - 2 * error, high + 2 * error, date, error, error), {}
     if not measure.gain:
         return plain, _no_error("no sensor of power is in it")
     if gain_cancels:
-        why = "the same GPUs did both sides' runs: the gain of each cancels"
+        why = "the same GPUs ran both sides, so the gain of each sensor cancels"
         return plain._replace(gain_cancels=True), _no_error(why)
     shares = [[run["energy_systematic_share"] for run in runs] for runs in (runs_a, runs_b)]
     if None in shares[0] + shares[1]:

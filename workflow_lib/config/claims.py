@@ -105,7 +105,7 @@ class ClaimTest(Strict):
                 raise ValueError("the hottest GPU is hotter by choice: nothing is left to test")
         if not self.first and not self.gpus:
             if known is None and self.measure not in PROFILED:
-                raise ValueError(f"{self.measure!r} is no measure of a run or of a profiled run")
+                raise ValueError(f"{self.measure!r} is not a measure of a run or of a profiled run")
             if known is not None and known.gain:
                 raise ValueError(
                     f"{self.measure!r} rests on sensors of power, whose own error is unknown: "
@@ -128,7 +128,9 @@ def _check_axis(name: str) -> type:
     axis = cell_axes.AXES.get(name)
     if axis is None or axis.field.is_nested:
         valid = [name for name, each in cell_axes.AXES.items() if not each.field.is_nested]
-        raise ValueError(f"{name!r} is no axis of cells; valid: {', '.join([*valid, *_COUNTS])}")
+        raise ValueError(
+            f"{name!r} is not an axis of cells; valid: {', '.join([*valid, *_COUNTS])}"
+        )
     return axis.field.type
 
 

@@ -124,7 +124,7 @@ class ConfigJson:
     def _required(self, key: str, default: Any) -> Any:
         value = self.take(key, default)
         if value is None:
-            raise self.refuse(key, "is missing, and there is no value that it must have")
+            raise self.refuse(key, "is missing, and it has no default")
         return value
 
     def finish(self) -> None:

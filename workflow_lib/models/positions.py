@@ -62,7 +62,7 @@ def rotary(config: ConfigJson, base: float, share: float = 1.0) -> Plain:
     if names is None:
         raise config.refuse(key, f"{kind}: the engine stretches positions as linear and llama3 do")
     if unknown := sorted(given.keys() - names.keys()):
-        raise config.refuse(key, f"{unknown[0]} is no part of {kind} positions")
+        raise config.refuse(key, f"{unknown[0]} is not a part of {kind} positions")
     if missing := sorted(names.keys() - given.keys()):
         raise config.refuse(key, f"{kind} positions need {missing[0]}")
     plain: Plain = {"rotary_base": base, "rotary_share": share}

@@ -156,7 +156,7 @@ def read_own(path: Path = SHIPPED) -> list[OwnRun]:
     with path.open(encoding="utf-8", newline="") as lines:
         reader = csv.DictReader(lines)
         if tuple(reader.fieldnames or ()) != _NAMES:
-            raise RecordError(f"{path}: its columns are not those of {_NAMES}; collect it anew")
+            raise RecordError(f"{path}: its columns are not those of {_NAMES}; collect it again")
         return [_run(row, number, path) for number, row in enumerate(reader, start=2)]
 
 

@@ -103,7 +103,7 @@ def whole_over_twin(twin: Side, whole: Side) -> float:
     """
     if reasons := list(refusals(twin, whole)):
         raise RecordError(
-            f"{twin.model.name} is no twin of {whole.model.name}: {'; '.join(reasons)}"
+            f"{twin.model.name} is not a twin of {whole.model.name}: {'; '.join(reasons)}"
         )
     return whole.bubble / twin.bubble
 

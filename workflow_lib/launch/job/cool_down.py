@@ -60,7 +60,7 @@ def cool_down(paths: RunPaths, process: int) -> None:
     if not reached:
         print(
             f"triptych: after {waited_s:.0f} s the hottest GPU is still at {hottest_c:g} °C, above "
-            f"the {wanted_c:g} °C that the cell asks for; training starts all the same",
+            f"the {wanted_c:g} °C that the cell asks for; training starts anyway",
             file=sys.stderr,
         )
 

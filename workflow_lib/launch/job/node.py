@@ -57,7 +57,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     known = records.read_if_there(paths.job, JobRecord)
     if paths.outcome.exists() or _ended_well(paths):
         raise TakenError(
-            f"{paths.directory} has a result, which is kept. To run it anew: python -m "
+            f"{paths.directory} has a result, which is kept. To run it again: python -m "
             "workflow_lib.status --again, with --cell and this cell's id, then submit again"
         )
     own = JobRecord(

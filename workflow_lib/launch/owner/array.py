@@ -90,7 +90,7 @@ def _check(
     if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
-            "it is for. Delete it to have it rendered anew, or submit it by hand"
+            "it is for. Delete it to have it rendered again, or submit it by hand"
         )
     if (origin := place.moved_from(paths)) is not None:
         if render_anew is None:

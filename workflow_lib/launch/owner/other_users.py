@@ -20,6 +20,6 @@ def left_alone(job: str, record: JobRecord | SubmissionRecord, file: Path) -> Su
     """What is raised of a ``job`` that Slurm does not show to this user; ``file`` names it."""
     who = "another user" if record.submitted_by == "the job itself" else record.submitted_by
     return SubmissionError(
-        f"{job} of {who} is not shown to you, which is no proof that it has ended: the run is left "
+        f"Slurm does not show you {job} of {who}, which may still run, so the run is left "
         f"alone. Have its submitter run snakemake; or, if the job is gone, delete {file.parent}"
     )

@@ -21,7 +21,7 @@ def check(paths: RunPaths) -> None:
         if found.st_uid not in (os.getuid(), 0):
             raise SubmissionError(
                 f"{path} belongs to {_user(found.st_uid)}, and a job runs as you. Delete "
-                f"{paths.directory} to have its script rendered anew as yours, or have its owner "
+                f"{paths.directory} to have its script rendered again as yours, or have its owner "
                 "run snakemake"
             )
         if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -32,7 +32,7 @@ def check(paths: RunPaths) -> None:
 def _writable(path: Path, who: str, paths: RunPaths) -> str:
     return (
         f"{who} may write {path}, and so have a job run as you. Delete {paths.script} to have it "
-        "rendered anew and closed; or, if you trust what lies there, `chmod go-w` the file and the "
+        "rendered again and closed; or, if you trust these files, `chmod go-w` the file and the "
         "run's directory"
     )
 

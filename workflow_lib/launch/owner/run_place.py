@@ -28,7 +28,7 @@ def check_known(paths: RunPaths, job: str) -> None:
 
 
 def render_where_it_lies(run: OwnedRun) -> None:
-    """Have the script rendered anew where it names another directory.
+    """Have the script rendered again where it names another directory.
 
     Raises SubmissionError where whoever waits cannot render, and what rendering raises.
     """
@@ -36,7 +36,7 @@ def render_where_it_lies(run: OwnedRun) -> None:
         return
     if run.render_anew is None:
         raise SubmissionError(moved(run.paths, origin))
-    say(f"{run.paths.script} was rendered for {origin}; rendering it anew")
+    say(f"{run.paths.script} was rendered for {origin}; rendering it again")
     run.render_anew()
 
 
@@ -44,5 +44,5 @@ def moved(paths: RunPaths, origin: object) -> str:
     """What is said of a script that was not rendered for where it lies."""
     return (
         f"{paths.script} was rendered for {origin}, from where the results were moved or copied. "
-        "Start snakemake, or delete the script, to have it rendered anew"
+        "Start snakemake, or delete the script, to have it rendered again"
     )

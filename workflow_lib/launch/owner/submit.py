@@ -40,7 +40,7 @@ def submit(run: OwnedRun) -> JobRecord:
     if not checksum.is_intact(paths.script):
         raise SubmissionError(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
-            "it is for. Delete it to have it rendered anew, or submit it by hand: the workflow "
+            "it is for. Delete it to have it rendered again, or submit it by hand: the workflow "
             "then takes its result and marks it as edited"
         )
     cell = records.read_record(paths.cell, Cell)

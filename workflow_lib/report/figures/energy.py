@@ -65,10 +65,10 @@ def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
                 (model, *words),
                 [alike] if len(points(alike)) > 1 else [],
                 f"Energy of all GPUs per {what}token against {what}tokens per second of all GPUs, "
-                f"a marker a cell; bars are {interval_in_words(alike)}. Lower and further right is "
-                "better: the line joins the cells that no other beats in both (the Pareto front "
-                "of the medians). Cells are numbered and named; where there are more than "
-                f"{_MOST_NAMES}, those of the line are.",
+                f"one marker for each cell. Bars are {interval_in_words(alike)}. Cells further "
+                "down and to the right are better. The line joins the cells that no other cell "
+                "beats in both measures (the Pareto front of the medians). Cells are numbered "
+                f"and named; with more than {_MOST_NAMES} cells only those of the line are.",
                 lambda heading, whole: energy_figure(heading, whole[0]),
             )
 
@@ -232,10 +232,10 @@ KIND = FigureKind(
     stem="energy",
     subject="Energy against throughput",
     about=(
-        "Energy per token (J) of all GPUs against tokens/s, a marker a cell. Lower and "
-        "further right is better."
+        "Energy per token (J) of all GPUs against tokens/s, one marker for each cell. Cells "
+        "further down and to the right are better."
     ),
-    limits=MEDIANS + "The energy is that of GPUs alone.",
+    limits=MEDIANS + "The energy includes only the GPUs.",
     most=1,
     divide=_divide,
     why_not=_why_not,

@@ -29,9 +29,9 @@ from workflow_lib.report.tables import Tables
 #: bars in one figure, so that it fits on a page
 MOST_BARS = 36
 CAPTION = (
-    "Durations of all kernels of a step by class, mean over ranks; what runs at the same time "
-    "counts each time. Whiskers span ranks. Hatched classes are communication, whose share of the "
-    "bar is at its end. Measured in a profiled run. "
+    "Durations of all kernels of a step by class, mean over ranks. Kernels that run at the same "
+    "time each count. Whiskers span ranks. Hatched classes are communication; the number at the "
+    "end of a bar is their share. Measured in a profiled run. "
 )
 
 

@@ -20,10 +20,10 @@ from workflow_lib.report.tables import Tables
 Item = TypeVar("Item")
 
 #: limits that many kinds have
-MEDIANS = "Medians over completed runs; intervals are their range where there are fewer than five. "
+MEDIANS = "Medians over completed runs; intervals are their range if there are fewer than five. "
 KERNELS = (
-    "What runs at the same time counts each time, so that kernels may take longer than their step. "
-    "Profiled runs are not among the measured ones. "
+    "Kernels that run at the same time each count, so their sum may exceed the step time. "
+    "Profiled runs are separate from the measured runs. "
 )
 
 

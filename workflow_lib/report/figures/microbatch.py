@@ -46,9 +46,9 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             f"{model} on {platform}",
             (platform, model),
             list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 13 of the study: a line a layout. Medians over completed runs, bars "
-            f"{interval_in_words(shown)}. What did not complete is at the bottom, and a line is "
-            "broken there.",
+            "Like figure 13 of the study: one line for each layout. Markers are medians over "
+            f"completed runs, bars are {interval_in_words(shown)}. Cells that did not complete "
+            "are at the bottom, and the line is broken there.",
             microbatch_figure,
         )
 
@@ -187,7 +187,7 @@ KIND = FigureKind(
     stem="microbatch",
     subject="Measures by micro-batch size",
     title="by micro-batch size",
-    about="Measures against the micro-batch size in samples, a line a layout.",
+    about="Measures against the micro-batch size in samples, one line for each layout.",
     limits=MEDIANS + "A line is broken where a cell did not complete.",
     most=len(_LINES),
     divide=_divide,

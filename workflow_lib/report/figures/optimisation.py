@@ -55,9 +55,9 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             f"{model} on {platform}",
             (platform, model),
             list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 8 of the study: cells that differ in overlap and recomputation alone. "
-            f"Medians over completed runs, bars {interval_in_words(shown)}. Hatched places have "
-            "no values, and say why.",
+            "Like figure 8 of the study: cells that differ only in overlap and recomputation. "
+            f"Values are medians over completed runs, bars are {interval_in_words(shown)}. "
+            "Hatched places have no values and give the reason.",
             optimisation_figure,
         )
 
@@ -195,10 +195,9 @@ KIND = FigureKind(
     stem="optimisation",
     subject="Overlap and recomputation side by side",
     about=(
-        "Cells that differ in overlap and recomputation alone, measure by measure, with their"
-        " units."
+        "Cells that differ only in overlap and recomputation, measure by measure, with their units."
     ),
-    limits=MEDIANS + "Hatched places have no values, and say why.",
+    limits=MEDIANS + "Hatched places have no values and give the reason.",
     most=5,
     divide=_divide,
     why_not=_why_not,

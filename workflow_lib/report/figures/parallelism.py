@@ -102,11 +102,11 @@ def _division(
         heading,
         names,
         cells,
-        "One column a cell, laid out like figure 4 of the study. Markers are medians over "
+        "One column for each cell, laid out like figure 4 of the study. Markers are medians over "
         f"completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
         + (_of_power(cells) if "power" in panels else "")
         + (f"Power and efficiency have a systematic error of {error}. " if error else "")
-        + "Hatched columns have no values, and say why.",
+        + "Hatched columns have no values and give the reason.",
         partial(parallelism_figure, runs=runs),
         title=f"{', '.join(first)}{' and ' if first else ''}{last}",
     )
@@ -322,7 +322,7 @@ KIND = FigureKind(
         "Temperature (°C), power (W), clock (MHz), efficiency (tokens/J) and throughput "
         "(tokens/s) of each cell."
     ),
-    limits=MEDIANS + "Peaks are lower bounds. Hatched columns have no values, and say why.",
+    limits=MEDIANS + "Peaks are lower bounds. Hatched columns have no values and give the reason.",
     most=15,
     divide=_divide,
     why_not=_why_not,

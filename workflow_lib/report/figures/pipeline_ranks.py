@@ -54,8 +54,8 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             (platform, model),
             list(zip(groups, group_labels(groups, _FREE), strict=True)),
             "Like figure 15 of the study. Durations of a step's kernels by class, mean over the "
-            "ranks of a stage, whose range the whiskers span; what runs at the same time counts "
-            "each time, and waiting for another stage counts as send/receive. Hatched classes are "
+            "ranks of a stage; whiskers span these ranks. Kernels that run at the same time each "
+            "count. Waiting for another stage counts as send/receive. Hatched classes are "
             "communication. Measured in profiled runs.",
             partial(pipeline_rank_figure, times=times),
         )

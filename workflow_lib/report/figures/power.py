@@ -35,10 +35,10 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
             f"{model} on {platform}",
             (platform, model),
             worth_a_panel(cells, having),
-            "A panel a cell: its first completed run, whose first measured step begins at 0. The "
-            "line is the mean over GPUs, the band reaches from the lowest to the highest of them; "
-            "vertical lines are where steps begin, the shaded ones are the warm-up. The line is "
-            "broken where a GPU gave no reading.",
+            "One panel for each cell, of its first completed run. The first measured step "
+            "begins at 0. The line is the mean over GPUs, and the band reaches from the lowest to "
+            "the highest GPU. Vertical lines show where steps begin; the warm-up is shaded. The "
+            "line is broken if a GPU gave no reading.",
             partial(power_figure, series=having, steps=steps),
         )
 
@@ -134,7 +134,7 @@ KIND = FigureKind(
         "Power (W) of GPUs over time (s) of each cell's first completed run: their mean, and "
         "a band from the lowest to the highest."
     ),
-    limits="One run says nothing of others. The line is broken where a GPU gave no reading.",
+    limits="One run does not show how runs vary. The line is broken where a GPU gave no reading.",
     most=16,
     divide=_divide,
     why_not=_why_not,

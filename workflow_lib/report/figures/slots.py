@@ -60,10 +60,11 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
             f"{model} on {platform}",
             (platform, model),
             shown,
-            "A row a cell: its first completed run, whose first measured step begins at 0; each "
-            "slot's mean over nodes. Where the platform says how air flows, slots at the front "
-            "come first and those at the rear are below the line. Colours are the same in all "
-            "figures of this model and platform; fields without a value are hatched.",
+            "One row for each cell, of its first completed run. The first measured step begins "
+            "at 0. Each line of a row is a slot, as the mean over nodes. If the platform states "
+            "its airflow, front slots come first and rear slots are below the line. Colours are "
+            "the same in all figures of this model and platform. Fields without a value are "
+            "hatched.",
             partial(slots_figure, series=having, scales=_scales(of_all)),
         )
 
@@ -178,7 +179,7 @@ KIND = FigureKind(
         "Temperature (°C) and clock (MHz) by slot over time (s), of each cell's first "
         "completed run."
     ),
-    limits="One run says nothing of others. Fields without a value are hatched.",
+    limits="One run does not show how runs vary. Fields without a value are hatched.",
     most=12,
     divide=_divide,
     why_not=_why_not,

@@ -31,10 +31,9 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 f"{model} on {platform}",
                 (platform, model),
                 feasible,
-                "One column a GPU, node by node, as in figure 17 of the study; the front and the "
-                "rear of the air stream are marked where the platform says so. Means over "
-                "completed runs; hatched fields have no values. A power cap under load is "
-                "ordinary.",
+                "One column for each GPU, node by node, as in figure 17 of the study. Front and "
+                "rear of the airflow are marked if the platform states them. Values are means over "
+                "completed runs; hatched fields have no values. A power cap under load is normal.",
                 partial(heat_map, gpus=gpus, panels=panels),
             )
 
@@ -66,7 +65,7 @@ KIND = FigureKind(
     ),
     limits=(
         "Means over completed runs. Hatched fields have no values. A power cap under load is "
-        "ordinary."
+        "normal."
     ),
     most=ROWS,
     divide=_divide,

@@ -33,9 +33,10 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 f"{model} on {platform}",
                 (platform, model),
                 cells,
-                "Share of time with each cause, mean over GPUs, median over completed runs; lines "
-                "at the ends are the range of the runs' sums. Causes that hold at the same time "
-                "each count, so that a bar may exceed 100 %. A power cap under load is ordinary.",
+                "Share of time with each cause of throttling: mean over GPUs, median over "
+                "completed runs. Lines at the ends are the range of the runs' sums. If several "
+                "causes hold at the same time, each counts, so a bar may exceed 100 %. A power "
+                "cap under load is normal.",
                 partial(throttling_figure, runs=tables.runs),
             )
 
@@ -127,7 +128,7 @@ KIND = FigureKind(
     subject="Causes of throttling",
     about="Share of time (%) with each cause of throttling, mean over GPUs.",
     limits=MEDIANS
-    + "Causes that hold at the same time each count. A power cap under load is ordinary.",
+    + "If several causes hold at the same time, each counts. A power cap under load is normal.",
     most=40,
     divide=_divide,
     why_not=_why_not,

@@ -148,7 +148,7 @@ class _Writer:
     def _refuse(self, what: str) -> NoReturn:
         raise RecordError(
             f"{self._path}: it holds {what}, which no figure of this package has; draw the figures "
-            "anew"
+            "again"
         )
 
 
@@ -168,7 +168,7 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
     try:
         parser.Parse(read_bytes(path, bounds.FIGURE_BYTES), True)
     except expat.ExpatError as error:
-        raise RecordError(f"{path}: not an SVG: {error}; draw the figures anew") from None
+        raise RecordError(f"{path}: not an SVG: {error}; draw the figures again") from None
     if writer.size is None:
-        raise RecordError(f"{path}: an SVG without a size; draw the figures anew")
+        raise RecordError(f"{path}: an SVG without a size; draw the figures again")
     return "".join(writer.parts), writer.size

@@ -81,7 +81,7 @@ def _group(name: str, done: Sequence[Row], labels: Mapping[str, str]) -> Group:
     throttled = _throttled(done, labels)
     if len(done) == 1:
         alone = labels[done[0]["cell"]]
-        instead = f"One cell alone has completed, {alone}: there is none to compare it with."
+        instead = f"Only one cell has completed, {alone}. There is no other to compare it with."
         return Group(name, (), instead, throttled)
     answers = [
         _answer(measure, done, labels) for measure in _ASKED if measure.applies(done[0]["workload"])
@@ -128,8 +128,8 @@ def _certainty(
     runner = _best(others, measure)
     if best["completed"] < 2:
         return (
-            f"Next is {labels[runner['cell']]}, {_value(runner, measure)}; with one run of the "
-            "best, how sure that order is cannot be told."
+            f"Next is {labels[runner['cell']]}, {_value(runner, measure)}. This order is "
+            "uncertain, because the best cell has only one run."
         )
     overlapping = [cell for cell in others if cell[low] <= best[high] and cell[high] >= best[low]]
     overlapping.sort(key=lambda cell: abs(cell[name] - best[name]))

@@ -20,7 +20,7 @@ def power_sensors(
     count = len(reports_power)
     if count % gpus_per_package:
         raise TelemetryError(
-            f"AMD SMI lists {count} GPUs, which are no whole packages of {gpus_per_package}; "
+            f"AMD SMI lists {count} GPUs, which are not whole packages of {gpus_per_package}; "
             "give the job whole packages, or correct gpus_per_package in the platform's file"
         )
     for first, second in zip(range(count), range(1, count), strict=False):
@@ -38,7 +38,7 @@ def power_sensors(
         if len(reporting) > 1:
             raise TelemetryError(
                 f"GPUs {' and '.join(map(str, reporting))} each report a power of their own, so "
-                f"they are no package of {gpus_per_package}; correct gpus_per_package in the "
+                f"they are not a package of {gpus_per_package}; correct gpus_per_package in the "
                 "platform's file (2 on MI250, 1 on MI300)"
             )
         if not reporting:

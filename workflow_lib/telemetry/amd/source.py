@@ -42,7 +42,7 @@ _MISSING = {
     "power_instant_w": "AMD SMI has one reading of power, which is power_w",
     "pcie_received_bytes": _PCIE_REASON,
     "pcie_sent_bytes": _PCIE_REASON,
-    "power_mw": "AMD's driver keeps no power samples of its own",
+    "power_mw": "AMD's driver keeps no power samples",
     "event": "AMD's driver has no Xid; what AMD SMI counts are the ECC errors",
 }
 _AT_EVERY_TICK = (
