@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import evidence, findings, sweeps, verdicts
+from docs import engine, evidence, findings, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.records import RUNS
 
@@ -64,6 +64,7 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(findings, "DIRECTORY", tmp_path)
     monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(verdicts, "PAGE", tmp_path / "claims.md")
+    monkeypatch.setattr(engine, "DIRECTORY", tmp_path)
     # README.md has its findings between two lines of its own, and the rest by hand.
     monkeypatch.setattr(verdicts, "README", tmp_path / "README.md")
     shutil.copy(ROOT / "README.md", tmp_path)

@@ -27,7 +27,8 @@ Place = tuple[str | int, ...]
 WHOLE: dict[type[Strict], dict[str, Any]] = {
     Platform: yaml.safe_load((ROOT / "config/platforms/h200.yaml").read_text("utf-8"))
     | {"container": {"runtime": "apptainer", "image": "image.sif"}},
-    ModelSpec: yaml.safe_load((ROOT / "config/models/llama3-8b.yaml").read_text("utf-8")),
+    ModelSpec: yaml.safe_load((ROOT / "config/models/llama3-8b.yaml").read_text("utf-8"))
+    | {"rotary_scaling": {"kind": "linear", "factor": 2.0}},
     DataSpec: yaml.safe_load((ROOT / "config/data/python-sources.yaml").read_text("utf-8")),
     SweepSpec: yaml.safe_load((ROOT / "config/sweeps/demo.yaml").read_text("utf-8"))
     | {"exclude": [{"tp": 2}]},

@@ -212,12 +212,12 @@ def test_the_sweep_of_fp8_has_each_cell_in_bf16_too_and_windows_of_half_a_minute
     cells = [each.cell for each in SWEEPS[f"evidence-fp8-{platform}"].cells if each.feasible]
     pairs = cell_axes.alike([identity(cell) for cell in cells], ("precision",))
 
-    assert [len(pair) for pair in pairs] == [2, 2]
+    assert [len(pair) for pair in pairs] == [2]
     for cell in cells:
         assert cell.training.precision in ("bf16", "fp8")
         assert cell.training.compile
-        # No run can be faster than the peak.
+        # At an MFU of 45 %, in fp8 more than was seen on H200.
         peak = cell.hardware.peak_flops_per_s(cell.training.precision)
         tokens = cell.training.global_batch_size * cell.model.sequence_length
         flops = flops_per_token(cell.model, cell.training).causal * tokens
-        assert cell.training.measured_steps * flops / (0.6 * peak) >= 30
+        assert cell.training.measured_steps * flops / (0.45 * peak) >= 30

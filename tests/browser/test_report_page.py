@@ -112,8 +112,11 @@ def test_it_prints_every_section_and_nothing_to_click_on(opened, report, tmp_pat
         assert section in printed, f"{section} is not printed"
     for cause in ("rank 3 wanted 2.25 GiB", "needs 214 GB, a GPU has 141 GB"):
         assert cause in printed
+    # Where a table is cut off there is a hint, too.
+    page.resize(600)
+    page.wait(lambda: "scroll the table" in page.evaluate("document.body.innerText").lower(), "hint")
     shown = page.evaluate("document.body.innerText")
-    for text in ("Show all", "shown", "Enlarge", "Find", "scroll the table sideways"):
+    for text in ("Show all", "shown", "Enlarge", "Find", "Scroll the table sideways"):
         assert text in shown, f"{text} is not on the screen"
         assert text not in printed, f"{text} is printed, where nobody can click on it"
 

@@ -87,6 +87,7 @@ def test_llama_3_2_1b_is_written_as_a_file_that_the_study_reads(written, tmp_pat
     assert model.head_dimension is None  # 64 is 2048 / 32
     text = (config / "models" / "Llama-3.2-1B.yaml").read_text(encoding="utf-8")
     assert text.splitlines() == [
+        "# yaml-language-server: $schema=../schemas/model.json",
         "# max_position_embeddings is 131072: sequences have 8192 tokens unless --sequence-length "
         "says more.",
         "description: Llama-3.2-1B, as its config.json has it (model_type llama)",

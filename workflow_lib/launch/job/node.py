@@ -32,7 +32,7 @@ TAKEN = 75
 #: how long every sampler may take to say that it is ready
 TELEMETRY_TIMEOUT_S = 120.0
 
-_PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy")
+_PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao")
 #: variables that say how a run was set up; values of all others stay out, as they may be secrets
 _VARIABLES = re.compile(
     r"(SLURM_JOB_(ID|PARTITION|NODELIST|NUM_NODES|ACCOUNT|QOS)|SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES"
