@@ -155,7 +155,7 @@ def test_paths_and_the_interpreter_reach_the_job_unchanged(tmp_path, recorders):
                 job = arguments[arguments.index("--job") + 1] if "--job" in arguments else job
         assert job is not None
         assert job.isdigit()
-        assert len(calls) == 5
+        assert len(calls) == 5, "\n".join(map(" ".join, calls))
         ran += 1
     assert ran == len(NAMES)
     assert canaries(tmp_path) == []
