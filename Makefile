@@ -19,7 +19,7 @@ CLUSTER := $(PYTHON) tests/slurm/cluster.py
 WITH_CLUSTER := tests/slurm tests/workflow
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -110,9 +110,9 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 # ------------------------------------------------------------------------------ development
 
 # Tests share the cores: threads of numerical libraries that wait for one another would take them.
-test equality: export OMP_NUM_THREADS = 1
+test test-long equality: export OMP_NUM_THREADS = 1
 
-test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm included
+test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, in minutes
 	@sh tests/slurm/install.sh || true
 	@sh tests/browser/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
@@ -120,7 +120,17 @@ test: $(VENV)/.installed-tests lint ## everything that must hold, the real Slurm
 	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
 	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 
-test-all: test ## the same, and INPUTS made-up files for every reader, for hours
+# Training is tried with the instructions of an older CPU, too: there torch has other products in bf16.
+AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
+
+test-long: $(VENV)/.installed-tests ## what takes longer: more layouts, profiles and faults, and training with AVX2 alone
+	@sh tests/slurm/install.sh || true
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	  $(BIN)/python -m pytest -m long --ignore=tests/training >"$$log" 2>&1 & beside=$$!; \
+	  $(AVX2) $(BIN)/python -m pytest -m "not equality and not kills" tests/training; code=$$?; \
+	  wait $$beside || code=$$?; cat "$$log"; exit $$code
+
+test-all: test test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow
 	@OMP_NUM_THREADS=1 TRIPTYCH_FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n auto tests/fuzz
 
@@ -149,7 +159,7 @@ chaos: $(VENV)/.installed-tests ## put INJECTIONS faults into runs on a Slurm of
 
 test-slurm: $(VENV)/.installed-tests ## the tests of the cluster, on SLURM=24.11 for instance; as root
 	@$(if $(SLURM),true,sh tests/slurm/install.sh)
-	@OMP_NUM_THREADS=1 $(IN_DEBIAN) $(BIN)/python -m pytest tests/slurm
+	@OMP_NUM_THREADS=1 $(IN_DEBIAN) $(BIN)/python -m pytest -m "" tests/slurm
 
 slurm-cluster: ## start a throwaway Slurm of five GPU nodes on this machine
 	@sh tests/slurm/install.sh

@@ -193,9 +193,9 @@ def test_no_two_rows_of_the_shipped_plans_read_alike(platform):
 def test_a_run_that_only_another_sweep_profiles_is_no_run_of_this_one(capsys, monkeypatch):
     text = printed(capsys, monkeypatch, "--config", "config", "--platform", "local")
     runs = {row["sweep"]: row["runs"] for row in lines_of(text, "sweep ")}
-    # Of the demo's 8 cells 7 can run; three of these traces-local has profiled, too.
-    assert (runs["demo"], runs["traces-local"]) == ("7", "6")
-    assert "`snakemake --profile local` runs the sweep demo, which config.yaml chooses: 7 " in text
+    # Of the demo's 6 cells 5 can run; three of these traces-local has profiled, too.
+    assert (runs["demo"], runs["traces-local"]) == ("5", "6")
+    assert "`snakemake --profile local` runs the sweep demo, which config.yaml chooses: 5 " in text
 
 
 def test_a_gpu_of_which_nothing_is_known_is_answered_with_those_that_are(

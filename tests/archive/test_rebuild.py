@@ -122,6 +122,7 @@ def test_what_differs_is_named_with_what_may_be_why(
     assert f"matplotlib is {matplotlib.__version__}, and was 0.1" in said
 
 
+@pytest.mark.long
 def test_what_pack_printed_is_rebuilt_by_name_by_path_and_again(
     study: Study,
     tmp_path: Path,

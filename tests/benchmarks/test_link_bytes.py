@@ -67,7 +67,7 @@ def test_cpu_time_is_taken_over_steady_steps_alone():
     assert took_s == 17.0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_script_prints_one_table_and_one_line_of_json(tmp_path):
     build(tmp_path)
     script = Script(tmp_path / "nvml.txt")

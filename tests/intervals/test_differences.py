@@ -83,7 +83,7 @@ def test_apart_equal_cells_are_told_apart_as_rarely_as_stated(scene, runs):
     assert rate_apart(scene, runs, trials=1500) <= STATED + WITHIN
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.parametrize("count", [3, 4, 5, 10])
 def test_stated_rates_hold_in_many_trials(scene, count):

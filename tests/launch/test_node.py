@@ -424,6 +424,7 @@ def test_telemetry_that_dies_in_training_stops_the_run(start):
     )
 
 
+@pytest.mark.long
 def test_a_sampler_that_hangs_does_not_keep_the_job_from_ending(start):
     hangs = 'touch "$run/telemetry/node1.ready"; trap "" TERM; while :; do sleep 0.1; done'
     job = start(telemetry=hangs)

@@ -96,6 +96,7 @@ def test_each_kind_of_figure_is_drawn_of_few_cells(count: int) -> None:
         legible(laid_out(entry), entry.stem)
 
 
+@pytest.mark.long
 def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_study: Tables) -> None:
     entries = figures(of_study)
     assert undrawn(of_study) == []
@@ -108,6 +109,7 @@ def test_figures_of_305_cells_fit_into_a_column_without_overlapping_text(of_stud
         legible(laid_out(first), first.stem)
 
 
+@pytest.mark.long
 def test_every_cell_that_did_not_complete_is_in_its_figures(of_study: Tables) -> None:
     (platform, model) = "h200", "gpt3-175b"
     failed = [
@@ -126,6 +128,7 @@ def test_every_cell_that_did_not_complete_is_in_its_figures(of_study: Tables) ->
         assert marked >= len(failed), name
 
 
+@pytest.mark.long
 def test_figures_of_several_processes_are_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def closed_partition(slurm_cluster):
     slurm_cluster.run("scontrol", "update", "PartitionName=mi250", "State=UP")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_more_runs_are_in_flight_than_open_files_allow(
     site,  # noqa: F811
     slurm_cluster,
@@ -111,7 +111,7 @@ def test_no_more_runs_are_in_flight_than_open_files_allow(
     assert ends == ["cancelled"] * 7
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_workflow_takes_what_ran_as_an_array(site, slurm_cluster):  # noqa: F811
     _repeat(site.config, 3)
     rendered = site.snakemake("slurm_mi250", "--until", "render", "tokenize")
@@ -148,7 +148,7 @@ def test_the_workflow_takes_what_ran_as_an_array(site, slurm_cluster):  # noqa: 
     assert sorted(told.split()) == [f"{each}|COMPLETED|{limit[1]}" for each in ids]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_was_suspended_says_so_with_its_cause(site, slurm_cluster):  # noqa: F811
     path = site.config / "sweeps" / "tiny.yaml"
     sweep = yaml.safe_load(path.read_text())
@@ -195,7 +195,7 @@ def account_of_one_job(slurm_cluster):
     slurm_cluster.run(*manage, "delete", "account", "single")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runs_wait_where_the_site_takes_one_job_at_a_time(site, account_of_one_job):  # noqa: F811
     _repeat(site.config, 2)
     platform = site.config / "platforms" / "mi250.yaml"

@@ -21,7 +21,7 @@ def typed_in_the_readme() -> list[str]:
     return [line.partition("#")[0].strip() for line in block[1].splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_smoke_sweep_runs_and_the_readmes_commands_work_as_typed(
     slurm_cluster: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,7 +97,12 @@ def allocated(cluster: Any, job_id: str) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("platform", "nodes", "gpus"), [("h200", 2, 2), ("h100", 2, 2), ("mi250", 1, 2)]
+    ("platform", "nodes", "gpus"),
+    [
+        ("h200", 2, 2),
+        pytest.param("h100", 2, 2, marks=pytest.mark.long),
+        pytest.param("mi250", 1, 2, marks=pytest.mark.long),
+    ],
 )
 def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, nodes, gpus):
     if platform == "h100":
@@ -146,7 +151,7 @@ def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, no
     assert "Nothing to be done" in again.stdout + again.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cluster):
     rendered = site.snakemake("slurm_mi250", "--until", "render")
     assert rendered.returncode == 0, rendered.stdout + rendered.stderr
@@ -180,8 +185,8 @@ def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tm
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"partition": "h300"}, "partition"),
-        ({"account": "nobody"}, "account"),
+        pytest.param({"partition": "h300"}, "partition", marks=pytest.mark.long),
+        pytest.param({"account": "nobody"}, "account", marks=pytest.mark.long),
         ({"qos": "gold"}, "qos"),
     ],
 )

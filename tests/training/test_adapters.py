@@ -144,7 +144,7 @@ def expected(model, tokens, device="cpu"):
     return reference(cell(model, **LORA), tokens, device)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [

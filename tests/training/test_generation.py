@@ -100,7 +100,7 @@ def everywhere(tmp_path_factory):
     return generate
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CELLS)
 def test_a_layout_generates_what_one_process_does(name, everywhere):
     degrees, training = CELLS[name].degrees, CELLS[name].training

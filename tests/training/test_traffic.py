@@ -87,7 +87,7 @@ def four_ranks(tmp_path_factory):
     return results
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("backend", "stage", "precision"), WHOLE_MODELS)
 def test_replicas_reduce_gradients_in_fp32_and_gather_weights_in_the_cells_precision(
     backend, stage, precision, two_ranks
@@ -101,7 +101,7 @@ def test_replicas_reduce_gradients_in_fp32_and_gather_weights_in_the_cells_preci
     assert two_ranks[f"{backend} zero{stage} {precision}"] == [sorted(expected)] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "reduction", "reduced"),
     [
@@ -124,7 +124,7 @@ def test_of_adapters_alone_gradients_are_reduced_in_fp32_too(name, reduction, re
 REDUCTION = {"deepspeed": "all-reduce", "torch": "reduce-scatter"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["deepspeed", "torch"])
 def test_tensor_parallel_ranks_exchange_activations_and_norms_gradients_in_bf16(
     backend, four_ranks
@@ -140,7 +140,7 @@ def test_tensor_parallel_ranks_exchange_activations_and_norms_gradients_in_bf16(
         }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["deepspeed", "torch"])
 def test_stages_send_activations_in_bf16_and_add_up_what_they_share_in_fp32(backend, four_ranks):
     for rank in four_ranks[f"{backend} pp2 dp2"]:
@@ -153,7 +153,7 @@ def test_stages_send_activations_in_bf16_and_add_up_what_they_share_in_fp32(back
         }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["deepspeed", "torch"])
 def test_experts_are_reduced_over_their_own_replicas_in_fp32(backend, four_ranks):
     for rank in four_ranks[f"{backend} dp4 ep2"]:

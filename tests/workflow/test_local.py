@@ -162,6 +162,7 @@ def test_editing_the_report_draws_again_and_reduces_nothing(finished):
     assert not rules & {"run", "render", "reduce"}
 
 
+@pytest.mark.long
 def test_a_host_that_only_measures_runs_every_cell_and_analyses_nothing(checkout):
     jobs = checkout.planned_jobs("--config", "sweeps=[tiny]", target="measured")
     assert jobs == {
@@ -260,6 +261,7 @@ def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
     assert not run.submission.exists()
 
 
+@pytest.mark.long
 def test_ranks_end_with_their_job_and_the_run_is_made_again(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     # So many that training goes on when the script is killed, on a quick machine as well.
@@ -310,6 +312,7 @@ def test_a_failed_cell_is_reported_and_alone_is_run_again(checkout):
     assert {job for job in jobs if job[0] == "run"} == {("run", "llama3-tiny")}
 
 
+@pytest.mark.long
 def test_training_that_lost_its_sampler_is_stopped(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 2000})
@@ -326,6 +329,7 @@ def test_training_that_lost_its_sampler_is_stopped(checkout):
     assert "SIGKILL" in failure["cause"]
 
 
+@pytest.mark.long
 def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 12})
@@ -357,6 +361,7 @@ def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     assert "Trained to the end, but not watched" in (view / "report.html").read_text()
 
 
+@pytest.mark.long
 def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     checkout.edit(
         "config/platforms/local.yaml",

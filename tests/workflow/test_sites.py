@@ -99,6 +99,7 @@ def test_a_full_tmpdir_and_no_shared_memory_and_a_read_only_home_hinder_nothing(
     assert json.loads(run.outcome.read_text())["outcome"] == "completed"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a clock that can be set is in C")
 @pytest.mark.parametrize(
     ("seconds", "said"),
