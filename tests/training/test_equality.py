@@ -310,9 +310,12 @@ def test_a_layout_trains_as_one_process_does(name, trained, tokens):
     # The norm catches a gradient that is scaled wrongly, which AdamW would hide. In bf16 later
     # steps start from weights that differ already.
     steps = 1 if bf16 else len(norms)
-    # Sums on GPUs have no fixed order, and Adam makes much of differences between tiny gradients.
-    close = 5e-3 if bf16 else 1e-3 if on_gpus else 1e-5
+    # Sums on GPUs have no fixed order, nor have those of a CPU one that holds between machines, and
+    # Adam makes much of differences between tiny gradients: those of key biases are nothing else.
+    close = 5e-3 if bf16 else 1e-3 if on_gpus else 1e-4
     assert ranks[0]["norms"][:steps] == pytest.approx(norms[:steps], rel=close)
+    if not bf16 and not on_gpus:
+        assert ranks[0]["norms"][0] == pytest.approx(norms[0], rel=1e-5)
 
 
 @pytest.mark.parametrize("name", CELLS)
