@@ -83,6 +83,14 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     assert "Fastest" not in both, "a cell of each workload has none to be compared with"
 
 
+def test_the_bf16_peak_has_a_column_where_a_cell_has_another(tmp_path: Path) -> None:
+    in_bf16 = Planned("tp1", training={"precision": "bf16"}, measures={"mfu_causal_bf16_peak": 0.4})
+    in_fp8 = Planned("tp2", training={"precision": "fp8"}, measures={"mfu_causal_bf16_peak": 0.6})
+    heading = MEASURES["mfu_causal_bf16_peak"].heading
+    assert heading not in build(tmp_path / "alone", [in_bf16]).text
+    assert heading in build(tmp_path / "both", [in_bf16, in_fp8]).text
+
+
 def test_the_page_names_every_convention_of_mfu_that_has_a_column(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned("tp1")])
     conventions = {name.removesuffix("_bf16_peak") for name in MEASURES if name.startswith("mfu_")}

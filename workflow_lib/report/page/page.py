@@ -134,7 +134,9 @@ def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
 
 
 def _applies(measure: Measure, cells: Sequence[Row]) -> bool:
-    """Whether a measure means anything for the workload of any cell."""
+    """Whether a measure means anything for the workload of any cell, and says more than another."""
+    if measure.name == "mfu_causal_bf16_peak" and not any(c["precision"] == "fp8" for c in cells):
+        return False
     return any(measure.applies(cell["workload"]) for cell in cells)
 
 
