@@ -15,8 +15,10 @@ IN_DEBIAN := $(if $(SLURM),$(BIN)/python -m tests.slurm.debian $(SLURM) --)
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
-# Parts of the tests that wait more than they work, the one cluster's among them: the others run beside.
+# Parts of the tests that wait more than they work, the one cluster's among them: the others run beside,
+# the files of each in two processes.
 WITH_CLUSTER := tests/slurm tests/workflow
+IN_TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
@@ -117,7 +119,7 @@ test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, 
 	@sh tests/browser/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
-	  $(BIN)/python -m pytest $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
+	  $(BIN)/python -m pytest $(IN_TWO) $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
 	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 
 # Training is tried with the instructions of an older CPU, too: there torch has other products in bf16.
