@@ -367,7 +367,7 @@ class Cluster:
         names = " ".join(node.name for node in NODES)
         hosts = ETC_HOSTS.read_text()
         separator = "" if hosts.endswith("\n") or not hosts else "\n"
-        ETC_HOSTS.write_text(f"{hosts}{separator}127.0.0.1 {names} {marker}")
+        _write_over(ETC_HOSTS, f"{hosts}{separator}127.0.0.1 {names} {marker}")
 
     def _make_outside(self, folder: Path) -> None:
         """Make a folder outside the directory, and mark it as ours to remove."""
@@ -381,7 +381,7 @@ class Cluster:
         ours = f"{MARKER}{self.directory}\n"
         kept = "".join(line for line in hosts.splitlines(keepends=True) if not line.endswith(ours))
         if kept != hosts:
-            ETC_HOSTS.write_text(kept)  # in place: containers mount this file, it cannot be moved
+            _write_over(ETC_HOSTS, kept)
         if self._owns_directory() and not self._foreign_munged.exists():
             for left in (MUNGE_SOCKET, MUNGE_SOCKET.with_name(f"{MUNGE_SOCKET.name}.lock")):
                 left.unlink(missing_ok=True)  # a munged that was killed leaves them
@@ -608,6 +608,21 @@ def _refuse_without_prerequisites() -> None:
     reason = missing_prerequisite()
     if reason:
         raise ClusterError(reason)
+
+
+def _write_over(path: Path, text: str) -> None:
+    """Give a file of the machine another text, in place: containers mount it, it cannot be moved.
+
+    It is cut to its length after it is written: a kill in between leaves a line twice, and never an
+    empty file.
+    """
+    content = text.encode()
+    file = os.open(path, os.O_WRONLY)
+    try:
+        os.pwrite(file, content, 0)
+        os.ftruncate(file, len(content))
+    finally:
+        os.close(file)
 
 
 @contextmanager

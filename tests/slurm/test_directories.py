@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slurm import cluster
 from tests.slurm.cluster import MARKER, Cluster, ClusterError, _owner, default_directory
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -77,3 +78,20 @@ def test_a_directory_of_roots_own_below_one_that_is_open_to_all_is_closed() -> N
 
 def test_the_default_is_closed() -> None:
     Cluster(default_directory())._refuse_directory()
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1 localhost\n", "127.0.0.1 localhost\n127.0.0.1 n1\n"])
+def test_a_kill_while_hosts_are_written_leaves_the_machines_own(tmp_path, monkeypatch, text):
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n127.0.0.1 n2\n")
+
+    def killed(file: int, length: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "ftruncate", killed)
+    with pytest.raises(KeyboardInterrupt):
+        cluster._write_over(hosts, text)
+    assert hosts.read_text().startswith(text)
+    monkeypatch.undo()
+    cluster._write_over(hosts, text)
+    assert hosts.read_text() == text
