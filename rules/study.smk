@@ -72,10 +72,18 @@ REDUCED = ("summary.json", "steps.parquet", "series.parquet")
 TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 
 
+def asked_for(sweep):
+    """Whether a sweep is chosen, or lies on the command line: a mistake in its files is fatal.
+
+    Snakemake has not yet read its targets when it reads this.
+    """
+    return sweep in INVOCATION.sweeps or any(f"sweeps/{sweep}" in each for each in sys.argv)
+
+
 def study_of_platform():
     """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
-        study = load_study(Path(CONFIG), lambda name, _: name in INVOCATION.sweeps)
+        study = load_study(Path(CONFIG), lambda name, _: asked_for(name))
         for mistake in study.left_out:
             print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
         if INVOCATION.platform is None:
