@@ -359,5 +359,5 @@ def test_a_value_of_another_type_is_refused() -> None:
         table([{"cell": 3}], PLAN)
     with pytest.raises(RecordError, match="tp is True, expected int"):
         table([{"tp": True}], PLAN)
-    with pytest.raises(RecordError, match="'celll', which is no column"):
+    with pytest.raises(RecordError, match="'celll', which is not a column"):
         table([{"celll": "a"}], PLAN)

@@ -726,9 +726,10 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     end_record = RunPaths(slurm_paths.directory.with_name("end_record"))
     runs.end(end_record, "training", training_exit=1, job_id="4242")
     submitted = slurm_paths.directory.parent / "submitted"
+    noticed = slurm_paths.directory.parent / "noticed"
     commands.sbatch(
         f'for each in "$@"; do case $each in --job-name=*) name=${{each#*=}};; esac; done\n'
-        f"kill -KILL $PPID; sleep 1.5\n"
+        f"kill -KILL $PPID; until [ -e {noticed} ]; do sleep 0.05; done\n"
         f'echo "$name" >{submitted}; echo 4242'
     )
     # Slurm knows the job from when it was submitted; it ends once it was found.
@@ -739,10 +740,13 @@ def test_an_orphaned_sbatch_keeps_the_run_locked_until_it_has_finished(slurm_pat
     )
     assert launch(slurm_paths).returncode == -signal.SIGKILL
     assert not slurm_paths.job.exists()
-    second = launch(slurm_paths)
-    assert "another process waits for" in second.stderr
+    second = start(slurm_paths)
+    assert second.stderr is not None
+    assert "another process waits for" in second.stderr.readline()
+    noticed.touch()
+    _, said = second.communicate(timeout=60)
     assert commands.arguments().count("--parsable") == 1
-    assert "4242" in second.stderr
+    assert "4242" in said
 
 
 def test_a_lock_that_a_dead_process_left_locks_nothing(slurm_paths, commands):

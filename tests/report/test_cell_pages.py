@@ -288,7 +288,12 @@ def test_precisions_that_ranks_found_stand_beside_those_that_were_asked_for(tmp_
             "precisions, as ranks found them",
             [
                 *(["weights", "bf16"], ["gradients", "fp32"], ["reduction", "fp32"]),
-                *(["gathering", "–"], ["master_weights", "fp32"], ["moments", "fp32"]),
+                *(
+                    ["gathering", "–"],
+                    ["master_weights", "fp32"],
+                    ["moments", "fp32"],
+                    ["products", "–"],
+                ),
             ],
         ],
     ]
