@@ -1,6 +1,7 @@
 # The study, read once: what the rules know of sweeps, cells, runs and paths.
 import json
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ except ImportError:
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
-from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
+from workflow_lib.study import ConfigError, checked, load_study, lookup, of_view, plain_of
 
 #: where the package lies, for jobs to import it from
 ROOT = str(Path(workflow_lib.__file__).parents[1])
@@ -72,18 +73,19 @@ REDUCED = ("summary.json", "steps.parquet", "series.parquet")
 TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 
 
-def asked_for(sweep):
+def asked_for(sweep, spec):
     """Whether a sweep is chosen, or lies on the command line: a mistake in its files is fatal.
 
     Snakemake has not yet read its targets when it reads this.
     """
-    return sweep in INVOCATION.sweeps or any(f"sweeps/{sweep}" in each for each in sys.argv)
+    views = re.findall(r"\bsweeps/([^/]+)/", " ".join(sys.argv))
+    return sweep in INVOCATION.sweeps or of_view(*views)(sweep, spec)
 
 
 def study_of_platform():
     """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
-        study = load_study(Path(CONFIG), lambda name, _: asked_for(name))
+        study = load_study(Path(CONFIG), asked_for)
         for mistake in study.left_out:
             print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
         if INVOCATION.platform is None:

@@ -39,11 +39,9 @@ class Progress:
         self._watcher = Watcher(root)
         self._console = console
         self._began_s = began_s
-        #: the runs that the sweeps plan, once a look found all plans
-        self._planned: set[tuple[str, int]] | None = None
         self._told: set[tuple[str, int]] = set()
-        #: runs that were done before
-        self._old = 0
+        #: how many runs were done before; null until a look found all plans
+        self._old: int | None = None
 
     def look(self, now_s: float, now_unix_s: float) -> str:
         """Print a line for each run that has ended since; returns what is under way, in words."""
@@ -60,12 +58,11 @@ class Progress:
             if (run.status.cell, run.status.run) in planned
         }
         ended = {key for key, run in runs.items() if run.status.state in ("finished", "failed")}
-        if self._planned is None:
+        if self._old is None:
             self._old = len(ended)
             self._told = set(ended)
             here = f", {self._old} of which are done" if ended else ""
             self._say(f"{counted(len(planned), 'run')} to do{here}")
-        self._planned = planned
         for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
             self._told.add(key)
             self._say(self._of(runs[key], len(planned), now_s))
@@ -83,7 +80,7 @@ class Progress:
         said = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
         if run.status.state == "failed":
             return f"{said}: {' '.join((run.status.cause or '').split())}"
-        new = done - self._old
+        new = done - (self._old or 0)
         left_s = (now_s - self._began_s) / new * (planned - done)
         return said if done == planned else f"{said}; about {_time(left_s)} left for the others"
 

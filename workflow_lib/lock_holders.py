@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch.processes import is_running
+from workflow_lib.launch.processes import is_running, started_ticks
 from workflow_lib.records import RecordError
 
 #: the kernel's own PID namespace: what runs in another may be in a container, and another's to see
@@ -66,7 +66,7 @@ def this_process() -> Holder:
         boot=records.boot_id() or "",
         namespace=str(Path("/proc/self/ns/pid").readlink()),
         process=os.getpid(),
-        started_ticks=_started_ticks(os.getpid()),
+        started_ticks=started_ticks(os.getpid()),
         since_unix_s=time.time(),
     )
 
@@ -125,7 +125,7 @@ def is_dead(holder: Holder, own: Holder) -> bool:
         return True
     except PermissionError:
         return False  # another user's
-    started = _started_ticks(holder.process)
+    started = started_ticks(holder.process)
     return not is_running(holder.process) or started != holder.started_ticks
 
 
@@ -161,12 +161,6 @@ def _who_may_hold(others: list[Holder | None], own: Holder) -> str:
         f"{who} locked this directory, and {own.host} cannot see whether it still runs. "
         "If it has ended, give this command once with --unlock, then again without"
     )
-
-
-def _started_ticks(process: int) -> str:
-    """When a process started, in clock ticks since the machine did; empty where it has ended."""
-    fields = _read(f"/proc/{process}/stat").rpartition(")")[2].split()
-    return fields[19] if len(fields) > 19 else ""  # proc(5): field 22; two are before the ")"
 
 
 def _read(path: str) -> str:

@@ -106,8 +106,7 @@ def default_of(
     if not path.exists():
         return None
     chosen = checked(str(path), Invocation, plain_of(path)).sweeps
-    slurm = study.platforms[platform].scheduler == "slurm"
-    command = f"snakemake --profile {f'slurm_{platform}' if slurm else platform}"
+    command = f"snakemake --profile {study.platforms[platform].profile(platform)}"
     return command, table(each for each in sweeps if each.spec in chosen)
 
 

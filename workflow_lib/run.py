@@ -21,8 +21,7 @@ from workflow_lib.brief import follow
 from workflow_lib.config import Invocation, Platform
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
-from workflow_lib.study import ConfigError, checked, load_study, lookup
-from workflow_lib.yaml_files import YamlFileError, read_yaml
+from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 _INVOCATION = Path("config/config.yaml")
 
@@ -54,8 +53,10 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def snakemake_command(chosen: argparse.Namespace, rest: Sequence[str], clone: Path) -> list[str]:
-    """The command that ``chosen`` asks for, to be run in the ``clone``.
+def snakemake_command(
+    chosen: argparse.Namespace, rest: Sequence[str], invocation: Invocation
+) -> list[str]:
+    """The command that ``chosen`` asks for; ``invocation`` is what config/config.yaml says.
 
     Raises ConfigError where a name is wrong, no platform or several are meant, or options
     contradict each other, and RecordError and OSError where the configuration cannot be read.
@@ -70,7 +71,6 @@ def snakemake_command(chosen: argparse.Namespace, rest: Sequence[str], clone: Pa
             "--config goes before the --, as a directory; to change other settings of "
             "config/config.yaml, use snakemake --profile … --config itself"
         )
-    invocation = _invocation(clone / _INVOCATION)
     configuration = chosen.config or Path(invocation.config_directory)
     study = load_study(configuration)
     sweeps = cells.expand_study(study) if chosen.sweeps else {}
@@ -84,17 +84,6 @@ def snakemake_command(chosen: argparse.Namespace, rest: Sequence[str], clone: Pa
         given.append(f"sweeps=[{','.join(files)}]")
     command += ["--config", *given] if given else []
     return [*command, *(["--dry-run"] if chosen.dry_run else []), *rest]
-
-
-def _results(chosen: argparse.Namespace, clone: Path) -> Path:
-    return chosen.results or Path(_invocation(clone / _INVOCATION).results_directory)
-
-
-def _invocation(path: Path) -> Invocation:
-    try:
-        return checked(str(path), Invocation, read_yaml(path))
-    except YamlFileError as error:
-        raise ConfigError(f"{path}: {error}") from None
 
 
 def _platform(
@@ -118,8 +107,7 @@ def _platform(
 
 def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
     """The profile's directory in the clone. Raises ConfigError where there is none."""
-    prefix = "slurm_" if platforms[platform].scheduler == "slurm" else ""
-    profile = Path("profiles") / f"{prefix}{platform}"
+    profile = Path("profiles") / platforms[platform].profile(platform)
     if not profile.is_dir():
         raise ConfigError(f"{profile} is not there; `make profiles` writes what is missing")
     return profile
@@ -132,10 +120,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
     chosen = command_line(prog).parse_args(given[:end])
     try:
         clone = checkout.here()
-        command = snakemake_command(chosen, given[end + 1 :], clone)
+        path = clone / _INVOCATION
+        invocation = checked(str(path), Invocation, plain_of(path))
+        command = snakemake_command(chosen, given[end + 1 :], invocation)
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
         if chosen.brief:
-            return follow(command, _results(chosen, clone), chosen.sweeps, clone)
+            root = chosen.results or Path(invocation.results_directory)
+            return follow(command, root, chosen.sweeps, clone)
         # Not a child: Ctrl-C and the exit code are then Snakemake's own.
         os.execv(command[0], command)
     except (checkout.CheckoutError, ConfigError, RecordError, OSError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +18,6 @@ from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, parts
 from workflow_lib.training.tensor_parallel import TensorParallel
-from workflow_lib.training.tokenize import byte_tokenizer, tokenize
 from workflow_lib.training.weights import Weights
 
 WEIGHTS = Weights(single_process(torch.device("cpu")), 7, torch.float32, torch.float32)
@@ -117,14 +115,6 @@ def test_a_weight_that_has_an_adapter_is_drawn_as_without():
         rtol=0,
         atol=0,
     )
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tokens")
-    source = Path(__file__).parents[2] / "workflow_lib" / "formulas.py"
-    tokenize(directory, [str(source)], byte_tokenizer())
-    return directory / "tokens.json"
 
 
 @pytest.fixture(scope="module")

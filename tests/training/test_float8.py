@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import shutil
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +25,6 @@ from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, TransformerLayer, parts
 from workflow_lib.training.tensor_parallel import TensorParallel
-from workflow_lib.training.tokenize import byte_tokenizer, tokenize
 from workflow_lib.training.weights import Weights
 
 CPU = torch.device("cpu")
@@ -59,14 +57,6 @@ CELLS = {
 
 def has_float8_units() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 9)
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tokens")
-    source = Path(__file__).parents[2] / "workflow_lib" / "formulas.py"
-    tokenize(directory, [str(source)], byte_tokenizer())
-    return directory / "tokens.json"
 
 
 @pytest.fixture(scope="module")

@@ -141,6 +141,10 @@ class Platform(Strict):
     expected_mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
     """The share of the peak that the planner expects training to reach; only for its estimates."""
 
+    def profile(self, name: str) -> str:
+        """What Snakemake's profile of the platform ``name``, this one, is called."""
+        return f"slurm_{name}" if self.scheduler == "slurm" else name
+
     @model_validator(mode="after")
     def _agrees(self) -> Platform:
         if self.scheduler == "slurm" and self.partition is None:
