@@ -582,6 +582,21 @@ def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(st
     job.paths.telemetry_stop.touch()
 
 
+def test_a_process_that_has_the_scripts_traps_still_does_not_end_the_run(tmp_path):
+    """As what watches training has them, where it is ended before it is another program."""
+    recorders = scripts.Recorders(tmp_path)
+    recorders.add("recorder")
+    site = scripts.platform(tmp_path, "local", python="recorder")
+    cell = scripts.with_baseline(scripts.planned("demo").cell)
+    script = scripts.write(cell, site, tmp_path, tmp_path / "results").run_directory / "job.sh"
+    text = script.read_text(encoding="utf-8")
+    assert text.endswith("\nexit 0\n")
+    script.write_text(text.removesuffix("exit 0\n") + "finish &\nwait\nexit 0\n", encoding="utf-8")
+    assert recorders.run(script).returncode == 0
+    commands = [call.argv[3] for call in recorders.calls() if "--job" in call.argv]
+    assert sorted(commands) == ["begin", "end"]
+
+
 def test_a_script_for_slurm_says_that_it_wants_sbatch(tmp_path):
     run = runs.rendered(tmp_path, "smoke-h200")
     environment = {name: value for name, value in os.environ.items() if "SLURM" not in name}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 91fe19abf9bbbf25cca55db828c81df2df48e0ebcf2f2afd32bf0278bca8e65e
+# sha256 of all lines below: 613a7cb03441817c4e7827ff06690c77dce0b886e272d12a7b99be9613a13ab7
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -90,6 +90,8 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
+    # A process of this script that is ended before it is another program has its traps.
+    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then

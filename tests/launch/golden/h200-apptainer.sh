@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d6e02dad38860d3715ac2a43d406709b9ec8d95a1ae75f45ab636280ffd99c40
+# sha256 of all lines below: 0705dce492ac73db6fda156dab873bf5d7d0b4128ed3e6f2176ae7d0b81ed09b
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -111,6 +111,8 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
+    # A process of this script that is ended before it is another program has its traps.
+    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then

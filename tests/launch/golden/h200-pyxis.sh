@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 317c34d022c1fa9c1cbabf0d9d52b8e182cd715f1b7985e7e6c6d08c289581d5
+# sha256 of all lines below: d467855be91b0d037cbe2ffdf9d287b9ff8189ba39172edf1c0e25a2fd15611b
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -96,6 +96,8 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
+    # A process of this script that is ended before it is another program has its traps.
+    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: f4aba8ae35b745707c5c121857b00921b87dbce040332ca7b5982b4dacc2e7a3
+# sha256 of all lines below: 306e8a533da94ac8d3648822fa0942e79b93a0567170d172aff5ddff9010b44d
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -90,6 +90,8 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
+    # A process of this script that is ended before it is another program has its traps.
+    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d26d3c5e0b9ed8fb8459471c42031225746428c95ca440788b78a05544fa9032
+# sha256 of all lines below: 3e2c0eff9f9339e8178d27bce92b93b00c7600869ef6e6c0a71d43cccb87a172
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -65,6 +65,8 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
+    # A process of this script that is ended before it is another program has its traps.
+    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then

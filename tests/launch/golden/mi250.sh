@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: b18b94cea93e2a56517085f7c03ca22f345182d93e7d27f0f2e6d3e06ab1e09c
+# sha256 of all lines below: c6f79e6b699c865fba1102adf95c14f29cb628e067f2be4be1b4b4ef828fc8d3
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -90,6 +90,8 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
+    # A process of this script that is ended before it is another program has its traps.
+    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
