@@ -15,10 +15,13 @@ IN_DEBIAN := $(if $(SLURM),$(BIN)/python -m tests.slurm.debian $(SLURM) --)
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
-# Parts of the tests that wait more than they work, the one cluster's among them: the others run beside,
-# the files of each in two processes.
-WITH_CLUSTER := tests/slurm tests/workflow
-IN_TWO := -n 2 --dist loadfile
+# Tests of the one cluster wait more than they work; all others run beside them in three processes,
+# which take a file at a time, first of those that take longest.
+ON_CLUSTER := tests/slurm tests/chaos
+LONGEST := tests/workflow tests/training
+DIRECTORIES := $(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py))
+BESIDE := -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST) \
+  $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests/test_*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
@@ -118,9 +121,9 @@ test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, 
 	@sh tests/slurm/install.sh || true
 	@sh tests/browser/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  $(BIN)/python -m pytest $(WITH_CLUSTER) >"$$log" 2>&1 & beside=$$!; \
-	  $(BIN)/python -m pytest $(IN_TWO) $(addprefix --ignore=,$(WITH_CLUSTER)); code=$$?; \
-	  wait $$beside || code=$$?; cat "$$log"; exit $$code
+	  $(BIN)/python -m pytest $(ON_CLUSTER) >"$$log" 2>&1 & cluster=$$!; \
+	  $(BIN)/python -m pytest $(BESIDE); code=$$?; \
+	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
 # Training is tried with the instructions of an older CPU, too: there torch has other products in bf16.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
@@ -128,7 +131,7 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 test-long: $(VENV)/.installed-tests ## what takes longer: more layouts, profiles and faults, and training with AVX2 alone
 	@sh tests/slurm/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  $(BIN)/python -m pytest -m long --ignore=tests/training >"$$log" 2>&1 & beside=$$!; \
+	  $(BIN)/python -m pytest -m "long and not kills" --ignore=tests/training >"$$log" 2>&1 & beside=$$!; \
 	  $(AVX2) $(BIN)/python -m pytest -m "not equality and not kills" tests/training; code=$$?; \
 	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 

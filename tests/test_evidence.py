@@ -20,7 +20,7 @@ from workflow_lib.records import RUNS
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

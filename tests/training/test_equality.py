@@ -3,7 +3,7 @@
 One launch trains all cells of a world size. What `capabilities` claims is run here, by both
 backends where both can: each degree alone, each pair, and all of them, with a model where it is
 hardest (GPT's tied embedding in a pipeline, Mixtral's experts under expert parallelism). The
-default suite runs the cells in FAST; `make equality` runs all.
+usual tests train the cells in USUAL, the long ones those in LONG too; `make equality` trains all.
 """
 
 from __future__ import annotations
@@ -193,37 +193,59 @@ CELLS = {
     for name, (model, degrees, options) in (BOTH | own).items()
 }
 
-FAST = {
-    *(
-        "deepspeed dp2 zero1",
-        "deepspeed dp2 zero3 tied selective",
-        "deepspeed dp2 zero2 overlap bf16",
-    ),
-    *("deepspeed tp2 sequence selective bf16", "deepspeed tp2 zero3 recompute"),
-    *("deepspeed pp2 zero0 tied", "deepspeed pp2 uneven selective", "deepspeed ep2 balanced"),
-    *("deepspeed ep2 zero1", "deepspeed pp2 balancing loss", "deepspeed tp2 sequence"),
-    *("torch dp2 zero0", "torch dp2 zero1 bf16", "torch dp2 zero2", "torch dp2 zero3 tied"),
-    *("torch dp2 zero3 overlap recompute", "torch tp2 zero0 tied", "torch tp2 sequence balancing"),
-    *("torch pp2 zero1 tied recompute", "torch pp2 overlap tied", "torch pp2x2 tied"),
-    *("torch pp2x2 overlap recompute", "torch pp2 uneven selective", "torch ep2 zero3 overlap"),
-    *("torch ep2 balancing loss", "torch pp2 zero3 overlap bf16"),
-    *("deepspeed pp2 ep2 zero1", "deepspeed tp2 dp2 zero3 sequence overlap"),
-    *("torch cp2 zero3 tied recompute", "torch tp2 cp2 tied sequence overlap"),
-    *("torch pp2 zero-bubble tied", "torch pp2 zero-bubble-v tied uneven bf16"),
-    *("torch pp2x2 dp2 zero3 overlap", "torch tp2 ep2 sequence balanced"),
-    "torch tp2 pp2 ep2 zero3 sequence overlap",
-    *(
-        "deepspeed tp2 modern selective",
-        "deepspeed pp2 modern",
-        "torch tp2 sequence modern overlap",
-    ),
-    *(
-        "torch pp2 modern",
-        "torch cp2 modern selective",
-        "torch tp2 sequence neox",
-        "torch tp2 pp2 modern sequence",
-    ),
+#: what `make test` trains
+USUAL = {
+    "deepspeed dp2 zero1",
+    "deepspeed dp2 zero3 tied selective",
+    "deepspeed tp2 zero3 recompute",
+    "deepspeed pp2 zero0 tied",
+    "deepspeed ep2 zero1",
+    "torch dp2 zero1 bf16",
+    "torch dp2 zero3 overlap recompute",
+    "torch tp2 sequence balancing",
+    "torch pp2x2 tied",
+    "torch pp2 zero-bubble-v tied uneven bf16",
+    "torch ep2 zero3 overlap",
+    "torch cp2 zero3 tied recompute",
+    "torch tp2 cp2 tied sequence overlap",
+    "torch pp2x2 dp2 zero3 overlap",
 }
+#: what `make test-long` trains besides
+LONG = {
+    "deepspeed dp2 zero2 overlap bf16",
+    "deepspeed tp2 sequence selective bf16",
+    "deepspeed pp2 uneven selective",
+    "deepspeed ep2 balanced",
+    "deepspeed pp2 balancing loss",
+    "deepspeed tp2 sequence",
+    "torch dp2 zero0",
+    "torch dp2 zero2",
+    "torch dp2 zero3 tied",
+    "torch tp2 zero0 tied",
+    "torch pp2 zero1 tied recompute",
+    "torch pp2 overlap tied",
+    "torch pp2x2 overlap recompute",
+    "torch pp2 uneven selective",
+    "torch ep2 balancing loss",
+    "torch pp2 zero3 overlap bf16",
+    "deepspeed pp2 ep2 zero1",
+    "deepspeed tp2 dp2 zero3 sequence overlap",
+    "torch pp2 zero-bubble tied",
+    "torch tp2 ep2 sequence balanced",
+    "torch tp2 pp2 ep2 zero3 sequence overlap",
+    "deepspeed tp2 modern selective",
+    "deepspeed pp2 modern",
+    "torch tp2 sequence modern overlap",
+    "torch pp2 modern",
+    "torch cp2 modern selective",
+    "torch tp2 sequence neox",
+    "torch tp2 pp2 modern sequence",
+}
+
+
+def mark(name):
+    marks = () if name in USUAL else pytest.mark.long if name in LONG else pytest.mark.equality
+    return pytest.param(name, marks=marks)
 
 
 @pytest.fixture(scope="module")
@@ -278,10 +300,7 @@ def expected(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.equality) for name in CELLS],
-)
+@pytest.mark.parametrize("name", [mark(name) for name in CELLS])
 def test_a_layout_trains_as_one_process_does(name, trained, tokens):
     one = CELLS[name]
     options = one.training
@@ -333,4 +352,4 @@ def test_the_comparison_would_notice_a_training_that_does_not_clip_or_learn(toke
 
 
 def test_cells_that_the_default_suite_trains_exist():
-    assert CELLS.keys() >= FAST
+    assert CELLS.keys() >= USUAL | LONG

@@ -132,8 +132,11 @@ def test_an_unwritable_results_directory_is_named(checkout):
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"", "corpus.txt"), (b"caf\xe9 au lait", "corpus.txt"), (None, "corpus.txt")],
-    ids=["empty", "not UTF-8", "missing"],
+    [
+        pytest.param(b"", "corpus.txt", id="empty", marks=pytest.mark.long),
+        pytest.param(b"caf\xe9 au lait", "corpus.txt", id="not UTF-8"),
+        pytest.param(None, "corpus.txt", id="missing", marks=pytest.mark.long),
+    ],
 )
 def test_a_bad_corpus_is_named_before_anything_trains(checkout, content, expected):
     corpus = checkout.directory / "corpus.txt"
@@ -178,6 +181,7 @@ def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
     assert samples.read_text() == "".join(lines)
 
 
+@pytest.mark.long
 def test_a_rule_whose_command_fails_halfway_fails_and_leaves_nothing_half(checkout):
     # A figure that cannot be drawn, after others that could.
     checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.workflow.conftest import LONGEST_TEST_S, invoke, made
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LONGEST_TEST_S)]
 
 
 def cut(content):

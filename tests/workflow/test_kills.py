@@ -11,7 +11,7 @@ import pytest
 
 from tests.workflow.conftest import COMPARISON, LONGEST_TEST_S, invoke, made
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_TEST_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(LONGEST_TEST_S)]
 
 #: Python runs it first, in whatever the rules start: they have the checkout in PYTHONPATH.
 KILLER = """

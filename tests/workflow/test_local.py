@@ -242,6 +242,7 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout):
     assert "cancelled job" in log.read_text()
 
 
+@pytest.mark.long
 def test_a_snakemake_of_its_own_for_each_run_is_refused(checkout):
     checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
     done = subprocess.run(
@@ -384,6 +385,7 @@ def test_a_job_cools_down_between_telemetry_and_its_idle_baseline(checkout):
     assert row["idle_power_w"] > 0
 
 
+@pytest.mark.long
 def test_results_that_were_moved_before_they_ran_run_where_they_lie(checkout):
     checkout.write_sweep(matrix=[{"models": ["gpt3-tiny"], "gpus": 1, "dp": 1}])
     done = checkout.snakemake("measured", "--until", "render", "--config", "sweeps=[tiny]")

@@ -81,6 +81,7 @@ def test_the_directory_of_a_user_who_lets_others_only_read_is_refused_in_a_sente
     assert not (checkout.directory / "results").exists()
 
 
+@pytest.mark.long
 def test_a_full_tmpdir_and_no_shared_memory_and_a_read_only_home_hinder_nothing(checkout, tmp_path):
     checkout.write_sweep(matrix=MATRIX)
     full, home, cache = (tmp_path / name for name in ("full", "home", "cache"))
