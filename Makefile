@@ -15,12 +15,12 @@ IN_DEBIAN := $(if $(SLURM),$(BIN)/python -m tests.slurm.debian $(SLURM) --)
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
-# Tests of the one cluster wait more than they work; all others run beside them in three processes,
+# Tests of the one cluster wait more than they work; all others run beside them in four processes,
 # which take a file at a time, first of those that take longest.
 ON_CLUSTER := tests/slurm tests/chaos
 LONGEST := tests/workflow tests/training
-DIRECTORIES := $(patsubst %/__init__.py,%,$(wildcard tests/*/__init__.py))
-BESIDE := -n 3 --dist loadfile --no-loadscope-reorder $(LONGEST) \
+DIRECTORIES := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py))))
+BESIDE := -n 4 --dist loadfile --no-loadscope-reorder $(LONGEST) \
   $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests/test_*.py)
 
 .DEFAULT_GOAL := help

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pytest
@@ -80,8 +80,8 @@ def pair(axis: CellAxis, **options: Any) -> list[dict[str, Any]]:
     return [row(base), row(changed(axis, base), 2.0)]
 
 
-def each_axis() -> Iterator[Any]:
-    return (pytest.param(axis, id=name) for name, axis in AXES.items())
+def each_axis() -> list[Any]:
+    return [pytest.param(axis, id=name) for name, axis in AXES.items()]
 
 
 def test_every_field_of_a_cell_is_an_axis() -> None:

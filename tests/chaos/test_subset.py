@@ -32,6 +32,7 @@ SUBSET = (
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nothing_is_lost_doubled_or_unexplained_after_a_fault(slurm_cluster, tmp_path):
     laboratory = Laboratory(slurm_cluster, tmp_path / "sites")
     kinds = [KINDS[name] for name in SUBSET]

@@ -235,7 +235,7 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
             if Path(argv[0]).name == "apptainer"
             and set(argv) & {"begin", "wait-for-telemetry", "end"}
         ]
-        assert len(apptainer) == 3  # begin, wait, end
+        assert len(apptainer) == 3, "\n".join(map(" ".join, apptainer))  # begin, wait, end
         assert all(argv[: len(inside)] == inside for argv in apptainer)
         steps = [argv for argv in calls if Path(argv[0]).name == "srun"]
         assert len(steps) == 2  # telemetry, training

@@ -37,6 +37,7 @@ def errors(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_are_those_of_one_process(name, errors):
     for loss_error, gradient_error in errors()[name]:

@@ -30,7 +30,7 @@ from workflow_lib import results
 from workflow_lib.config import Invocation
 from workflow_lib.study import ConfigError, checked
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 #: where users keep secrets; the last three would be recorded, but for what they are called or hold
 SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "MY_PAT", "SMTP_PASSWORD")
