@@ -591,7 +591,9 @@ def test_a_process_that_has_the_scripts_traps_still_does_not_end_the_run(tmp_pat
     script = scripts.write(cell, site, tmp_path, tmp_path / "results").run_directory / "job.sh"
     text = script.read_text(encoding="utf-8")
     assert text.endswith("\nexit 0\n")
-    script.write_text(text.removesuffix("exit 0\n") + "finish &\nwait\nexit 0\n", encoding="utf-8")
+    # trap -- 'what it does' EXIT
+    beside = 'eval "set -- $(trap -p EXIT)"\neval "$3" &\nwait\nexit 0\n'
+    script.write_text(text.removesuffix("exit 0\n") + beside, encoding="utf-8")
     assert recorders.run(script).returncode == 0
     commands = [call.argv[3] for call in recorders.calls() if "--job" in call.argv]
     assert sorted(commands) == ["begin", "end"]

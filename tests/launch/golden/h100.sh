@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 613a7cb03441817c4e7827ff06690c77dce0b886e272d12a7b99be9613a13ab7
+# sha256 of all lines below: 47f68f0bfd556cba08467c5c29c9636ecb3bfa306bbd3665bcb6d7f50bd0a278
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -90,8 +90,6 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
-    # A process of this script that is ended before it is another program has its traps.
-    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
@@ -115,7 +113,8 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-trap finish EXIT
+# Not in a process of this script that is ended before it is another program: it has the traps, too.
+trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 trap 'stage=interrupted; exit 143' TERM INT
 trap 'stage=time_limit; exit 140' USR2
 

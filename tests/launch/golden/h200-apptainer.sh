@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 0705dce492ac73db6fda156dab873bf5d7d0b4128ed3e6f2176ae7d0b81ed09b
+# sha256 of all lines below: 0a40b1d4209f0101ae0b832858a1caa9ca11fc2ec84d5318b0029eac804e833a
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -111,8 +111,6 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
-    # A process of this script that is ended before it is another program has its traps.
-    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
@@ -136,7 +134,8 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-trap finish EXIT
+# Not in a process of this script that is ended before it is another program: it has the traps, too.
+trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 trap 'stage=interrupted; exit 143' TERM INT
 trap 'stage=time_limit; exit 140' USR2
 

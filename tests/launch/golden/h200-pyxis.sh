@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: d467855be91b0d037cbe2ffdf9d287b9ff8189ba39172edf1c0e25a2fd15611b
+# sha256 of all lines below: 0b8bd6d23c69e3b35969f12384e9eeaa3b7a3db57e98c66c88d049a1a31ef0cc
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -96,8 +96,6 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
-    # A process of this script that is ended before it is another program has its traps.
-    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
@@ -121,7 +119,8 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-trap finish EXIT
+# Not in a process of this script that is ended before it is another program: it has the traps, too.
+trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 trap 'stage=interrupted; exit 143' TERM INT
 trap 'stage=time_limit; exit 140' USR2
 

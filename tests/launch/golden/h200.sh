@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 306e8a533da94ac8d3648822fa0942e79b93a0567170d172aff5ddff9010b44d
+# sha256 of all lines below: c223461749bfc15a77041457ba87e8b6d26caad4de4541428b8d3b7fbe9ffd7c
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -90,8 +90,6 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
-    # A process of this script that is ended before it is another program has its traps.
-    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
@@ -115,7 +113,8 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-trap finish EXIT
+# Not in a process of this script that is ended before it is another program: it has the traps, too.
+trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 trap 'stage=interrupted; exit 143' TERM INT
 trap 'stage=time_limit; exit 140' USR2
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 3e2c0eff9f9339e8178d27bce92b93b00c7600869ef6e6c0a71d43cccb87a172
+# sha256 of all lines below: 1c7091a77093943edd36faab6527ea898b7dc342261ebe2b750fa7670c7bd22d
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -65,8 +65,6 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
-    # A process of this script that is ended before it is another program has its traps.
-    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
@@ -90,7 +88,8 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-trap finish EXIT
+# Not in a process of this script that is ended before it is another program: it has the traps, too.
+trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 trap 'stage=interrupted; exit 143' TERM INT
 trap 'stage=time_limit; exit 140' USR2
 

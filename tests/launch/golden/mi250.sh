@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c6f79e6b699c865fba1102adf95c14f29cb628e067f2be4be1b4b4ef828fc8d3
+# sha256 of all lines below: a9ae6db0cff4033f5d709497e48290095a6ccd34e8aa0056ae099810eea84007
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -90,8 +90,6 @@ telemetry_exit=
 
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
-    # A process of this script that is ended before it is another program has its traps.
-    [ "$BASHPID" -eq "$$" ] || return
     trap '' TERM INT USR2
     [ -z "$helper" ] || kill "$helper" 2>/dev/null
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
@@ -115,7 +113,8 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-trap finish EXIT
+# Not in a process of this script that is ended before it is another program: it has the traps, too.
+trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 trap 'stage=interrupted; exit 143' TERM INT
 trap 'stage=time_limit; exit 140' USR2
 
