@@ -35,19 +35,32 @@ def names_of(side: Side) -> dict[str, str]:
 
 def code_in_words(environment: Mapping[str, str]) -> str:
     """Which code ran, as far as the runs recorded it."""
-    changed = environment["uncommitted_changes"] != "False"
-    rest = ", with uncommitted changes, so it does not identify the code" if changed else ""
-    return f"The commit that runs recorded is {environment['commit'][:12]}{rest}."
+    commits = [each[:12] for each in environment["commit"].split(", ")]
+    are = "commits that runs recorded are" if len(commits) > 1 else "commit that runs recorded is"
+    changed = environment["uncommitted_changes"].split(", ")
+    rest = {
+        "False": "",
+        "True": ", with uncommitted changes, so it does not identify the code",
+        "both": ", in some with uncommitted changes, so they do not identify the code of these",
+    }["both" if len(changed) > 1 else changed[0]]
+    if len(commits) > 1:
+        rest = rest.replace("it does", "they do")
+    return f"The {are} {', '.join(commits)}{rest}."
 
 
 def runs_in_words(runs: Sequence[Row]) -> str:
     """How many runs there are, completed ones among them, and when these began."""
     done = [run for run in runs if run["outcome"] == "completed"]
     began = sorted(datetime.fromtimestamp(run["started_unix_s"], UTC) for run in done)
+    last = f"{began[-1]:%H:%M}" if began[0].date() == began[-1].date() else _minute(began[-1])
     return (
-        f"{counted(len(runs), 'run')} ({len(done)} completed, begun {began[0]:%Y-%m-%d %H:%M} to "
-        f"{began[-1]:%H:%M} UTC)"
+        f"{counted(len(runs), 'run')} ({len(done)} completed, begun {_minute(began[0])} to {last} "
+        "UTC)"
     )
+
+
+def _minute(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"
 
 
 def _sensors(side: Side) -> str:
