@@ -132,7 +132,7 @@ test-long: $(VENV)/.installed-tests ## what takes longer: more layouts, profiles
 	@sh tests/slurm/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	  $(BIN)/python -m pytest -m "long and not kills" --ignore=tests/training >"$$log" 2>&1 & beside=$$!; \
-	  $(AVX2) $(BIN)/python -m pytest -m "not equality and not kills" tests/training; code=$$?; \
+	  $(AVX2) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not equality and not kills" tests/training; code=$$?; \
 	  wait $$beside || code=$$?; cat "$$log"; exit $$code
 
 test-all: test test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
