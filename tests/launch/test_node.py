@@ -311,6 +311,14 @@ class Job:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
+    def runs(self, word: str) -> bool:
+        """Whether the script has started a command with this word, and waits for it."""
+        for process in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if word in process.cmdline():
+                    return True
+        return False
+
     def training_process(self) -> int:
         """The process of a training that goes on for long."""
         pid = self.paths.directory / "training.pid"
@@ -519,8 +527,7 @@ def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
 
 def test_a_signal_is_heard_in_the_cool_down(start):
     job = start(telemetry=COOLS, **COOL_DOWN)
-    job.until(job.paths.telemetry_ready("node1").exists)
-    time.sleep(0.5)
+    job.until(lambda: job.runs("cool-down"))
     job.process.terminate()
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == ("interrupted", None)
@@ -549,8 +556,7 @@ def test_a_signal_ends_training_first_then_telemetry(start, number, stage, exit_
 
 def test_a_signal_is_heard_while_telemetry_gets_ready(start):
     job = start(telemetry=NEVER_READY)
-    job.until(lambda: (job.paths.logs / "telemetry.log").exists())
-    time.sleep(0.3)
+    job.until(lambda: job.runs("wait-for-telemetry"))
     job.process.terminate()
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == ("interrupted", None)
@@ -559,8 +565,7 @@ def test_a_signal_is_heard_while_telemetry_gets_ready(start):
 
 def test_a_signal_is_heard_in_the_idle_baseline(start):
     job = start(idle_baseline_s=60)
-    job.until(job.paths.telemetry_ready("node1").exists)
-    time.sleep(0.3)
+    job.until(lambda: job.runs("sleep"))
     job.process.send_signal(signal.SIGUSR2)
     ended = job.finish()
     assert (ended.failed_stage, ended.training_exit_code) == ("time_limit", None)
