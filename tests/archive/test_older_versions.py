@@ -48,6 +48,7 @@ def then(table: str) -> pl.DataFrame:
         return pl.read_parquet(io.BytesIO(archive.read(name)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["runs", "cells", "gpus", "steps", "series"])
 def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(
     rebuilt: tuple[Rebuilt, SweepPaths], table: str
@@ -61,6 +62,7 @@ def test_an_archive_of_version_0_1_gives_the_values_that_it_holds(
         assert before.sort(keys)[name].equals(now.sort(keys)[name]), name
 
 
+@pytest.mark.long
 def test_nothing_of_the_archive_is_left_out(rebuilt: tuple[Rebuilt, SweepPaths]) -> None:
     done, paths = rebuilt
     # A figure of a single cell compares nothing, so that it is no longer drawn.

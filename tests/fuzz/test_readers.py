@@ -18,7 +18,7 @@ from tests.fuzz import readers
 from workflow_lib.records import bounds
 from workflow_lib.safety import printable
 
-USUAL_INPUTS = 300
+USUAL_INPUTS = 150
 INPUTS = int(os.environ.get("TRIPTYCH_FUZZ_INPUTS", USUAL_INPUTS))
 #: Not parquet: polars itself ends the process on some damaged files, where it asks for more memory
 #: than there is, and no error can be caught.

@@ -17,6 +17,7 @@ CELLS = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_gradient_that_is_not_finite_is_an_error_although_the_loss_is(tmp_path):
     results = launch("nonfinite", CELLS, tmp_path)
 

@@ -48,6 +48,7 @@ def gathered_ahead(gathers):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_weights_are_gathered_ahead_of_their_layer_only_with_overlap(traces):
     for rank in (0, 1):
         on, off = (traces[f"zero3 {switch}"][rank]["gathers"] for switch in ("on", "off"))
@@ -57,6 +58,7 @@ def test_weights_are_gathered_ahead_of_their_layer_only_with_overlap(traces):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_overlap_every_collective_of_a_unit_runs_alone(traces):
     # Units with weights: the embedding, four layers, the head, and the root's norm.
     kinds = [what for _, what in traces["zero3 off"][0]["events"]]
@@ -79,6 +81,7 @@ def passes_while_posted(events):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("schedule", ["pipeline", "interleaved"])
 def test_sends_and_receives_run_beside_passes_only_with_overlap(traces, schedule):
     for rank in (0, 1):

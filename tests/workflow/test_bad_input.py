@@ -165,6 +165,7 @@ def test_a_script_edited_by_hand_is_noticed_and_not_submitted(checkout):
     assert checkout.runs()["llama3-tiny"].outcome.exists()
 
 
+@pytest.mark.long
 def test_corrupt_telemetry_is_named_with_its_line_and_kept(checkout):
     checkout.write_sweep(matrix=[{"models": "gpt3-tiny", "gpus": 1, "dp": 1}])
     done = checkout.snakemake("results/sweeps/tiny/report.html", "--until", "run")

@@ -94,6 +94,7 @@ def test_runs_began_in_the_order_of_their_places_and_the_tables_have_them(finish
     assert table["order_block"].to_list() == [1, 1]
 
 
+@pytest.mark.long
 def test_an_archive_of_it_is_rebuilt_elsewhere_to_the_same_bytes(finished, tmp_path):
     archive = tmp_path / "tiny.zip"
     for command in (
