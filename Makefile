@@ -15,13 +15,13 @@ IN_DEBIAN := $(if $(SLURM),$(BIN)/python -m tests.slurm.debian $(SLURM) --)
 # Slurm's test cluster installs Debian packages and starts daemons, so it wants root.
 CLUSTER := $(PYTHON) tests/slurm/cluster.py
 
-# Tests of the one cluster wait more than they work; all others run beside them in four processes,
+# Tests of the one cluster wait more than they work; all others run beside them in a few processes,
 # which take a file at a time, first of those that take longest.
 ON_CLUSTER := tests/slurm tests/chaos
 LONGEST := tests/workflow tests/training
 DIRECTORIES := $(patsubst %/,%,$(sort $(dir $(wildcard tests/*/test_*.py))))
-BESIDE := -n 4 --dist loadfile --no-loadscope-reorder $(LONGEST) \
-  $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests/test_*.py)
+OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests/test_*.py)
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
@@ -122,18 +122,20 @@ test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, 
 	@sh tests/browser/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
 	  $(BIN)/python -m pytest $(ON_CLUSTER) >"$$log" 2>&1 & cluster=$$!; \
-	  $(BIN)/python -m pytest $(BESIDE); code=$$?; \
+	  $(BIN)/python -m pytest -n 4 $(BY_FILE) $(LONGEST) $(OTHERS); code=$$?; \
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
 # Training is tried with the instructions of an older CPU, too: there torch has other products in bf16.
+LONG := "long and not kills"
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 
 test-long: $(VENV)/.installed-tests ## what takes longer: more layouts, profiles and faults, and training with AVX2 alone
 	@sh tests/slurm/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  $(BIN)/python -m pytest -m "long and not kills" --ignore=tests/training >"$$log" 2>&1 & beside=$$!; \
-	  $(AVX2) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not equality and not kills" tests/training; code=$$?; \
-	  wait $$beside || code=$$?; cat "$$log"; exit $$code
+	  $(BIN)/python -m pytest -m $(LONG) $(ON_CLUSTER) >"$$log" 2>&1 & cluster=$$!; code=0; \
+	  $(AVX2) $(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not equality and not kills" tests/training || code=$$?; \
+	  $(BIN)/python -m pytest -n 2 $(BY_FILE) -m $(LONG) tests/workflow $(OTHERS) || code=$$?; \
+	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
 test-all: test test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow
