@@ -62,10 +62,11 @@ language server (VS Code's YAML extension, for instance) then completes keys and
 _COLUMNS = """\
 # Columns
 
-Every table and CSV file, column by column. In a CSV file an empty field is a reading that could not
-be had; in a table it is null, and `missing_reasons`, where there is one, says why. A missing value
-is never written as 0 or −1. [Measurement](../explanation/measurement.md) says how the numbers come
-about, [Files](files.md) where they lie.
+This page lists the columns of every table and CSV file. An empty field of a CSV file is a reading
+that failed or was not due. In a table a missing value is null, and the column `missing_reasons`, if
+the table has it, gives the reason. A missing value is never written as 0 or −1.
+[Measurement](../explanation/measurement.md) explains how each number is measured.
+[Files](files.md) says where the files are.
 """
 
 _BOUNDS = """\

@@ -77,6 +77,17 @@ def test_the_wheel_holds_the_whole_package_and_asks_for_what_is_pinned(wheel):
     assert [each for each in asked if "extra" not in each] == pinned
 
 
+@pytest.mark.parametrize("name", command.COMMANDS)
+def test_every_option_says_what_it_is(name):
+    own = command._module(command.COMMANDS[name]).command_line(f"triptych {name}")
+    options = [
+        action
+        for parser in (own, *command._subcommands(own).values())
+        for action in parser._actions
+    ]
+    assert [action.dest for action in options if not action.help and action.dest != "command"] == []
+
+
 def test_a_command_is_its_module(triptych, tmp_path):
     end(make_run(tmp_path / "results"), Outcome.NODE_FAILURE, "The node n2 failed.")
     called = call(triptych, "status", "--json", cwd=tmp_path)

@@ -198,7 +198,9 @@ def _escaped(text: str) -> str:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
+    )
     parser.add_argument(
         "--output", type=Path, help="replace this file, for example triptych.prom; else printed"
     )

@@ -178,8 +178,10 @@ def _output(*command: str) -> str:
 def main() -> int:
     """Returns the exit code: 0 where the file and Slurm agree."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.partition", description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path("config"))
-    parser.add_argument("--platform", required=True)
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
+    parser.add_argument("--platform", required=True, help="a name of config/platforms")
     arguments = parser.parse_args()
     try:
         platform = lookup("platform", arguments.platform, load_study(arguments.config).platforms)

@@ -138,7 +138,9 @@ def write(plan: pl.DataFrame, path: Path) -> None:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--platform", help="plan every sweep of this platform")
     what.add_argument("--sweep", help="plan this sweep, for example parallelism-h200")

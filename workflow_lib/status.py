@@ -255,16 +255,33 @@ def ago(since_unix_s: float | None, now_unix_s: float) -> str:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
+    )
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
-    parser.add_argument("--state", action="append", default=[], choices=STATES)
     parser.add_argument(
-        "--outcome", action="append", default=[], choices=[each.value for each in Outcome]
+        "--state",
+        action="append",
+        default=[],
+        choices=STATES,
+        help="only runs in this state; may be given again",
     )
     parser.add_argument(
-        "--cell", action="append", default=[], help="beginning of an id, or a pattern with *"
+        "--outcome",
+        action="append",
+        default=[],
+        choices=[each.value for each in Outcome],
+        help="only runs that ended so; may be given again",
     )
-    parser.add_argument("--node", action="append", default=[], help="that the run was on")
+    parser.add_argument(
+        "--cell",
+        action="append",
+        default=[],
+        help="only these cells: the beginning of an id, or a pattern with *",
+    )
+    parser.add_argument(
+        "--node", action="append", default=[], help="only runs on this node; may be given again"
+    )
     parser.add_argument(
         "--again", action="store_true", help="have the workflow run the chosen results again"
     )

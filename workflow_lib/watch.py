@@ -141,7 +141,9 @@ def _text(text: str, style: str = "") -> Text:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
+    )
     parser.add_argument(
         "--every", type=_seconds, default=5.0, metavar="S", help="look again every so many seconds"
     )

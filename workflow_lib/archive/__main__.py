@@ -30,7 +30,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     packing = commands.add_parser("pack", help="write a sweep's archive")
     packing.add_argument("--sweep", required=True, help="its name, as in results/sweeps/")
     packing.add_argument("--output", type=Path, help="results/archives/<sweep>.zip unless given")
-    packing.add_argument("--config", type=Path, default=Path("config"))
+    packing.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
     packing.add_argument("--results", type=Path, default=Path("results"), help="holds cells/")
     packing.add_argument("--licence", help="of the data: an SPDX identifier, or an address")
     packing.add_argument(

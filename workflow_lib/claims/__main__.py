@@ -54,7 +54,12 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "sweeps", type=Path, nargs="+", help="directories of sweeps, as results/sweeps/<sweep>"
     )
-    parser.add_argument("--claims", type=Path, default=Path("config/claims.yaml"))
+    parser.add_argument(
+        "--claims",
+        type=Path,
+        default=Path("config/claims.yaml"),
+        help="the claims and their rules (default: config/claims.yaml)",
+    )
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     return parser
 

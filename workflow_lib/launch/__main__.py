@@ -30,8 +30,12 @@ def main() -> int:
     run.add_argument("directory", type=Path)
     run.add_argument("--scheduler", choices=("slurm", "local"), required=True)
     array = commands.add_parser("array", help="submit rendered runs of sweeps as job arrays")
-    array.add_argument("--config", type=Path, default=Path("config"))
-    array.add_argument("--results", type=Path, default=Path("results"))
+    array.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
+    array.add_argument(
+        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
+    )
     array.add_argument("--sweep", nargs="+", required=True, help="for example parallelism-h200")
     array.add_argument(
         "--at-once", type=_positive, required=True, help="tasks of an array that may run at a time"

@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KEY",
         help="a key of config.json that changes nothing in what the model computes",
     )
-    importing.add_argument("--config", type=Path, default=Path("config"))
+    importing.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
     importing.add_argument("--overwrite", action="store_true", help="an existing file, too")
     chosen = parser.parse_args(arguments)
     try:

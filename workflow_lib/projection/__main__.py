@@ -51,7 +51,9 @@ def main(
 
 def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("project", help="rank layouts of a model on so many GPUs")
-    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
     parser.add_argument("--model", required=True, help="of config/models")
     parser.add_argument("--platform", required=True, help="of config/platforms")
     parser.add_argument("--gpus", type=int, required=True, help="more than there are, if need be")
@@ -105,7 +107,9 @@ def _collect(chosen: argparse.Namespace) -> None:
 
 def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("twin", help="the twin of a planned cell on fewer GPUs")
-    parser.add_argument("--config", type=Path, default=Path("config"))
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
     parser.add_argument("--cell", required=True, help="the id of a planned cell, or a part of it")
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--gpus", type=int, help="of the twin, at most")

@@ -56,7 +56,7 @@ class Model:
     ] = 0
     rotary_base: Annotated[
         float,
-        Axis("base of the rotary positions' frequencies; means nothing to gpt", "work", since=3),
+        Axis("base of the rotary positions' frequencies; not used by gpt", "work", since=3),
     ] = 500_000.0
     #: one number divides all frequencies; four are Llama 3.1's: what divides the low ones, which
     #: are low and which high, and the length before (training/rotary.py)
@@ -384,9 +384,9 @@ class Training:
     learning_rate: Annotated[float, Axis("of AdamW", "work", label="lr")]
     seed: Annotated[int, Axis("of the initial weights and the order of the data", "work")]
     warmup_steps: Annotated[int, Axis("steps before measuring starts", "protocol")]
-    measured_steps: Annotated[int, Axis("steps that are to be measured", "protocol")]
+    measured_steps: Annotated[int, Axis("steps to measure", "protocol")]
     weight_decay: Annotated[
-        float, Axis("of AdamW, a step's is this times the learning rate", "work", since=4)
+        float, Axis("AdamW's; a step applies it times the learning rate", "work", since=4)
     ] = 0.01
 
     @property
@@ -508,8 +508,8 @@ class Telemetry:
     interleaved_rates_hz: Annotated[
         tuple[float, ...],
         Axis(
-            "rates that alternate within the run, a block each, for what sampling costs training; "
-            "null where the rate is sample_rate_hz throughout",
+            "rates that alternate within the run, one in each block, to measure what sampling "
+            "costs; null where the rate is sample_rate_hz throughout",
             "protocol",
             "Hz",
             label="alternating rates",
@@ -518,7 +518,7 @@ class Telemetry:
     block_s: Annotated[
         float,
         Axis(
-            "how long a block lasts, in which a rate is kept; 0 without",
+            "length of a block, which has one rate; 0 without blocks",
             "protocol",
             "s",
             label="block",
@@ -527,8 +527,8 @@ class Telemetry:
     cool_down_to_c: Annotated[
         float | None,
         Axis(
-            "before the idle baseline, wait until every GPU is at most this warm; null does not "
-            "wait",
+            "before the idle baseline, the job waits until every GPU is at most this warm; null if "
+            "it does not wait",
             "place",
             "°C",
             label="cool down to",
@@ -536,7 +536,12 @@ class Telemetry:
     ] = None
     cool_down_limit_s: Annotated[
         float,
-        Axis("but at most this long; 0 without", "protocol", "s", label="cool down for at most"),
+        Axis(
+            "longest time to wait for that; 0 without a cool-down",
+            "protocol",
+            "s",
+            label="cool down for at most",
+        ),
     ] = 0.0
 
 

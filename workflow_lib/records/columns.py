@@ -83,7 +83,12 @@ GPU_COUNTERS = columns(
         "that means nothing",
     ),
     ("ecc_corrected_errors", int, "", "memory errors that were corrected, since the driver loaded"),
-    ("ecc_uncorrected_errors", int, "", "memory errors that were not, since the driver loaded"),
+    (
+        "ecc_uncorrected_errors",
+        int,
+        "",
+        "memory errors that could not be corrected, since the driver loaded",
+    ),
     ("read_cost_s", float, "s", "time that the row took to read"),
 )
 
@@ -99,13 +104,13 @@ GPU_EVENTS = columns(
     ("unix_time_s", float, "s", "wall clock of the node when the event was seen"),
     ("gpu", int, "", "index of the GPU in its node"),
     ("event", str, "", "xid, ecc_corrected, ecc_uncorrected or lost"),
-    ("code", int, "", "of an xid its number, else empty"),
+    ("code", int, "", "the number of an Xid; empty for other events"),
 )
 
 #: telemetry/<node>-blocks.csv, where sampling rates alternate
 SAMPLER_BLOCKS = columns(
     ("started_unix_s", float, "s", "wall clock of the node when the block began"),
-    ("ended_unix_s", float, "s", "and when it ended"),
+    ("ended_unix_s", float, "s", "wall clock of the node when the block ended"),
     ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 where nothing was read"),
     ("ticks", int, "", "ticks that were sampled"),
     ("late_ticks", int, "", "of them, those that began over half a period late"),

@@ -81,19 +81,19 @@ GPUS = (
             "power_source",
             str,
             "",
-            "what power and energy are of: driver (its own samples) or readings",
+            "source of power and energy: driver (its own samples) or readings",
         ),
         (
             "power_window_s",
             float,
             "s",
-            "over how long one value of it is the mean, where that is known of the GPU's model",
+            "the time over which one value of power is a mean; null if unknown for the GPU's model",
         ),
         (
             "power_seen_share",
             float,
             "",
-            "share of the time that its sensor sees, where that has been published of the model",
+            "share of the time that its sensor sees; null if nothing was published for the model",
         ),
         (
             "throttle_source",
@@ -115,7 +115,12 @@ GPUS = (
 UNUSED_GPUS = columns(
     *_RUN,
     ("node", str, "", "the node's name"),
-    ("gpu", int, "", "its index among the job's; of one that the job does not have, the driver's"),
+    (
+        "gpu",
+        int,
+        "",
+        "its index among the job's GPUs; the driver's index if the job does not have it",
+    ),
     ("watched", bool, "", "whether the job has it, so that it was read throughout"),
     ("gpu_name", str, "", "as the driver calls it"),
     ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
@@ -124,7 +129,7 @@ UNUSED_GPUS = columns(
         "power_mean_w",
         float,
         "W",
-        "idle power: its mean over the measured steps; where it was not watched, one reading "
+        "idle power: its mean over the measured steps; if it was not watched, one reading "
         "before training",
     ),
     ("power_limit_w", float, "W", "enforced power limit when sampling began"),

@@ -56,7 +56,7 @@ ESTIMATES: Mapping[str, Measure] = {
             "memory_used_per_gpu_bytes",
             "B",
             "estimated peak of what the driver will count, with what torch's allocator keeps for "
-            "later; at most what the GPU has. Runs judge it: memory_estimate_error",
+            "later; at most what the GPU has. memory_estimate_error compares it with runs",
             "Memory used, fullest GPU",
             GIGABYTES,
         ),

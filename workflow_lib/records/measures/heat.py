@@ -191,8 +191,9 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "throttle_share_error",
         "",
-        "how far the share at the power cap may be off, either way, as counters advance in steps "
-        "of 0.1 s; that in thermal slowdown, of two counters, twice as far. Of a run, of any GPU",
+        "largest error of the share at the power cap, in either direction, because counters "
+        "advance in steps of 0.1 s; the share in thermal slowdown, from two counters, has twice "
+        "this error. Of a run, of any GPU",
         "Error of shares throttled",
         PERCENT_OF_TIME,
         sensor="events",
@@ -235,7 +236,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "at_power_limit_burst_s",
         "s",
-        "mean length of the times in which power is there; of a run, mean over its GPUs",
+        "mean length of the periods at the power limit; of a run, mean over its GPUs",
         "Burst at the power limit",
         sensor="power",
         over="mean",

@@ -162,8 +162,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "energy_j",
         "J",
-        "trapezoid of power over the measured steps, the driver's own samples first; of a run, of "
-        "all GPUs",
+        "integral of power over the measured steps (trapezoids), from the driver's own samples if "
+        "they have no gap; of a run, of all GPUs",
         "Energy of all GPUs, trapezoid",
         KILOJOULES,
         sensor="power",
@@ -237,8 +237,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "node_power_mean_w",
         "W",
-        "the whole node's mean power, where it tells, with GPUs that no rank used and whatever "
-        "other jobs draw; of a run, of all nodes",
+        "the whole node's mean power, if its sensors report it, GPUs that no rank used and other "
+        "jobs included; of a run, of all nodes",
         "Power of whole nodes",
         ("kW", 1e-3),
         sensor="host",

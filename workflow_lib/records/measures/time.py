@@ -17,7 +17,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "counted_steps",
         "",
-        "steps that measures are over: all measured ones, warm-up excluded",
+        "steps that the measures cover: all measured steps, without the warm-up",
         "Steps counted",
         type=int,
     ),

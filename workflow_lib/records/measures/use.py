@@ -106,8 +106,8 @@ MEASURES: tuple[Measure, ...] = (
         Measure(
             f"gpu_link_{direction}_bytes",
             "B",
-            "over all NVLink links in the measured steps that count: as many times what the GPU's "
-            "counters rose in a step, counted over whole steps; of a run, of all GPUs",
+            "over all NVLink links in the counted steps: what one step adds to the GPU's counters, "
+            "measured over whole steps, times their number; of a run, of all GPUs",
             f"NVLink, {direction}",
             GIGABYTES,
             sensor="other",
@@ -147,7 +147,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "ecc_uncorrected_errors",
         "",
-        "those that were not, between the same",
+        "memory errors that could not be corrected, between the same readings",
         "Memory errors not corrected",
         type=int,
         sensor="other",

@@ -83,7 +83,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "clock_skew_s",
         "s",
-        "furthest that a node's clock was off the first node's; times are corrected by it",
+        "largest difference of a node's clock from the first node's; times are corrected by it",
         "Skew between clocks",
         MILLISECONDS,
         places=("watched",),
@@ -91,7 +91,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "clock_error_s",
         "s",
-        "by how much a node's corrected times may still be off the first node's, at most",
+        "largest error that a node's corrected times may still have against the first node's",
         "Error of corrected clocks",
         MILLISECONDS,
         places=("watched",),
