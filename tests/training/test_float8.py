@@ -86,14 +86,13 @@ def in_fp32(model, tokens, device):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [
-        # Ranks take half a minute; four of them, and compiled layers, a whole one.
+        # Four ranks, and compiled layers, take a minute.
         pytest.param(name, marks=pytest.mark.equality)
         if one.degrees.world_size > 2 or one.training.compile
-        else pytest.param(name, marks=pytest.mark.long)
-        if one.degrees.world_size > 1
         else name
         for name, one in CELLS.items()
     ],

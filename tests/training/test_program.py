@@ -222,6 +222,7 @@ def two_ranks_at_work(paths, **environment):
             process.wait()
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_ends_the_other_and_is_named(tmp_path):
     paths = RunPaths(tmp_path)
     with two_ranks_at_work(paths, TRIPTYCH_COMMUNICATION_TIMEOUT_S="4") as (ranks, processes):

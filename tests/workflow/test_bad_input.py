@@ -152,6 +152,7 @@ def test_a_bad_corpus_is_named_before_anything_trains(checkout, content, expecte
     assert not (checkout.directory / "results" / "data" / "mine" / "tokens.json").exists()
 
 
+@pytest.mark.long
 def test_a_script_edited_by_hand_is_noticed_and_not_submitted(checkout):
     assert (
         checkout.snakemake("results/sweeps/tiny/report.html", "--until", "render").returncode == 0
