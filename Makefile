@@ -24,7 +24,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -115,7 +115,7 @@ profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in yo
 # ------------------------------------------------------------------------------ development
 
 # Tests share the cores: threads of numerical libraries that wait for one another would take them.
-test test-long equality: export OMP_NUM_THREADS = 1
+test test-older-cpu test-long equality: export OMP_NUM_THREADS = 1
 
 test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, in minutes
 	@sh tests/slurm/install.sh || true
@@ -125,19 +125,22 @@ test: $(VENV)/.installed-tests lint ## what must hold, the real Slurm included, 
 	  $(BIN)/python -m pytest -n 4 $(BY_FILE) $(LONGEST) $(OTHERS); code=$$?; \
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
-# Training is tried with the instructions of an older CPU, too: there torch has other products in bf16.
-LONG := "long and not kills"
+# With the instructions of an older CPU torch has other products in bf16.
 AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 
-test-long: $(VENV)/.installed-tests ## what takes longer: more layouts, profiles and faults, and training with AVX2 alone
+test-older-cpu: $(VENV)/.installed-tests ## training, with what takes longer, limited to AVX2
+	@$(AVX2) $(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not equality and not kills" tests/training
+
+LONG := "long and not kills"
+
+test-long: $(VENV)/.installed-tests ## what takes longer elsewhere: more sites, profiles and faults, and the evidence
 	@sh tests/slurm/install.sh || true
 	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  $(BIN)/python -m pytest -m $(LONG) $(ON_CLUSTER) >"$$log" 2>&1 & cluster=$$!; code=0; \
-	  $(AVX2) $(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not equality and not kills" tests/training || code=$$?; \
-	  $(BIN)/python -m pytest -n 2 $(BY_FILE) -m $(LONG) tests/workflow $(OTHERS) || code=$$?; \
+	  $(BIN)/python -m pytest -m $(LONG) $(ON_CLUSTER) >"$$log" 2>&1 & cluster=$$!; \
+	  $(BIN)/python -m pytest -n 2 $(BY_FILE) -m $(LONG) tests/workflow $(OTHERS); code=$$?; \
 	  wait $$cluster || code=$$?; cat "$$log"; exit $$code
 
-test-all: test test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
+test-all: test test-older-cpu test-long ## all tests: each kill of a rule, and INPUTS made-up files for every reader, for hours
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m kills tests/workflow
 	@OMP_NUM_THREADS=1 TRIPTYCH_FUZZ_INPUTS=$(INPUTS) $(BIN)/python -m pytest -n auto tests/fuzz
 
