@@ -360,7 +360,7 @@ def test_figures_of_a_run_that_was_not_watched_to_its_end_are_kept(checkout):
     assert row["counted_steps"] == 12
     assert row["tokens_per_s"] > 0
     assert row["energy_j"] is None
-    assert "Trained to the end, but not watched" in (view / "report.html").read_text()
+    assert "Trained to the end, but with invalid telemetry" in (view / "report.html").read_text()
 
 
 @pytest.mark.long
