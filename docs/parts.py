@@ -36,16 +36,19 @@ def names_of(side: Side) -> dict[str, str]:
 def code_in_words(environment: Mapping[str, str]) -> str:
     """Which code ran, as far as the runs recorded it."""
     commits = [each[:12] for each in environment["commit"].split(", ")]
-    are = "commits that runs recorded are" if len(commits) > 1 else "commit that runs recorded is"
-    changed = environment["uncommitted_changes"].split(", ")
-    rest = {
-        "False": "",
-        "True": ", with uncommitted changes, so it does not identify the code",
-        "both": ", in some with uncommitted changes, so they do not identify the code of these",
-    }["both" if len(changed) > 1 else changed[0]]
+    noun, verb, they = ("commit", "is", "it does")
     if len(commits) > 1:
-        rest = rest.replace("it does", "they do")
-    return f"The {are} {', '.join(commits)}{rest}."
+        noun, verb, they = ("commits", "are", "they do")
+    changed = environment["uncommitted_changes"].split(", ")
+    if changed == ["False"]:
+        rest = ""
+    elif "False" in changed:
+        rest = f", in some with uncommitted changes, so {they} not identify the code of these"
+    elif "True" in changed:
+        rest = f", with uncommitted changes, so {they} not identify the code"
+    else:
+        rest = f", perhaps with uncommitted changes, so {they} not identify the code"
+    return f"The {noun} that runs recorded {verb} {', '.join(commits)}{rest}."
 
 
 def runs_in_words(runs: Sequence[Row]) -> str:

@@ -37,6 +37,12 @@ def test_a_page_with_fp8_names_the_peak_of_each_mfu(tmp_path: Path) -> None:
         ("a" * 40, "False", "The commit that runs recorded is aaaaaaaaaaaa."),
         (
             "a" * 40,
+            "–",  # not known
+            "The commit that runs recorded is aaaaaaaaaaaa, perhaps with uncommitted changes, so "
+            "it does not identify the code.",
+        ),
+        (
+            "a" * 40,
             "True",
             "The commit that runs recorded is aaaaaaaaaaaa, with uncommitted changes, so it does "
             "not identify the code.",
