@@ -247,7 +247,7 @@ NOTHING_THERE = "NVML did not start: NVML Shared Library Not Found; is this a no
         ),
         (
             "Traceback (most recent call last):\n"
-            '  File "/work/workflow_lib/telemetry/__main__.py", line 12, in <module>\n'
+            '  File "/srv/triptych/workflow_lib/telemetry/__main__.py", line 12, in <module>\n'
             "    import pynvml\n"
             "ModuleNotFoundError: No module named 'pynvml'\n"
             "srun: error: h200-1: task 0: Exited with exit code 1\n"

@@ -210,7 +210,7 @@ USUAL = {
     "torch tp2 cp2 tied sequence overlap",
     "torch pp2x2 dp2 zero3 overlap",
 }
-#: what `make test-long` trains besides
+#: what `make test-older-cpu` trains besides
 LONG = {
     "deepspeed dp2 zero2 overlap bf16",
     "deepspeed tp2 sequence selective bf16",
