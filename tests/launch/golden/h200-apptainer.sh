@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 0a40b1d4209f0101ae0b832858a1caa9ca11fc2ec84d5318b0029eac804e833a
+# sha256 of all lines below: aac4ddbb61f6f8daf59976ac39a885059941782ac496157b4c62ead66f47ded2
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -79,6 +79,11 @@ container=(
     --bind /scratch
     --bind '/data sets'
     '/images/training 1.sif'
+    # An image may set them, too.
+    env CUDA_DEVICE_ORDER="$CUDA_DEVICE_ORDER" PYTHONPATH="$PYTHONPATH"
+    GREETING="$GREETING"
+    NCCL_DEBUG="$NCCL_DEBUG"
+    NCCL_IB_HCA="$NCCL_IB_HCA"
 )
 
 # Arrays, not functions: the process that $! names is then the launcher, which can be ended.
