@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: aac4ddbb61f6f8daf59976ac39a885059941782ac496157b4c62ead66f47ded2
+# sha256 of all lines below: 3e502157a57511e1d31de0bd62b4888bdcc0d77a09d2a2c8e69dcaec2a186027
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -85,6 +85,14 @@ container=(
     NCCL_DEBUG="$NCCL_DEBUG"
     NCCL_IB_HCA="$NCCL_IB_HCA"
 )
+# What an image need not have tells these: Slurm's commands, and git.
+TRIPTYCH_NODES=$(scontrol show hostnames 2>/dev/null | tr '\n' ' ')
+export TRIPTYCH_NODES
+TRIPTYCH_COMMIT=$(timeout 10 git rev-parse HEAD 2>/dev/null)
+export TRIPTYCH_COMMIT
+if changes=$(timeout 10 git status --porcelain -uno 2>/dev/null); then
+    export TRIPTYCH_UNCOMMITTED_CHANGES=${changes:+yes}
+fi
 
 # Arrays, not functions: the process that $! names is then the launcher, which can be ended.
 # One process a node, beside whatever else runs there.
