@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 3e502157a57511e1d31de0bd62b4888bdcc0d77a09d2a2c8e69dcaec2a186027
+# sha256 of all lines below: 2aad407cc399f8788ddde057e40f891e002c2d58271431259cd2ad65aaa04134
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -158,6 +158,12 @@ trap 'stage=time_limit; exit 140' USR2
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
+    # Nothing else could say so.
+    "${here[@]}" -c '' 2>/dev/null || {
+        trap - EXIT
+        printf 'triptych: on %s: the container, or Python in it, did not start\n' \
+            "${SLURMD_NODENAME:-${HOSTNAME%%.*}}" >&2
+    }
     exit 1
 }
 
