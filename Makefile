@@ -24,7 +24,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -170,6 +170,9 @@ chaos: $(VENV)/.installed-tests ## put INJECTIONS faults into runs on a Slurm of
 test-slurm: $(VENV)/.installed-tests ## the tests of the cluster, on SLURM=24.11 for instance; as root
 	@$(if $(SLURM),true,sh tests/slurm/install.sh)
 	@OMP_NUM_THREADS=1 $(IN_DEBIAN) $(BIN)/python -m pytest -m "" tests/slurm
+
+test-apptainer: $(VENV)/.installed-tests ## run a sweep in containers, on a Debian with apptainer installed beside this; as root
+	@$(BIN)/python -m tests.slurm.debian 24.11-apptainer -- $(BIN)/python -m pytest -m "" tests/slurm/test_apptainer.py
 
 slurm-cluster: ## start a throwaway Slurm of five GPU nodes on this machine
 	@sh tests/slurm/install.sh

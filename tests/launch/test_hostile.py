@@ -226,7 +226,8 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
         done = recorders.run(script, SLURM_JOB_ID="7")
         assert (done.returncode, done.stderr) == (0, "")
         binds = [word for mount in [str(root), *mounts] for word in ("--bind", mount)]
-        inside = ["exec", "--nv", *binds, image, "python3", "-m"]
+        own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", f"PYTHONPATH={root}", "NCCL_DEBUG=WARN"]
+        inside = ["exec", "--nv", *binds, image, "env", *own, "python3", "-m"]
         calls = [call.argv for call in recorders.calls()]
         # What watches the run may be ended while it is recorded.
         apptainer = [

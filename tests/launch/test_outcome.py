@@ -261,6 +261,14 @@ NOTHING_THERE = "NVML did not start: NVML Shared Library Not Found; is this a no
             "telemetry did not start on h200-2: could not open image /images/torch.sif: no such "
             "file or directory",
         ),
+        # Into files, too, apptainer writes this in colours.
+        (
+            "WARNING: passwd file doesn't exist in container, not updating\n"
+            "\x1b[91mERROR  : Requesting capability set 0x1ff while permitted capability set is "
+            "0x1fe\n\x1b[0msrun: error: h200-1: task 0: Exited with exit code 1\n",
+            "telemetry did not start on h200-1: Requesting capability set 0x1ff while permitted "
+            "capability set is 0x1fe",
+        ),
         (
             "slurmstepd: error: pyxis: child 4021 failed with error code: 1\n"
             "slurmstepd: error: pyxis: failed to import docker image\n"

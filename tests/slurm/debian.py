@@ -23,13 +23,18 @@ from pathlib import Path
 
 from tests.slurm import namespaces
 
-#: Slurm's version → the Debian that has it
-RELEASES = {"22.05": "bookworm", "24.11": "trixie"}
+#: Slurm's version → the root that has it: a Debian, and what is added to it
+RELEASES = {"22.05": "bookworm", "24.11": "trixie", "24.11-apptainer": "trixie-apptainer"}
 #: where roots lie: root alone writes there
 ROOTS = Path("/var/lib/triptych-slurm")
 _PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "iproute2", "procps")
 #: what the machine's Python and tests take from a Debian, beyond what every root has
 _PACKAGES += ("ca-certificates", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libssl3")
+#: Only Debian's unstable has apptainer. It comes from there, and what it needs from the release.
+_UNSTABLE = {
+    "etc/apt/sources.list.d/sid.list": "deb http://deb.debian.org/debian sid main\n",
+    "etc/apt/preferences.d/sid": "Package: *\nPin: release n=sid\nPin-Priority: 100\n",
+}
 ROOT = Path(__file__).parent.parent.parent
 _INSIDE = "TRIPTYCH_DEBIAN_INSIDE"
 
@@ -40,26 +45,28 @@ class RootError(Exception):
 
 def install(version: str) -> Path:
     """The root with that Slurm, installed where it is not yet. Raises RootError."""
-    release = RELEASES[version]
-    made = ROOTS / release
+    name = RELEASES[version]
+    release, _, added = name.partition("-")
+    made = ROOTS / name
     if made.exists():
         return made
     program = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         raise RootError("no debootstrap: as root on Debian or Ubuntu, apt-get install debootstrap")
     ROOTS.mkdir(mode=0o755, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{release}-", dir=ROOTS))
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=ROOTS))
     unfinished.chmod(0o755)
     print(f"installing Debian {release}, with Slurm {version}, below {ROOTS}", file=sys.stderr)
     policy = str(unfinished / "usr" / "sbin" / "policy-rc.d")
     apt = ["chroot", str(unfinished), "apt-get", "-q", "-y", "--no-install-recommends"]
-    log = ROOTS / f"{release}.log"
+    log = ROOTS / f"{name}.log"
     with log.open("wb") as stream:
         for command in (
             [program, "--variant=minbase", release, str(unfinished)],
             # Packages must not start daemons: the tests start their own.
             ["sh", "-c", 'printf "#!/bin/sh\\nexit 101\\n" >"$0" && chmod 755 "$0"', policy],
             [*apt, "install", *_PACKAGES],
+            *(_add(unfinished, apt) if added else ()),
         ):
             done = subprocess.run(
                 command,
@@ -74,6 +81,18 @@ def install(version: str) -> Path:
                 raise RootError(f"{command[0]} failed with {done.returncode}; see {log}")
     unfinished.rename(made)
     return made
+
+
+def _add(root: Path, apt: Sequence[str]) -> list[list[str]]:
+    """The commands that add apptainer to a root."""
+    write = ["sh", "-c", 'printf "%s" "$1" >"$0"']
+    sources = [[*write, str(root / name), text] for name, text in _UNSTABLE.items()]
+    # Unstable's index is valid for a week, and mirrors may be older.
+    update = [*apt, "-o", "Acquire::Check-Valid-Until=false", "update"]
+    # A machine's root may lack a capability, and apptainer hands on all or none.
+    none = ["sed", "-i", "s/^root default capabilities = .*/root default capabilities = no/"]
+    configuration = str(root / "etc" / "apptainer" / "apptainer.conf")
+    return [*sources, update, [*apt, "install", "apptainer"], [*none, configuration]]
 
 
 def run(version: str, command: Sequence[str]) -> int:
@@ -102,20 +121,25 @@ def enter(root: Path, private: Path, command: Sequence[str]) -> None:
     _mount("-t", "overlay", "-o", layers, "overlay", str(merged))
     _mount("-t", "proc", "proc", f"{merged}/proc")
     _mount("-t", "tmpfs", "-o", "mode=755", "none", f"{merged}/run")
-    for path in ("/sys", "/dev", "/var/tmp", *_of_python(), str(ROOT)):
+    for path in ("/sys", "/dev", "/var/tmp", *of_python(), str(ROOT)):
         (merged / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
         _mount("--rbind", path, f"{merged}{path}")
     own = socket.gethostname().partition(".")[0]
     (merged / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n127.0.0.1 {own}\n")
     namespaces.bring_up_network()
-    os.chroot(merged)
+    # The machine's own root goes: apptainer does not run in a mere chroot.
+    left = merged / "machine"
+    left.mkdir()
+    subprocess.run(["pivot_root", str(merged), str(left)], check=True)
     os.chdir(here)
+    subprocess.run(["umount", "--lazy", "/machine"], check=True)
+    Path("/machine").rmdir()
     kept = {name: value for name, value in os.environ.items() if name != _INSIDE}
     environment = kept | {"LANG": "C.UTF-8", "TMPDIR": "/tmp"}
     os.execvpe(command[0], list(command), environment)
 
 
-def _of_python() -> list[str]:
+def of_python() -> list[str]:
     """Directories that hold this Python and the packages that it finds."""
     environment = ROOT / ".venv"
     found = dict.fromkeys([sys.base_prefix, str(Path(sys.prefix).resolve())])

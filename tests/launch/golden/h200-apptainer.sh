@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 0a40b1d4209f0101ae0b832858a1caa9ca11fc2ec84d5318b0029eac804e833a
+# sha256 of all lines below: 2aad407cc399f8788ddde057e40f891e002c2d58271431259cd2ad65aaa04134
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -79,7 +79,20 @@ container=(
     --bind /scratch
     --bind '/data sets'
     '/images/training 1.sif'
+    # An image may set them, too.
+    env CUDA_DEVICE_ORDER="$CUDA_DEVICE_ORDER" PYTHONPATH="$PYTHONPATH"
+    GREETING="$GREETING"
+    NCCL_DEBUG="$NCCL_DEBUG"
+    NCCL_IB_HCA="$NCCL_IB_HCA"
 )
+# What an image need not have tells these: Slurm's commands, and git.
+TRIPTYCH_NODES=$(scontrol show hostnames 2>/dev/null | tr '\n' ' ')
+export TRIPTYCH_NODES
+TRIPTYCH_COMMIT=$(timeout 10 git rev-parse HEAD 2>/dev/null)
+export TRIPTYCH_COMMIT
+if changes=$(timeout 10 git status --porcelain -uno 2>/dev/null); then
+    export TRIPTYCH_UNCOMMITTED_CHANGES=${changes:+yes}
+fi
 
 # Arrays, not functions: the process that $! names is then the launcher, which can be ended.
 # One process a node, beside whatever else runs there.
@@ -145,6 +158,12 @@ trap 'stage=time_limit; exit 140' USR2
     --scheduler slurm <"$0" || {
     # 75: another job has this run, and what it writes is not for this one to touch.
     [ "$?" -ne 75 ] || trap - EXIT
+    # Nothing else could say so.
+    "${here[@]}" -c '' 2>/dev/null || {
+        trap - EXIT
+        printf 'triptych: on %s: the container, or Python in it, did not start\n' \
+            "${SLURMD_NODENAME:-${HOSTNAME%%.*}}" >&2
+    }
     exit 1
 }
 

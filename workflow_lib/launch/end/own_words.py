@@ -20,10 +20,15 @@ _NAMED = 4
 _OWN = (
     # The sampler (workflow_lib/telemetry/__main__.py), which names its node.
     re.compile(r"^telemetry on (?P<node>\S+): (?P<said>.+)"),
+    # The script, of its node.
+    re.compile(r"^triptych: on (?P<node>\S+): (?P<said>.+)"),
     # This project's commands.
     re.compile(r"^triptych: (?P<said>.+)"),
-    # Apptainer, and its predecessor.
+    # Apptainer, and its predecessor; and what of them begins a container, in colours.
     re.compile(r"^FATAL:\s+(?P<said>.+)"),
+    re.compile(r"^ERROR  : (?P<said>.+)"),
+    # In the container, of Python.
+    re.compile(r"^env: (?P<said>.+)"),
     # Pyxis, which prints enroot's log.
     re.compile(r"^slurmstepd: error: pyxis:\s+\[ERROR\] (?P<said>.+)"),
     # Lmod, whose sentence begins in this line, and Environment Modules.
@@ -37,6 +42,8 @@ _OWN = (
 )
 #: pyxis' own sentences, of which enroot's log has the reason
 _OF_PYXIS = re.compile(r"^slurmstepd: error: pyxis: (?P<said>\S.+)")
+#: a terminal's colours, which some programs write into files, too
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _TRACEBACK = "Traceback (most recent call last):"
 #: a launcher's words of what it started, and of what it did then
 _LAUNCHER = re.compile(
@@ -67,7 +74,7 @@ def own_words(log: Path) -> OwnWords:
     launcher's.
     """
     try:
-        lines = [line.strip() for line in ends_of(log).splitlines()]
+        lines = [line.strip() for line in _COLOURS.sub("", ends_of(log)).splitlines()]
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         return OwnWords(f"{log} is missing" if missing else str(error), ())

@@ -101,6 +101,8 @@ def environment() -> dict[str, Any]:
     packages: dict[str, str | None] = {}
     drivers = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     changes = _output("git", "status", "--porcelain", "-uno")
+    if changes is None:
+        changes = os.environ.get("TRIPTYCH_UNCOMMITTED_CHANGES")
     for name in _PACKAGES:
         try:
             packages[name] = importlib.metadata.version(name)
@@ -110,7 +112,8 @@ def environment() -> dict[str, Any]:
         "recorded_unix_s": time.time(),
         "node": records.node_name(),
         "triptych": workflow_lib.__version__,
-        "commit": _output("git", "rev-parse", "HEAD"),
+        # Of an image without git, the script says both.
+        "commit": _output("git", "rev-parse", "HEAD") or os.environ.get("TRIPTYCH_COMMIT") or None,
         "uncommitted_changes": None if changes is None else bool(changes),
         "python": platform.python_version(),
         "packages": packages,
@@ -201,10 +204,13 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
 
 
 def _nodes_of_job() -> set[str]:
-    """The nodes of a job of Slurm's, where scontrol is there to say so; else this one."""
+    """The nodes of a job of Slurm's, where scontrol is there to say so, or the script asked it for
+    an image without; else this one.
+    """
     in_job = "SLURM_JOB_NODELIST" in os.environ
     listed = _output("scontrol", "show", "hostnames") if in_job else None
-    return {*(listed or "").split()} or {records.node_name()}
+    listed = listed or os.environ.get("TRIPTYCH_NODES", "")
+    return {*listed.split()} or {records.node_name()}
 
 
 def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
