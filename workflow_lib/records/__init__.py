@@ -76,6 +76,7 @@ from workflow_lib.records.files import (
     read_record,
     write_json,
 )
+from workflow_lib.records.gpu_limits import GpuLimits, NodeLimits
 from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
 from workflow_lib.records.outcomes import (
     CoolDown,
@@ -164,6 +165,7 @@ __all__ = [
     "ErrorRecord",
     "ExitRecord",
     "Family",
+    "GpuLimits",
     "Hardware",
     "JobRecord",
     "JobState",
@@ -172,6 +174,7 @@ __all__ = [
     "Measure",
     "Model",
     "NodeClock",
+    "NodeLimits",
     "OrderRecord",
     "Outcome",
     "OutcomeRecord",
