@@ -12,6 +12,7 @@ A run's directory, in the order in which its files appear::
     submission.json         that it is about to be submitted, and as what
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
+    gpu-limits/<node>.json  limits that the job set on GPUs, and gave back, where it was asked to
     telemetry/<node>.json   what the sampler found on the node
     telemetry/<node>.csv    one row a tick and GPU, flushed every second
     telemetry/<node>-counters.csv   energy, throttle times, links: each on a period of its own
