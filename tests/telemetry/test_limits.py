@@ -299,6 +299,19 @@ def test_a_reboot_has_given_them_back(machine: Machine) -> None:
     assert machine.calls == calls
 
 
+def test_what_another_node_has_to_give_back_is_left_to_it(machine: Machine) -> None:
+    killed(machine)
+    (path,) = machine.journals
+    journal = json.loads(path.read_text(encoding="utf-8"))
+    journal["limits"]["node"] = "node02"
+    path.write_text(json.dumps(journal), encoding="utf-8")
+    calls = machine.calls
+    process = machine.start("limits", "give-back", str(machine.paths.cell))
+    assert process.wait(TIMEOUT_S) == 0
+    assert machine.journals == [path]
+    assert machine.calls == calls
+
+
 def test_another_jobs_gpus_are_left_alone(machine: Machine) -> None:
     killed(machine)
     calls = machine.calls

@@ -105,6 +105,8 @@ def give_back_leftovers(only: RunPaths | None = None) -> None:
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
             journal = records.read_record(path, Journal)
             run = RunPaths(Path(journal.run_directory))
+            if journal.limits.node != records.node_name():
+                continue  # nodes without disks may share the directory
             if only is not None and run.directory != only.directory.absolute():
                 continue
             # Without a lock, nobody lives who will give it back.
@@ -170,7 +172,7 @@ def _guarded(journal: Journal) -> Iterator[Path]:
     """Yields the journal's path on this node's disk, beside a process that gives the limits back
     should this one be killed. Raises OSError, TelemetryError.
     """
-    path = _directory() / f"{os.getpid()}-{time.time_ns()}.json"
+    path = _directory() / f"{journal.limits.node}-{time.time_ns()}.json"
     path.parent.mkdir(mode=0o700, exist_ok=True)
     if not _is_own(path.parent):
         raise TelemetryError(
