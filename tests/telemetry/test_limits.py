@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.telemetry.cells import NODE, REPOSITORY, make_cell, wait_for
-from tests.telemetry.nvml import Script, Start
+from tests.telemetry.nvml import Script
 from workflow_lib import records
 from workflow_lib.records import NodeLimits, RunPaths
 
@@ -176,7 +176,7 @@ def test_clocks_alone_leave_power_limits_alone(machine: Machine) -> None:
     }
 
 
-def test_telemetry_shows_the_limit_that_is_in_force(machine: Machine, sampler: Start) -> None:
+def test_telemetry_shows_the_limit_that_is_in_force(machine: Machine) -> None:
     cell = limited()
     process = machine.held(cell)
     watching = machine.start("__main__", str(machine.paths.cell))
@@ -421,6 +421,17 @@ def test_a_run_is_not_measured_with_limits_that_were_left(machine: Machine) -> N
     assert process.returncode == 1
     assert f"limits that {machine.paths.directory} set are left on GPU 0" in message
     assert "nvidia-smi -pl and -rgc" in message
+
+
+def test_a_journal_that_cannot_be_read_is_named(machine: Machine) -> None:
+    killed(machine)
+    (path,) = machine.journals
+    path.write_text("{", encoding="utf-8")
+    other = RunPaths(machine.paths.directory.parent / "other")
+    records.write_json(other.cell, make_cell(source="nvidia"))
+    _, message = machine.start("__main__", str(other.cell)).communicate(timeout=TIMEOUT_S)
+    assert f"may be left on this node: {path}" in message
+    assert message.count("\n") == 1
 
 
 def test_a_directory_that_others_may_write_keeps_no_journal(machine: Machine) -> None:

@@ -44,6 +44,6 @@ def left(paths: RunPaths) -> str:
     if not said:
         return ""
     return (
-        f"LIMITS WERE NOT GIVEN BACK {'; '.join(said)}: the next run of the same user there gives "
+        f"{records.LIMITS_LEFT} {'; '.join(said)}: the next run of the same user there gives "
         "them back, or an admin does (nvidia-smi -pl and -rgc)"
     )

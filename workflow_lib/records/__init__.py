@@ -77,7 +77,7 @@ from workflow_lib.records.files import (
     read_record,
     write_json,
 )
-from workflow_lib.records.gpu_limits import GpuLimits, NodeLimits
+from workflow_lib.records.gpu_limits import LIMITS_LEFT, GpuLimits, NodeLimits
 from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
 from workflow_lib.records.outcomes import (
     CoolDown,
@@ -137,6 +137,7 @@ __all__ = [
     "HOST_SAMPLES",
     "IDENTITY",
     "KERNELS",
+    "LIMITS_LEFT",
     "MEASURES",
     "NODES",
     "OVERHEAD",

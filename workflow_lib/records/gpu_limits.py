@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+#: what the cause of a run says, result or not, that left GPUs with its limits
+LIMITS_LEFT = "LIMITS WERE NOT GIVEN BACK"
+
 
 @dataclass(frozen=True)
 class GpuLimits:

@@ -40,7 +40,7 @@ from workflow_lib.telemetry.source import TelemetryError
 
 #: a directory of each node that outlives its jobs; journals are in one below that is the user's own
 LOCAL = Path("/var/tmp")
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 0.5
 #: how long the end of a job waits for a guard that is at work
 _GUARD_S = 10.0
 
@@ -103,7 +103,13 @@ def give_back_leftovers(only: RunPaths | None = None) -> None:
     """
     for path in sorted(_directory().glob("*.json")) if _is_own(_directory()) else ():
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
-            journal = records.read_record(path, Journal)
+            try:
+                journal = records.read_record(path, Journal)
+            except records.RecordError as error:
+                raise TelemetryError(
+                    f"limits of a run that was killed may be left on this node: {error}; have an "
+                    "admin restore them (nvidia-smi -pl and -rgc), and then delete that file"
+                ) from None
             run = RunPaths(Path(journal.run_directory))
             if journal.limits.node != records.node_name():
                 continue  # nodes without disks may share the directory
