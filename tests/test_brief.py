@@ -74,6 +74,15 @@ def test_what_was_done_before_is_counted_and_is_no_measure_of_time(planned):
     assert line.endswith("about 30 s left for the others")
 
 
+def test_a_result_that_left_gpus_limited_says_so(planned):
+    said = Said(planned)
+    said.look(101.0)
+    cause = f"trained to the end; {records.LIMITS_LEFT} on n1: GPU 0"
+    end(make_run(planned, 1), Outcome.COMPLETED, cause)
+    (line,) = said.look(120.0)[1]
+    assert line == f"1 of 3  llama3-tiny tp1-pp1-dp2_mb1: completed: {cause}"
+
+
 def test_before_a_plan_there_is_nothing_to_say(tmp_path):
     assert Said(tmp_path).look(101.0) == ("planning", [])
 

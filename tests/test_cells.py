@@ -241,6 +241,80 @@ def test_editing_the_environment_of_a_platform_moves_its_cells(study_directory, 
     assert {each.split("/")[0] for each in before - ids(study_directory)} == {"h200"}
 
 
+@pytest.fixture
+def limited(study_directory, edit):
+    """Plans one cell of eight GPUs with limits, on a platform whose site allows them."""
+    edit(
+        "platforms/h200.yaml",
+        "telemetry: nvidia",
+        "telemetry: nvidia\ngpu_settings: allowed",
+    )
+    head = (study_directory / "sweeps" / "parallelism.yaml").read_text(encoding="utf-8")
+    head = head.partition("matrix:")[0]
+
+    def plan(limits: str, gpus: int = 8):
+        block = f"models: llama3-8b, gpus: {gpus}, dp: {gpus}{limits}"
+        (study_directory / "sweeps" / "one.yaml").write_text(
+            f"{head}matrix:\n  - {{{block}}}\n", encoding="utf-8"
+        )
+        return expanded(study_directory, "one")["one-h200"].cells[0]
+
+    return plan
+
+
+def test_one_limit_is_that_of_every_gpu_of_a_node(limited):
+    one = limited(", power_limits_w: 500, clock_limits_mhz: 1200", gpus=16)
+    assert one.reason is None
+    assert one.cell.training.power_limits_w == (500,) * 8
+    assert one.cell.training.clock_limits_mhz == (1200,) * 8
+    assert one.cell.training.name.endswith("-500x8w-1200x8mhz")
+    # Said for each of them, it is the same cell.
+    listed = "power_limits_w: [500, 500, 500, 500, 500, 500, 500, 500], clock_limits_mhz: 1200"
+    assert limited(f", {listed}", gpus=16).cell == one.cell
+
+
+def test_limits_are_part_of_the_cell(limited):
+    plain = limited("")
+    hot = limited(", power_limits_w: [500, 700, 700, 700, 700, 700, 700, 700]")
+    assert "-500.700x7w_" in hot.cell.id
+    assert not plain.cell.training.sets_limits
+    assert hot.cell.training.sets_limits
+    digests = {each.cell.id.rpartition("_")[2] for each in (plain, hot)}
+    assert len(digests) == 2
+    # Before there were limits, this cell had the same id.
+    assert plain.cell.id == "h200/llama3-8b/tp1-pp1-dp8_mb1-gb128-bf16-zero1-recompute_2141ec4e"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (
+            "gpu_settings: allowed",
+            "gpu_settings: forbidden",
+            "power_limits_w: jobs on h200 may not change settings of GPUs; ask its admin, then "
+            "write gpu_settings: allowed into config/platforms/h200.yaml",
+        ),
+        ("telemetry: nvidia", "telemetry: amd", "limits are set on NVIDIA GPUs alone"),
+        ("telemetry: nvidia", "telemetry: auto", "limits are set on NVIDIA GPUs alone"),
+        (
+            "container: null",
+            "container: {runtime: pyxis, image: i}",
+            "those in a container lack",
+        ),
+    ],
+)
+def test_limits_are_refused_where_no_job_can_set_them(limited, edit, old, new, expected):
+    edit("platforms/h200.yaml", old, new)
+    assert expected in limited(", power_limits_w: 500").reason
+    assert limited("").reason is None
+
+
+def test_a_limit_for_too_few_gpus_is_refused(limited):
+    assert "must have a number for each of the 8 GPUs used on a node" in (
+        limited(", clock_limits_mhz: [1200, 1300]").reason
+    )
+
+
 def test_the_step_time_is_that_of_the_flops_at_the_expected_mfu(sweeps):
     planned = next(
         each

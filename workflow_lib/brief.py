@@ -20,7 +20,7 @@ from rich.status import Status
 
 from workflow_lib import results, status
 from workflow_lib.live.now import RunNow, Watcher
-from workflow_lib.records import RecordError
+from workflow_lib.records import LIMITS_LEFT, RecordError
 from workflow_lib.safety import printable
 from workflow_lib.words import counted
 
@@ -78,8 +78,9 @@ class Progress:
     def _of(self, run: RunNow, planned: int, now_s: float) -> str:
         done = len(self._told)
         said = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
-        if run.status.state == "failed":
-            return f"{said}: {' '.join((run.status.cause or '').split())}"
+        cause = " ".join((run.status.cause or "").split())
+        if run.status.state == "failed" or LIMITS_LEFT in cause:
+            return f"{said}: {cause}"
         new = done - (self._old or 0)
         left_s = (now_s - self._began_s) / new * (planned - done)
         return said if done == planned else f"{said}; about {_time(left_s)} left for the others"

@@ -35,6 +35,7 @@ from workflow_lib.records.cell_axes import AXES, CELL_FORMAT
 from workflow_lib.study import ConfigError, Study, lookup
 from workflow_lib.training import capabilities
 
+_LIMITS = ("power_limits_w", "clock_limits_mhz")
 _DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
@@ -138,7 +139,10 @@ def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, A
     """The product of an entry's axes, as one dictionary a point."""
     axes = _axes(entry, inherited)
     for point in itertools.product(*axes.values()):
-        yield dict(zip(axes, point, strict=True)) | {"gpu_order": entry.gpu_order}
+        yield {
+            **dict(zip(axes, point, strict=True)),
+            **{name: getattr(entry, name) for name in ("gpu_order", *_LIMITS)},
+        }
 
 
 def _excluded(cell: Cell, exclusion: Exclusion) -> bool:
@@ -162,6 +166,8 @@ def _plan(
     model = study.models[point["model"]].record(point["model"])
     degrees = _degrees(point, gpus, model)
     training = _training(point, degrees, model, spec.protocol)
+    limits = {name: _for_each_gpu(point[name], gpus, platform) for name in _LIMITS}
+    training = dataclasses.replace(training, **limits)
     if point["stage_layers"] == "auto":
         divided = pipelines.layers_by_work(model, degrees, training)
         degrees = _plainest(dataclasses.replace(degrees, stage_layers=divided), model)
@@ -172,6 +178,13 @@ def _plan(
         reason = does_not_fit(cell, platform, cost)
         return PlannedCell(cell, spec.repeats, cost, reason, spec.protocol.profiled_steps)
     return PlannedCell(cell, spec.repeats, None, reason, spec.protocol.profiled_steps)
+
+
+def _for_each_gpu(limits: int | tuple[int, ...] | None, gpus: int, platform: Platform) -> Any:
+    """The limits of a node's GPUs: one number stands for all that are used there."""
+    if isinstance(limits, int):
+        return (limits,) * (gpus // -(-gpus // platform.gpus_per_node))
+    return limits or ()
 
 
 def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:

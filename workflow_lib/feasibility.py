@@ -97,6 +97,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
             f"global batch {training.global_batch_size} is not a multiple of dp × micro-batch = "
             f"{dp} × {training.micro_batch_size} = {per_pass}"
         )
+    yield from _obstacles_of_limits(cell, platform)
     # Layers, heads, experts, ZeRO and overlap: what no backend could run.
     refusal = capabilities.refusal(degrees, training, model)
     if refusal is not None:
@@ -108,6 +109,40 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
             "bf16, or give platform "
             f"{hardware.platform} its peak_fp8_tflops"
         )
+
+
+def _obstacles_of_limits(cell: Cell, platform: Platform) -> Iterator[str]:
+    """What speaks against the limits that the job is to set on its GPUs, as far as is known before
+    it runs: the driver has the last word.
+    """
+    name, training = cell.hardware.platform, cell.training
+    for key, limits in (
+        ("power_limits_w", training.power_limits_w),
+        ("clock_limits_mhz", training.clock_limits_mhz),
+    ):
+        if not limits:
+            continue
+        if len(limits) != cell.ranks_per_node:
+            yield (
+                f"{key} {list(limits)} must have a number for each of the {cell.ranks_per_node} "
+                "GPUs used on a node, or be one number for all"
+            )
+        if platform.gpu_settings != "allowed":
+            yield (
+                f"{key}: jobs on {name} may not change settings of GPUs; ask its admin, then write "
+                f"gpu_settings: allowed into config/platforms/{name}.yaml, or leave {key} out"
+            )
+        if platform.telemetry != "nvidia":
+            yield (
+                f"{key}: limits are set on NVIDIA GPUs alone, and the telemetry of {name} is "
+                f"{platform.telemetry}; use a platform with telemetry: nvidia, or leave {key} out"
+            )
+        if platform.container is not None:
+            yield (
+                f"{key}: the driver takes limits only from processes with CAP_SYS_ADMIN on the "
+                "node, which those in a container lack; use a platform without container, or "
+                f"leave {key} out"
+            )
 
 
 def _are(gpus: int) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import psutil
 import pytest
 
 from tests.launch import runs, scripts
+from tests.launch.jobs import NEVER_READY, SAMPLES, TRAINS_FOR_LONG, UNTIL_STOPPED, Job
 from workflow_lib import records
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.job import node
@@ -32,8 +32,6 @@ from workflow_lib.records import (
     RunPaths,
     TelemetryStart,
 )
-
-ROOT = Path(__file__).parent.parent.parent
 
 # ------------------------------------------------------------------------------ its commands
 
@@ -259,78 +257,6 @@ def test_the_end_record_names_the_nodes_that_ranks_ran_on(paths):
 
 # ---------------------------------------------------------------------- the script, however it ends
 
-#: The rendered script with real node commands; telemetry and training are what a test says.
-_INTERPRETER = """#!/bin/sh
-run={run}
-case "$*" in
-*workflow_lib.launch.job.node*) exec {python} "$@" ;;
-*workflow_lib.telemetry*) {telemetry} ;;
-*torch.distributed.run*) {training} ;;
-esac
-"""
-_UNTIL_STOPPED = 'while [ ! -e "$run/telemetry/stop" ]; do sleep 0.02; done'
-SAMPLES = f'touch "$run/telemetry/node1.ready"; {_UNTIL_STOPPED}'
-NEVER_READY = _UNTIL_STOPPED
-TRAINS_FOR_LONG = 'echo $$ >"$run/training.pid"; exec sleep 600'
-
-
-class Job:
-    """A rendered local script, running. ``telemetry_options`` replace those of its cell."""
-
-    def __init__(
-        self, directory: Path, telemetry: str, training: str, **telemetry_options: float
-    ) -> None:
-        planned = scripts.planned("demo")
-        interpreter = directory / "interpreter"
-        site = scripts.platform(directory, "local", python=str(interpreter))
-        cell = scripts.with_telemetry(planned.cell, **telemetry_options)
-        places = scripts.write(cell, site, ROOT, directory / "results")
-        self.paths = RunPaths(places.run_directory)
-        interpreter.write_text(
-            _INTERPRETER.format(
-                run=self.paths.directory,
-                python=sys.executable,
-                telemetry=telemetry,
-                training=training,
-            )
-        )
-        interpreter.chmod(0o755)
-        self.process = subprocess.Popen(
-            ["bash", str(self.paths.script)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the job has come that far."""
-        deadline = time.monotonic() + 120
-        while not condition():
-            assert self.process.poll() is None, self.process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-    def runs(self, word: str) -> bool:
-        """Whether the script has started a command with this word, and waits for it."""
-        for process in psutil.Process(self.process.pid).children():
-            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if word in process.cmdline():
-                    return True
-        return False
-
-    def training_process(self) -> int:
-        """The process of a training that goes on for long."""
-        pid = self.paths.directory / "training.pid"
-        self.until(lambda: pid.exists() and pid.read_text().endswith("\n"))
-        return int(pid.read_text())
-
-    def finish(self) -> EndedRecord:
-        """Wait for the end; returns the job's end record."""
-        # Until nobody who holds its output is left either.
-        self.output, _ = self.process.communicate(timeout=120)
-        return records.read_record(self.paths.ended, EndedRecord)
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
@@ -458,7 +384,7 @@ COOLS = """
             TelemetryStart("node1", "simulated", True, 1.0, 10.0, ({"name": "a"},) * 2, {})
         )
     ),
-    until_stopped=_UNTIL_STOPPED,
+    until_stopped=UNTIL_STOPPED,
 )
 COOL_DOWN = {"cool_down_to_c": 40.0, "cool_down_limit_s": 60.0}
 
@@ -514,7 +440,7 @@ def test_gpus_without_a_temperature_end_the_run_before_training(start):
 
 
 def test_telemetry_that_dies_in_the_cool_down_stops_the_run(start):
-    dies = COOLS.replace(_UNTIL_STOPPED, "echo 'no more' >&2; exit 5").replace("40.0", "45.0")
+    dies = COOLS.replace(UNTIL_STOPPED, "echo 'no more' >&2; exit 5").replace("40.0", "45.0")
     job = start(telemetry=dies, training="touch $run/trained", **COOL_DOWN)
     job.until(job.paths.telemetry_ready("node1").exists)
     (job.paths.directory / "go").touch()
@@ -572,7 +498,7 @@ def test_a_signal_is_heard_in_the_idle_baseline(start):
 
 
 def test_a_script_that_is_killed_leaves_no_end_record_and_its_run_is_an_error(start):
-    job = start(training=f'echo $$ >"$run/training.pid"; {_UNTIL_STOPPED}')
+    job = start(training=f'echo $$ >"$run/training.pid"; {UNTIL_STOPPED}')
     job.training_process()
     known = JobRecord("local", str(job.process.pid), 1.0, "a test")
     assert Local().state(known) == JobState("RUNNING")

@@ -50,6 +50,7 @@ _VARIANTS = {
             "mounts": ["/scratch", "/data sets"],
         },
     },
+    "h200-limits": {"gpu_settings": "allowed"},
     "h200-pyxis": {
         "python": "python3",
         "container": {
@@ -60,6 +61,7 @@ _VARIANTS = {
     },
 }
 #: telemetry options of a golden's cell that are not its sweep's
+_LIMITS = {"power_limits_w": (500,) * 8, "clock_limits_mhz": (1500,) * 8}
 _TELEMETRY = {"h200-apptainer": {"cool_down_to_c": 40.0, "cool_down_limit_s": 600.0}}
 
 
@@ -72,6 +74,9 @@ def rendered(name: str, directory: Path) -> str:
         site = scripts.platform(directory, name.partition("-")[0], **_VARIANTS[name])
     telemetry = dataclasses.replace(planned.cell.telemetry, **_TELEMETRY.get(name, {}))
     cell = dataclasses.replace(planned.cell, telemetry=telemetry)
+    if name == "h200-limits":
+        training = dataclasses.replace(cell.training, **_LIMITS)
+        cell = dataclasses.replace(cell, training=training)
     places = render.Places(
         root=ROOT,
         run_directory=results.run_directory(ROOT / "results", planned.cell.id, 1),

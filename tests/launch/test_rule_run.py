@@ -147,6 +147,15 @@ def test_an_error_of_ours_ends_its_run_alone_and_is_in_its_log(together, monkeyp
     assert together.threads[first].is_alive()
 
 
+def test_a_result_that_left_gpus_limited_is_said(tmp_path, monkeypatch, capfd):
+    cause = f"trained to the end; {records.LIMITS_LEFT} on n1: GPU 0"
+    outcome = records.Outcome.COMPLETED
+    ended = records.OutcomeRecord(outcome, cause, "7", ("n1",), 1.0, 2.0, None, False)
+    monkeypatch.setattr(rule_run, "run_to_end", lambda *_: ended)
+    assert rule_run.run(tmp_path, "local") is None
+    assert cause in capfd.readouterr().err
+
+
 def test_a_log_that_cannot_be_written_ends_no_run(together, capfd):
     together.log(0).mkdir()
     number = together.start(is_logged=False)

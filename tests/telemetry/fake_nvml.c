@@ -20,6 +20,11 @@
  * long long or of "field.74.type", and answers at the scope 0 or "field.74.scope" alone. "event GPU
  * TYPE DATA AT" is what nvmlEventSetWait tells from AT on, where the GPU was registered for the
  * type; type 0 is told always.
+ *
+ * What is set lies beside the script, in "<script>.set", for all processes: a line "limit.0 500000"
+ * or "locked.0 1200" (0: unlocked) for each call, in their order. "set.limit.error" and
+ * "set.clocks.error" make such calls fail. A call whose line is in "<script>.hang" returns when that
+ * file is gone.
  */
 #include <math.h>
 #include <stdio.h>
@@ -27,6 +32,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6,
@@ -232,12 +238,56 @@ int nvmlDeviceGetPciInfo_v3(void *d, char *out) { /* busIdLegacy[16], five numbe
     memset(out, 0, 68);
     return text("bus", d, out + 36, 32);
 }
-int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *out) { return number32("limit", d, out); }
+static const char *beside_script(const char *ending) {
+    static char path[4096];
+    snprintf(path, sizeof path, "%s.%s", getenv("FAKE_NVML"), ending);
+    return path;
+}
+static int set(const char *call, const char *key, void *d, unsigned value) {
+    char own[LONGEST], line[LONGEST] = "";
+    FILE *file;
+    int code = refusal(call, index_of(d));
+    if (code) return code;
+    snprintf(own, sizeof own, "%s.%d %u\n", key, index_of(d), value);
+    if ((file = fopen(beside_script("set"), "a")) == NULL) abort();
+    fputs(own, file);
+    fclose(file);
+    if ((file = fopen(beside_script("hang"), "r")) != NULL) {
+        if (fgets(line, sizeof line, file) == NULL) abort();
+        fclose(file);
+    }
+    while (strcmp(line, own) == 0 && access(beside_script("hang"), F_OK) == 0) usleep(5000);
+    return SUCCESS;
+}
+static int limit(void *d, unsigned *out) {
+    char own[LONGEST], line[LONGEST];
+    unsigned value;
+    int code = number32("limit", d, out);
+    FILE *file = fopen(beside_script("set"), "r");
+    if (file == NULL || code) return code;
+    snprintf(own, sizeof own, "limit.%d %%u", index_of(d));
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, own, &value) == 1) *out = value;
+    fclose(file);
+    return code;
+}
+int nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned *out) { return limit(d, out); }
+int nvmlDeviceGetPowerManagementLimit(void *d, unsigned *out) { return limit(d, out); }
+int nvmlDeviceSetPowerManagementLimit(void *d, unsigned mw) {
+    return set("set.limit", "limit", d, mw);
+}
+int nvmlDeviceSetGpuLockedClocks(void *d, unsigned lowest_mhz, unsigned highest_mhz) {
+    return lowest_mhz > highest_mhz ? INVALID_ARGUMENT
+                                    : set("set.clocks", "locked", d, highest_mhz);
+}
+int nvmlDeviceResetGpuLockedClocks(void *d) { return set("set.clocks", "locked", d, 0); }
 int nvmlDeviceGetPowerManagementDefaultLimit(void *d, unsigned *out) {
     return number32("limit.default", d, out);
 }
 int nvmlDeviceGetPowerManagementLimitConstraints(void *d, unsigned *lowest, unsigned *highest) {
-    return pair32("limit.max", d, highest, lowest);
+    int code = pair32("limit.max", d, highest, lowest);
+    *lowest = (unsigned)setting("limit.min", index_of(d), 0);
+    return code;
 }
 int nvmlDeviceGetEccMode(void *d, unsigned *now, unsigned *next) {
     return pair32("ecc", d, now, next);

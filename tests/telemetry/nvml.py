@@ -34,6 +34,7 @@ H200: Mapping[str, str] = {
     "limit": "700000",
     "limit.default": "700000",
     "limit.max": "700000",
+    "limit.min": "200000",
     "clock.sm.max": "1980",
     "clock.memory.max": "3201",
     "temperature.slowdown": "87",

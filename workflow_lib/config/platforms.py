@@ -127,6 +127,9 @@ class Platform(Strict):
     """What joins the nodes."""
     airflow: tuple[Literal["front", "rear", "unknown"], ...] = Field(strict=False)
     """For each GPU of a node, by index, where it sits in the air stream."""
+    gpu_settings: Literal["forbidden", "allowed"] = "forbidden"
+    """Whether jobs may set power limits and lock clocks of their GPUs, which they restore; the
+    driver must permit it, too."""
     telemetry: records.TelemetrySource
     """Whose sensors are read; auto takes real ones where there are any, else a simulation."""
 

@@ -16,6 +16,10 @@ Scalar = TypeVar("Scalar")
 Axis: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]
 StrictPositive = Annotated[int, Field(gt=0, le=bounds.DIMENSION.most, strict=True)]
 StrictRanks = Annotated[int, Field(gt=0, le=bounds.RANKS.most, strict=True)]
+#: one number for all GPUs of a node, or one for each
+Limits: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)] | None
+Watts = Annotated[int, Field(gt=0, le=bounds.POWER_LIMIT_W.most, strict=True)]
+Megahertz = Annotated[int, Field(gt=0, le=bounds.CLOCK_LIMIT_MHZ.most, strict=True)]
 Gpu = Annotated[int, Field(ge=0, lt=bounds.GPUS_OF_NODE.most)]
 ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
@@ -123,6 +127,12 @@ class MatrixEntry(TrainingAxes):
     list of words is an axis."""
     gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
     """The node's GPU of each local rank; local rank i uses GPU i unless given."""
+    power_limits_w: Limits[Watts] = None
+    """Power limit, W, that the job sets on each GPU of a node, by its index, or one number for all;
+    set on none unless given. The platform must have gpu_settings: allowed."""
+    clock_limits_mhz: Limits[Megahertz] = None
+    """Upper limit, MHz, to which the job locks the SM clock of each GPU of a node, by its index, or
+    one number for all; locks none unless given. The platform must have gpu_settings: allowed."""
 
     @model_validator(mode="after")
     def _one_rest(self) -> MatrixEntry:
@@ -162,6 +172,10 @@ class Exclusion(TrainingAxes):
         | None
     ) = None
     """The node's GPU of each local rank: exactly these."""
+    power_limits_w: Annotated[tuple[Watts, ...], Field(strict=False)] | None = None
+    """Power limit of each GPU of a node: exactly these."""
+    clock_limits_mhz: Annotated[tuple[Megahertz, ...], Field(strict=False)] | None = None
+    """Upper limit of each GPU's SM clock: exactly these."""
 
 
 class SweepSpec(Strict):

@@ -12,6 +12,7 @@ A run's directory, in the order in which its files appear::
     submission.json         that it is about to be submitted, and as what
     job.json                the scheduler's id, when submitted, by what
     environment.json        versions, host, commit
+    gpu-limits/<node>.json  limits that the job set on GPUs, and gave back, where it was asked to
     telemetry/<node>.json   what the sampler found on the node
     telemetry/<node>.csv    one row a tick and GPU, flushed every second
     telemetry/<node>-counters.csv   energy, throttle times, links: each on a period of its own
@@ -76,6 +77,7 @@ from workflow_lib.records.files import (
     read_record,
     write_json,
 )
+from workflow_lib.records.gpu_limits import LIMITS_LEFT, GpuLimits, NodeLimits
 from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
 from workflow_lib.records.outcomes import (
     CoolDown,
@@ -135,6 +137,7 @@ __all__ = [
     "HOST_SAMPLES",
     "IDENTITY",
     "KERNELS",
+    "LIMITS_LEFT",
     "MEASURES",
     "NODES",
     "OVERHEAD",
@@ -164,6 +167,7 @@ __all__ = [
     "ErrorRecord",
     "ExitRecord",
     "Family",
+    "GpuLimits",
     "Hardware",
     "JobRecord",
     "JobState",
@@ -172,6 +176,7 @@ __all__ = [
     "Measure",
     "Model",
     "NodeClock",
+    "NodeLimits",
     "OrderRecord",
     "Outcome",
     "OutcomeRecord",

@@ -6,7 +6,7 @@ Each field says what it is to tables, names and people: see :mod:`workflow_lib.r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -149,11 +149,17 @@ class Model:
         return self.tied_embeddings or self.family == "gpt"
 
 
-def _stage_word(stage_layers: Sequence[int]) -> str:
-    """``l3.2x3`` of stages of 3, 2, 2 and 2 layers; "" where they are spread evenly."""
-    runs = ((layers, len(list(run))) for layers, run in itertools.groupby(stage_layers))
-    told = ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
-    return f"l{told}" if told else ""
+def _in_runs(before: str = "", behind: str = "") -> Callable[[Sequence[int]], str]:
+    """A word for a list: ``l3.2x3`` of stages of 3, 2, 2 and 2 layers, ``500x7.700w`` of seven
+    GPUs' limit and one's; "" where there is none.
+    """
+
+    def word(numbers: Sequence[int]) -> str:
+        runs = ((number, len(list(run))) for number, run in itertools.groupby(numbers))
+        told = ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
+        return f"{before}{told}{behind}" if told else ""
+
+    return word
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +224,7 @@ class Degrees:
         Axis(
             "layers of each stage, first to last; null where they are spread evenly",
             "layout",
-            word=_stage_word,
+            word=_in_runs("l"),
         ),
     ] = ()
     gpu_order: Annotated[
@@ -388,6 +394,30 @@ class Training:
     weight_decay: Annotated[
         float, Axis("AdamW's; a step applies it times the learning rate", "work", since=4)
     ] = 0.01
+    power_limits_w: Annotated[
+        tuple[int, ...],
+        Axis(
+            "power limit that the job sets on each GPU of a node, by its index; null where it sets "
+            "none",
+            "option",
+            "W",
+            label="power limits",
+            word=_in_runs(behind="w"),
+            since=8,
+        ),
+    ] = ()
+    clock_limits_mhz: Annotated[
+        tuple[int, ...],
+        Axis(
+            "upper limit to which the job locks the SM clock of each GPU of a node, by its index; "
+            "null where it locks none",
+            "option",
+            "MHz",
+            label="clock limits",
+            word=_in_runs(behind="mhz"),
+            since=8,
+        ),
+    ] = ()
 
     @property
     def held_precision(self) -> Precision:
@@ -399,8 +429,15 @@ class Training:
         return self.global_batch_size // (self.micro_batch_size * dp)
 
     @property
+    def sets_limits(self) -> bool:
+        """Whether the job changes settings of GPUs, which it restores at its end."""
+        return bool(self.power_limits_w or self.clock_limits_mhz)
+
+    @property
     def name(self) -> str:
-        """For example ``mb1-gb128-bf16-zero1-sp-recompute``."""
+        """For example ``mb1-gb128-bf16-zero1-sp-recompute``; ``-500x8w`` where the 8 GPUs of a node
+        are limited to 500 W, ``-1200x8mhz`` where their clocks are locked to 1200 MHz at most.
+        """
         return "-".join(axes.words(self))
 
 

@@ -142,6 +142,18 @@ class RunPaths:
         return self.directory / "cool-down.json"
 
     @property
+    def gpu_limits(self) -> Path:
+        """What the job set on GPUs, a record a node; only where the cell asks for it."""
+        return self.directory / "gpu-limits"
+
+    def node_limits(self, node: str) -> Path:
+        return self.gpu_limits / f"{node}.json"
+
+    def limits_ready(self, node: str) -> Path:
+        """Its existence says that the limits of the node's GPUs are in force."""
+        return self.gpu_limits / f"{node}.ready"
+
+    @property
     def telemetry_stop(self) -> Path:
         """Its existence asks every sampler to end."""
         return self.telemetry / "stop"

@@ -65,6 +65,8 @@ _NAMED = {
     "learning_rate": Range(0, 1e38),
     "driver_time_us": Range(0, 1e17),
     "power_limit_w": Range(1e-3, 1e9),
+    "power_limits_w": Range(1, bounds.POWER_LIMIT_W.most),
+    "clock_limits_mhz": Range(1, bounds.CLOCK_LIMIT_MHZ.most),
     "utilisation_percent": Range(0, 100),
     # Of several processes' children a CPU's share is off by a tick.
     "cpu_utilisation_percent": Range(0, 101),

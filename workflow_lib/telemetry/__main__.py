@@ -10,6 +10,7 @@ from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.telemetry.choice import open_source
+from workflow_lib.telemetry.limits import give_back_leftovers
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.sampler import Sampler
 from workflow_lib.telemetry.source import TelemetryError
@@ -31,6 +32,8 @@ def main(arguments: list[str] | None = None) -> int:
     except records.RecordError as error:
         return _refuse(node, str(error))
     try:
+        if cell.telemetry.source in ("nvidia", "auto"):
+            give_back_leftovers()
         job_id = os.environ.get("SLURM_JOB_ID")
         with (
             closing(open_source(cell, node)) as source,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from workflow_lib import records
-from workflow_lib.launch import gpu_faults
+from workflow_lib.launch import gpu_faults, gpu_limits
 from workflow_lib.launch.end import rank_ends
 from workflow_lib.launch.end.rank_ends import RankEnds
 from workflow_lib.launch.gpu_faults import GpuFault
@@ -40,6 +40,9 @@ class Evidence:
     ranks: RankEnds
     #: the likeliest cause first
     faults: tuple[GpuFault, ...]
+    #: why limits of GPUs were not in force throughout, and which are left; see launch.gpu_limits
+    limits_not_kept: str
+    limits_left: str
     #: records that could not be read, and why
     damaged: tuple[str, ...]
 
@@ -66,6 +69,12 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
     job = records.read_if_there(paths.job, JobRecord)
     ranks = rank_ends.read(paths)
     faults, unread_events = gpu_faults.find(paths)
+    not_kept = left = ""
+    try:
+        not_kept = gpu_limits.not_kept(paths, ended.nodes if ended else ())
+        left = gpu_limits.left(paths)
+    except records.RecordError as error:
+        not_kept = f"what became of the GPUs' limits cannot be read: {error}"
     return Evidence(
         paths=paths,
         ended=ended,
@@ -75,6 +84,8 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
         suspended=suspended,
         ranks=ranks,
         faults=tuple(faults),
+        limits_not_kept=not_kept,
+        limits_left=left,
         damaged=(*unread, *ranks.damaged, *unread_events),
     )
 

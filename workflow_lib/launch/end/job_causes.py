@@ -115,6 +115,9 @@ def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
         words = own_words(paths.logs / "telemetry.log")
         cause = f"{_BEFORE_TRAINING[ended.failed_stage]}{words.where}: {words.said}"
         return Outcome.TELEMETRY_INVALID, cause
+    if ended.failed_stage == "gpu_limits":
+        words = own_words(paths.logs / "gpu-limits.log")
+        return Outcome.ERROR, f"limits could not be set{words.where}: {words.said}"
     if ended.training_exit_code is not None:
         return Outcome.ERROR, (
             f"training ended with {exit_code(ended.training_exit_code)} and no rank left a record "

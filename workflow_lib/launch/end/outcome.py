@@ -40,6 +40,8 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
     if outcome is not Outcome.COMPLETED and evidence.suspended is not None:
         seconds = evidence.suspended.seconds
         cause = f"{cause.rstrip('.')}; the job was suspended for {seconds:.0f} s while it trained"
+    if evidence.limits_left:
+        cause = f"{cause.rstrip('.')}; {evidence.limits_left}"
     if outcome is not Outcome.COMPLETED and evidence.damaged:
         cause += f"; not readable: {'; '.join(evidence.damaged)}"
     edited = _was_edited(paths, ended)
@@ -125,9 +127,12 @@ def _end_of_samplers(evidence: Evidence) -> str:
 def _watched(evidence: Evidence) -> tuple[Outcome, str]:
     """Of a run that trained to its end: whether it was watched throughout, or left its traces."""
     paths = evidence.paths
+    cell = records.read_record(paths.cell, Cell)
+    if cell.training.sets_limits and (amiss := evidence.limits_not_kept):
+        return Outcome.ERROR, f"trained to the end, but {amiss}"
     if results.is_profiled(paths.directory):
         return _traced(paths)
-    reason = coverage.invalid_reason(paths, records.read_record(paths.cell, Cell))
+    reason = coverage.invalid_reason(paths, cell)
     if reason is None:
         return Outcome.COMPLETED, "trained to the end, with telemetry throughout"
     return Outcome.TELEMETRY_INVALID, reason + _end_of_samplers(evidence)

@@ -18,8 +18,9 @@ _NAMED = 4
 
 #: how the sentence begins of what failed, by who says it
 _OWN = (
-    # The sampler (workflow_lib/telemetry/__main__.py), which names its node.
-    re.compile(r"^telemetry on (?P<node>\S+): (?P<said>.+)"),
+    # The sampler (workflow_lib/telemetry/__main__.py) and what sets limits (limits.py there), which
+    # name their node.
+    re.compile(r"^(?:telemetry|GPU limits) on (?P<node>\S+): (?P<said>.+)"),
     # The script, of its node.
     re.compile(r"^triptych: on (?P<node>\S+): (?P<said>.+)"),
     # This project's commands.

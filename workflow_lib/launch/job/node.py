@@ -1,5 +1,5 @@
-"""What a job script does in Python: ``begin``, ``wait-for-telemetry``, ``cool-down``,
-``stop-early`` and ``end``.
+"""What a job script does in Python: ``begin``, ``wait-for-limits``, ``wait-for-telemetry``,
+``cool-down``, ``stop-early`` and ``end``.
 
 It runs on the job's first node, perhaps in a site's container, so it needs only the standard
 library.
@@ -29,7 +29,7 @@ from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
 #: exit code of ``begin`` where another job owns the run
 TAKEN = 75
-#: how long every sampler may take to say that it is ready
+#: how long the processes of all nodes may take to say that they are ready
 TELEMETRY_TIMEOUT_S = 120.0
 
 _PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao")
@@ -163,15 +163,25 @@ def wait_for_telemetry(paths: RunPaths, process: int) -> None:
 
     Raises SystemExit with a message when the samplers' step ends, or takes too long.
     """
+    _wait_for_every_node(paths, process, paths.telemetry, "telemetry")
+
+
+def wait_for_limits(paths: RunPaths, process: int) -> None:
+    """Wait until the limits of every node's GPUs are in force. Raises SystemExit as above."""
+    _wait_for_every_node(paths, process, paths.gpu_limits, "gpu-limits")
+
+
+def _wait_for_every_node(paths: RunPaths, process: int, directory: Path, step: str) -> None:
     cell = records.read_record(paths.cell, Cell)
     deadline = time.monotonic() + TELEMETRY_TIMEOUT_S
-    while (ready := len(list(paths.telemetry.glob("*.ready")))) < cell.nodes:
+    log = paths.logs / f"{step}.log"
+    while (ready := len(list(directory.glob("*.ready")))) < cell.nodes:
         if not is_running(process):
-            raise SystemExit(f"telemetry ended before it was ready; see {paths.logs}/telemetry.log")
+            raise SystemExit(f"{step} ended before it was ready; see {log}")
         if time.monotonic() > deadline:
             raise SystemExit(
-                f"telemetry is ready on {ready} of {cell.nodes} nodes after "
-                f"{TELEMETRY_TIMEOUT_S:.0f} s; see {paths.logs}/telemetry.log"
+                f"{step} is ready on {ready} of {cell.nodes} nodes after "
+                f"{TELEMETRY_TIMEOUT_S:.0f} s; see {log}"
             )
         time.sleep(0.05)
 
@@ -231,25 +241,29 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     begin_command = commands.add_parser("begin")
     begin_command.add_argument("--scheduler", choices=("slurm", "local"), required=True)
+    limits_command = commands.add_parser("wait-for-limits")
     wait_command = commands.add_parser("wait-for-telemetry")
     cool_command = commands.add_parser("cool-down")
     stop_command = commands.add_parser("stop-early")
     stop_command.add_argument("--training", type=int, required=True, help="of its launcher")
-    for command in (wait_command, cool_command, stop_command):
+    waits = (limits_command, wait_command, cool_command, stop_command)
+    for command in waits:
         command.add_argument(
-            "--process", type=int, required=True, help="of the samplers; its end ends the wait"
+            "--process", type=int, required=True, help="of that step; its end ends the wait"
         )
     end_command = commands.add_parser("end")
     for name in ("--stage", "--training-exit", "--telemetry-exit"):
         end_command.add_argument(name, required=True)
     for command in (begin_command, end_command):
         command.add_argument("--job", required=True, help="the scheduler's id of the job")
-    for command in (begin_command, wait_command, cool_command, stop_command, end_command):
+    for command in (begin_command, *waits, end_command):
         command.add_argument("run_directory", type=Path)
     arguments = parser.parse_args()
     paths = RunPaths(arguments.run_directory)
     if arguments.command == "begin":
         begin(paths, arguments.job, arguments.scheduler, sys.stdin.buffer.read())
+    elif arguments.command == "wait-for-limits":
+        wait_for_limits(paths, arguments.process)
     elif arguments.command == "wait-for-telemetry":
         wait_for_telemetry(paths, arguments.process)
     elif arguments.command == "cool-down":

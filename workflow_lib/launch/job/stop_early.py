@@ -4,6 +4,7 @@
 
     what is lost                        seen after
     the samplers ended                  a look
+    limits of GPUs were given back      a look
     a node's samples no longer come     60 s: so long may a shared file system keep them back
     a GPU failed, and no step ends      30 s
     no step ends                        120 s, or ten times the slowest step where that is longer
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from workflow_lib import records, results
-from workflow_lib.launch import gpu_faults
+from workflow_lib.launch import gpu_faults, gpu_limits
 from workflow_lib.launch.processes import is_running
 from workflow_lib.records import Cell, Outcome, RunPaths, StopRecord, SuspensionRecord
 
@@ -89,6 +90,8 @@ class Watch:
         self._steps = steps
         training = self._cell.training
         has_all = steps >= training.warmup_steps + training.measured_steps
+        if training.sets_limits and not has_all and (cause := gpu_limits.not_kept(self._paths)):
+            return _stop(Outcome.ERROR, cause)
         if self._is_measured and not has_all and (cause := self._of_telemetry()):
             return _stop(Outcome.TELEMETRY_INVALID, cause)
         limit_s = self._patience.start_s

@@ -30,6 +30,8 @@ def run(
         problem = str(error)
     else:
         if ended.outcome.is_result:
+            if records.LIMITS_LEFT in ended.cause:
+                say(f"{ended.cause}; the evidence is in {directory}")
             return None
         problem = f"{ended.outcome}: {ended.cause}; the evidence is in {directory}"
     say(problem)

@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: variables that the script or bash sets itself, so that a platform's value would not reach the job
 _TAKEN = re.compile(
     r"root|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank"
-    r"|here|changes|stage|helper|telemetry|telemetry_exit|training|training_exit|patience"
+    r"|here|changes|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
     r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"

@@ -14,6 +14,7 @@ from typing import Any
 
 from workflow_lib.telemetry.nvidia.events import DriverEvents
 from workflow_lib.telemetry.nvidia.fields import slowdown_fields
+from workflow_lib.telemetry.nvidia.library import started_nvml
 from workflow_lib.telemetry.nvidia.power import PowerSamples
 from workflow_lib.telemetry.nvidia.readings import (
     COLUMNS,
@@ -42,28 +43,14 @@ class NvidiaSource(PolledSource):
 
     def __init__(self) -> None:
         """Raises TelemetryError where there is no binding, no driver, no power reading, or MIG."""
-        try:
-            import pynvml
-        except ImportError as error:
-            raise TelemetryError(
-                f"NVIDIA telemetry needs the Python package nvidia-ml-py: {error}; install it in "
-                "the environment that the telemetry step uses"
-            ) from None
-        self._nvml: ModuleType = pynvml
-        try:
-            pynvml.nvmlInit()
-        except pynvml.NVMLError as error:
-            raise TelemetryError(
-                f"NVML did not start: {error}; is this a node with NVIDIA GPUs and a driver, and "
-                "are they visible in the container?"
-            ) from None
+        self._nvml: ModuleType = started_nvml()
         try:
             self._open()
-        except pynvml.NVMLError as error:
-            pynvml.nvmlShutdown()
+        except self._nvml.NVMLError as error:
+            self._nvml.nvmlShutdown()
             raise TelemetryError(f"NVML could not list this node's GPUs: {error}") from None
         except TelemetryError:
-            pynvml.nvmlShutdown()
+            self._nvml.nvmlShutdown()
             raise
 
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:

@@ -1,0 +1,256 @@
+"""Jobs that set limits on GPUs: what the script does, however it ends, and how such runs are
+judged. The driver is a library that plays NVML.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.launch import runs
+from tests.launch.jobs import SAMPLES, TRAINS_FOR_LONG, UNTIL_STOPPED, Job
+from tests.telemetry import nvml
+from workflow_lib import records
+from workflow_lib.launch.end import outcome
+from workflow_lib.records import Cell, GpuLimits, JobState, NodeLimits, Outcome, RunPaths
+
+AS_BEFORE = {"limit.0": 700_000, "limit.1": 700_000}
+LIMITED = {"limit.0": 500_000, "limit.1": 600_000}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("pynvml")
+    if shutil.which("gcc") is None:
+        pytest.skip("the library that plays NVML needs gcc")
+    return nvml.build(tmp_path_factory.mktemp("nvml"))
+
+
+class Limited:
+    """Starts a job on a node with two H200, and knows what was set on these."""
+
+    def __init__(self, directory: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._directory = directory
+        self._jobs: list[Job] = []
+        self.script = nvml.Script(directory / "nvml.txt")
+        self.script.say()
+        self.local = directory / "local"
+        self.local.mkdir()
+        self._main = directory / "limits.py"
+        self._main.write_text(
+            "import sys, pathlib\n"
+            "from workflow_lib.telemetry import limits\n"
+            f"limits.LOCAL = pathlib.Path({str(self.local)!r})\n"
+            "sys.exit(limits.main(sys.argv[3:]))\n",
+            encoding="utf-8",
+        )
+        monkeypatch.setenv("FAKE_NVML", str(self.script.path))
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(library.parent))
+        monkeypatch.setenv("SLURMD_NODENAME", runs.NODE)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def start(self, training: str = TRAINS_FOR_LONG, telemetry: str = SAMPLES) -> Job:
+        limits = f'exec {sys.executable} {self._main} "$@"'
+        self._jobs.append(Job(self._directory, telemetry, training, (500, 600), limits))
+        return self._jobs[-1]
+
+    @property
+    def in_force(self) -> dict[str, int]:
+        lines = Path(f"{self.script.path}.set").read_text(encoding="utf-8").splitlines()
+        return {key: int(value) for key, value in map(str.split, lines)}
+
+    def setters(self, job: Job) -> list[psutil.Process]:
+        """What set limits, and its guard."""
+        found = []
+        for process in psutil.Process(job.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                if str(self._main) in process.cmdline() or "guard" in process.cmdline():
+                    found.append(process)
+        assert len(found) == 2
+        return found
+
+    def close(self) -> None:
+        for job in self._jobs:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                script = psutil.Process(job.process.pid)
+                for process in [*script.children(recursive=True), script]:
+                    process.kill()
+            job.process.communicate()
+
+
+@pytest.fixture
+def limited(tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Limited]:
+    machine = Limited(tmp_path, library, monkeypatch)
+    yield machine
+    machine.close()
+
+
+def record(paths: RunPaths) -> NodeLimits:
+    return records.read_record(paths.node_limits(runs.NODE), NodeLimits)
+
+
+def judged(job: Job) -> records.OutcomeRecord:
+    return outcome.classify(job.paths, JobState("FINISHED"))
+
+
+def test_limits_are_in_force_before_telemetry_starts_and_while_it_trains(limited):
+    copies = 'cp "$FAKE_NVML.set" "$run/seen-by-{0}"; '
+    job = limited.start(copies.format("training"), copies.format("telemetry") + SAMPLES)
+    ended = job.finish()
+    assert ended.failed_stage is None, job.output
+    for step in ("telemetry", "training"):
+        seen = (job.paths.directory / f"seen-by-{step}").read_text().splitlines()
+        assert seen[-2:] == ["limit.0 500000", "limit.1 600000"]
+    assert limited.in_force == AS_BEFORE
+    assert not record(job.paths).restored_early
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR2])
+def test_a_signal_to_the_script_gives_limits_back(limited, number):
+    job = limited.start()
+    job.training_process()
+    assert limited.in_force == LIMITED
+    job.process.send_signal(number)
+    job.finish()
+    assert limited.in_force == AS_BEFORE
+    assert "LIMITS" not in judged(job).cause
+
+
+def test_training_that_dies_gives_limits_back(limited):
+    job = limited.start("exit 3")
+    assert job.finish().training_exit_code == 3
+    assert limited.in_force == AS_BEFORE
+    assert "LIMITS" not in judged(job).cause
+
+
+def test_a_script_that_is_killed_gives_limits_back(limited):
+    job = limited.start(f'echo $$ >"$run/training.pid"; {UNTIL_STOPPED}')
+    job.training_process()
+    setters = limited.setters(job)
+    job.process.kill()
+    psutil.wait_procs(setters, timeout=120)
+    assert limited.in_force == AS_BEFORE
+    job.paths.telemetry_stop.touch()
+
+
+def test_a_killed_setter_ends_the_run_as_its_limits_are_gone(limited):
+    job = limited.start()
+    job.training_process()
+    setter, _ = sorted(limited.setters(job), key=lambda process: "guard" in process.cmdline())
+    setter.kill()
+    job.finish()
+    assert limited.in_force == AS_BEFORE
+    found = judged(job)
+    assert found.outcome is Outcome.ERROR
+    assert found.cause == (
+        "the run was stopped early: the limits of the GPUs of node1 were given back before "
+        "training ended"
+    )
+
+
+def test_the_script_gives_back_what_killed_processes_left(limited):
+    job = limited.start('touch "$run/trains"; while [ ! -e "$run/go" ]; do sleep 0.02; done')
+    job.until((job.paths.directory / "trains").exists)
+    setters = limited.setters(job)
+    for process in setters:
+        process.suspend()
+    for process in setters:
+        process.kill()
+    psutil.wait_procs(setters, timeout=120)
+    assert limited.in_force == LIMITED
+    (job.paths.directory / "go").touch()
+    assert job.finish().failed_stage is None
+    assert limited.in_force == AS_BEFORE
+    assert not record(job.paths).restored_early
+    assert [*limited.local.glob("*/*.json")] == []
+
+
+def test_without_permission_nothing_trains(limited):
+    limited.script.say(set_limit_error_1="4")
+    job = limited.start("touch $run/trained")
+    ended = job.finish()
+    assert (ended.failed_stage, ended.training_exit_code) == ("gpu_limits", None)
+    assert not (job.paths.directory / "trained").exists()
+    assert limited.in_force == {"limit.0": 700_000}
+    found = judged(job)
+    assert found.outcome is Outcome.ERROR
+    assert found.cause.startswith(
+        "limits could not be set on node1: GPU 1 (NVIDIA H200, GPU-bbbb-1) was to be limited to "
+        "600 W, and the driver does not permit that"
+    )
+
+
+def test_a_gpu_that_does_not_take_its_limit_back_is_said_aloud(limited):
+    job = limited.start('touch "$run/trains"; while [ ! -e "$run/go" ]; do sleep 0.02; done')
+    job.until((job.paths.directory / "trains").exists)
+    limited.script.say(gpu_error_1="15")
+    (job.paths.directory / "go").touch()
+    job.finish()
+    assert (
+        "LIMITS WERE NOT GIVEN BACK on node1: GPU 1 (NVIDIA H200, GPU-bbbb-1), before at 700 W"
+    ) in judged(job).cause
+
+
+# --------------------------------------------------------------------------- how a run is judged
+
+
+def complete(tmp_path: Path, **changes: object) -> RunPaths:
+    """A run with limits on one GPU that trained to its end; ``changes`` are of their record."""
+    paths = runs.rendered(tmp_path)
+    cell = records.read_record(paths.cell, Cell)
+    training = dataclasses.replace(cell.training, power_limits_w=(500,))
+    records.write_json(paths.cell, dataclasses.replace(cell, training=training))
+    runs.complete(paths)
+    gpu = GpuLimits(0, "NVIDIA H200", "GPU-aaaa-0", 500, None, 700.0, 500.0, 700.0, True)
+    limits = NodeLimits(runs.NODE, (gpu,), {}, 1.0, None, "7", 2.0, 9.0)
+    records.write_json(paths.node_limits(runs.NODE), dataclasses.replace(limits, **changes))
+    return paths
+
+
+def test_a_run_whose_limits_were_given_back_at_its_end_is_completed(tmp_path):
+    found = outcome.classify(complete(tmp_path), None)
+    assert found.outcome is Outcome.COMPLETED
+    assert found.cause == "trained to the end, with telemetry throughout"
+
+
+def test_a_completed_run_says_which_gpus_have_limits_left(tmp_path):
+    gpu = GpuLimits(0, "NVIDIA H200", "GPU-aaaa-0", 500, None, 700.0, 500.0)
+    paths = complete(tmp_path, gpus=(gpu,), restored_unix_s=None, problems=("GPU is lost",))
+    found = outcome.classify(paths, None)
+    assert found.outcome is Outcome.COMPLETED
+    assert found.cause == (
+        "trained to the end, with telemetry throughout; LIMITS WERE NOT GIVEN BACK on node1: GPU 0 "
+        "(NVIDIA H200, GPU-aaaa-0), before at 700 W (GPU is lost): the next run of the same user "
+        "there gives them back, or an admin does (nvidia-smi -pl and -rgc)"
+    )
+
+
+@pytest.mark.parametrize("changes", [{"restored_early": True}, {"set_unix_s": None}])
+def test_a_run_without_its_limits_throughout_is_no_result(tmp_path, changes):
+    found = outcome.classify(complete(tmp_path, **changes), None)
+    assert found.outcome is Outcome.ERROR
+    assert "given back before training ended" in found.cause
+
+
+def test_a_run_without_a_record_of_its_limits_is_no_result(tmp_path):
+    paths = complete(tmp_path)
+    paths.node_limits(runs.NODE).unlink()
+    found = outcome.classify(paths, None)
+    assert found.outcome is Outcome.ERROR
+    assert found.cause == ("trained to the end, but no record says that limits were set on node1")
+
+
+def test_a_record_of_limits_that_cannot_be_read_is_named(tmp_path):
+    paths = complete(tmp_path)
+    paths.node_limits(runs.NODE).write_text("{", encoding="utf-8")
+    found = outcome.classify(paths, None)
+    assert found.outcome is Outcome.ERROR
+    assert str(paths.node_limits(runs.NODE)) in found.cause

@@ -1,0 +1,294 @@
+"""``python -m workflow_lib.telemetry.limits hold CELL_JSON``: set the limits that a cell asks of
+this node's GPUs, and give them back what they had.
+
+Whatever ends first, somebody gives the limits back::
+
+    hold                  guard, its child in a session of its own   a journal on the node's disk
+    reads what is there ───────────────────────────────────────────▶ what to give back
+    starts guard ───────▶ waits for the end of hold
+    sets limits
+      … telemetry, training …
+    gives back, at the job's end, on SIGTERM, or when its parent is gone      removed
+    (was killed)          gives back                                          removed
+    (was killed)          (was killed)      the end of job.sh, or the next job here, gives back
+
+The journal is locked while one of the two lives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import fcntl
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, ModuleType
+
+from workflow_lib import records
+from workflow_lib.records import NodeLimits, RunPaths
+from workflow_lib.telemetry.nvidia import limits as nvidia
+from workflow_lib.telemetry.nvidia.library import started_nvml
+from workflow_lib.telemetry.source import TelemetryError
+
+#: a directory of each node that outlives its jobs; journals are in one below that is the user's own
+LOCAL = Path("/var/tmp")
+_LOOK_EVERY_S = 0.5
+#: how long the end of a job waits for a guard that is at work
+_GUARD_S = 10.0
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What is to be given back, and the run whose job changed it."""
+
+    run_directory: str
+    limits: NodeLimits
+
+
+def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
+    """Set the cell's limits, keep them until the job asks to stop, and give back what was there.
+
+    Raises TelemetryError, after giving back what was changed, where a limit could not be set, and
+    where one could not be given back. Raises OSError before anything is changed.
+    """
+    stopping = False
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, on_signal)
+    parent = os.getppid()
+    give_back_leftovers()
+    with _nvml() as nvml:
+        limits = NodeLimits(
+            node=node,
+            gpus=nvidia.found(nvml, cell.training, cell.ranks_per_node),
+            missing=nvidia.MISSING,
+            begun_unix_s=time.time(),
+            boot_id=records.boot_id(),
+            job_id=records.job_id(),
+        )
+        records.write_json(paths.node_limits(node), limits)
+        with _guarded(Journal(str(paths.directory.absolute()), limits)) as path:
+            problems = []
+            try:
+                gpus = tuple(nvidia.changed(nvml, gpu) for gpu in limits.gpus)
+                limits = dataclasses.replace(limits, gpus=gpus, set_unix_s=time.time())
+                records.write_json(paths.node_limits(node), limits)
+                paths.limits_ready(node).touch()
+                while not (stopping or paths.telemetry_stop.exists() or os.getppid() != parent):
+                    time.sleep(_LOOK_EVERY_S)
+            except (TelemetryError, OSError, nvml.NVMLError) as error:
+                problems.append(str(error))
+            problems += _give_back(nvml, path, limits, paths, tuple(problems))
+    if problems:
+        raise TelemetryError("; ".join(problems))
+
+
+def give_back_leftovers(only: RunPaths | None = None) -> None:
+    """Give back what jobs of this user left set on this node's GPUs when they were killed; or, at
+    the end of a job, what it has left itself.
+
+    Raises TelemetryError where GPUs that this job has keep such limits.
+    """
+    for path in sorted(_directory().glob("*.json")) if _is_own(_directory()) else ():
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+            try:
+                journal = records.read_record(path, Journal)
+            except records.RecordError as error:
+                raise TelemetryError(
+                    f"limits of a run that was killed may be left on this node: {error}; have an "
+                    "admin restore them (nvidia-smi -pl and -rgc), and then delete that file"
+                ) from None
+            run = RunPaths(Path(journal.run_directory))
+            if journal.limits.node != records.node_name():
+                continue  # nodes without disks may share the directory
+            if only is not None and run.directory != only.directory.absolute():
+                continue
+            # Without a lock, nobody lives who will give it back.
+            if _has_lock(stream.fileno(), 0.0 if only is None else _GUARD_S) and path.exists():
+                _give_back_for(path, journal, run)
+
+
+def _give_back_for(path: Path, journal: Journal, run: RunPaths) -> None:
+    """In place of a process that was killed. Raises TelemetryError where that does not work."""
+    limits = journal.limits
+    if limits.boot_id != records.boot_id():
+        path.unlink()  # the driver has forgotten limits, too
+        return
+    with _nvml() as nvml:
+        here = nvidia.are_here(nvml, limits.gpus)
+        if here == 0:
+            return  # they are another job's now
+        problems = [f"only {here} of the {len(limits.gpus)} GPUs are this job's"]
+        if here == len(limits.gpus):
+            problems = _give_back(nvml, path, limits, run, ())
+    if problems:
+        named = ", ".join(map(str, limits.gpus))
+        raise TelemetryError(
+            f"limits that {run.directory} set are left on {named}: {'; '.join(problems)}; have an "
+            "admin restore them (nvidia-smi -pl and -rgc), and then delete " + str(path)
+        )
+
+
+def _give_back(
+    nvml: ModuleType, path: Path, limits: NodeLimits, run: RunPaths, before: tuple[str, ...]
+) -> list[str]:
+    """Give back what the journal at ``path`` says, and say in the run's record how that went.
+
+    ``before`` is what went wrong earlier. Returns what went wrong now.
+    """
+    record = run.node_limits(limits.node)
+    with contextlib.suppress(OSError, records.RecordError):
+        # It knows of more than the journal, which was written first.
+        written = records.read_record(record, NodeLimits)
+        if written.begun_unix_s == limits.begun_unix_s:
+            limits = written
+    done = [nvidia.given_back(nvml, gpu) for gpu in limits.gpus]
+    problems = [problem for _, of_gpu in done for problem in of_gpu]
+    limits = dataclasses.replace(
+        limits,
+        gpus=tuple(gpu for gpu, _ in done),
+        restored_unix_s=None if problems else time.time(),
+        restored_early=not run.telemetry_stop.exists(),
+        problems=(*limits.problems, *before, *problems),
+    )
+    try:
+        if records.read_record(record, NodeLimits).begun_unix_s == limits.begun_unix_s:
+            records.write_json(record, limits)
+    except (OSError, records.RecordError) as error:
+        print(f"{record} does not say that limits were given back: {error}", file=sys.stderr)
+    if not problems:
+        path.unlink()
+    return problems
+
+
+@contextlib.contextmanager
+def _guarded(journal: Journal) -> Iterator[Path]:
+    """Yields the journal's path on this node's disk, beside a process that gives the limits back
+    should this one be killed. Raises OSError, TelemetryError.
+    """
+    path = _directory() / f"{journal.limits.node}-{time.time_ns()}.json"
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    if not _is_own(path.parent):
+        raise TelemetryError(
+            f"{path.parent} must be a directory of this user's that nobody else may write, as what "
+            "to give back is kept there; have it removed"
+        )
+    with records.whole_file(path, durable=True) as draft:
+        records.write_json(draft, journal)
+        lock = os.open(draft, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    command = (sys.executable, "-m", "workflow_lib.telemetry.limits", "guard", str(path))
+    pipe = subprocess.PIPE
+    try:
+        with subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=pipe,
+            stdout=pipe,
+            pass_fds=(lock,),
+            start_new_session=True,
+        ) as guard:
+            assert guard.stdin is not None
+            assert guard.stdout is not None
+            if not guard.stdout.readline():
+                path.unlink()
+                raise TelemetryError("the process that would give limits back did not start")
+            yield path
+            # A guard that was killed needs to be told nothing.
+            with contextlib.suppress(BrokenPipeError):
+                guard.stdin.write(b"done")
+    finally:
+        os.close(lock)
+
+
+def _guard(path: Path) -> None:
+    """Wait until the process that set limits has ended; where it was killed, give them back.
+
+    Raises TelemetryError.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    print("ready", flush=True)
+    if sys.stdin.read() != "done":
+        journal = records.read_record(path, Journal)
+        _give_back_for(path, journal, RunPaths(Path(journal.run_directory)))
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[ModuleType]:
+    """NVML, whose errors become TelemetryError."""
+    nvml = started_nvml()
+    try:
+        yield nvml
+    except nvml.NVMLError as error:
+        raise TelemetryError(f"the driver did not answer as to limits: {error}") from None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _directory() -> Path:
+    return LOCAL / f"triptych-gpu-limits-{os.getuid()}"
+
+
+def _is_own(directory: Path) -> bool:
+    """Whether nobody else can have written what is to be given back."""
+    try:
+        found = directory.lstat()
+    except FileNotFoundError:
+        return False
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_ours and not found.st_mode & 0o022
+
+
+def _has_lock(descriptor: int, patience_s: float) -> bool:
+    """Whether this process has the journal's lock, within so many seconds."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline_s:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        else:
+            return True
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """What job scripts use, and ``hold`` itself. Returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m workflow_lib.telemetry.limits", description=__doc__
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name in ("hold", "give-back", "guard"):
+        commands.add_parser(name).add_argument("path", type=Path)
+    given = parser.parse_args(arguments)
+    path: Path = given.path
+    node = records.node_name()
+    try:
+        if given.command == "guard":
+            _guard(path)
+        elif given.command == "hold":
+            hold(RunPaths(path.parent), records.read_record(path, records.Cell), node)
+        else:
+            give_back_leftovers(RunPaths(path.parent))
+    except (OSError, TelemetryError, records.RecordError) as error:
+        print(f"GPU limits on {node}: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
