@@ -156,6 +156,10 @@ def reason_of(study_directory):
             "models: llama3-8b, gpus: 8, dp: 8, gpu_order: [0, 1, 2, 3, 4, 5, 6, 6]",
             "gpu_order [0, 1, 2, 3, 4, 5, 6, 6] must name each of the 8 GPUs used on a node once",
         ),
+        (
+            "models: llama3-8b, gpus: 8, dp: 8, gpu_uuids: [GPU-a, GPU-b]",
+            "gpu_uuids names 2 GPUs, expected the 8 that the cell uses",
+        ),
         ("models: llama3-8b, ep: 2, dp: rest", "EP 2: llama3-8b has no experts"),
         (
             "models: mixtral-8x7b, ep: 8, tp: 8, dp: rest",
@@ -414,6 +418,30 @@ def test_lists_that_say_what_is_so_without_them_make_no_other_cell(reason_of, st
     )
     cell = expanded(study_directory, "one")["one-h200"].cells[0].cell
     assert cell.degrees == Degrees(pp=2, dp=16)
+
+
+def orders(reason_of, study_directory, block):
+    reason_of(block)
+    sweep = expanded(study_directory, "one")["one-h200"]
+    return [planned.cell.degrees.gpu_order for planned in sweep.cells]
+
+
+def test_rotated_gpus_have_each_stage_of_their_node_once(reason_of, study_directory):
+    """The platform has 4 nodes of 8 GPUs."""
+    found = orders(
+        reason_of, study_directory, "models: llama3-8b, gpus: 8, pp: 8, gpu_order: rotated"
+    )
+    assert [order or tuple(range(8)) for order in found] == [
+        tuple((gpu + turn) % 8 for gpu in range(8)) for turn in range(8)
+    ]
+    # TP groups move as a whole.
+    of_groups = "models: llama3-8b, gpus: 8, tp: 4, pp: 2, gpu_order: rotated"
+    assert orders(reason_of, study_directory, of_groups) == [(), (4, 5, 6, 7, 0, 1, 2, 3)]
+    # Of 8 stages over 4 nodes each node has two.
+    over_nodes = "models: llama3-8b, tp: 4, pp: 8, gpu_order: rotated"
+    assert orders(reason_of, study_directory, over_nodes) == [(), (4, 5, 6, 7, 0, 1, 2, 3)]
+    # Nothing can change places without stages.
+    assert orders(reason_of, study_directory, "models: llama3-8b, gpu_order: rotated") == [()]
 
 
 def test_stages_by_work_are_cells_of_their_own_beside_even_ones(reason_of, study_directory):

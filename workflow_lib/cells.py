@@ -99,7 +99,12 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
     for entry in spec.matrix:
         if entry.platforms is not None and platform_name not in values(entry.platforms):
             continue
-        for point in _points(entry, spec.training):
+        points = (
+            point | {"gpu_order": order}
+            for point in _points(entry, spec.training)
+            for order in _orders(study, platform_name, point)
+        )
+        for point in points:
             planned = _plan(study, spec, platform_name, point)
             if any(_excluded(planned.cell, exclusion) for exclusion in spec.exclude):
                 continue
@@ -141,8 +146,27 @@ def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, A
     for point in itertools.product(*axes.values()):
         yield {
             **dict(zip(axes, point, strict=True)),
-            **{name: getattr(entry, name) for name in ("gpu_order", *_LIMITS)},
+            **{name: getattr(entry, name) for name in ("gpu_order", "gpu_uuids", *_LIMITS)},
         }
+
+
+def _orders(
+    study: Study, platform_name: str, point: Mapping[str, Any]
+) -> Iterator[tuple[int, ...]]:
+    """The orders of a node's GPUs: the one that is given; or, where they are to be rotated, one for
+    each stage of a node, in which each stage has the GPUs of the stage before it.
+    """
+    if point["gpu_order"] != "rotated":
+        yield point["gpu_order"]
+        return
+    platform = lookup("platform", platform_name, study.platforms)
+    gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
+    degrees = _degrees({**point, "gpu_order": ()}, gpus, study.models[point["model"]].record("any"))
+    nodes = -(-gpus // platform.gpus_per_node)
+    ranks = gpus // nodes
+    stages = max(degrees.pp // nodes, 1)
+    for turn in range(stages if ranks % stages == 0 else 1):
+        yield tuple((rank + turn * (ranks // stages)) % ranks for rank in range(ranks))
 
 
 def _excluded(cell: Cell, exclusion: Exclusion) -> bool:
@@ -191,7 +215,7 @@ def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
     """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so. Stages
     that the planner is to divide are even here, as it needs the training for that.
     """
-    given = {key: point[key] for key in (*_DEGREES, "stage_layers", "gpu_order")}
+    given = {key: point[key] for key in (*_DEGREES, "stage_layers", "gpu_order", "gpu_uuids")}
     if isinstance(given["stage_layers"], str):
         given["stage_layers"] = ()
     for rest, other in (("pp", "dp"), ("dp", "pp")):

@@ -91,6 +91,11 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
             f"gpu_order {list(order)} must name each of the {cell.ranks_per_node} GPUs used on a "
             "node once, from 0"
         )
+    if degrees.gpu_uuids and len(degrees.gpu_uuids) != degrees.world_size:
+        yield (
+            f"gpu_uuids names {len(degrees.gpu_uuids)} GPUs, expected the {degrees.world_size} "
+            "that the cell uses"
+        )
     per_pass = dp * training.micro_batch_size
     if training.global_batch_size % per_pass:
         yield (

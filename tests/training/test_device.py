@@ -81,3 +81,15 @@ def test_one_module_alone_spells_torchs_name_of_a_gpu():
     spelling = [path for path in package.rglob("*.py") if '"cuda"' in path.read_text("utf-8")]
 
     assert spelling == [package / "device.py"]
+
+
+def test_a_cell_that_was_placed_on_other_gpus_does_not_train(two_gpus):
+    one = cell()
+    chosen = (one.hardware, one.telemetry, (1, 0))
+    launch = Launch(0, 2, 0, 2, "127.0.0.1", 0)
+    # The second GPU of either of two nodes.
+    of_two_nodes = ("GPU-a", "GPU-b", "GPU-c", "GPU-5f2a-1")
+
+    assert choose(launch, *chosen, of_two_nodes).uuid == "GPU-5f2a-1"
+    with pytest.raises(ValueError, match="GPU 1 is GPU-5f2a-1, but the cell was placed on GPU-b: "):
+        choose(launch, *chosen, ("GPU-a", "GPU-b"))

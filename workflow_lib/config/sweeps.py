@@ -20,6 +20,7 @@ StrictRanks = Annotated[int, Field(gt=0, le=bounds.RANKS.most, strict=True)]
 Limits: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)] | None
 Watts = Annotated[int, Field(gt=0, le=bounds.POWER_LIMIT_W.most, strict=True)]
 Megahertz = Annotated[int, Field(gt=0, le=bounds.CLOCK_LIMIT_MHZ.most, strict=True)]
+Uuid = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,80}$")]
 Gpu = Annotated[int, Field(ge=0, lt=bounds.GPUS_OF_NODE.most)]
 ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
@@ -125,8 +126,13 @@ class MatrixEntry(TrainingAxes):
     """Transformer layers of each stage, first to last; or even: equally many; or auto: so that the
     pipeline's ranks have equal work, with embedding, head and loss counted. even unless given; a
     list of words is an axis."""
-    gpu_order: Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
-    """The node's GPU of each local rank; local rank i uses GPU i unless given."""
+    gpu_order: Literal["rotated"] | Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
+    """The node's GPU of each local rank; local rank i uses GPU i unless given. rotated: a cell for
+    each stage of a node, in each of which the GPUs are one stage further, so that over these cells
+    each GPU has each stage of its node once."""
+    gpu_uuids: Annotated[tuple[Uuid, ...], Field(strict=False)] = ()
+    """The GPUs that the entry is for, as `nvidia-smi -L` lists them: each node's in order of their
+    indices, one node after the other. On others it does not train. Any unless given."""
     power_limits_w: Limits[Watts] = None
     """Power limit, W, that the job sets on each GPU of a node, by its index, or one number for all;
     set on none unless given. The platform must have gpu_settings: allowed."""
@@ -172,6 +178,8 @@ class Exclusion(TrainingAxes):
         | None
     ) = None
     """The node's GPU of each local rank: exactly these."""
+    gpu_uuids: Annotated[tuple[Uuid, ...], Field(strict=False)] | None = None
+    """The GPUs that the cell was placed on: exactly these."""
     power_limits_w: Annotated[tuple[Watts, ...], Field(strict=False)] | None = None
     """Power limit of each GPU of a node: exactly these."""
     clock_limits_mhz: Annotated[tuple[Megahertz, ...], Field(strict=False)] | None = None

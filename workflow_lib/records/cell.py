@@ -235,6 +235,16 @@ class Degrees:
             word=lambda order: "g" + ".".join(map(str, order)) if order else "",
         ),
     ] = ()
+    #: each node's GPUs in order of their indices, one node after the other
+    gpu_uuids: Annotated[
+        tuple[str, ...],
+        Axis(
+            "UUIDs of the GPUs that the cell was placed on, without which it does not train; null "
+            "where any GPUs will do",
+            "layout",
+            since=8,
+        ),
+    ] = ()
 
     @property
     def world_size(self) -> int:

@@ -147,7 +147,8 @@ def _run(
     from workflow_lib.training.engines.generation import GenerationEngine
     from workflow_lib.training.loop import Run, generate, train
 
-    device = devices.choose(launch, cell.hardware, cell.telemetry, cell.degrees.gpu_order)
+    gpus = cell.degrees.gpu_order, cell.degrees.gpu_uuids
+    device = devices.choose(launch, cell.hardware, cell.telemetry, *gpus)
     source = open_source(cell, tokens)
     # DeepSpeed takes the GPU of this number.
     os.environ["LOCAL_RANK"] = str(launch.local_rank if device.gpu is None else device.gpu)

@@ -70,14 +70,19 @@ class Device:
 
 
 def choose(
-    launch: Launch, hardware: Hardware, telemetry: Telemetry, gpu_order: Sequence[int] = ()
+    launch: Launch,
+    hardware: Hardware,
+    telemetry: Telemetry,
+    gpu_order: Sequence[int] = (),
+    gpu_uuids: Sequence[str] = (),
 ) -> Device:
     """Take the rank's GPU where there are enough of them, else the CPU.
 
     ``gpu_order`` gives the GPU of each local rank; unless given, local rank i takes GPU i.
+    ``gpu_uuids`` are the GPUs that the cell is for, a node's after another's; any unless given.
 
-    Raises ValueError where the platform has GPUs and this node does not show them, or shows others:
-    a run that was meant for a GPU never falls back to the CPU.
+    Raises ValueError where the platform has GPUs and this node does not show them, or shows others
+    than the cell is for: a run that was meant for a GPU never falls back to the CPU.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < launch.local_world_size:
@@ -97,8 +102,16 @@ def choose(
             f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but {why}: choose the "
             "right partition, or correct the platform's file"
         )
+    uuid = _uuid(device)
+    meant = gpu_uuids[gpu :: launch.local_world_size]
+    if meant and uuid not in meant:
+        raise ValueError(
+            f"GPU {gpu} is {uuid or 'unknown to torch'}, but the cell was placed on "
+            f"{' or '.join(meant)}: a placement says nothing of other GPUs; run it on the node of "
+            "these, or place it anew"
+        )
     # Telemetry, too, counts the GPUs that the job sees.
-    return Device(device, name, gpu, "nccl", _uuid(device))
+    return Device(device, name, gpu, "nccl", uuid)
 
 
 def _uuid(device: torch.device) -> str | None:
