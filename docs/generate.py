@@ -138,6 +138,11 @@ _TABLES = (
         "a test, has one row that says so.",
         records.CLAIMS,
     ),
+    (
+        "slots.parquet",
+        "One row a GPU, over the completed runs of a sweep in which GPUs changed stages.",
+        records.SLOTS,
+    ),
 )
 
 

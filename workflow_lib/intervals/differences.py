@@ -42,7 +42,7 @@ FEWEST_RUNS = 3
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate, and the ends of its 95 % interval."""
+    """An estimate, and the ends of its interval: of 95 %, unless it is said otherwise."""
 
     estimate: float
     low: float

@@ -107,6 +107,7 @@ from workflow_lib.records.paths import (
     node_name,
     rank_number,
 )
+from workflow_lib.records.placement_tables import SLOTS
 from workflow_lib.records.precisions import SUMS, Precisions, precisions_of
 from workflow_lib.records.ranks import Coordinates, coordinates, group_members
 from workflow_lib.records.reading import RecordError, end_of_file, open_file, read_bytes, shown
@@ -147,6 +148,7 @@ __all__ = [
     "SAMPLER_BLOCKS",
     "SERIES",
     "SERIES_POINTS",
+    "SLOTS",
     "STEPS",
     "STEP_TIMES",
     "SUMS",

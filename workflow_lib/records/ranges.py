@@ -60,6 +60,8 @@ _NAMED = {
     "interleaved_rates_hz": Range(0, 1e6),
     "block_s": Range(0, 1e9),
     "loss": _SIGNED,
+    # of an interval of gains, or of differences
+    **dict.fromkeys(("estimate", "low", "high"), _SIGNED),
     # one clock less another
     "ahead_s": Range(-1e11, 1e11),
     "learning_rate": Range(0, 1e38),

@@ -1,0 +1,98 @@
+"""Made-up nodes whose silicon, slots and drift are known, as a sweep over them would read."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tests.made_cells import made_cell
+from workflow_lib.placement.readings import Measured, Reading, Run
+from workflow_lib.records import Degrees, coordinates
+
+
+def pipeline_cell(gpus, *, pp=None, tp=1, layers=80, head=False, order=(), nodes=1, **training):
+    """A pipeline over nodes of ``gpus`` GPUs, with layers of equal work; a head of no weight unless
+    ``head``, when it has the work of about two and a half layers.
+    """
+    cell = made_cell()
+    model = dataclasses.replace(
+        cell.model,
+        layers=layers,
+        hidden_size=1024,
+        ffn_hidden_size=3584,
+        attention_heads=8,
+        kv_heads=8,
+        sequence_length=2048,
+        vocabulary_size=40_000 if head else 64,
+    )
+    order = () if tuple(order) == tuple(range(len(order))) else tuple(order)
+    degrees = Degrees(tp=tp, pp=pp or gpus * nodes // tp, dp=1, gpu_order=order)
+    name = degrees.name + ("-head" if head else "")
+    return dataclasses.replace(
+        cell,
+        id=f"h200/tiny/{name}_mb1_01234567",
+        model=model,
+        degrees=degrees,
+        training=dataclasses.replace(
+            cell.training, **{"global_batch_size": 32, "micro_batch_size": 1} | training
+        ),
+        hardware=dataclasses.replace(cell.hardware, gpus_per_node=gpus),
+        nodes=nodes,
+    )
+
+
+def rotations(ranks, stages):
+    """The orders of a Latin square."""
+    block = ranks // stages
+    return [tuple((rank + turn * block) % ranks for rank in range(ranks)) for turn in range(stages)]
+
+
+def measured(
+    cells,
+    effects,
+    *,
+    rounds=3,
+    noise=0.002,
+    stage=0.03,
+    drift_per_h=0.0,
+    nodes=("n1",),
+    seed=1,
+):
+    """The readings of runs of each cell, round by round.
+
+    ``effects`` is the logarithm of each GPU's clock, by place; ``stage`` by how much the clock of
+    each next stage is higher.
+    """
+    random = np.random.default_rng(seed)
+    readings, runs = [], []
+    hours = 0.0
+    for number in range(1, rounds + 1):
+        for cell in cells:
+            common = random.normal(0, noise) + drift_per_h * hours
+            started = 1e9 + 3600 * hours
+            runs.append(Run(cell, number, started, 1.0, 1000.0, False))
+            order = cell.degrees.gpu_order or tuple(range(cell.ranks_per_node))
+            for rank in range(cell.degrees.world_size):
+                node, local = divmod(rank, cell.ranks_per_node)
+                place = nodes[node], order[local]
+                its = coordinates(rank, cell.degrees).pp
+                log = effects[place] + stage * its + common + random.normal(0, noise)
+                readings.append(
+                    Reading(
+                        cell=cell.id,
+                        run=number,
+                        started_unix_s=started,
+                        node=place[0],
+                        gpu=place[1],
+                        uuid=f"GPU-{place[0]}-{place[1]}",
+                        stage=its,
+                        sm_clock_mhz=1600 * float(np.exp(log)),
+                        capped_clock_share=0.8 * float(np.exp(log)),
+                        power_w=600 + 40 * its / cell.degrees.pp + random.normal(0, 2),
+                        temperature_c=60 + place[1] + random.normal(0, 0.3),
+                        inlet_c=25.0,
+                    )
+                )
+            hours += 0.05
+    return Measured("made", runs, readings, {})

@@ -1,0 +1,7 @@
+"""Which GPU for which stage: what goes with a GPU, and whether to place work by it.
+
+``readings`` takes one reading a GPU and run from a sweep's tables; ``effects`` tells apart what
+goes with the GPU, with the stage and with time; ``slots`` lists GPUs by it. ``stages`` predicts a
+step from GPUs' speeds, ``search`` looks for a better order and division of layers, ``advice``
+decides whether the gain is sure enough, and ``verification`` sets it beside runs.
+"""
