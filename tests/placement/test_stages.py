@@ -1,0 +1,116 @@
+"""A pipeline's step by its GPUs' speeds, against values by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.placement.made import pipeline_cell
+from workflow_lib import pipelines
+from workflow_lib.placement.stages import Pipeline
+
+
+def test_equal_stages_take_what_the_bubble_says():
+    cell = pipeline_cell(4)
+    pipeline = Pipeline(cell)
+    passes = np.ones(4)
+    # 32 micro-batches over 4 stages: (32 − 1) + 4 passes.
+    assert pipeline.step(passes) == 35
+    assert pipeline.step(passes) / 32 == pytest.approx(
+        1 + pipelines.bubble(cell.degrees, pipeline.micro_batches)
+    )
+
+
+def test_a_slow_stage_holds_up_every_micro_batch():
+    pipeline = Pipeline(pipeline_cell(2))
+    # 31 times the slower, and both once: 31 · 1.25 + 1.25 + 1.
+    assert pipeline.step(np.array([1.0, 1.25])) == pytest.approx(41)
+
+
+def test_interleaved_and_zero_bubble_idle_less():
+    cell = pipeline_cell(2)
+    zero = dataclasses.replace(cell.degrees, schedule="zero-bubble")
+    two = dataclasses.replace(cell.degrees, virtual_stages=2)
+    passes = np.array([1.0, 1.0])
+    for degrees, idle in ((zero, 1 / 3), (two, 1 / 2)):
+        its = Pipeline(dataclasses.replace(cell, degrees=degrees))
+        assert its.step(passes) == pytest.approx(32 + idle)
+
+
+def test_a_stage_is_as_fast_as_its_slowest_gpu():
+    pipeline = Pipeline(pipeline_cell(4, tp=2))
+    logs = {("n1", gpu): np.log([speed]) for gpu, speed in enumerate((1.0, 0.9, 1.1, 1.0))}
+    speeds = pipeline.speeds([(0, 1, 2, 3), (0, 2, 1, 3)], ["n1"], logs)
+    assert speeds[:, 0] == pytest.approx(np.array([[0.9, 1.0], [1.0, 0.9]]))
+
+
+def test_orders_are_those_that_differ_in_stages_the_plain_one_first():
+    pipeline = Pipeline(pipeline_cell(4, tp=2))
+    speeds = {("n1", gpu): 0.0 for gpu in range(4)}
+    orders = pipeline.orders(["n1"], speeds)
+    # 4! / (2! · 2!): which two GPUs have the first stage.
+    assert len(orders) == 6
+    assert orders[0] == (0, 1, 2, 3)
+    assert {frozenset(order[:2]) for order in orders} == {
+        frozenset(pair) for pair in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+    }
+
+
+def test_one_order_serves_all_nodes():
+    pipeline = Pipeline(pipeline_cell(2, pp=4, nodes=2))
+    logs = {("n1", 0): 0.0, ("n1", 1): 0.0, ("n2", 0): -0.1, ("n2", 1): 0.0}
+    speeds = pipeline.speeds(
+        [(1, 0)], ["n1", "n2"], {place: np.array([log]) for place, log in logs.items()}
+    )
+    assert speeds[0, 0] == pytest.approx(np.exp([0, 0, 0, -0.1]))
+
+
+def test_with_too_many_orders_faster_gpus_have_the_heavier_stages():
+    cell = pipeline_cell(16, layers=32, head=True)
+    speeds = {("n1", gpu): -0.01 * gpu for gpu in range(16)}
+    plain, by_speed = Pipeline(cell).orders(["n1"], speeds)
+    assert plain == tuple(range(16))
+    assert by_speed[15] == 0
+    assert sorted(by_speed) == list(range(16))
+
+
+def test_layers_are_divided_so_that_the_longest_pass_is_as_short_as_can_be():
+    pipeline = Pipeline(pipeline_cell(4, layers=12))
+    speeds = np.array([1.0, 0.7, 1.1, 0.9])
+    found = pipeline.divided(speeds)
+    assert found.sum() == 12
+    longest = (pipeline.passes(found, speeds)).max()
+    # Every other division of 12 layers, one or more a stage.
+    others = [
+        np.array((a, b, c, 12 - a - b - c))
+        for a in range(1, 10)
+        for b in range(1, 11 - a)
+        for c in range(1, 12 - a - b)
+    ]
+    best = min((pipeline.passes(each, speeds)).max() for each in others)
+    assert longest == pytest.approx(best)
+
+
+def test_a_layer_pays_beyond_one_plus_stages_over_layers():
+    # 80 layers on 4 stages: 20 each. A layer less on a slow stage pays beyond 21 / 20 = 1.05.
+    pipeline = Pipeline(pipeline_cell(4, layers=80))
+    for ratio, moves in ((1.04, False), (1.06, True)):
+        speeds = np.array([1 / ratio, 1.0, 1.0, 1.0])
+        assert bool(pipeline.divided(speeds)[0] < 20) == moves
+
+
+def test_the_studys_two_cases_follow_from_clocks_on_both_sides_of_the_threshold():
+    """docs/explanation/placement.md: layers, stages, what efficiency changed by, and what follows.
+
+    Efficiency is 1 / (time · energy), and energy follows time.
+    """
+    for layers, stages, efficiency, step, ratio in (
+        (80, 4, 1.04, 0.981, 1.071),
+        (96, 8, 0.93, 1.037, 1.045),
+    ):
+        each = layers / stages
+        assert efficiency**-0.5 == pytest.approx(step, abs=5e-4)
+        assert (each + 1) / each / efficiency**-0.5 == pytest.approx(ratio, abs=1e-3)
+        assert (ratio > 1 + stages / layers) is (efficiency > 1)
+        common = (each + 1) / each / 1.06
+        assert (common < 1) is (efficiency > 1)

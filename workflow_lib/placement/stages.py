@@ -1,0 +1,176 @@
+"""A pipeline's step by the speeds of its GPUs, relative to the step as it was measured.
+
+With w the work of a pipeline's rank (FLOPs a token, :func:`workflow_lib.formulas.stage_work`), f
+the speed of the slowest of its GPUs, and m micro-batches::
+
+    τ = w / f                                of each rank
+    T = m · max τ + (Σ τ − max τ) · idle     idle: 1 / v in 1F1B, a third of that in zero-bubble
+
+which is 1F1B's m · τ + (p − 1) · τ where all τ are equal (arXiv 2104.04473, section 2.2), and
+follows :func:`workflow_lib.pipelines.bubble`. Communication and what a step does besides take no
+time here: they make true gains smaller, never larger, for which :mod:`advice` allows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from workflow_lib import formulas
+from workflow_lib.placement.effects import Place
+from workflow_lib.records import Cell, Degrees, Model, Training, coordinates
+
+Floats = npt.NDArray[np.float64]
+Order = tuple[int, ...]
+
+#: orders that are all tried; with more, as with 16 GPUs a node, fast GPUs go to heavy stages
+_MOST_ORDERS = 50_000
+
+
+class Pipeline:
+    """A cell as work over stages."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.model: Model = cell.model
+        self.degrees: Degrees = cell.degrees
+        self.training: Training = cell.training
+        self.work = formulas.stage_work(cell.model, cell.training)
+        replicas = cell.degrees.dp * cell.training.micro_batch_size
+        self.micro_batches = cell.training.global_batch_size // replicas
+        self.ranks_per_node = cell.ranks_per_node
+
+    @property
+    def layers_can_move(self) -> bool:
+        """Whether stages can have other numbers of layers: with one chunk a rank."""
+        return self.degrees.pp > 1 and self.degrees.virtual_stages == 1
+
+    def layers(self, degrees: Degrees) -> tuple[int, ...]:
+        """Of each pipeline rank, all its stages together."""
+        of_stages = degrees.layers_of_stages(self.model.layers)
+        held = (degrees.stages_of(rank) for rank in range(degrees.pp))
+        return tuple(sum(of_stages[stage] for stage in mine) for mine in held)
+
+    def ends(self, head: float = 1.0) -> Floats:
+        """Work of each rank besides layers, (pp): the embedding, and ``head`` times the head's."""
+        ends = np.zeros(self.degrees.pp)
+        for rank in range(self.degrees.pp):
+            stages = self.degrees.stages_of(rank)
+            ends[rank] += self.work.embedding * (0 in stages)
+            ends[rank] += head * self.work.head * (self.degrees.stages - 1 in stages)
+        return ends
+
+    def passes(self, layers: Floats, speeds: Floats, head: float = 1.0) -> Floats:
+        """τ of each rank, (…, pp), of layers and speeds of (…, pp)."""
+        return (layers * self.work.layer + self.ends(head)) / speeds
+
+    def step(self, passes: Floats) -> Floats:
+        """T, (…), of τ of (…, pp)."""
+        idle = 1 / self.degrees.virtual_stages
+        if self.degrees.schedule != "1f1b":
+            idle /= 3
+        longest = passes.max(axis=-1)
+        return np.asarray(self.micro_batches * longest + (passes.sum(axis=-1) - longest) * idle)
+
+    def places(self, nodes: Sequence[str]) -> list[list[tuple[str, int]]]:
+        """Of each pipeline rank, the node and the local rank of all ranks that have its stages."""
+        found: list[list[tuple[str, int]]] = [[] for _ in range(self.degrees.pp)]
+        for rank in range(self.degrees.world_size):
+            node, local = divmod(rank, self.ranks_per_node)
+            found[coordinates(rank, self.degrees).pp].append((nodes[node], local))
+        return found
+
+    def speeds(
+        self, orders: Sequence[Order], nodes: Sequence[str], logs: Mapping[Place, Floats]
+    ) -> Floats:
+        """Speed of each pipeline rank, (orders, draws, pp): that of its slowest GPU.
+
+        ``logs`` has the logarithm of each GPU's speed, of (draws).
+        """
+        chosen = np.array(orders)
+        of_nodes = {
+            node: np.array([logs[node, gpu] for gpu in range(self.ranks_per_node)])
+            for node in nodes
+        }
+        stages = [
+            np.min([of_nodes[node][chosen[:, local]] for node, local in members], axis=0)
+            for members in self.places(nodes)
+        ]
+        return np.asarray(np.exp(np.stack(stages, axis=-1)))
+
+    def orders(self, nodes: Sequence[str], speeds: Mapping[Place, float]) -> list[Order]:
+        """Orders of a node's GPUs that differ in what stage a GPU has, the plain one first.
+
+        One order serves all nodes, so that ranks of one rail stay on it. Where there are too many
+        of them, the plain one, and one in which faster GPUs have stages of more work.
+        """
+        count = self.ranks_per_node
+        plain = tuple(range(count))
+        stage_of: list[list[int]] = [[] for _ in plain]
+        for stage, members in enumerate(self.places(nodes)):
+            for _, local in members:
+                stage_of[local].append(stage)
+        # Local ranks with the same stages on all nodes can be exchanged.
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for local, held in enumerate(stage_of):
+            groups.setdefault(tuple(held), []).append(local)
+        sizes = [len(each) for each in groups.values()]
+        if math.factorial(count) // math.prod(map(math.factorial, sizes)) > _MOST_ORDERS:
+            return [plain, self._by_speed(list(groups.items()), nodes, speeds)]
+        found = []
+        for chosen in _divisions(frozenset(plain), sizes):
+            order = [0] * count
+            for locals_, gpus in zip(groups.values(), chosen, strict=True):
+                for local, gpu in zip(locals_, gpus, strict=True):
+                    order[local] = gpu
+            found.append(tuple(order))
+        return sorted(found, key=lambda order: order != plain)
+
+    def _by_speed(
+        self,
+        groups: Sequence[tuple[tuple[int, ...], list[int]]],
+        nodes: Sequence[str],
+        speeds: Mapping[Place, float],
+    ) -> Order:
+        heavy = np.array(self.layers(self.degrees)) * self.work.layer + self.ends()
+        fastest = sorted(
+            range(self.ranks_per_node), key=lambda gpu: -min(speeds[node, gpu] for node in nodes)
+        )
+        order = [0] * self.ranks_per_node
+        for _, locals_ in sorted(groups, key=lambda group: -max(heavy[list(group[0])])):
+            for local in locals_:
+                order[local] = fastest.pop(0)
+        return tuple(order)
+
+    def divided(self, speeds: Floats) -> npt.NDArray[np.int64]:
+        """Layers of each rank, (…, pp), so that the longest τ is as short as can be.
+
+        Each layer goes where it will end first. As layers are alike, no other choice makes the
+        longest τ shorter.
+        """
+        layers = np.ones(speeds.shape, dtype=np.int64)
+        ends = self.ends()
+        for _ in range(self.model.layers - self.degrees.pp):
+            after = ((layers + 1) * self.work.layer + ends) / speeds
+            best = after.argmin(axis=-1)
+            np.put_along_axis(
+                layers,
+                best[..., None],
+                np.take_along_axis(layers, best[..., None], axis=-1) + 1,
+                axis=-1,
+            )
+        return layers
+
+
+def _divisions(items: frozenset[int], sizes: Sequence[int]) -> Iterator[list[tuple[int, ...]]]:
+    """Every way to divide items into ordered groups of these sizes."""
+    if not sizes:
+        yield []
+        return
+    for chosen in itertools.combinations(sorted(items), sizes[0]):
+        for rest in _divisions(items - set(chosen), sizes[1:]):
+            yield [chosen, *rest]
