@@ -24,7 +24,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan project partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment demo plan project slots place partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -68,6 +68,19 @@ project: $(VENV)/.installed ## what MODEL would do on GPUS of PLATFORM, however 
 	@$(BIN)/python -m workflow_lib.projection project --model "$(MODEL)" --platform "$(PLATFORM)" \
 	  --gpus "$(GPUS)" $(if $(BATCH),--batch "$(BATCH)") $(if $(TOKENS),--tokens "$(TOKENS)") \
 	  $(if $(RUNS),--runs "$(RUNS)") --output "results/projections/$(MODEL)_$(PLATFORM)_$(GPUS)"
+
+# What the sweep "slots" measured on PLATFORM, or another sweep, MEASURED.
+MEASURED ?= $(or $(RESULTS),results)/sweeps/slots-$(PLATFORM)
+
+slots: $(VENV)/.installed-analysis ## which GPUs of PLATFORM are slow or hot, by the sweep "slots"
+	@$(BIN)/python -m workflow_lib.placement slots "$(MEASURED)" \
+	  --output "results/placements/$(notdir $(MEASURED))"
+
+place: $(VENV)/.installed-analysis ## whether to place CELL's work by its GPUs, and the sweep that tries it
+	@test -n "$(CELL)" || \
+	  { echo "say which cell of $(MEASURED): make place CELL=h200x4/llama3-8b/…" >&2; exit 1; }
+	@$(BIN)/python -m workflow_lib.placement place "$(MEASURED)" --cell "$(CELL)" \
+	  --output "results/placements/$(subst /,_,$(CELL))" --write config/sweeps/placed.yaml
 
 partition: $(VENV)/.installed ## whether Slurm says of PLATFORM's partition what its file says
 	@$(BIN)/python -m workflow_lib.partition --platform $(PLATFORM)

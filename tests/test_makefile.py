@@ -35,6 +35,16 @@ def command_of(*arguments: str) -> str:
     [
         (("status",), "-m workflow_lib.status"),
         (
+            ("slots", "PLATFORM=h200x4"),
+            '-m workflow_lib.placement slots "results/sweeps/slots-h200x4" '
+            '--output "results/placements/slots-h200x4"',
+        ),
+        (
+            ("place", "CELL=h200x4/m/c", "MEASURED=results/sweeps/mine"),
+            '-m workflow_lib.placement place "results/sweeps/mine" --cell "h200x4/m/c" '
+            '--output "results/placements/h200x4_m_c" --write config/sweeps/placed.yaml',
+        ),
+        (
             ("status", "RESULTS=/scratch/a study"),
             '-m workflow_lib.status --results "/scratch/a study"',
         ),

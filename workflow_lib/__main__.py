@@ -36,6 +36,8 @@ COMMANDS = {
     "compare": Command("comparison.__main__", "two sweeps side by side"),
     "archive": Command("archive.__main__", "pack a sweep into one file, or rebuild it from that"),
     "project": Command("projection.__main__", "what a model would do on more GPUs", "project"),
+    "slots": Command("placement.__main__", "GPUs that are slow or hot, by a sweep", "slots"),
+    "place": Command("placement.__main__", "whether to place a cell by its GPUs", "place"),
     "claims": Command("claims.__main__", "verdicts on claims, by sweeps"),
 }
 SHELLS = ("bash", "zsh")

@@ -1,0 +1,73 @@
+"""The commands, on what was measured on two H200."""
+
+import json
+
+import polars as pl
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from workflow_lib.archive.rebuild import rebuild
+from workflow_lib.placement import __main__ as command
+from workflow_lib.placement.placed import PlacementRecord
+from workflow_lib.records import read_record
+
+CELL = "h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9"
+
+
+@pytest.fixture(scope="module")
+def sweeps(tmp_path_factory):
+    """The directories of the two sweeps of pipelines on the same two GPUs."""
+    found = {}
+    for name in ("slots", "stages"):
+        into = tmp_path_factory.mktemp(name)
+        sweep = f"evidence-{name}-x2"
+        rebuild(ROOT / "evidence" / f"{sweep}.zip", into / "rebuilt", ROOT, 1e9)
+        found[name] = into / "rebuilt" / "results" / "sweeps" / sweep
+    return found
+
+
+@pytest.mark.long
+def test_gpus_are_listed_as_a_table_a_figure_and_a_page(sweeps, tmp_path, capsys):
+    assert command.main(["slots", str(sweeps["slots"]), "--output", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "No GPU is surely more than 2.0 % slower" in said
+    rows = pl.read_parquet(tmp_path / "slots.parquet").to_dicts()
+    # By hand from capped_clock_share: ln of the mean over both stages of 0.8412 / 0.8259 and of
+    # 0.7910 / 0.7821, halved.
+    assert rows[0]["clock_effect"] == pytest.approx(0.0075, abs=2e-4)
+    assert rows[0]["temperature_effect_c"] == pytest.approx(-3.84, abs=0.02)
+    assert (tmp_path / "figures" / "slots.svg").is_file()
+    assert "GPUs side by side" in (tmp_path / "slots.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_a_placement_is_written_as_a_sweep_and_holds_where_it_was_tried(sweeps, tmp_path, capsys):
+    arguments = ["place", str(sweeps["slots"]), "--cell", CELL, "--output", str(tmp_path)]
+    arguments += ["--config", str(ROOT / "config"), "--write", str(tmp_path / "placed.yaml")]
+    assert command.main(arguments) == 0
+    assert capsys.readouterr().out.startswith("Place it: GPUs in the order 0, 1, stages of 17, 15")
+    placement = read_record(tmp_path / "placement.json", PlacementRecord)
+    assert placement.cell == CELL
+    assert placement.gpus["vm GPU 0"].startswith("GPU-7a82a48a")
+    matrix = yaml.safe_load((tmp_path / "placed.yaml").read_text(encoding="utf-8"))["matrix"]
+    assert "stage_layers" not in matrix[0]
+    assert matrix[1]["stage_layers"] == [17, 15]
+    assert matrix[1]["gpu_uuids"] == [*placement.gpus.values()]
+    # Another sweep is not written over.
+    (tmp_path / "placed.yaml").write_text("other", encoding="utf-8")
+    assert command.main(arguments) == 1
+    assert "is another sweep" in capsys.readouterr().err
+
+    verify = ["verify", str(sweeps["stages"]), "--output", str(tmp_path)]
+    assert command.main([*verify, "--placement", str(tmp_path / "placement.json")]) == 0
+    assert capsys.readouterr().out.count("the prediction holds") == 2
+    found = json.loads((tmp_path / "verification.json").read_text(encoding="utf-8"))
+    # By hand, of medians over three runs each: 1 − 3.4747 / 3.6106, and 1 − 4442.2 / 4535.8.
+    assert found["time"]["measured"]["estimate"] == pytest.approx(0.0376, abs=5e-4)
+    assert found["energy"]["measured"]["estimate"] == pytest.approx(0.0206, abs=5e-4)
+
+
+def test_a_sweep_that_was_not_run_says_what_to_do(tmp_path, capsys):
+    assert command.main(["slots", str(tmp_path / "none"), "--output", str(tmp_path)]) == 1
+    assert "run the sweep first" in capsys.readouterr().err

@@ -1,0 +1,155 @@
+"""``python -m workflow_lib.placement``: which GPUs are slow, and whether to place work by that."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workflow_lib.analysis.tables import table as frame
+from workflow_lib.analysis.tables import write_table
+from workflow_lib.placement import page, readings, slots, sweep, text, verification
+from workflow_lib.placement.advice import advise
+from workflow_lib.placement.placed import PlacementRecord, record
+from workflow_lib.records import SLOTS, RecordError, bounds, read_record, write_json
+from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, load_study
+
+
+def command_line(prog: str) -> argparse.ArgumentParser:
+    """The options of the command, which is called ``prog``."""
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    _add_slots(commands)
+    _add_place(commands)
+    _add_verify(commands)
+    return parser
+
+
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.placement"
+) -> int:
+    """Run a command; returns the exit code, 1 after one message on stderr."""
+    chosen = command_line(prog).parse_args(arguments)
+    try:
+        chosen.run(chosen)
+    except (ConfigError, RecordError, OSError) as error:
+        print(printable(f"placement: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _add_slots(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("slots", help="list GPUs by what goes with them")
+    _add_sweep(parser)
+    parser.add_argument(
+        "--behind",
+        type=float,
+        default=slots.BEHIND,
+        help="name GPUs that are surely so much slower than the mean (default: %(default)s)",
+    )
+    parser.set_defaults(run=_slots)
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sweep", type=Path, help="directory of the sweep that was run, as results/sweeps/slots"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+
+
+def _slots(chosen: argparse.Namespace) -> None:
+    measured = readings.read(chosen.sweep)
+    found = slots.characterise(measured, chosen.behind)
+    simulated = any(run.simulated for run in measured.runs)
+    sentences = text.slots_sentences(found, simulated)
+    lines = text.slots_table(found)
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    write_table(frame(found.rows, SLOTS), chosen.output / "slots.parquet")
+    figure = page.slots_figure(found, measured.sweep, simulated)
+    written = page.write(
+        chosen.output,
+        "slots",
+        "GPUs and slots",
+        f"GPUs of {measured.sweep}",
+        sentences,
+        "GPUs, the slowest first",
+        lines,
+        [figure],
+    )
+    print("\n".join([text.table(lines), "", *sentences, "", str(written)]))
+
+
+def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("place", help="say whether to place a cell's work by its GPUs")
+    _add_sweep(parser)
+    parser.add_argument("--cell", required=True, help="its id, a cell of the sweep")
+    parser.add_argument("--nodes", help="of several nodes that ran apart, these: a,b")
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
+    )
+    parser.add_argument(
+        "--write", type=Path, help="where the sweep that tries a placement goes, if one is advised"
+    )
+    parser.add_argument(
+        "--anyway", action="store_true", help="write that sweep even if the advice is to leave it"
+    )
+    parser.set_defaults(run=_place)
+
+
+def _place(chosen: argparse.Namespace) -> None:
+    measured = readings.read(chosen.sweep)
+    advice = advise(measured, chosen.cell, chosen.nodes.split(",") if chosen.nodes else ())
+    study = load_study(chosen.config)
+    plain = sweep.described(study, advice)
+    placed = sweep.placed_cell(study, advice.cell, plain)
+    sentences = text.advice_sentences(advice)
+    is_wanted = not advice.is_unchanged and (advice.is_recommended or chosen.anyway)
+    if chosen.write is not None and is_wanted:
+        sweep.write(plain, chosen.write)
+        sentences.append(f"{chosen.write} has the cell as it is and as placed, in turns.")
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    write_json(chosen.output / "placement.json", record(advice, placed, measured.sweep))
+    title = f"Placement of {advice.cell.model.name} on {advice.cell.hardware.platform}"
+    written = page.write(chosen.output, "placement", "placement", title, sentences)
+    print("\n".join([*sentences, "", str(written)]))
+
+
+def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("verify", help="set a prediction beside the runs that tried it")
+    _add_sweep(parser)
+    parser.add_argument(
+        "--placement", type=Path, required=True, help="the placement.json that place wrote"
+    )
+    parser.set_defaults(run=_verify)
+
+
+def _verify(chosen: argparse.Namespace) -> None:
+    placement = read_record(chosen.placement, PlacementRecord)
+    found = verification.verify(placement, readings.read(chosen.sweep))
+    lines = text.verified_table(found)
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    write_json(
+        chosen.output / "verification.json",
+        {each.measure: dataclasses.asdict(each) | {"verdict": each.verdict} for each in found},
+    )
+    sentences = [
+        "Predicted intervals hold 90 %, measured ones 95 % over blocks of one run of each.",
+        f"{placement.placed_cell} was tried beside {placement.cell}.",
+    ]
+    written = page.write(
+        chosen.output,
+        "verification",
+        "placement",
+        f"A placement tried: {chosen.sweep.name}",
+        sentences,
+        "Predicted and measured",
+        lines,
+    )
+    print("\n".join([text.table(lines), "", str(written)]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

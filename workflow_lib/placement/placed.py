@@ -1,0 +1,74 @@
+"""``placement.json``: a placement, what it should gain, and the GPUs that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workflow_lib.intervals.differences import Interval
+from workflow_lib.placement.advice import Advice
+from workflow_lib.placement.effects import Place
+from workflow_lib.records import RecordError
+
+
+@dataclass(frozen=True)
+class PlacementRecord:
+    """What was advised, as it is written down before it is tried."""
+
+    cell: str
+    #: the id of the cell as placed, on these GPUs
+    placed_cell: str
+    recommended: bool
+    gpu_order: tuple[int, ...]
+    #: of each of the pipeline's ranks
+    stage_layers: tuple[int, ...]
+    #: shares of a step's time, and of its GPUs' energy; 90 % intervals
+    time_gain: Interval
+    energy_gain: Interval
+    #: of the warmest GPU's mean, °C
+    temperature_change_c: Interval
+    #: of the readings: which runs, and when they began
+    sweep: str
+    runs: int
+    first_unix_s: float
+    last_unix_s: float
+    #: "node GPU index" → UUID
+    gpus: Mapping[str, str]
+    simulated: bool
+
+    def check_gpus(self, uuids: Mapping[Place, str]) -> None:
+        """Raises RecordError where these are not the GPUs that the placement rests on."""
+        found = named(uuids)
+        for place, uuid in self.gpus.items():
+            if found.get(place) != uuid:
+                raise RecordError(
+                    f"the placement rests on {place} being {uuid}, and here it is "
+                    f"{found.get(place, 'not there')}: it says nothing of other GPUs; run "
+                    "`make slots` and `make place` on these"
+                )
+
+
+def named(uuids: Mapping[Place, str]) -> dict[str, str]:
+    """Places as text, as JSON's keys have to be."""
+    return {f"{node} GPU {gpu}": uuid for (node, gpu), uuid in sorted(uuids.items())}
+
+
+def record(advice: Advice, placed_cell: str, sweep: str) -> PlacementRecord:
+    """An advice as it is written down."""
+    best = advice.best
+    return PlacementRecord(
+        cell=advice.cell.id,
+        placed_cell=placed_cell,
+        recommended=advice.is_recommended,
+        gpu_order=best.order,
+        stage_layers=best.layers,
+        time_gain=best.time_gain,
+        energy_gain=best.energy_gain,
+        temperature_change_c=best.temperature_change_c,
+        sweep=sweep,
+        runs=advice.runs,
+        first_unix_s=advice.first_unix_s,
+        last_unix_s=advice.last_unix_s,
+        gpus=named(advice.uuids),
+        simulated=advice.simulated,
+    )

@@ -1,0 +1,103 @@
+"""The sweep that tries a placement: the cell as it is, and as placed, in turns.
+
+Runs are submitted in blocks of one run of each cell, every second block in reversed order
+(:mod:`workflow_lib.order`), so that a steady drift cancels from their difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from workflow_lib.cells import expand_study
+from workflow_lib.config import MatrixEntry, SweepSpec, TrainingAxes
+from workflow_lib.placement.advice import Advice
+from workflow_lib.records import Cell, RecordError, whole_file
+from workflow_lib.study import Study
+
+#: of each cell: two pairs of blocks
+REPEATS = 4
+_DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
+
+
+def write(plain: Mapping[str, Any], path: Path) -> None:
+    """Write a sweep's file. Raises RecordError where another sweep is there."""
+    text = _HEADER + yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise RecordError(f"{path} is another sweep: remove it, or give another --write")
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+_HEADER = "# yaml-language-server: $schema=../schemas/sweep.json\n"
+
+
+def described(study: Study, advice: Advice) -> dict[str, Any]:
+    """The file of a sweep of a cell and of its placement, as plain data. The placement names the
+    GPUs that it is for.
+
+    Raises RecordError where no sweep of the study has the cell.
+    """
+    cell, placed = advice.cell, advice.best
+    spec, entry = _entry_of(study, cell)
+    plain = spec.model_dump(mode="json", exclude_unset=True, exclude={"matrix", "exclude"})
+    plain["description"] = f"A placement of {cell.model.name} by its GPUs, beside what it was"
+    plain["platforms"] = [cell.hardware.platform]
+    plain["repeats"] = REPEATS
+    given = entry.model_dump(mode="json", exclude_unset=True)
+    for name in TrainingAxes.model_fields:
+        # Of an axis the cell has one value.
+        for options in (plain["training"], given):
+            if isinstance(options.get(name), list):
+                options[name] = getattr(cell.training, name)
+    own = given | {"models": cell.model.name, "gpus": cell.degrees.world_size}
+    own |= {name: getattr(cell.degrees, name) for name in _DEGREES}
+    for name in ("platforms", "stage_layers", "gpu_order", "gpu_uuids"):
+        own.pop(name, None)
+    even = replace(cell.degrees, stage_layers=()).layers_of_stages(cell.model.layers)
+    as_it_is = own | _lists(cell.degrees.stage_layers, cell.degrees.gpu_order)
+    layers = () if placed.layers == even else placed.layers
+    if cell.degrees.virtual_stages > 1:
+        layers = cell.degrees.stage_layers
+    lists = _lists(layers, placed.order)
+    uuids = [uuid for _, uuid in sorted(advice.uuids.items())]
+    plain["matrix"] = [as_it_is, own | lists | {"gpu_uuids": uuids}]
+    return plain
+
+
+def placed_cell(study: Study, cell: Cell, plain: Mapping[str, Any]) -> str:
+    """The id of the cell as placed, in a sweep that :func:`described` described. Raises RecordError
+    where the sweep has not the cell as it was.
+    """
+    spec = SweepSpec.model_validate(plain)
+    (view,) = expand_study(replace(study, sweeps={"placed": spec})).values()
+    ids = [planned.cell.id for planned in view.cells]
+    if cell.id not in ids:
+        raise RecordError(f"the sweep that was made for {cell.id} has other cells: {ids}")
+    return next(each for each in ids if each != cell.id)
+
+
+def _lists(layers: tuple[int, ...], order: tuple[int, ...]) -> dict[str, list[int]]:
+    lists = {"stage_layers": list(layers)} if layers else {}
+    if order and order != tuple(range(len(order))):
+        lists["gpu_order"] = list(order)
+    return lists
+
+
+def _entry_of(study: Study, cell: Cell) -> tuple[SweepSpec, MatrixEntry]:
+    """The sweep, and the entry of its matrix, that has the cell."""
+    for name, spec in study.sweeps.items():
+        if cell.hardware.platform not in spec.platforms:
+            continue
+        for entry in spec.matrix:
+            alone = replace(study, sweeps={name: spec.model_copy(update={"matrix": (entry,)})})
+            views = expand_study(alone).values()
+            if any(planned.cell.id == cell.id for view in views for planned in view.cells):
+                return spec, entry
+    raise RecordError(
+        f"no sweep of the configuration has {cell.id}: give the --config that it was measured with"
+    )

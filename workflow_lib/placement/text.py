@@ -1,0 +1,164 @@
+"""Characterisations, advice and verification in words."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+from workflow_lib.intervals.differences import Interval
+from workflow_lib.placement.advice import WORTH, Advice
+from workflow_lib.placement.effects import Place
+from workflow_lib.placement.slots import Characterisation, name
+from workflow_lib.placement.verification import HOLDS, WRONG, Verified
+from workflow_lib.words import counted
+
+_SIMULATED = (
+    "GPU readings were simulated: this shows how the command works, and says nothing of GPUs."
+)
+
+
+def percent(interval: Interval, digits: int = 1) -> str:
+    """A share and its interval."""
+    value, low, high = (
+        f"{100 * each:+.{digits}f}" for each in (interval.estimate, interval.low, interval.high)
+    )
+    return f"{value} % ({low} to {high})".replace("-", "−")
+
+
+def _gained(interval: Interval) -> str:
+    """A gain and its interval: without a sign where there is none of the other kind."""
+    return percent(interval).replace("+", "") if interval.low > 0 else percent(interval)
+
+
+def degrees_c(interval: Interval) -> str:
+    """A difference of temperatures and its interval."""
+    ends = (f"{each:+.1f}" for each in (interval.estimate, interval.low, interval.high))
+    value, low, high = ends
+    return f"{value} °C ({low} to {high})".replace("-", "−")
+
+
+def slots_table(found: Characterisation) -> list[dict[str, str]]:
+    """A line a GPU, the slowest first."""
+    lines = []
+    for row in sorted(found.rows, key=lambda row: row["clock_effect"]):
+        place: Place = (row["node"], row["gpu"])
+        line = {
+            "GPU": name(place),
+            "clock, from the mean": percent(found.clocks[place], 2),
+            "MHz": f"{row['sm_clock_mean_mhz']:.0f}",
+            "temperature, from the mean": degrees_c(found.temperatures[place]),
+            "°C": f"{row['temperature_mean_c']:.1f}",
+            "power, from the mean": percent(found.power[place], 2),
+            "W": f"{row['power_mean_w']:.0f}",
+        }
+        if found.apart.slots:
+            line["slot"] = percent(found.apart.slots[row["gpu"]], 2)
+            line["silicon"] = percent(found.apart.silicon[place], 2)
+        lines.append(line)
+    return lines
+
+
+def slots_sentences(found: Characterisation, simulated: bool) -> list[str]:
+    """What to read from the table."""
+    first = found.rows[0]
+    runs = sum(clocks.runs for clocks, _ in found.of_nodes.values())
+    at = "at the power cap" if first["at_power_cap"] else "over all time, not all at the power cap"
+    said = [_SIMULATED] if simulated else []
+    said.append(
+        f"Clocks are means {at}, over {counted(runs, 'run')}. What goes with the "
+        "stage is taken away. Intervals hold 90 %."
+    )
+    threshold = f"{100 * found.threshold:.1f} %"
+    if found.behind:
+        behind = ", ".join(name((row["node"], row["gpu"])) for row in found.behind)
+        said.append(f"Surely more than {threshold} slower than the mean of their peers: {behind}.")
+    else:
+        said.append(f"No GPU is surely more than {threshold} slower than the mean of its peers.")
+    if found.apart.why_not:
+        said.append(
+            f"What goes with the GPU and what goes with its slot are one figure here: "
+            f"{found.apart.why_not}."
+        )
+    for nodes, (clocks, temperatures) in found.of_nodes.items():
+        if clocks.drift_per_h is not None and temperatures.drift_per_h is not None:
+            said.append(
+                f"Over the runs on {', '.join(nodes)}, what GPUs have in common changed by "
+                f"{percent(clocks.drift_per_h)} of the clock and "
+                f"{degrees_c(temperatures.drift_per_h)} an hour."
+            )
+    for nodes, why in found.left_out.items():
+        said.append(f"Nothing can be said of {', '.join(nodes)}: {why}.")
+    return said
+
+
+def advice_sentences(advice: Advice) -> list[str]:
+    """Whether to place, and why."""
+    best = advice.best
+    said = [_SIMULATED] if advice.simulated else []
+    if advice.is_unchanged:
+        said.append("Leave it: no order of these GPUs and no division of layers is faster.")
+    elif advice.is_recommended:
+        said.append(
+            f"Place it: GPUs in the order {_listed(best.order)}, stages of {_listed(best.layers)} "
+            f"layers. A step should take {_gained(best.time_gain)} less time, and "
+            f"{_gained(best.energy_gain)} less energy. The warmest GPU changes by "
+            f"{degrees_c(best.temperature_change_c)}."
+        )
+    else:
+        said.append(
+            f"Leave it: the best placement, GPUs in the order {_listed(best.order)} and stages of "
+            f"{_listed(best.layers)} layers, should gain {_gained(best.time_gain)} of time. The "
+            f"lower end has to be above {100 * WORTH:.1f} %."
+        )
+    if advice.by_work is not None and not advice.is_unchanged:
+        said.append(
+            f"Of that, {_gained(advice.by_work.time_gain)} is from dividing layers by work, as "
+            "stage_layers: auto does, whatever the GPUs."
+        )
+    if advice.move is not None:
+        move = advice.move
+        said.append(
+            f"As it is, one layer of stage {move.from_stage} would pay on stage {move.to_stage} if "
+            f"the latter's GPUs were {move.needed_ratio:.3f} times as fast or more; they are "
+            f"{move.ratio.estimate:.3f} times ({move.ratio.low:.3f} to {move.ratio.high:.3f}). "
+            "Between stages of equal work the threshold is 1 + stages / layers."
+        )
+    first, last = (
+        time.strftime("%Y-%m-%d %H:%M", time.gmtime(each))
+        for each in (advice.first_unix_s, advice.last_unix_s)
+    )
+    said.append(
+        f"This rests on {counted(advice.runs, 'run')} from {first} to {last} UTC, on these GPUs "
+        "alone: " + ", ".join(f"{name(place)} {uuid}" for place, uuid in advice.uuids.items()) + "."
+    )
+    return said
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+_VERDICTS = {
+    HOLDS: "the prediction holds",
+    WRONG: "the prediction is wrong: the intervals have nothing in common",
+}
+
+
+def verified_table(found: Sequence[Verified]) -> list[dict[str, str]]:
+    """A line a measure."""
+    return [
+        {
+            "gain in": each.measure,
+            "predicted": percent(each.predicted),
+            "measured": percent(each.measured),
+            "verdict": _VERDICTS.get(each.verdict, "undecided: the intervals overlap"),
+        }
+        for each in found
+    ]
+
+
+def table(lines: Sequence[dict[str, str]]) -> str:
+    """Lines as text."""
+    return str(tabulate(lines, headers="keys", disable_numparse=True))
