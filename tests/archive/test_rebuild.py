@@ -186,6 +186,7 @@ def test_nothing_but_an_earlier_rebuild_is_replaced(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_a_damaged_archive_replaces_nothing(archive: Path, tmp_path: Path) -> None:
     into = tmp_path / "into"
     assert main(["rebuild", str(archive), "--into", str(into)]) == 0

@@ -61,6 +61,7 @@ def test_a_bare_list_of_events_is_a_trace_too(tmp_path: Path) -> None:
     assert trace.notes == ()
 
 
+@pytest.mark.long
 def test_a_file_cut_off_anywhere_gives_what_is_whole_and_says_so(tmp_path: Path) -> None:
     data = text(EVENTS).encode()
     path = tmp_path / "t.json"
