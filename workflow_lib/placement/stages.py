@@ -8,7 +8,8 @@ the speed of the slowest of its GPUs, and m micro-batches::
 
 which is 1F1B's m · τ + (p − 1) · τ where all τ are equal (arXiv 2104.04473, section 2.2), and
 follows :func:`workflow_lib.pipelines.bubble`. Communication and what a step does besides take no
-time here: they make true gains smaller, never larger, for which :mod:`advice` allows.
+time here: they make true gains smaller, never larger. :mod:`workflow_lib.placement.search` allows
+for that.
 """
 
 from __future__ import annotations
