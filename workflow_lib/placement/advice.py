@@ -88,6 +88,8 @@ def _of_nodes(measured: Measured, cell_id: str, nodes: Sequence[str]) -> Measure
         raise RecordError(
             f"{measured.sweep} has no completed run of {cell_id}; those with runs: {known}"
         )
+    if not measured.readings:
+        check(measured)
     groups = {its: group for its, group in measured.of_nodes().items() if group.runs_of(cell_id)}
     if nodes:
         groups = {its: group for its, group in groups.items() if its == tuple(sorted(nodes))}

@@ -201,7 +201,7 @@ def _readings(
         rank = read_record(at.rank(number), RankRecord)
         gpu = rank.gpu
         if gpu is None:
-            if run.cell.telemetry.source != "simulated":
+            if not run.simulated:
                 return "it trained on CPUs"
             gpu = order[number % len(order)]
         row = by_uuid.get(rank.gpu_uuid) or by_place.get((rank.node, gpu))
