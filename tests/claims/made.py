@@ -37,4 +37,4 @@ def measured(*cells: tuple[dict[str, Any], list[dict[str, Any]]], **other: Any) 
 
 def judged(test: dict[str, Any], *cells: Any, **other: Any) -> list[dict[str, Any]]:
     """The rows by which one test is judged."""
-    return judge(ledger(test), measured(*cells, **other))
+    return judge(ledger(test), [measured(*cells, **other)])

@@ -113,18 +113,42 @@ def sweep(directory, *values, began=1e9):
 def test_a_run_that_two_sweeps_show_counts_once(tmp_path):
     first = sweep(tmp_path / "a", 100.0, 101.0)
     second = sweep(tmp_path / "b", 100.0, 101.0, 102.0)
-    both = read([first, second])
+    (both,) = read([first, second])
     (of_cell,) = both.side.cells
     assert [run["tokens_per_s"] for run in both.completed(of_cell)] == [100.0, 101.0, 102.0]
     assert (of_cell["completed"], both.sweeps[of_cell["cell"]]) == (3, ["a", "b"])
 
 
-def test_other_runs_under_the_same_number_are_refused(tmp_path):
-    first, second = sweep(tmp_path / "a", 100.0), sweep(tmp_path / "b", 100.0, began=2e9)
-    with pytest.raises(RecordError, match="give sweeps of one results directory"):
-        read([first, second])
+def test_two_sweeps_of_one_name_are_refused(tmp_path):
+    first = sweep(tmp_path / "a", 100.0)
     with pytest.raises(RecordError, match="sweeps of one name"):
         read([first, sweep(tmp_path / "other" / "a", 100.0)])
+
+
+def test_a_cell_measured_again_is_contrasted_with_the_cells_of_its_own_sweep(tmp_path):
+    def pair(name, began, with_overlap, without):
+        cells = [
+            cell(known(overlap=on), tokens_per_s=of)
+            for on, of in ((True, with_overlap), (False, without))
+        ]
+        for _, runs in cells:
+            for run in runs:
+                run["started_unix_s"] = began + run["run"]
+        return write(tmp_path / name, *cells)
+
+    # A host that is twice as fast: runs of one against runs of the other would hide the effect.
+    first = pair("a", 1e9, [90.0, 91.0, 89.0], [100.0, 101.0, 99.0])
+    again = pair("b", 2e9, [180.0, 182.0, 178.0], [200.0, 202.0, 198.0])
+    test = {
+        "measure": "tokens_per_s",
+        "first": {"overlap": True},
+        "second": {"overlap": False},
+        "below": 1.0,
+    }
+    rows = judge(ledger(test), read([first, again]))
+    assert [(row["sweeps_a"], row["sweeps_b"]) for row in rows] == [("a", "a"), ("b", "b")]
+    assert [row["estimate"] for row in rows] == [pytest.approx(0.9, abs=1e-4)] * 2
+    assert {row["claim_verdict"] for row in rows} == {"supported"}
 
 
 def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsys):
@@ -153,7 +177,7 @@ def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsy
 def test_text_of_others_stays_text(tmp_path):
     hostile = "<script>alert(1)</script> | [x](y)"
     claims = ledger(CONTRAST, says=hostile, needs=hostile, would_test=hostile, section=hostile)
-    rows = judge(claims, Measured(side("none")))
+    rows = judge(claims, [Measured(side("none"))])
     plain = page.markdown(claims, rows, lambda sweep, cell: "")
     assert "<script" not in plain
     assert plain.count("&lt;script>alert(1)&lt;/script> \\| \\[x](y)") == 5

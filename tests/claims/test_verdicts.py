@@ -167,7 +167,7 @@ def test_a_claim_of_which_a_part_has_no_cells_is_not_supported_by_the_rest():
         CONTRAST | {"above": 1.0, "part": "micro-batch"},
         {**CONTRAST, "first": {"tp": 1}, "second": {"tp": 2}, "above": 1.0, "part": "tensor"},
     )
-    rows = judge(whole, measured(*PAIR))
+    rows = judge(whole, [measured(*PAIR)])
     assert [(row["part"], row["test_verdict"]) for row in rows] == [
         ("micro-batch", "supported"),
         ("tensor", "not_testable"),
@@ -176,7 +176,7 @@ def test_a_claim_of_which_a_part_has_no_cells_is_not_supported_by_the_rest():
 
 
 def test_a_claim_without_a_rule_says_so():
-    (row,) = judge(ledger(no_rule="No sensor reads it."), measured(*PAIR))
+    (row,) = judge(ledger(no_rule="No sensor reads it."), [measured(*PAIR)])
     assert (row["claim_verdict"], row["test_verdict"]) == ("not_testable", None)
     assert row["in_words"] == "No sensor reads it."
 

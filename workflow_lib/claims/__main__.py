@@ -32,8 +32,10 @@ def write(claims: Path, sweeps: Sequence[Path], output: Path) -> str:
     rows = judge(ledger, known)
     write_table(table(rows, CLAIMS), output / "claims.parquet")
 
+    directories = {name: path for each in known for name, path in each.directories.items()}
+
     def link(sweep: str, cell: str) -> str:
-        report = SweepPaths(known.directories[sweep]).report
+        report = SweepPaths(directories[sweep]).report
         return Path(os.path.relpath(report, output)).as_posix() + address(cell)
 
     texts = {

@@ -47,12 +47,27 @@ _WITHOUT_VALUES = ("missing", "refused")
 _OVER_RUNS = "assumes normal noise, independent between runs"
 
 
-def found(test: ClaimTest, measured: Measured) -> list[dict[str, Any]]:
+def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """The contrasts of a test: columns of CLAIMS without verdicts. ``wide_low`` is null where there
     is no interval, and ``in_words`` then says why. One without cells where there are none.
     """
-    made = list(_of_cells(test, measured) if test.first else _of_each(test, measured))
-    return made or [{"in_words": none_found(test, measured.side.cells)}]
+    made = [
+        row | _sweeps(row, each)
+        for each in measured
+        for row in (_of_cells if test.first else _of_each)(test, each)
+    ]
+    cells = [cell for each in measured for cell in each.side.cells]
+    return made or [{"in_words": none_found(test, cells)}]
+
+
+def _sweeps(row: Row, measured: Measured) -> dict[str, str]:
+    """Which sweeps show the cells of a contrast."""
+    cells = {end: row.get(f"cell_{end}") for end in ("a", "b")}
+    return {
+        f"sweeps_{end}": ", ".join(measured.sweeps[cell])
+        for end, cell in cells.items()
+        if cell is not None
+    }
 
 
 def _of_cells(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.claims import contrasts, verdicts
@@ -17,15 +17,15 @@ MEASURED = "measured"
 _COLUMNS = tuple(column.name for column in CLAIMS)
 
 
-def judge(ledger: Ledger, measured: Measured) -> list[dict[str, Any]]:
+def judge(ledger: Ledger, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """The rows of CLAIMS, in the order of the ledger, of the reports and of the cells."""
-    cells = measured.side.cells
+    cells = list({cell["cell"]: cell for each in measured for cell in each.side.cells}.values())
     labels = dict(zip((c["cell"] for c in cells), short_labels(cells), strict=True))
     return [row for claim in ledger.claims for row in _of_claim(claim, measured, labels)]
 
 
 def _of_claim(
-    claim: Claim, measured: Measured, labels: Mapping[str, str]
+    claim: Claim, measured: Sequence[Measured], labels: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
     tests = [list(_of_test(test, measured)) for test in claim.tests]
     by_test = [
@@ -41,7 +41,7 @@ def _of_claim(
     }
     if claim.no_rule is not None:
         known = {"verdict": verdicts.NOT_TESTABLE, "in_words": claim.no_rule}
-        yield _row({**shared, **known}, measured, labels)
+        yield _row({**shared, **known}, labels)
     for number, (test, rows, verdict) in enumerate(
         zip(claim.tests, tests, by_test, strict=True), start=1
     ):
@@ -55,10 +55,10 @@ def _of_claim(
             "test_verdict": verdict,
         }
         for row in rows:
-            yield _row({**shared, **of_test, **row}, measured, labels)
+            yield _row({**shared, **of_test, **row}, labels)
 
 
-def _of_test(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
+def _of_test(test: ClaimTest, measured: Sequence[Measured]) -> Iterator[dict[str, Any]]:
     for row in contrasts.found(test, measured):
         verdict: Verdict
         verdict, words = verdicts.of_contrast(test, row)
@@ -66,13 +66,12 @@ def _of_test(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
         yield {**own, "contrast": verdicts.kind_of(test), "verdict": verdict, "in_words": words}
 
 
-def _row(known: Mapping[str, Any], measured: Measured, labels: Mapping[str, str]) -> dict[str, Any]:
+def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
     row = {**dict.fromkeys(_COLUMNS), **known}
     for end in ("a", "b"):
         cell = row[f"cell_{end}"]
         if cell is not None:
             row[f"label_{end}"] = labels[cell]
-            row[f"sweeps_{end}"] = ", ".join(measured.sweeps[cell])
     # What has one side, one end or no part lacks nothing.
     missing = {
         name: row["in_words"]

@@ -1,4 +1,4 @@
-"""What was measured: the tables of all sweeps that claims are judged by, as one."""
+"""What was measured: the tables of all sweeps that claims are judged by, together."""
 
 from __future__ import annotations
 
@@ -32,12 +32,44 @@ class Measured:
         return completed_runs(self.side.runs_of(cell))
 
 
-def read(directories: Iterable[Path]) -> Measured:
+def read(directories: Iterable[Path]) -> list[Measured]:
     """Read the tables of sweeps from their directories.
 
-    Raises FileNotFoundError where one is missing; RecordError where one is of another version, or
-    where two sweeps have another run under one cell and number.
+    Sweeps that have other runs under one cell and number measured that cell twice, in two results
+    directories. They are apart, so that no contrast mixes runs of both; all others are together.
+    Raises FileNotFoundError where a table is missing; RecordError where one is of another version,
+    or where two sweeps have one name.
     """
+    named: dict[str, Path] = {}
+    groups: list[list[tuple[Path, Side]]] = []
+    for directory in directories:
+        side = read_side(directory, "measured")
+        if side.sweep in named:
+            raise RecordError(
+                f"{named[side.sweep]} and {directory} are sweeps of one name: give one of them"
+            )
+        named[side.sweep] = directory
+        for group in groups:
+            if not any(_measured_again(side, other) for _, other in group):
+                group.append((directory, side))
+                break
+        else:
+            groups.append([(directory, side)])
+    return [_together(group) for group in groups]
+
+
+def _measured_again(side: Side, other: Side) -> bool:
+    """Whether two sweeps have other completed runs under one cell and number."""
+    began = {(r["cell"], r["run"]): r["started_unix_s"] for r in other.runs if _done(r)}
+    return any(
+        began.get((run["cell"], run["run"]), run["started_unix_s"]) != run["started_unix_s"]
+        for run in side.runs
+        if _done(run)
+    )
+
+
+def _together(sweeps_read: Iterable[tuple[Path, Side]]) -> Measured:
+    """The tables of sweeps of one results directory, as one."""
     cells: dict[str, Row] = {}
     runs: dict[tuple[str, int], Row] = {}
     of_gpus: dict[tuple[str, int], frozenset[str]] = {}
@@ -46,14 +78,9 @@ def read(directories: Iterable[Path]) -> Measured:
     overhead: dict[str, list[Row]] = {}
     sweeps: dict[str, list[str]] = {}
     found: dict[str, Path] = {}
-    for directory in directories:
-        side = read_side(directory, "measured")
-        if side.sweep in found:
-            raise RecordError(
-                f"{found[side.sweep]} and {directory} are sweeps of one name: give one of them"
-            )
+    for directory, side in sweeps_read:
         found[side.sweep] = directory
-        mine = _add_runs(runs, side, directory)
+        mine = _add_runs(runs, side)
         for cell in side.cells:
             sweeps.setdefault(cell["cell"], []).append(side.sweep)
             known = cells.get(cell["cell"])
@@ -71,21 +98,12 @@ def read(directories: Iterable[Path]) -> Measured:
     return Measured(side, gpus, overhead, sweeps, found)
 
 
-def _add_runs(
-    runs: dict[tuple[str, int], Row], side: Side, directory: Path
-) -> set[tuple[str, int]]:
+def _add_runs(runs: dict[tuple[str, int], Row], side: Side) -> set[tuple[str, int]]:
     """Add a sweep's runs to those that are known; returns which of them are from it."""
     mine = set()
     for run in side.runs:
         key = run["cell"], run["run"]
         known = runs.get(key)
-        if known is not None and _done(known) and _done(run):
-            if known["started_unix_s"] != run["started_unix_s"]:
-                raise RecordError(
-                    f"{directory}: run {run['run']} of {run['cell']} is not the run that another "
-                    "sweep has under this number: give sweeps of one results directory"
-                )
-            continue
         if known is None or not _done(known):
             runs[key] = run
             mine.add(key)
