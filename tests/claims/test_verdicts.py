@@ -14,11 +14,12 @@ import pytest
 from tests.claims.made import judged, ledger, measured
 from tests.comparison.sides import failed, known
 from tests.comparison.sides import measured as cell
+from tests.report.full_matrix import identity
 from workflow_lib.analysis.tables import table
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.verdicts import of_claim, of_interval, of_test
 from workflow_lib.config import ClaimTest
-from workflow_lib.records import CLAIMS
+from workflow_lib.records import CLAIMS, Degrees
 
 FIRST, SECOND = known(micro_batch=4), known(micro_batch=1)
 MORE, LESS = [110.0, 110.2, 109.8], [100.0, 100.2, 99.8]
@@ -100,6 +101,32 @@ def test_cells_that_are_not_there_are_named():
     assert untestable(PAIR[1]) == "no sweep has a cell that fits the first (micro_batch_size 4)"
     assert untestable(PAIR[0], cell(known(micro_batch=1, tp=4, pp=8), tokens_per_s=LESS)) == (
         "no two such cells are alike in every other axis"
+    )
+
+
+def test_a_list_of_numbers_is_one_value_and_an_empty_one_is_a_cell_without():
+    def divided(*layers, order=()):
+        degrees = Degrees(tp=1, pp=2, dp=1, stage_layers=layers, gpu_order=order)
+        return identity("h200x2", "llama3-8b", degrees)
+
+    even, by_work, swapped = divided(), divided(17, 15), divided(order=(1, 0))
+    cells = [
+        cell(even, tokens_per_s=LESS),
+        cell(by_work, tokens_per_s=MORE),
+        cell(swapped, tokens_per_s=LESS),
+        cell(divided(15, 17), tokens_per_s=LESS),
+    ]
+    layers = {"first": {"stage_layers": [17, 15]}, "second": {"stage_layers": []}, "above": 1.05}
+    (row,) = judged(CONTRAST | layers, *cells)
+    assert (row["cell_a"], row["cell_b"]) == (by_work["cell"], even["cell"])
+    assert row["verdict"] == "supported"
+    order = {"first": {"gpu_order": [1, 0]}, "second": {"gpu_order": []}, "above": 1.05}
+    (row,) = judged(CONTRAST | order, *cells)
+    assert (row["cell_a"], row["cell_b"]) == (swapped["cell"], even["cell"])
+    assert row["verdict"] == "contradicted"
+    assert untestable(cells[2], test=CONTRAST | layers | {"second": order["second"]}) == (
+        "no sweep has a cell that fits the first (stage_layers [17, 15]) nor the second "
+        "(gpu_order none)"
     )
 
 

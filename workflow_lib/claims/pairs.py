@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison.matching import NAMED, Pair, best_pairs
-from workflow_lib.config import ClaimTest, values
+from workflow_lib.config import ClaimTest, held_in_tables
 from workflow_lib.records import cell_axes
 from workflow_lib.report.cells import Row, in_order
 
@@ -20,7 +20,11 @@ def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
     return [
         cell
         for cell in in_order(cells)
-        if all(cell[name] in values(value) for each in wanted for name, value in each.items())
+        if all(
+            cell[name] in held_in_tables(name, value)
+            for each in wanted
+            for name, value in each.items()
+        )
     ]
 
 
@@ -78,9 +82,16 @@ def none_found(test: ClaimTest, cells: Sequence[Row]) -> str:
     return "no two such cells are alike in every other axis"
 
 
+def _said(value: Any) -> str:
+    """A value that tables hold: text as it is, and a list that is empty as none."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _in_words(wanted: Mapping[str, Any]) -> str:
     told = (
-        f"{name} {' or '.join(json.dumps(each).strip(chr(34)) for each in values(value))}"
+        f"{name} {' or '.join(map(_said, held_in_tables(name, value)))}"
         for name, value in wanted.items()
     )
     return ", ".join(told) or "any"

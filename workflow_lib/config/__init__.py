@@ -3,7 +3,7 @@
 study.load_study reads them. ``docs/reference/configuration.md`` is made from the docstrings here.
 """
 
-from workflow_lib.config.claims import Claim, ClaimTest, Ledger
+from workflow_lib.config.claims import Claim, ClaimTest, Ledger, held_in_tables
 from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
 from workflow_lib.config.invocation import Invocation
@@ -39,5 +39,6 @@ __all__ = [
     "Strict",
     "SweepSpec",
     "TrainingAxes",
+    "held_in_tables",
     "values",
 ]

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from workflow_lib.config.fields import Strict, Text
+from workflow_lib.config.sweeps import values
 from workflow_lib.records import MEASURES, bounds, cell_axes
 from workflow_lib.records.measures import PROFILED
 
 ClaimId = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9-]{0,15}$")]
 Scalar = StrictBool | StrictInt | StrictFloat | Text
 #: axes of cells, by the names of their columns, and the values that are meant
-Cells = Mapping[str, Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)]]
+Cells = Mapping[str, Scalar | Annotated[tuple[Scalar, ...], Field(strict=False)]]
 Number = Annotated[float, Field(ge=-bounds.QUANTITY.most, le=bounds.QUANTITY.most)]
 #: GPUs of a run, by where they sit in the air stream or by their mean temperature
 GpuGroup = Literal["front", "rear", "hottest", "coolest"]
@@ -25,6 +26,10 @@ SLOWDOWN = "slowdown"
 _OF_GPUS = ("temperature", "clock", "events")
 #: columns that filters may name besides axes
 _COUNTS: Mapping[str, type] = {"gpus": int}
+#: axes of which a list of numbers is one value: stage_layers, gpu_order, limits of GPUs
+_LISTS = frozenset(
+    name for name in cell_axes.of_roles("layout", "option") if cell_axes.AXES[name].field.is_nested
+)
 
 
 class ClaimTest(Strict):
@@ -41,7 +46,9 @@ class ClaimTest(Strict):
     """A column of runs.parquet; of cells.parquet, for what a profiled run tells; or slowdown, for
     what sampling costs."""
     cells: Cells = Field(default={})
-    """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`."""
+    """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. A list is
+    of values of which a cell has any. In `stage_layers`, `gpu_order`, `power_limits_w` and
+    `clock_limits_mhz` it is one value for the whole, and `[]` is a cell that sets none."""
     first: Cells = Field(default={})
     """Values of axes that the first cell has."""
     second: Cells = Field(default={})
@@ -116,7 +123,12 @@ class ClaimTest(Strict):
 def _check_axes(which: Mapping[str, Any]) -> None:
     for name, wanted in which.items():
         kind = _check_axis(name)
-        for value in wanted if isinstance(wanted, tuple) else (wanted,):
+        if name in _LISTS:
+            if not isinstance(wanted, tuple):
+                raise ValueError(f"{name} is {wanted!r}, expected a list of int")
+        elif wanted == ():
+            raise ValueError(f"{name} is an empty list, which no cell has")
+        for value in values(wanted):
             if type(value) is not kind and not (kind is float and type(value) is int):
                 raise ValueError(f"{name} is {value!r}, expected {kind.__name__}")
 
@@ -125,13 +137,26 @@ def _check_axis(name: str) -> type:
     """An axis's type. Raises ValueError, which names the valid ones."""
     if name in _COUNTS:
         return _COUNTS[name]
+    if name in _LISTS:
+        return int
     axis = cell_axes.AXES.get(name)
     if axis is None or axis.field.is_nested:
-        valid = [name for name, each in cell_axes.AXES.items() if not each.field.is_nested]
+        valid = [
+            name
+            for name, each in cell_axes.AXES.items()
+            if name in _LISTS or not each.field.is_nested
+        ]
         raise ValueError(
             f"{name!r} is not an axis of cells; valid: {', '.join([*valid, *_COUNTS])}"
         )
     return axis.field.type
+
+
+def held_in_tables(name: str, wanted: Any) -> tuple[Any, ...]:
+    """The values of an axis that a filter of a test means, as tables hold them."""
+    if name in _LISTS:
+        return (cell_axes.AXES[name].stored(wanted),)
+    return values(wanted)
 
 
 class Claim(Strict):
