@@ -81,9 +81,16 @@ def _of_claim(rows: Sequence[Row], name: str) -> str:
     low = min(row["wide_low"] for row in told)
     high = max(row["wide_high"] for row in told)
     return (
-        f"“{own[0]['says']}” is our claim: {verdict} by {counted(len(told), 'contrast')}, "
+        f"“{own[0]['says']}” is our claim: {verdict} by {decided_by(told)}, "
         f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."
     )
+
+
+def decided_by(told: Sequence[Row]) -> str:
+    """How many of a claim's contrasts have its verdict: "4 contrasts", or "6 of 8 contrasts"."""
+    agree = sum(row["verdict"] == row["claim_verdict"] for row in told)
+    of_all = counted(len(told), "contrast")
+    return of_all if agree == len(told) else f"{agree} of {of_all}"
 
 
 def _counts(rows: Sequence[Row]) -> str:

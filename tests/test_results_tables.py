@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import parts
+from docs import parts, verdicts
 from tests.report.sweep import Planned, write_sweep
 from workflow_lib.comparison.sides import read_side
 
@@ -67,3 +67,13 @@ def test_runs_of_two_days_begin_and_end_with_their_dates() -> None:
     assert parts.runs_in_words([run]).endswith(f"{first} to 22:13 UTC)")
     assert parts.runs_in_words([late, run]).endswith(f"{first} to 2023-11-15 01:00 UTC)")
     assert parts.runs_in_words([other, run]).endswith(f"{first} to 2023-11-16 02:00 UTC)")
+
+
+@pytest.mark.parametrize(
+    ("agree", "others", "said"),
+    [(1, 0, "1 contrast"), (4, 0, "4 contrasts"), (6, 2, "6 of 8 contrasts")],
+)
+def test_a_finding_counts_the_contrasts_that_have_its_verdict(agree, others, said):
+    rows = [{"claim_verdict": "contradicted", "verdict": "contradicted"}] * agree
+    rows += [{"claim_verdict": "contradicted", "verdict": "supported"}] * others
+    assert verdicts.decided_by(rows) == said
