@@ -9,7 +9,7 @@ import pytest
 
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
-from workflow_lib.launch.schedulers import slurm
+from workflow_lib.launch.schedulers import slurm, turns
 from workflow_lib.launch.schedulers.refusals import NotNowError
 from workflow_lib.launch.schedulers.slurm import Slurm
 
@@ -24,7 +24,8 @@ def waits(monkeypatch):
         found.append(seconds)
 
     monkeypatch.setattr(slurm.interruption, "pause", pause)
-    monkeypatch.setattr(slurm, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(turns, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(turns, "SETTLE_S", 0.0)
     monkeypatch.setattr(interruption, "_came", 0)
     return found
 
@@ -79,3 +80,50 @@ def test_ctrl_c_ends_the_wait_for_the_lock():
             submit(scheduler)
     with pytest.raises(InterruptedRunError):
         submit(scheduler)
+
+
+def waiting(scheduler: Slurm, count: int) -> None:
+    """Returns when so many threads wait for their turn."""
+    with scheduler._turns._changed:
+        while len(scheduler._turns._waiting) < count:
+            scheduler._turns._changed.wait(0.01)
+
+
+def test_of_those_that_wait_the_earliest_run_comes_next():
+    scheduler = Slurm()
+    order: list[int] = []
+
+    def run(place: int) -> None:
+        with scheduler.submission_lock(place):
+            order.append(place)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in (5, 2, 9, 1, 7)]
+    with scheduler.submission_lock():
+        for number, thread in enumerate(threads, start=1):
+            thread.start()
+            waiting(scheduler, number)
+    for thread in threads:
+        thread.join()
+    assert order == [1, 2, 5, 7, 9]
+
+
+def test_the_first_that_comes_waits_for_those_that_were_started_with_it(monkeypatch):
+    """Nothing else keeps it waiting: the clock stands still until all are there."""
+    monkeypatch.setattr(turns, "SETTLE_S", 0.5)
+    now = [100.0]
+    monkeypatch.setattr(turns.time, "monotonic", lambda: now[0])
+    scheduler = Slurm()
+    order: list[int] = []
+
+    def run(place: int) -> None:
+        with scheduler.submission_lock(place):
+            order.append(place)
+
+    threads = [threading.Thread(target=run, args=(place,)) for place in (3, 1, 2)]
+    for number, thread in enumerate(threads, start=1):
+        thread.start()
+        waiting(scheduler, number)
+    now[0] += 0.6
+    for thread in threads:
+        thread.join()
+    assert order == [1, 2, 3]

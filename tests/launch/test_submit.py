@@ -77,7 +77,7 @@ class Fake(Slurm):
         self.found: list[str | None] = []
 
     @contextmanager
-    def submission_lock(self) -> Iterator[None]:
+    def submission_lock(self, place: int = 0) -> Iterator[None]:
         yield
 
     def submit(self, submission: Submission) -> str:

@@ -136,7 +136,7 @@ def _verify(chosen: argparse.Namespace) -> None:
         {each.measure: dataclasses.asdict(each) | {"verdict": each.verdict} for each in found},
     )
     sentences = [
-        "Predicted intervals hold 90 %, measured ones 95 % over blocks of one run of each.",
+        "Predicted intervals hold 90 %, measured ones 95 %.",
         f"{placement.placed_cell} was tried beside {placement.cell}.",
     ]
     written = page.write(

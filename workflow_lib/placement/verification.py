@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from workflow_lib.intervals.differences import Interval, in_blocks
+from workflow_lib.intervals.differences import FEWEST_RUNS, Interval, apart, in_blocks
 from workflow_lib.placement.placed import PlacementRecord
 from workflow_lib.placement.readings import Measured, Run, order_of
 from workflow_lib.placement.stages import Pipeline
@@ -36,36 +37,34 @@ class Verified:
 
 
 def verify(placement: PlacementRecord, measured: Measured) -> list[Verified]:
-    """Compare runs of the cell as it was and as placed, block by block.
+    """Compare runs of the cell as it was and as placed: block by block if these began one after
+    the other, else side by side, with an interval that allows for a drift.
 
-    Raises RecordError where these ran on other GPUs than the placement rests on, or where fewer
-    than two blocks have both.
+    Raises RecordError where these ran on other GPUs than the placement rests on, or where there are
+    too few runs.
     """
     placement.check_gpus(measured.uuids)
     before = {run.run: run for run in measured.runs_of(placement.cell)}
     after = {run.run: run for run in measured.runs if _is_placed(run, placement, before)}
-    blocks = sorted(before.keys() & after.keys())
-    if len(blocks) < 2:
-        raise RecordError(
-            f"{measured.sweep} has {len(blocks)} blocks with a completed run of both "
-            f"{placement.cell} and {placement.placed_cell}, expected two or more"
-        )
-    pairs = [(after[block], before[block]) for block in blocks]
-    found = [
-        Verified(
-            "time",
-            placement.time_gain,
-            _gain([(a.step_time_s, b.step_time_s) for a, b in pairs]),
-        )
-    ]
-    energies = [
-        (a.step_energy_j, b.step_energy_j)
-        for a, b in pairs
-        if a.step_energy_j is not None and b.step_energy_j is not None
-    ]
-    if len(energies) > 1:
-        found.append(Verified("energy", placement.energy_gain, _gain(energies)))
+    known = placement.cell, placement.placed_cell
+    found = [Verified("time", placement.time_gain, _gain(before, after, _step_time_s, *known))]
+    sides = _with_energy(before), _with_energy(after)
+    if min(map(len, sides)) >= FEWEST_RUNS:
+        energy = _gain(sides[0], sides[1], _step_energy_j, *known)
+        found.append(Verified("energy", placement.energy_gain, energy))
     return found
+
+
+def _with_energy(runs: Mapping[int, Run]) -> dict[int, Run]:
+    return {number: run for number, run in runs.items() if run.step_energy_j is not None}
+
+
+def _step_time_s(run: Run) -> float:
+    return run.step_time_s
+
+
+def _step_energy_j(run: Run) -> float:
+    return math.nan if run.step_energy_j is None else run.step_energy_j
 
 
 def _is_placed(run: Run, placement: PlacementRecord, before: Mapping[int, Run]) -> bool:
@@ -83,8 +82,38 @@ def _but_placement(cell: Cell) -> Cell:
     return replace(cell, id="a/b/c", degrees=plain)
 
 
-def _gain(pairs: list[tuple[float, float]]) -> Interval:
-    """1 less the ratio of after to before, with its 95 % interval over blocks."""
-    after, before = zip(*((math.log(a), math.log(b)) for a, b in pairs), strict=True)
-    found = in_blocks(after, before)
+def _gain(
+    before: Mapping[int, Run],
+    after: Mapping[int, Run],
+    value: Callable[[Run], float],
+    cell: str,
+    placed_cell: str,
+) -> Interval:
+    """1 less the ratio of after to before, with its 95 % interval."""
+    if min(len(before), len(after)) < FEWEST_RUNS:
+        raise RecordError(
+            f"{len(before)} runs of {cell} and {len(after)} of {placed_cell} are completed, "
+            f"expected {FEWEST_RUNS} or more of each"
+        )
+    logs = [[math.log(value(side[number])) for number in sorted(side)] for side in (after, before)]
+    if _in_blocks(before, after):
+        found = in_blocks(*logs)
+    else:
+        began = sorted(run.started_unix_s for side in (after, before) for run in side.values())
+        places = [
+            [float(began.index(side[number].started_unix_s)) for number in sorted(side)]
+            for side in (after, before)
+        ]
+        found = apart(*logs, *places)
     return Interval(1 - math.exp(found.estimate), 1 - math.exp(found.high), 1 - math.exp(found.low))
+
+
+def _in_blocks(before: Mapping[int, Run], after: Mapping[int, Run]) -> bool:
+    """Whether each run has a partner of its number, and such pairs began one after the other."""
+    if before.keys() != after.keys():
+        return False
+    spans = [
+        sorted((before[number].started_unix_s, after[number].started_unix_s))
+        for number in sorted(before)
+    ]
+    return all(earlier[1] < later[0] for earlier, later in pairwise(spans))

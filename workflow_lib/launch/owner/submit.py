@@ -21,7 +21,7 @@ from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError
 from workflow_lib.launch.schedulers.scheduler import Scheduler, Submission
 from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S
 from workflow_lib.launch.script import checksum
-from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
+from workflow_lib.records import Cell, JobRecord, OrderRecord, RunPaths, SubmissionRecord
 
 #: How long after a submission was interrupted it is believed that there is no job of its name: an
 #: orphaned sbatch may still be at it, where locks do not outlive the process that took them.
@@ -80,8 +80,9 @@ def _try_to_submit(
 
     Raises SubmissionError, and UnclearError where sbatch told no id and there is no such job.
     """
+    order = records.read_if_there(run.paths.order, OrderRecord)
     try:
-        with run.scheduler.submission_lock():
+        with run.scheduler.submission_lock(order.place if order else 0):
             submission = Submission(run.paths, cell, _announce(run.paths, cell), run.lock, avoid)
             job_id = run.scheduler.submit(submission)
         unclear = UnclearError("sbatch submitted a job, but did not print its id alone on a line")

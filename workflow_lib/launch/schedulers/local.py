@@ -34,7 +34,7 @@ class Local:
     runs_elsewhere = False
 
     @contextmanager
-    def submission_lock(self) -> Iterator[None]:
+    def submission_lock(self, place: int = 0) -> Iterator[None]:
         """Starting one job is not in the way of starting another."""
         yield
 

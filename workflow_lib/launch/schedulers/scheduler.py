@@ -44,8 +44,10 @@ class Scheduler(Protocol):
     #: whether jobs run on other machines, whose files may be seen here only later
     runs_elsewhere: bool
 
-    def submission_lock(self) -> AbstractContextManager[None]:
-        """Held by the one thread that submits. Raises InterruptedRunError."""
+    def submission_lock(self, place: int = 0) -> AbstractContextManager[None]:
+        """Held by the one thread that submits; of those that wait the one with the lowest place
+        comes next. Raises InterruptedRunError.
+        """
 
     def submit(self, submission: Submission) -> str | None:
         """Submit the run's script; returns the job's id, or None where that is not known and it

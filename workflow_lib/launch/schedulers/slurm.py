@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from workflow_lib.launch.schedulers.refusals import (
     refused,
 )
 from workflow_lib.launch.schedulers.scheduler import Found, SchedulerName, Submission
+from workflow_lib.launch.schedulers.turns import Turns
 from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
@@ -103,27 +103,26 @@ class Slurm:
 
     def __init__(self) -> None:
         self._states = JobStateCache(ASK_EVERY_S)
-        self._submission_lock = threading.Lock()
+        self._turns = Turns()
         #: how often in a row Slurm refused, and until when nobody asks it again (monotonic, s)
         self._refused = 0
         self._again_at_s = 0.0
 
     @contextmanager
-    def submission_lock(self) -> Iterator[None]:
-        """Threads submit one after the other, and ever more rarely while Slurm refuses."""
-        while not self._submission_lock.acquire(timeout=_LOOK_EVERY_S):
-            interruption.check()
-        try:
+    def submission_lock(self, place: int = 0) -> Iterator[None]:
+        """Threads submit one after the other, in the order of their places, and ever more rarely
+        while Slurm refuses.
+        """
+        with self._turns.turn(place):
             interruption.pause(max(0.0, self._again_at_s - time.monotonic()))
-            yield
-            self._refused = 0
-        except NotNowError:
-            longest_s = max(LONGEST_PERIOD_S, ASK_EVERY_S)
-            self._again_at_s = time.monotonic() + min(ASK_EVERY_S * 2**self._refused, longest_s)
-            self._refused += 1
-            raise
-        finally:
-            self._submission_lock.release()
+            try:
+                yield
+                self._refused = 0
+            except NotNowError:
+                longest_s = max(LONGEST_PERIOD_S, ASK_EVERY_S)
+                self._again_at_s = time.monotonic() + min(ASK_EVERY_S * 2**self._refused, longest_s)
+                self._refused += 1
+                raise
 
     def submit(self, submission: Submission) -> str | None:
         """Give ``job.sh`` to sbatch."""
