@@ -50,6 +50,7 @@ def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is
         ({"first": {"software": "x"}}, "'software' is not an axis of cells; valid: "),
         ({"first": {"stage_layers": 1}}, "stage_layers is 1, expected a list of int"),
         ({"first": {"stage_layers": ["17"]}}, "stage_layers is '17', expected int"),
+        ({"first": {"gpu_uuids": [0]}}, "gpu_uuids is 0, expected str"),
         ({"first": {"tp": []}}, "tp is an empty list, which no cell has"),
         ({"second": {}}, "first and second go together"),
         ({"measure": "temperature"}, "'temperature' contrasts no cells; valid: tokens_per_s, "),

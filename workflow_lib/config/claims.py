@@ -26,10 +26,14 @@ SLOWDOWN = "slowdown"
 _OF_GPUS = ("temperature", "clock", "events")
 #: columns that filters may name besides axes
 _COUNTS: Mapping[str, type] = {"gpus": int}
-#: axes of which a list of numbers is one value: stage_layers, gpu_order, limits of GPUs
-_LISTS = frozenset(
-    name for name in cell_axes.of_roles("layout", "option") if cell_axes.AXES[name].field.is_nested
-)
+#: axes of which a list is one value, and what it is a list of
+_LISTS: Mapping[str, type] = {
+    "stage_layers": int,
+    "gpu_order": int,
+    "gpu_uuids": str,
+    "power_limits_w": int,
+    "clock_limits_mhz": int,
+}
 
 
 class ClaimTest(Strict):
@@ -47,8 +51,9 @@ class ClaimTest(Strict):
     what sampling costs."""
     cells: Cells = Field(default={})
     """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. A list is
-    of values of which a cell has any. In `stage_layers`, `gpu_order`, `power_limits_w` and
-    `clock_limits_mhz` it is one value for the whole, and `[]` is a cell that sets none."""
+    of values of which a cell has any. In `stage_layers`, `gpu_order`, `gpu_uuids`,
+    `power_limits_w` and `clock_limits_mhz` it is one value for the whole, and `[]` is a cell that
+    sets none."""
     first: Cells = Field(default={})
     """Values of axes that the first cell has."""
     second: Cells = Field(default={})
@@ -125,7 +130,7 @@ def _check_axes(which: Mapping[str, Any]) -> None:
         kind = _check_axis(name)
         if name in _LISTS:
             if not isinstance(wanted, tuple):
-                raise ValueError(f"{name} is {wanted!r}, expected a list of int")
+                raise ValueError(f"{name} is {wanted!r}, expected a list of {kind.__name__}")
         elif wanted == ():
             raise ValueError(f"{name} is an empty list, which no cell has")
         for value in values(wanted):
@@ -138,7 +143,7 @@ def _check_axis(name: str) -> type:
     if name in _COUNTS:
         return _COUNTS[name]
     if name in _LISTS:
-        return int
+        return _LISTS[name]
     axis = cell_axes.AXES.get(name)
     if axis is None or axis.field.is_nested:
         valid = [
