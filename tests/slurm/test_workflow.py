@@ -135,6 +135,13 @@ def test_a_profile_takes_a_sweep_to_its_report(site, slurm_cluster, platform, no
         assert resources["cpu"] == str(gpus)
         assert resources["mem"] == f"{4 * nodes}G"
 
+    # Slurm got the jobs in the order of the runs, the profiled one last.
+    places = {
+        int(json.loads(run.job.read_text())["job_id"]): json.loads(run.order.read_text())["place"]
+        for run in (*runs, *profiled)
+    }
+    assert [places[job] for job in sorted(places)] == sorted(places.values())
+
     view = site.results / "sweeps" / f"tiny-{platform}"
     table = pl.read_parquet(view / "runs.parquet")
     assert table["outcome"].unique().to_list() == ["completed"]
