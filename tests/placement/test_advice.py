@@ -148,3 +148,10 @@ def test_of_several_nodes_that_ran_apart_one_has_to_be_chosen():
     with pytest.raises(RecordError, match="on these nodes: n1; n2; choose one"):
         advise(both, cells[0].id)
     assert advise(both, cells[0].id, ["n2"]).uuids["n2", 0] == "GPU-n2-0"
+
+
+def test_too_few_runs_to_draw_from_are_refused():
+    cells = square(2)
+    of = measured(cells, {("n1", 0): 0.0, ("n1", 1): -0.2}, rounds=1)
+    with pytest.raises(RecordError, match="has readings of 2 runs, and a placement needs 4"):
+        advise(of, cells[0].id)

@@ -29,9 +29,12 @@ from workflow_lib.placement.effects import LEVEL, Columns
 from workflow_lib.placement.readings import Measured, Run, order_of
 from workflow_lib.placement.stages import Order, Pipeline
 from workflow_lib.records import Cell, RecordError
+from workflow_lib.words import counted
 
 Floats = npt.NDArray[np.float64]
 
+#: samples of fewer runs are too alike to tell how far GPUs' effects can be trusted
+_FEWEST_RUNS = 4
 _OF_CLOCKS = 0.5, 1.0
 _OF_HEAD = 0.8, 1.2
 _OF_GAIN = 0.75, 1.0
@@ -79,6 +82,11 @@ class Search:
                 f"{cell.nodes}: characterise the nodes that it is to run on, all at once"
             )
         columns = Columns(measured)
+        if len(columns.runs) < _FEWEST_RUNS:
+            raise RecordError(
+                f"{measured.sweep} has readings of {counted(len(columns.runs), 'run')}, and a "
+                f"placement needs {_FEWEST_RUNS} or more: run each order of the GPUs three times"
+            )
         self.places = columns.places
         self.weights = Weights(measured)
         design = within_runs(measured, columns.design[:, len(columns.runs) :])
