@@ -37,6 +37,8 @@ _UNSTABLE = {
 }
 ROOT = Path(__file__).parent.parent.parent
 _INSIDE = "TRIPTYCH_DEBIAN_INSIDE"
+#: it lies where the other Debian's programs have to be
+PYTHON_IS_SYSTEMS = Path(sys.base_prefix) == Path("/usr")
 
 
 class RootError(Exception):
@@ -97,6 +99,11 @@ def _add(root: Path, apt: Sequence[str]) -> list[list[str]]:
 
 def run(version: str, command: Sequence[str]) -> int:
     """Run ``command`` there, in the directory of this process; returns its exit code."""
+    if PYTHON_IS_SYSTEMS:
+        raise RootError(
+            "this Python is Debian's own, and would bring all of /usr with it: use another one, of "
+            "pyenv for instance"
+        )
     root = install(version)
     private = Path(tempfile.mkdtemp(prefix=".run-", dir=ROOTS))
     unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]

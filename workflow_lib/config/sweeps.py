@@ -20,7 +20,8 @@ StrictRanks = Annotated[int, Field(gt=0, le=bounds.RANKS.most, strict=True)]
 Limits: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)] | None
 Watts = Annotated[int, Field(gt=0, le=bounds.POWER_LIMIT_W.most, strict=True)]
 Megahertz = Annotated[int, Field(gt=0, le=bounds.CLOCK_LIMIT_MHZ.most, strict=True)]
-Uuid = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,80}$")]
+#: as NVML writes it, and the simulated sampler
+Uuid = Annotated[str, Field(pattern=r"^(GPU|simulated)-[A-Za-z0-9._-]{1,80}$")]
 Gpu = Annotated[int, Field(ge=0, lt=bounds.GPUS_OF_NODE.most)]
 ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
