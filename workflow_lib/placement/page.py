@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from workflow_lib import __version__
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.effects import Place
-from workflow_lib.placement.slots import Characterisation, name
+from workflow_lib.placement.readings import name
+from workflow_lib.placement.slots import Characterisation
 from workflow_lib.records import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
 from workflow_lib.placement.effects import Place
+from workflow_lib.placement.readings import name
 from workflow_lib.records import RecordError
 
 
@@ -50,7 +51,7 @@ class PlacementRecord:
 
 def named(uuids: Mapping[Place, str]) -> dict[str, str]:
     """Places as text, as JSON's keys have to be."""
-    return {f"{node} GPU {gpu}": uuid for (node, gpu), uuid in sorted(uuids.items())}
+    return {name(place): uuid for place, uuid in sorted(uuids.items())}
 
 
 def record(advice: Advice, placed_cell: str, sweep: str) -> PlacementRecord:

@@ -137,6 +137,11 @@ def order_of(cell: Cell) -> tuple[int, ...]:
     return cell.degrees.gpu_order or tuple(range(cell.ranks_per_node))
 
 
+def name(place: tuple[str, int]) -> str:
+    """A GPU, by its node and index, as people call it."""
+    return f"{place[0]} GPU {place[1]}"
+
+
 def without_order(cell: Cell) -> Cell:
     """The cell with GPUs in their own order, and without its name: what runs in other orders of
     one characterisation have in common.

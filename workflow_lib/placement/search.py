@@ -16,6 +16,7 @@ as often as :data:`workflow_lib.placement.draws.DRAWS`, each time
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -124,7 +125,7 @@ class Search:
         order = order_of(run.cell)
         first = {place: values[:1] for place, values in self.logs.items()}
         speeds = its.speeds([order], self.nodes, first)[0, 0]
-        passes = its.passes(np.array(its.layers(run.cell.degrees)), speeds)
+        passes = its.passes(its.layers(run.cell.degrees), speeds)
         return np.asarray(its.micro_batches * passes / its.step(passes))
 
     def best(self) -> tuple[Order, tuple[int, ...]]:
@@ -165,11 +166,7 @@ class Search:
 
     def prediction(self, order: Order, layers: tuple[int, ...]) -> Prediction:
         """What a placement changes, against the cell as it is."""
-        degrees = self.cell.degrees
-        before, after = (
-            self._runs(order_of(self.cell), self.pipeline.layers(degrees)),
-            self._runs(order, layers),
-        )
+        before, after = self._as_it_is, self._runs(order, layers)
         gain = self.share_of_gain * (1 - after.step / before.step)
         return Prediction(
             order=order,
@@ -179,12 +176,15 @@ class Search:
             temperature_change_c=_interval(after.warmest_c - before.warmest_c),
         )
 
+    @functools.cached_property
+    def _as_it_is(self) -> _Drawn:
+        return self._runs(order_of(self.cell), self.pipeline.layers(self.cell.degrees))
+
     def _runs(self, order: Order, layers: Sequence[int]) -> _Drawn:
         pipeline = self.pipeline
         speeds = pipeline.speeds([order], self.nodes, self.logs)[0]
-        work = np.array(layers) * pipeline.work.layer + pipeline.ends()
         head = pipeline.ends() - pipeline.ends(0.0)
-        passes = (work + np.outer(self.head - 1, head)) / speeds
+        passes = (pipeline.work_of(layers) + np.outer(self.head - 1, head)) / speeds
         step = pipeline.step(passes)
         duty = pipeline.micro_batches * passes / step[:, None]
         watts, degrees_c = [], []
@@ -199,7 +199,7 @@ class Search:
         """The layer that is nearest to paying where it is moved off the slowest stage."""
         pipeline = self.pipeline
         speeds = pipeline.speeds([order], self.nodes, self.logs)[0]
-        work = np.array(layers) * pipeline.work.layer + pipeline.ends()
+        work = pipeline.work_of(layers)
         slowest = int((work / speeds[0]).argmax())
         after = (work + pipeline.work.layer) / speeds[0]
         after[slowest] = np.inf

@@ -116,8 +116,3 @@ def _told(
     missing = (f"{name}_effect", f"{name}_effect_low", f"{name}_effect_high")
     reasons |= dict.fromkeys(missing, why_not)
     return dict.fromkeys(missing)
-
-
-def name(place: Place) -> str:
-    """A GPU as people call it."""
-    return f"{place[0]} GPU {place[1]}"

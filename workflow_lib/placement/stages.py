@@ -65,9 +65,13 @@ class Pipeline:
             ends[rank] += head * self.work.head * (self.degrees.stages - 1 in stages)
         return ends
 
-    def passes(self, layers: Floats, speeds: Floats, head: float = 1.0) -> Floats:
+    def work_of(self, layers: npt.ArrayLike) -> Floats:
+        """w of each rank, (…, pp), of its layers, (…, pp)."""
+        return np.asarray(layers) * self.work.layer + self.ends()
+
+    def passes(self, layers: npt.ArrayLike, speeds: Floats) -> Floats:
         """τ of each rank, (…, pp), of layers and speeds of (…, pp)."""
-        return (layers * self.work.layer + self.ends(head)) / speeds
+        return self.work_of(layers) / speeds
 
     def step(self, passes: Floats) -> Floats:
         """T, (…), of τ of (…, pp)."""
@@ -137,7 +141,7 @@ class Pipeline:
         nodes: Sequence[str],
         speeds: Mapping[Place, float],
     ) -> Order:
-        heavy = np.array(self.layers(self.degrees)) * self.work.layer + self.ends()
+        heavy = self.work_of(self.layers(self.degrees))
         fastest = sorted(
             range(self.ranks_per_node), key=lambda gpu: -min(speeds[node, gpu] for node in nodes)
         )
@@ -154,10 +158,8 @@ class Pipeline:
         longest τ shorter.
         """
         layers = np.ones(speeds.shape, dtype=np.int64)
-        ends = self.ends()
         for _ in range(self.model.layers - self.degrees.pp):
-            after = ((layers + 1) * self.work.layer + ends) / speeds
-            best = after.argmin(axis=-1)
+            best = self.passes(layers + 1, speeds).argmin(axis=-1)
             np.put_along_axis(
                 layers,
                 best[..., None],

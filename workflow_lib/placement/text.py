@@ -10,7 +10,8 @@ from tabulate import tabulate
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import WORTH, Advice
 from workflow_lib.placement.effects import Place
-from workflow_lib.placement.slots import Characterisation, name
+from workflow_lib.placement.readings import name
+from workflow_lib.placement.slots import Characterisation
 from workflow_lib.placement.verification import HOLDS, WRONG, Verified
 from workflow_lib.words import counted
 

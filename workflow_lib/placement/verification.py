@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from workflow_lib.intervals.differences import FEWEST_RUNS, Interval, apart, in_blocks
 from workflow_lib.placement.placed import PlacementRecord
-from workflow_lib.placement.readings import Measured, Run, order_of
+from workflow_lib.placement.readings import Measured, Run, order_of, without_order
 from workflow_lib.placement.stages import Pipeline
 from workflow_lib.records import Cell, RecordError
 
@@ -78,8 +78,8 @@ def _is_placed(run: Run, placement: PlacementRecord, before: Mapping[int, Run]) 
 
 
 def _but_placement(cell: Cell) -> Cell:
-    plain = replace(cell.degrees, gpu_order=(), stage_layers=(), gpu_uuids=())
-    return replace(cell, id="a/b/c", degrees=plain)
+    plain = without_order(cell)
+    return replace(plain, degrees=replace(plain.degrees, stage_layers=()))
 
 
 def _gain(
