@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,7 +18,7 @@ from workflow_lib.records import whole_file
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
-from workflow_lib.report.page.drawn import shown
+from workflow_lib.report.page.drawn import saved
 
 _TEMPLATES = page_templates("workflow_lib.placement", "workflow_lib.report")
 #: inches of a GPU's line, and of the title and the axes' labels
@@ -37,12 +36,6 @@ def write(
     entries: Sequence[FigureEntry] = (),
 ) -> Path:
     """Write ``<stem>.html`` and its figures into a directory; returns the page's path."""
-    figures = output / "figures"
-    for entry in entries:
-        figures.mkdir(parents=True, exist_ok=True)
-        with style.styled(entry.stem):
-            style.save(entry.draw(), figures / entry.stem)
-    drawn = [shown(entry, figures) for entry in entries]
     text = _TEMPLATES.get_template("placement.html.j2").render(
         version=__version__,
         kind=kind,
@@ -50,7 +43,7 @@ def write(
         sentences=sentences,
         heading=heading,
         lines=lines,
-        figures=[{**figure, "svg": Markup(figure["svg"])} for figure in drawn],
+        figures=saved(entries, output / "figures"),
     )
     page = output / f"{stem}.html"
     with whole_file(page) as draft:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from markupsafe import Markup
 from tabulate import tabulate
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import write_table
 from workflow_lib.projection.project import MEASURES, Facility, Projected, facility_mwh, table
 from workflow_lib.records import whole_file
-from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
-from workflow_lib.report.page.drawn import shown
+from workflow_lib.report.page.drawn import saved
 
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
 #: layouts that are printed and shown; the Parquet file has all
@@ -89,12 +86,8 @@ def write_projection(
     output: Path,
 ) -> Path:
     """Write ``projection.parquet``, ``figures/`` and ``projection.html``; returns the page."""
-    figures = output / "figures"
-    figures.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     write_table(table(rows), output / "projection.parquet")
-    for entry in entries:
-        with style.styled(entry.stem):
-            style.save(entry.draw(), figures / entry.stem)
     text = _TEMPLATES.get_template("projection.html.j2").render(
         version=__version__,
         title=title,
@@ -103,14 +96,9 @@ def write_projection(
         fitting=sum(each.candidate.fits for each in rows),
         basis=basis,
         at_meter=at_meter,
-        figures=[_inline(entry, figures) for entry in entries],
+        figures=saved(entries, output / "figures"),
     )
     page = output / "projection.html"
     with whole_file(page) as draft:
         draft.write_text(text, encoding="utf-8")
     return page
-
-
-def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
-    figure = shown(entry, directory)
-    return {**figure, "svg": Markup(figure["svg"])}

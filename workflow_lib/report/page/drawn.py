@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from workflow_lib.report.embedding import embedded
+from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.page.safe_svg import safe_svg
 
@@ -16,6 +17,18 @@ from workflow_lib.report.page.safe_svg import safe_svg
 _MOST_PLAIN_BYTES = 1_500_000
 #: a figure is shown so much larger than in print
 _ENLARGED = 1.3
+
+
+def saved(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
+    """Draw figures into a directory; returns what a small page shows of each, in itself."""
+    found = []
+    for entry in entries:
+        directory.mkdir(parents=True, exist_ok=True)
+        with style.styled(entry.stem):
+            style.save(entry.draw(), directory / entry.stem)
+        figure = shown(entry, directory)
+        found.append({**figure, "svg": Markup(figure["svg"])})
+    return found
 
 
 def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
