@@ -39,7 +39,8 @@ TRAINS_FOR_LONG = 'echo $$ >"$run/training.pid"; exec sleep 600'
 class Job:
     """A rendered local script, running. ``telemetry_options`` replace those of its cell.
 
-    ``power_limits_w`` are its cell's, which ``limits`` sets.
+    ``power_limits_w`` are its cell's, which ``limits`` sets. In the script the first text of
+    ``script`` is replaced by the second.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Job:
         training: str,
         power_limits_w: tuple[int, ...] = (),
         limits: str = "exit 1",
+        script: tuple[str, str] | None = None,
         **telemetry_options: float,
     ) -> None:
         planned = scripts.planned("demo")
@@ -59,6 +61,10 @@ class Job:
         cell = dataclasses.replace(cell, training=limited)
         places = scripts.write(cell, site, ROOT, directory / "results")
         self.paths = RunPaths(places.run_directory)
+        if script is not None:
+            rendered = self.paths.script.read_text(encoding="utf-8")
+            assert rendered.count(script[0]) == 1
+            self.paths.script.write_text(rendered.replace(*script), encoding="utf-8")
         interpreter.write_text(
             _INTERPRETER.format(
                 run=self.paths.directory,

@@ -480,6 +480,15 @@ def test_a_signal_ends_training_first_then_telemetry(start, number, stage, exit_
     assert outcome.classify(job.paths, JobState("FINISHED")).outcome is expected
 
 
+def test_a_signal_is_heard_that_comes_before_training_has_a_name(start):
+    """Between the command that starts it and the one that keeps its process."""
+    signals = '[ -z "$training$helper" ] && [ "$stage" = training ] && kill -TERM "$$"'
+    job = start(training=TRAINS_FOR_LONG, script=('    "$@" &\n', f'    "$@" &\n    {signals}\n'))
+    ended = job.finish()
+    assert ended.failed_stage == "interrupted"
+    assert (ended.training_exit_code, ended.telemetry_exit_code) == (143, 0)
+
+
 def test_a_signal_is_heard_while_telemetry_gets_ready(start):
     job = start(telemetry=NEVER_READY)
     job.until(lambda: job.runs("wait-for-telemetry"))

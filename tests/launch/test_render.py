@@ -153,13 +153,13 @@ def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
     # The checksum is another one, too.
     measured = render.job_script(cell, site, places, 15).splitlines()[2:]
     gone = [line for line in measured if line not in script.splitlines()]
-    cool_down = '"${here[@]}" -m workflow_lib.launch.job.node cool-down "$run_directory"'
+    cool_down = 'start helper "${here[@]}" -m workflow_lib.launch.job.node cool-down'
     assert gone == [
         '    -m workflow_lib.training "$cell"',
         "stage=cool_down",
-        f'{cool_down} --process "$telemetry" &',
+        f'{cool_down} "$run_directory" \\',
         "stage=baseline",
-        f"sleep {cell.telemetry.idle_baseline_s} &",
+        f"start helper sleep {cell.telemetry.idle_baseline_s}",
         'wait "$helper"',
     ]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 47f68f0bfd556cba08467c5c29c9636ecb3bfa306bbd3665bcb6d7f50bd0a278
+# sha256 of all lines below: 459dd0d200f50306d1a4c4812eadb6c7beb1293565ae93b013eb9f9667d85077
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -115,8 +115,24 @@ finish() {
 }
 # Not in a process of this script that is ended before it is another program: it has the traps, too.
 trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
-trap 'stage=interrupted; exit 143' TERM INT
-trap 'stage=time_limit; exit 140' USR2
+hear_signals() {
+    trap 'stage=interrupted; exit 143' TERM INT
+    trap 'stage=time_limit; exit 140' USR2
+}
+hear_signals
+
+# Starts a command beside this script; the variable of that name then has its process. A signal that
+# comes in between is heard after it, since what has no name yet would go on.
+start() {
+    local name=$1 heard=
+    shift
+    trap 'heard=TERM' TERM INT
+    trap 'heard=USR2' USR2
+    "$@" &
+    printf -v "$name" %s "$!"
+    hear_signals
+    [ -z "$heard" ] || kill -s "$heard" "$$"
+}
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
@@ -128,30 +144,25 @@ trap 'stage=time_limit; exit 140' USR2
 }
 
 stage=telemetry
-"${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
-telemetry=$!
+start telemetry "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
-    --process "$telemetry" &
-helper=$!
+start helper "${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
+    --process "$telemetry"
 wait "$helper" || { helper=; exit 1; }
 helper=
 
 stage=baseline
-sleep 30.0 &
-helper=$!
+start helper sleep 30.0
 wait "$helper"
 helper=
 # Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
-training=$!
+start training "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1
 # It ends training where the run cannot become a result any more.
-"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
-    --process "$telemetry" --training "$training" &
-helper=$!
+start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training"
 wait "$training"
 training_exit=$?
 # Bash says of each process that it ends itself that it ended.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 30e17bb7cb8dbb518dad8b2af5a7245e254c2d6f9a359e73de363011b0fc2be6
+# sha256 of all lines below: 99a7816526374310d7d837eab311363e20e298d71441a9156e6c9769b9820217
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -130,8 +130,24 @@ finish() {
 }
 # Not in a process of this script that is ended before it is another program: it has the traps, too.
 trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
-trap 'stage=interrupted; exit 143' TERM INT
-trap 'stage=time_limit; exit 140' USR2
+hear_signals() {
+    trap 'stage=interrupted; exit 143' TERM INT
+    trap 'stage=time_limit; exit 140' USR2
+}
+hear_signals
+
+# Starts a command beside this script; the variable of that name then has its process. A signal that
+# comes in between is heard after it, since what has no name yet would go on.
+start() {
+    local name=$1 heard=
+    shift
+    trap 'heard=TERM' TERM INT
+    trap 'heard=USR2' USR2
+    "$@" &
+    printf -v "$name" %s "$!"
+    hear_signals
+    [ -z "$heard" ] || kill -s "$heard" "$$"
+}
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
@@ -143,39 +159,33 @@ trap 'stage=time_limit; exit 140' USR2
 }
 
 stage=gpu_limits
-"${on_every_node[@]}" -m workflow_lib.telemetry.limits hold "$cell" >"$logs/gpu-limits.log" 2>&1 &
-limits=$!
-"${here[@]}" -m workflow_lib.launch.job.node wait-for-limits "$run_directory" \
-    --process "$limits" &
-helper=$!
+start limits "${on_every_node[@]}" -m workflow_lib.telemetry.limits hold "$cell" \
+    >"$logs/gpu-limits.log" 2>&1
+start helper "${here[@]}" -m workflow_lib.launch.job.node wait-for-limits "$run_directory" \
+    --process "$limits"
 wait "$helper" || { helper=; exit 1; }
 helper=
 
 stage=telemetry
-"${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
-telemetry=$!
+start telemetry "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
-    --process "$telemetry" &
-helper=$!
+start helper "${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
+    --process "$telemetry"
 wait "$helper" || { helper=; exit 1; }
 helper=
 
 stage=baseline
-sleep 30.0 &
-helper=$!
+start helper sleep 30.0
 wait "$helper"
 helper=
 # Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
-training=$!
+start training "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1
 # It ends training where the run cannot become a result any more.
-"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
-    --process "$telemetry" --training "$training" &
-helper=$!
+start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training"
 wait "$training"
 training_exit=$?
 # Bash says of each process that it ends itself that it ended.

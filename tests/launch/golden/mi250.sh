@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a9ae6db0cff4033f5d709497e48290095a6ccd34e8aa0056ae099810eea84007
+# sha256 of all lines below: e1eb2b913fa55659e3f786c802b4e6f0512225a4cd64143724ea0b2b40bfdf9f
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -115,8 +115,24 @@ finish() {
 }
 # Not in a process of this script that is ended before it is another program: it has the traps, too.
 trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
-trap 'stage=interrupted; exit 143' TERM INT
-trap 'stage=time_limit; exit 140' USR2
+hear_signals() {
+    trap 'stage=interrupted; exit 143' TERM INT
+    trap 'stage=time_limit; exit 140' USR2
+}
+hear_signals
+
+# Starts a command beside this script; the variable of that name then has its process. A signal that
+# comes in between is heard after it, since what has no name yet would go on.
+start() {
+    local name=$1 heard=
+    shift
+    trap 'heard=TERM' TERM INT
+    trap 'heard=USR2' USR2
+    "$@" &
+    printf -v "$name" %s "$!"
+    hear_signals
+    [ -z "$heard" ] || kill -s "$heard" "$$"
+}
 
 # ------------------------------------------------------------------------ the run
 # The script itself goes in, so that what ran can be told from what was rendered.
@@ -128,30 +144,25 @@ trap 'stage=time_limit; exit 140' USR2
 }
 
 stage=telemetry
-"${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1 &
-telemetry=$!
+start telemetry "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1
 # Bash hears no signal while it runs a command, only while it waits for one.
-"${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
-    --process "$telemetry" &
-helper=$!
+start helper "${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
+    --process "$telemetry"
 wait "$helper" || { helper=; exit 1; }
 helper=
 
 stage=baseline
-sleep 30.0 &
-helper=$!
+start helper sleep 30.0
 wait "$helper"
 helper=
 # Hours that nobody watched would be lost.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
-"${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1 &
-training=$!
+start training "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1
 # It ends training where the run cannot become a result any more.
-"${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
-    --process "$telemetry" --training "$training" &
-helper=$!
+start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
+    --process "$telemetry" --training "$training"
 wait "$training"
 training_exit=$?
 # Bash says of each process that it ends itself that it ended.
