@@ -7,7 +7,7 @@ COMPARED = ("cells", "runs", "gpus")
 rule compare:
     input:
         **{f"{name}_{side}": sweep_table(name, f"{{{side}}}") for side in "ab" for name in COMPARED},
-        sources=source_files("comparison", "report", "records"),
+        sources=source_files("comparison", "intervals", "report", "records"),
     output:
         page=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.html",
         table=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.parquet",

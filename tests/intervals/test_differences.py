@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from workflow_lib.comparison.design import RATIO_ALLOWANCE
+from workflow_lib.comparison.allowance import RATIO_ALLOWANCE
 from workflow_lib.intervals.differences import apart, drift, in_blocks
 from workflow_lib.order import in_order
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workflow_lib.comparison.contrasts import Contrast
-from workflow_lib.comparison.design import Design
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio, is_temperature
+from workflow_lib.intervals.contrasts import Contrast
+from workflow_lib.intervals.design import Design
 from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import MINUS, significant

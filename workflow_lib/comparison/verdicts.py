@@ -1,8 +1,8 @@
 """What each pair of cells shows: the rows of COMPARISON.
 
 A word is given where the interval excludes "no difference" (:mod:`workflow_lib.intervals`), and
-neither dates and nodes (:mod:`~workflow_lib.comparison.design`) nor what the sensors may be off by
-make up for it. Each says what it assumes.
+neither dates and nodes (:mod:`~workflow_lib.comparison.allowance`) nor what the sensors may be off
+by make up for it. Each says what it assumes.
 
 Energies and powers of a GPU have a gain error that repeats do not show, as the sensor is the same
 in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's sensors
@@ -21,9 +21,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.comparison import contrasts, sentences
-from workflow_lib.comparison.contrasts import Contrast
-from workflow_lib.comparison.design import Design, allowance, design
+from workflow_lib.comparison import sentences
+from workflow_lib.comparison.allowance import allowance
+from workflow_lib.comparison.effects import effects
 from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
@@ -36,6 +36,9 @@ from workflow_lib.comparison.measures import (
 )
 from workflow_lib.comparison.sentences import Wide
 from workflow_lib.comparison.sides import Side
+from workflow_lib.intervals import contrasts
+from workflow_lib.intervals.contrasts import Contrast
+from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed
@@ -155,7 +158,7 @@ def _compared(
     known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
     found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
     known |= found._asdict()
-    known |= contrasts.effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
+    known |= effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
     wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, gain_cancels)
     known["reasons"] |= _untold(known)
     if wide is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from workflow_lib.comparison.design import Design, Run, date_effect
 from workflow_lib.intervals import differences
+from workflow_lib.intervals.design import Design
 
 
 class Contrast(NamedTuple):
@@ -29,7 +29,7 @@ class Contrast(NamedTuple):
 
 def ratio(a: Sequence[float], b: Sequence[float], design: Design) -> Contrast:
     """A over B, by logarithms. Raises ValueError for values ≤ 0."""
-    return difference(*_logarithms(a, b), design).mapped(math.exp)
+    return difference(*logarithms(a, b), design).mapped(math.exp)
 
 
 def difference(a: Sequence[float], b: Sequence[float], design: Design) -> Contrast:
@@ -45,29 +45,6 @@ def difference(a: Sequence[float], b: Sequence[float], design: Design) -> Contra
     return Contrast(found.estimate, found.low, found.high, differences.COVERAGE)
 
 
-def effects(
-    a: Sequence[float],
-    b: Sequence[float],
-    runs: tuple[Sequence[Run], Sequence[Run]],
-    design: Design,
-    as_ratio: bool,
-) -> dict[str, Any]:
-    """What order and date did: the columns ``drift_per_run…`` and ``date_effect``, those that can
-    be told."""
-    if min(len(a), len(b)) < differences.FEWEST_RUNS:
-        return {}
-    if as_ratio:
-        a, b = _logarithms(a, b)
-    change: Callable[[float], float] = math.expm1 if as_ratio else float
-    drift = differences.drift(a, b, design.places_a, design.places_b)
-    dates = date_effect(a, b, *runs)
-    return {
-        "drift_per_run": change(drift.estimate),
-        "drift_per_run_low": change(drift.low),
-        "drift_per_run_high": change(drift.high),
-        "date_effect": None if dates is None else change(dates),
-    }
-
-
-def _logarithms(a: Sequence[float], b: Sequence[float]) -> tuple[list[float], list[float]]:
+def logarithms(a: Sequence[float], b: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Of both sides. Raises ValueError for values ≤ 0."""
     return [math.log(value) for value in a], [math.log(value) for value in b]

@@ -1,0 +1,32 @@
+"""What dates and nodes may make of a difference of two cells.
+
+If runs are apart in time (:mod:`workflow_lib.intervals.design`), all that acts on one side alone
+looks like a difference, so that an allowance is made for it. It is assumed, not measured: dates and
+nodes are taken to change a rate, a time or an energy by 0.5 % (one standard deviation), and a
+temperature by 1 °C. The difference of two sides then lies within 1.96·√2 times as much in 95 % of
+cases. Of shares of time nothing is known.
+"""
+
+from __future__ import annotations
+
+import math
+
+from workflow_lib.comparison.measures import is_ratio, is_temperature
+from workflow_lib.intervals.design import Design
+from workflow_lib.records import Measure
+
+_TWO_SIDES = 1.96 * math.sqrt(2)
+#: what the dates and nodes of two sides may make of a ratio that is 1, and of a difference in °C
+RATIO_ALLOWANCE = round(_TWO_SIDES * 0.005, 3)
+TEMPERATURE_ALLOWANCE_C = round(_TWO_SIDES * 1.0, 1)
+
+
+def allowance(measure: Measure, of: Design) -> float | None:
+    """What dates and nodes may make of a measure where there is no difference: a share of a ratio,
+    or an amount; None where that is unknown. Nothing where they act on both sides alike.
+    """
+    if of.in_blocks:
+        return 0.0
+    if is_ratio(measure):
+        return RATIO_ALLOWANCE
+    return TEMPERATURE_ALLOWANCE_C if is_temperature(measure) else None
