@@ -96,6 +96,7 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Cool-down", config.CoolDown),
     ("Training options", config.TrainingAxes),
     ("Entry of the matrix", config.MatrixEntry),
+    ("Prediction", config.Prediction),
     ("Exclusion", config.Exclusion),
     ("Ledger", config.Ledger),
     ("Claim", config.Claim),

@@ -36,7 +36,7 @@ rule page:
         **{name: sweep_table(name) for name in TABLES},
         figures=str(sweep_paths().figures),
         plan=str(sweep_paths().plan),
-        sources=source_files("report", "records"),
+        sources=source_files("intervals", "report", "records"),
     output:
         report(
             str(sweep_paths().report),

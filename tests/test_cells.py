@@ -6,8 +6,9 @@ import re
 import pytest
 
 from workflow_lib import cells
+from workflow_lib.plan import table
 from workflow_lib.records import Degrees
-from workflow_lib.study import load_study
+from workflow_lib.study import ConfigError, load_study
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +179,35 @@ def reason_of(study_directory):
 )
 def test_what_cannot_run_says_why_with_the_arithmetic(reason_of, block, expected):
     assert expected in (reason_of(block) or "")
+
+
+def predicted(against: str, dp: str = "8") -> str:
+    gains = "time_gain: [0.03, 0.02, 0.04], energy_gain: [-0.01, -0.02, 0]"
+    return (
+        "models: llama3-8b, gpus: 8, dp: 8}\n"
+        f"  - {{models: llama3-8b, gpus: 8, tp: 2, dp: {dp}, zero_stage: [1, 2], platforms: h200, "
+        f"predicted: {{against: {against}, {gains}}}"
+    )
+
+
+def test_a_prediction_is_in_the_plan_beside_its_cell(reason_of, study_directory):
+    reason_of("models: llama3-8b, gpus: 8, dp: 8")
+    (plain,) = expanded(study_directory, "one")["one-h200"].cells
+    reason_of(predicted(plain.cell.id, "4").replace("[1, 2]", "1"))
+    rows = table([expanded(study_directory, "one")["one-h200"]]).to_dicts()
+    assert [row["predicted_against"] for row in rows] == [None, plain.cell.id]
+    row = rows[1]
+    gain = [row[f"predicted_energy_gain{end}"] for end in ("", "_low", "_high")]
+    assert (row["predicted_time_gain"], gain) == (0.03, [-0.01, -0.02, 0.0])
+
+
+def test_a_prediction_is_of_one_cell_against_another_of_its_sweep(reason_of):
+    with pytest.raises(ConfigError, match="with a prediction makes several cells on h200"):
+        reason_of(predicted("h200/x", "4"))
+    with pytest.raises(ConfigError, match="against h200/x, which is no cell of it on h200; those"):
+        reason_of(predicted("h200/x", "4").replace("[1, 2]", "1"))
+    with pytest.raises(ConfigError, match="expected an estimate and the ends of its interval"):
+        reason_of(predicted("h200/x", "4").replace("0.02, 0.04", "0.04, 0.02"))
 
 
 def test_heads_must_divide_over_tensor_parallel_ranks(reason_of, edit):

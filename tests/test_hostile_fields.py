@@ -35,6 +35,11 @@ WHOLE: dict[type[Strict], dict[str, Any]] = {
     Invocation: yaml.safe_load((ROOT / "config/config.yaml").read_text("utf-8")),
 }
 WHOLE[SweepSpec]["protocol"]["cool_down"] = {"within_c": 5.0, "limit_s": 60.0}
+WHOLE[SweepSpec]["matrix"][0]["predicted"] = {
+    "against": "local/gpt3-tiny/plain",
+    "time_gain": [0.03, 0.02, 0.04],
+    "energy_gain": [0.0, -0.01, 0.01],
+}
 
 #: The places that take hostile text, and where it goes from there: tests that follow it. Text that
 #: names something else in the configuration is refused where that is looked up.
@@ -63,6 +68,7 @@ FOLLOWED = {
     "SweepSpec.matrix.0.platforms.0": "looked up",
     "SweepSpec.matrix.0.models": "looked up",
     "SweepSpec.matrix.0.models.0": "looked up",
+    "SweepSpec.matrix.0.predicted.against": "tests/test_cells.py",
     "SweepSpec.exclude.0.platform": "looked up",
     "SweepSpec.exclude.0.platform.0": "looked up",
     "SweepSpec.exclude.0.model": "looked up",

@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from workflow_lib.config import (
     Exclusion,
     MatrixEntry,
     Platform,
+    Prediction,
     Protocol,
     SweepSpec,
     TrainingAxes,
@@ -50,6 +51,8 @@ class PlannedCell:
     reason: str | None
     #: steps that a run besides the measured ones is profiled for; 0 where there is no such run
     profiled_steps: int = 0
+    #: what it should gain against another cell of its sweep
+    prediction: Prediction | None = None
 
     @property
     def runs(self) -> tuple[int, ...]:
@@ -95,6 +98,7 @@ def expand_study(study: Study) -> dict[str, Sweep]:
 
 def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[PlannedCell]:
     seen = set()
+    predictions: list[Prediction] = []
     _refuse_too_many(spec, platform_name)
     for entry in spec.matrix:
         if entry.platforms is not None and platform_name not in values(entry.platforms):
@@ -106,11 +110,32 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
         )
         for point in points:
             planned = _plan(study, spec, platform_name, point)
+            if entry.predicted is not None:
+                planned = dataclasses.replace(planned, prediction=entry.predicted)
+                predictions.append(entry.predicted)
             if any(_excluded(planned.cell, exclusion) for exclusion in spec.exclude):
                 continue
             if planned.cell.id not in seen:
                 seen.add(planned.cell.id)
                 yield planned
+    _refuse_unfit(predictions, spec, platform_name, seen)
+
+
+def _refuse_unfit(
+    predictions: Sequence[Prediction], spec: SweepSpec, platform_name: str, cells: Set[str]
+) -> None:
+    """Raises ConfigError if a prediction is of several cells, or against one that is not there."""
+    for prediction in predictions:
+        if predictions.count(prediction) > 1:
+            raise ConfigError(
+                f"the sweep {spec.description!r}: an entry with a prediction makes several cells "
+                f"on {platform_name}, expected one: give each of its axes one value"
+            )
+        if prediction.against not in cells:
+            raise ConfigError(
+                f"the sweep {spec.description!r} has a prediction against {prediction.against}, "
+                f"which is no cell of it on {platform_name}; those are: {', '.join(sorted(cells))}"
+            )
 
 
 def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
@@ -395,6 +420,7 @@ def merge(sweeps: Iterable[Sweep]) -> dict[str, tuple[PlannedCell, tuple[str, ..
                 known,
                 repeats=max(known.repeats, planned.repeats),
                 profiled_steps=max(known.profiled_steps, planned.profiled_steps),
+                prediction=known.prediction or planned.prediction,
             )
             merged[planned.cell.id] = (best, (*names, sweep.name))
     return merged

@@ -19,7 +19,7 @@ import polars as pl
 from workflow_lib import cells, records
 from workflow_lib.analysis import tables
 from workflow_lib.cells import PlannedCell, Sweep
-from workflow_lib.config import Invocation
+from workflow_lib.config import Invocation, Prediction
 from workflow_lib.feasibility import Estimate
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.planned import StepTime, step_time
@@ -61,7 +61,21 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         "time_limit_min": cost.time_limit_min if cost else None,
         "feasible": planned.feasible,
         "reason": planned.reason,
+        **_predicted(planned.prediction),
     }
+
+
+def _predicted(prediction: Prediction | None) -> dict[str, Any]:
+    if prediction is None:
+        return {}
+    found: dict[str, Any] = {"predicted_against": prediction.against}
+    for name in ("time_gain", "energy_gain"):
+        ends = "", "_low", "_high"
+        found |= {
+            f"predicted_{name}{end}": value
+            for end, value in zip(ends, getattr(prediction, name), strict=True)
+        }
+    return found
 
 
 def with_projection(sweep: Sweep) -> tuple[Sweep, dict[str, StepTime]]:

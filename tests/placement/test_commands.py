@@ -1,16 +1,17 @@
 """The commands, on what was measured on two H200."""
 
-import json
-
 import polars as pl
 import pytest
 import yaml
 
 from tests.conftest import ROOT
+from workflow_lib.analysis.tables import read_table
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.placement import __main__ as command
 from workflow_lib.placement.placed import PlacementRecord
-from workflow_lib.records import read_record
+from workflow_lib.records import PLAN, SweepPaths, read_record
+from workflow_lib.report.page.predictions import predictions
+from workflow_lib.report.tables import read_tables
 
 CELL = "h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9"
 
@@ -54,18 +55,31 @@ def test_a_placement_is_written_as_a_sweep_and_holds_where_it_was_tried(sweeps, 
     assert "stage_layers" not in matrix[0]
     assert matrix[1]["stage_layers"] == [17, 15]
     assert matrix[1]["gpu_uuids"] == [*placement.gpus.values()]
+    assert matrix[1]["predicted"]["against"] == CELL
+    gain = placement.time_gain
+    assert matrix[1]["predicted"]["time_gain"] == pytest.approx(
+        [gain.estimate, gain.low, gain.high], abs=1e-4
+    )
     # Another sweep is not written over.
     (tmp_path / "placed.yaml").write_text("other", encoding="utf-8")
     assert command.main(arguments) == 1
     assert "is another sweep" in capsys.readouterr().err
 
-    verify = ["verify", str(sweeps["stages"]), "--output", str(tmp_path)]
-    assert command.main([*verify, "--placement", str(tmp_path / "placement.json")]) == 0
-    assert capsys.readouterr().out.count("the prediction holds") == 2
-    found = json.loads((tmp_path / "verification.json").read_text(encoding="utf-8"))
+    # The runs that tried it, in the report of their sweep.
+    plan = read_table(SweepPaths(sweeps["stages"]).plan, PLAN).to_dicts()
+    gains = {
+        f"predicted_{name}{end}": value
+        for name in ("time_gain", "energy_gain")
+        for end, value in zip(("", "_low", "_high"), matrix[1]["predicted"][name], strict=True)
+    }
+    for row in plan:
+        if row["cell"] != CELL:
+            row |= gains | {"predicted_against": CELL}
+    labels = {row["cell"]: row["cell"] for row in plan}
+    found = predictions(plan, read_tables(sweeps["stages"]), labels)
     # By hand, of medians over three runs each: 1 − 3.4747 / 3.6106, and 1 − 4442.2 / 4535.8.
-    assert found["time"]["measured"]["estimate"] == pytest.approx(0.0376, abs=5e-4)
-    assert found["energy"]["measured"]["estimate"] == pytest.approx(0.0206, abs=5e-4)
+    assert [line["measured"].split(" (")[0] for line in found] == ["3.8 %", "2.1 %"]
+    assert [line["verdict"] for line in found] == ["holds", "holds"]
 
 
 def test_a_sweep_that_was_not_run_says_what_to_do(tmp_path, capsys):

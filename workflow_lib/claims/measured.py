@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.comparison.measures import completed_runs
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import GPUS, OVERHEAD, Outcome, RecordError, SweepPaths
-from workflow_lib.report.cells import Row
+from workflow_lib.report.cells import Row, completed_runs
 
 
 @dataclass(frozen=True)

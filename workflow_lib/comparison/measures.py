@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from workflow_lib.records import MEASURES, Measure, Outcome
+from workflow_lib.records import MEASURES, Measure
 from workflow_lib.records.measures import Contrast
 from workflow_lib.report.cells import Row
 
@@ -51,9 +51,3 @@ def values(measure: Measure, runs: Sequence[Row]) -> tuple[list[float], str]:
     run = next(run for run in runs if run[measure.name] is None)
     reasons: Mapping[str, str] = json.loads(run["missing_reasons"] or "{}")
     return [], f"run {run['run']}: {reasons.get(measure.name, 'no reason was recorded')}"
-
-
-def completed_runs(runs: Sequence[Row]) -> list[Row]:
-    """Those that completed, by number."""
-    done = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
-    return sorted(done, key=lambda run: run["run"])

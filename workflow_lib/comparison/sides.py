@@ -11,9 +11,8 @@ from typing import Any
 
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.comparison.measures import completed_runs
 from workflow_lib.records import CELLS, GPUS, RUNS, RecordError, SweepPaths
-from workflow_lib.report.cells import Row, runs_by_cell
+from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
 from workflow_lib.report.environments import environments
 
 #: keys of environment.json that are a run's own, and differ always

@@ -28,7 +28,6 @@ from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
     READING_ERROR_C,
-    completed_runs,
     contrast,
     is_ratio,
     is_temperature,
@@ -41,7 +40,7 @@ from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
 from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
-from workflow_lib.report.cells import Row, completed
+from workflow_lib.report.cells import Row, completed, completed_runs
 
 _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
 #: by which verdict a difference is a finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from workflow_lib import records
 from workflow_lib.config.fields import PositiveFloat, Strict, Text
@@ -23,6 +23,8 @@ Megahertz = Annotated[int, Field(gt=0, le=bounds.CLOCK_LIMIT_MHZ.most, strict=Tr
 #: as NVML writes it, and the simulated sampler
 Uuid = Annotated[str, Field(pattern=r"^(GPU|simulated)-[A-Za-z0-9._-]{1,80}$")]
 Gpu = Annotated[int, Field(ge=0, lt=bounds.GPUS_OF_NODE.most)]
+#: of a whole; below 0 it is lost
+Share = Annotated[float, Field(ge=-1, le=1)]
 ZeroStage = Annotated[int, Field(ge=0, le=3, strict=True)]
 StrictBool = Annotated[bool, Field(strict=True)]
 
@@ -96,6 +98,38 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
 }
 
 
+def _is_interval(gain: tuple[float, ...]) -> tuple[float, ...]:
+    """Raises ValueError where the estimate is not between the ends."""
+    estimate, low, high = gain
+    if not low <= estimate <= high:
+        raise ValueError(
+            f"is {list(gain)}, expected an estimate and the ends of its interval, as in "
+            "[0.03, 0.02, 0.04]"
+        )
+    return gain
+
+
+Gain = Annotated[
+    tuple[Share, ...],
+    Field(strict=False, min_length=3, max_length=3),
+    AfterValidator(_is_interval),
+]
+
+
+class Prediction(Strict):
+    """What a cell should gain, written down before it runs. The report sets it beside what was
+    measured.
+    """
+
+    against: Annotated[str, Field(pattern=r"^[A-Za-z0-9._/-]{1,400}$")]
+    """Id of the cell of the same sweep that it is compared with."""
+    time_gain: Gain
+    """1 less the ratio of step times: the estimate and the ends of its 90 % interval."""
+    energy_gain: Gain
+    """1 less the ratio of the GPUs' energy a token: the estimate and the ends of its 90 %
+    interval."""
+
+
 class MatrixEntry(TrainingAxes):
     """An entry of a sweep's matrix: the product of its axes, for each platform and model."""
 
@@ -140,6 +174,9 @@ class MatrixEntry(TrainingAxes):
     clock_limits_mhz: Limits[Megahertz] = None
     """Upper limit, MHz, to which the job locks the SM clock of each GPU of a node, by its index, or
     one number for all; locks none unless given. The platform must have gpu_settings: allowed."""
+
+    predicted: Prediction | None = None
+    """What the entry's one cell should gain, as `make place` writes it; nothing unless given."""
 
     @model_validator(mode="after")
     def _one_rest(self) -> MatrixEntry:

@@ -2,6 +2,6 @@
 
 ``readings`` takes one reading a GPU and run from a sweep's tables; ``effects`` tells apart what
 goes with the GPU, with the stage and with time; ``slots`` lists GPUs by it. ``stages`` predicts a
-step from GPUs' speeds, ``search`` looks for the surest gain, ``advice`` decides whether it is sure
-enough, and ``verification`` sets it beside runs.
+step from GPUs' speeds, ``search`` looks for the surest gain, and ``advice`` decides whether it is
+sure enough. The report of the sweep that tries it sets the prediction beside runs.
 """

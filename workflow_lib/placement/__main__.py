@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.analysis.tables import table as frame
 from workflow_lib.analysis.tables import write_table
-from workflow_lib.placement import page, readings, slots, sweep, text, verification
+from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
-from workflow_lib.placement.placed import PlacementRecord, record
-from workflow_lib.records import SLOTS, RecordError, bounds, read_record, write_json
+from workflow_lib.placement.placed import record
+from workflow_lib.records import SLOTS, RecordError, bounds, write_json
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study
 
@@ -24,7 +23,6 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     _add_slots(commands)
     _add_place(commands)
-    _add_verify(commands)
     return parser
 
 
@@ -115,40 +113,6 @@ def _place(chosen: argparse.Namespace) -> None:
     title = f"Placement of {advice.cell.model.name} on {advice.cell.hardware.platform}"
     written = page.write(chosen.output, "placement", "placement", title, sentences)
     print("\n".join([*sentences, "", str(written)]))
-
-
-def _add_verify(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("verify", help="set a prediction beside the runs that tried it")
-    _add_sweep(parser)
-    parser.add_argument(
-        "--placement", type=Path, required=True, help="the placement.json that place wrote"
-    )
-    parser.set_defaults(run=_verify)
-
-
-def _verify(chosen: argparse.Namespace) -> None:
-    placement = read_record(chosen.placement, PlacementRecord)
-    found = verification.verify(placement, readings.read(chosen.sweep))
-    lines = text.verified_table(found)
-    chosen.output.mkdir(parents=True, exist_ok=True)
-    write_json(
-        chosen.output / "verification.json",
-        {each.measure: dataclasses.asdict(each) | {"verdict": each.verdict} for each in found},
-    )
-    sentences = [
-        "Predicted intervals hold 90 %, measured ones 95 %.",
-        f"{placement.placed_cell} was tried beside {placement.cell}.",
-    ]
-    written = page.write(
-        chosen.output,
-        "verification",
-        "placement",
-        f"A placement tried: {chosen.sweep.name}",
-        sentences,
-        "Predicted and measured",
-        lines,
-    )
-    print("\n".join([text.table(lines), "", str(written)]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import name
-from workflow_lib.records import RecordError
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,6 @@ class PlacementRecord:
     #: "node GPU index" → UUID
     gpus: Mapping[str, str]
     simulated: bool
-
-    def check_gpus(self, uuids: Mapping[Place, str]) -> None:
-        """Raises RecordError where these are not the GPUs that the placement rests on."""
-        found = named(uuids)
-        for place, uuid in self.gpus.items():
-            if found.get(place) != uuid:
-                raise RecordError(
-                    f"the placement rests on {place} being {uuid}, and here it is "
-                    f"{found.get(place, 'not there')}: it says nothing of other GPUs; run "
-                    "`make slots` and `make place` on these"
-                )
 
 
 def named(uuids: Mapping[Place, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import yaml
 
 from workflow_lib.cells import expand_study
 from workflow_lib.config import MatrixEntry, SweepSpec, TrainingAxes
+from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
 from workflow_lib.records import Cell, RecordError, whole_file
 from workflow_lib.study import Study
@@ -38,7 +39,7 @@ _HEADER = "# yaml-language-server: $schema=../schemas/sweep.json\n"
 
 def described(study: Study, advice: Advice) -> dict[str, Any]:
     """The file of a sweep of a cell and of its placement, as plain data. The placement names the
-    GPUs that it is for.
+    GPUs that it is for, and has what it should gain.
 
     Raises RecordError where no sweep of the study has the cell.
     """
@@ -65,8 +66,18 @@ def described(study: Study, advice: Advice) -> dict[str, Any]:
         layers = cell.degrees.stage_layers
     lists = _lists(layers, placed.order)
     uuids = [uuid for _, uuid in sorted(advice.uuids.items())]
-    plain["matrix"] = [as_it_is, own | lists | {"gpu_uuids": uuids}]
+    predicted = {
+        "against": cell.id,
+        "time_gain": _numbers(placed.time_gain),
+        "energy_gain": _numbers(placed.energy_gain),
+    }
+    plain["matrix"] = [as_it_is, own | lists | {"gpu_uuids": uuids, "predicted": predicted}]
     return plain
+
+
+def _numbers(gain: Interval) -> list[float]:
+    """As a sweep's file has them: to a hundredth of a percent."""
+    return [round(value, 4) for value in (gain.estimate, gain.low, gain.high)]
 
 
 def placed_cell(study: Study, cell: Cell, plain: Mapping[str, Any]) -> str:

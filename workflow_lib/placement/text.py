@@ -1,4 +1,4 @@
-"""Characterisations, advice and verification in words."""
+"""Characterisations and advice in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from workflow_lib.placement.advice import WORTH, Advice
 from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import name
 from workflow_lib.placement.slots import Characterisation
-from workflow_lib.placement.verification import HOLDS, WRONG, Verified
 from workflow_lib.words import counted
 
 _SIMULATED = (
@@ -139,25 +138,6 @@ def advice_sentences(advice: Advice) -> list[str]:
 
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
-
-
-_VERDICTS = {
-    HOLDS: "the prediction holds",
-    WRONG: "the prediction is wrong: the intervals have nothing in common",
-}
-
-
-def verified_table(found: Sequence[Verified]) -> list[dict[str, str]]:
-    """A line a measure."""
-    return [
-        {
-            "gain in": each.measure,
-            "predicted": percent(each.predicted),
-            "measured": percent(each.measured),
-            "verdict": _VERDICTS.get(each.verdict, "undecided: the intervals overlap"),
-        }
-        for each in found
-    ]
 
 
 def table(lines: Sequence[dict[str, str]]) -> str:

@@ -20,6 +20,20 @@ _RUN = (
 )
 _REASONS = columns(("missing_reasons", str, "", "JSON: column → why it is null"))
 
+
+def _predicted(name: str, what: str) -> tuple[tuple[str, type, str, str], ...]:
+    return (
+        (
+            f"predicted_{name}",
+            float,
+            "",
+            f"share of {what} that it should gain",
+        ),
+        (f"predicted_{name}_low", float, "", "lower end of the 90 % interval of that"),
+        (f"predicted_{name}_high", float, "", "upper end"),
+    )
+
+
 #: plan.parquet: one row a cell that the sweep asks for, infeasible ones included
 PLAN = (
     *IDENTITY,
@@ -37,6 +51,9 @@ PLAN = (
     *columns(
         ("feasible", bool, "", "whether the cell can run"),
         ("reason", str, "", "why not, with the arithmetic"),
+        ("predicted_against", str, "", "the cell that it was predicted to gain against"),
+        *_predicted("time_gain", "the step's time"),
+        *_predicted("energy_gain", "the GPUs' energy a token"),
     ),
 )
 

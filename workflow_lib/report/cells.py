@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.records import Outcome
@@ -39,3 +39,9 @@ def completed(cell: Row) -> bool:
 def in_words(outcome: str) -> str:
     """An outcome as it is printed: "out of memory"."""
     return outcome.replace("_", " ")
+
+
+def completed_runs(runs: Sequence[Row]) -> list[Row]:
+    """Those that completed, by number."""
+    done = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
+    return sorted(done, key=lambda run: run["run"])

@@ -34,6 +34,7 @@ from workflow_lib.report.page.drawn import drawn
 from workflow_lib.report.page.other_load import shared_nodes, unused_gpus
 from workflow_lib.report.page.overlap import slower_with_overlap
 from workflow_lib.report.page.power_caps import capped_below_limit
+from workflow_lib.report.page.predictions import predictions
 from workflow_lib.report.page.rebuilding import rebuilding_commands
 from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.page.watching import (
@@ -83,6 +84,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         counts=failures.counts(cells, tables.runs),
         groups=summary.groups(cells, of_cell),
         slower_with_overlap=slower_with_overlap(tables, of_cell),
+        predictions=predictions(plan, tables, of_cell),
         failures=failures.failures(cells, tables.runs),
         choices=_choices(cells),
         interval=interval_in_words(cells),

@@ -1,0 +1,83 @@
+"""What cells were predicted to gain, beside what their runs gained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workflow_lib.report.page.predictions import predictions
+from workflow_lib.report.tables import Tables
+
+PLACED = {
+    "cell": "placed",
+    "predicted_against": "plain",
+    **{"predicted_time_gain": 0.03, "predicted_time_gain_low": 0.02},
+    **{"predicted_time_gain_high": 0.04, "predicted_energy_gain": -0.01},
+    **{"predicted_energy_gain_low": -0.02, "predicted_energy_gain_high": 0.0},
+}
+PLAIN = {"cell": "plain", "predicted_against": None}
+
+
+def runs(times_s: list[float], energies_j: list[float | None]) -> list[dict[str, Any]]:
+    """Runs of the cell as placed, each after one of the plain cell of 2 s and 0.5 J a token."""
+    rows: list[dict[str, Any]] = []
+    for block, (time_s, energy_j) in enumerate(zip(times_s, energies_j, strict=True), start=1):
+        known = {"run": block, "outcome": "completed", "platform": "h200"}
+        known |= {"order_seed": 1, "order_block": block}
+        began = {"started_unix_s": 1e9 + 100 * block}
+        values = {"step_time_s": 2.0, "energy_per_token_j": 0.5}
+        rows.append(known | began | values | {"cell": "plain"})
+        began = {"started_unix_s": 1e9 + 100 * block + 50}
+        values = {"step_time_s": time_s, "energy_per_token_j": energy_j}
+        rows.append(known | began | values | {"cell": "placed"})
+    return rows
+
+
+def shown(rows: list[dict[str, Any]], other_gpu_of: str = "") -> list[tuple[str, str, str]]:
+    gpus = [
+        {
+            "cell": row["cell"],
+            "run": row["run"],
+            "gpu_uuid": "GPU-b" if row["cell"] == other_gpu_of else "GPU-a",
+        }
+        for row in rows
+    ]
+    labels = {"placed": "17, 15 layers", "plain": "16, 16 layers"}
+    lines = predictions([PLAIN, PLACED], Tables((), tuple(rows), tuple(gpus)), labels)
+    assert all(line["label"] == "17, 15 layers" for line in lines)
+    assert [line["what"] for line in lines] == ["step time", "energy"]
+    return [(line["predicted"], line["measured"], line["verdict"]) for line in lines]
+
+
+def test_gains_are_by_hand() -> None:
+    # Logarithms of the three ratios have the mean −0.030495 and the deviation 0.010310; Student's
+    # t of two degrees of freedom is 4.3027: ± 0.025612.
+    time, energy = shown(runs([1.92, 1.94, 1.96], [0.5, 0.5, 0.5]))
+    assert time == ("3.0 % (2.0 to 4.0)", "3.0 % (0.5 to 5.5)", "holds")
+    assert energy == ("−1.0 % (−2.0 to 0.0)", "0.0 % (0.0 to 0.0)", "holds")
+
+
+@pytest.mark.parametrize(
+    ("times_s", "verdict"),
+    [
+        ([1.94, 1.94, 1.94], "holds"),
+        ([2.0, 2.002, 1.998], "wrong: the intervals have nothing in common"),
+        ([1.8, 2.2, 2.0], "undecided: the intervals overlap"),
+    ],
+)
+def test_the_verdict_is_by_both_intervals(times_s: list[float], verdict: str) -> None:
+    assert shown(runs(times_s, [0.5, 0.5, 0.5]))[0][2] == verdict
+
+
+def test_what_cannot_be_judged_says_why() -> None:
+    rows = runs([1.94, 1.94, 1.94], [0.5, None, 0.5])
+    assert shown(rows)[1] == (
+        "−1.0 % (−2.0 to 0.0)",
+        "",
+        "no verdict: not every run has a value",
+    )
+    other = shown(rows, other_gpu_of="plain")
+    assert other[0][1:] == ("", "no verdict: the runs were not all on the same GPUs")
+    few = shown(rows[:-1])
+    assert few[0][2] == ("no verdict: 3 and 2 runs completed, expected 3 or more of each cell")
