@@ -76,6 +76,7 @@ def deployed(tmp_path):
     return dry_run
 
 
+@pytest.mark.long
 def test_snakedeploy_deploys_it_where_the_package_is_installed(deployed, tmp_path):
     done = deployed(PYTHONPATH=str(ROOT))
     assert done.returncode == 0, done.stdout + done.stderr

@@ -98,6 +98,7 @@ def test_a_command_is_its_module(triptych, tmp_path):
     assert (called.stdout, called.returncode) == (module.stdout, 0)
 
 
+@pytest.mark.long
 def test_the_installed_package_finds_its_templates(triptych, tmp_path):
     """Elsewhere than in a clone; pages come of templates, and the page is the last that is made."""
     archive = ROOT / "evidence" / "evidence-one-gpu-h100x1.zip"

@@ -16,6 +16,7 @@ from benchmarks import full_matrix
 from benchmarks.measuring import matrix
 
 
+@pytest.mark.long
 def test_reduce_and_pandas_agree_on_a_cell_of_64_gpus(tmp_path: Path) -> None:
     runs = matrix.write_matrix(tmp_path, 1)
     assert len(runs) == matrix.REPEATS

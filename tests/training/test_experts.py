@@ -110,6 +110,7 @@ def test_a_token_that_all_its_experts_drop_is_passed_by():
     assert (part(x)[0].abs().sum(dim=-1) == 0).sum() == 4
 
 
+@pytest.mark.long
 def test_balanced_routing_never_asks_what_the_numbers_are():
     # A graph without breaks: no size and no branch depends on a value.
     torch._dynamo.reset()

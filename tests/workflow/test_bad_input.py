@@ -20,49 +20,57 @@ def message_of(done: subprocess.CompletedProcess[str]) -> str:
     return output
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new", "expected"),
-    [
-        (
-            "config/sweeps/tiny.yaml",
-            "- gpt3-tiny",
-            "- gpt-tiny",
-            "config/sweeps/tiny.yaml: matrix.0.models: no model is called 'gpt-tiny'; "
-            "did you mean 'gpt3-tiny'?",
-        ),
-        (
-            "config/sweeps/tiny.yaml",
-            "repeats:",
-            "repeat:",
-            "config/sweeps/tiny.yaml: repeat: unknown key; did you mean 'repeats'?",
-        ),
-        (
-            "config/sweeps/tiny.yaml",
-            "micro_batch_size: 2",
-            "micro_batch_size: 0",
-            "config/sweeps/tiny.yaml: training.micro_batch_size: must be greater than 0, not 0",
-        ),
-        (
-            "config/sweeps/tiny.yaml",
-            "dp: 1",
-            "dp: 3",
-            "config/sweeps/tiny.yaml: none of its 2 cells can run on local; ",
-        ),
-        (
-            "config/sweeps/tiny.yaml",
-            "dp: 1",
-            "dp: 3",
-            "tp × pp × dp = 1 × 1 × 3 = 3, but there is 1 GPU",
-        ),
-        (
-            "config/sweeps/tiny.yaml",
-            "global_batch_size: 8",
-            "global_batch_size: 7",
-            "global batch 7 is not a multiple of dp × micro-batch = 1 × 2 = 2",
-        ),
-    ],
+#: file, what is there, what is put there, and what is said of it
+MISTAKES = (
+    (
+        "config/sweeps/tiny.yaml",
+        "- gpt3-tiny",
+        "- gpt-tiny",
+        "config/sweeps/tiny.yaml: matrix.0.models: no model is called 'gpt-tiny'; "
+        "did you mean 'gpt3-tiny'?",
+    ),
+    (
+        "config/sweeps/tiny.yaml",
+        "repeats:",
+        "repeat:",
+        "config/sweeps/tiny.yaml: repeat: unknown key; did you mean 'repeats'?",
+    ),
+    (
+        "config/sweeps/tiny.yaml",
+        "micro_batch_size: 2",
+        "micro_batch_size: 0",
+        "config/sweeps/tiny.yaml: training.micro_batch_size: must be greater than 0, not 0",
+    ),
+    (
+        "config/sweeps/tiny.yaml",
+        "dp: 1",
+        "dp: 3",
+        "config/sweeps/tiny.yaml: none of its 2 cells can run on local; ",
+    ),
+    (
+        "config/sweeps/tiny.yaml",
+        "dp: 1",
+        "dp: 3",
+        "tp × pp × dp = 1 × 1 × 3 = 3, but there is 1 GPU",
+    ),
+    (
+        "config/sweeps/tiny.yaml",
+        "global_batch_size: 8",
+        "global_batch_size: 7",
+        "global batch 7 is not a multiple of dp × micro-batch = 1 × 2 = 2",
+    ),
 )
-@pytest.mark.parametrize("command", ["plan", "snakemake"])
+#: each by the plan; by Snakemake, which takes long to start, only one of them every time
+COMMANDS = [
+    *(("plan", *mistake) for mistake in MISTAKES),
+    *(
+        pytest.param("snakemake", *mistake, marks=pytest.mark.long if number else ())
+        for number, mistake in enumerate(MISTAKES)
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "name", "old", "new", "expected"), COMMANDS)
 def test_a_wrong_configuration_is_refused_before_anything_runs(
     checkout, command, name, old, new, expected
 ):

@@ -131,14 +131,24 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("rules/run.smk", "2>&1 | tee {log:q}", "2>&1 |  tee {log:q}"),
-        ("envs/workflow.yaml", "python=3.12", "python=3.13"),
+        pytest.param(
+            "rules/run.smk",
+            "2>&1 | tee {log:q}",
+            "2>&1 |  tee {log:q}",
+            marks=pytest.mark.long,
+        ),
+        pytest.param("envs/workflow.yaml", "python=3.12", "python=3.13", marks=pytest.mark.long),
         (
             "workflow_lib/launch/script/templates/job.sh.j2",
             "# One process beside",
             "# A process beside",
         ),
-        ("profiles/local/config.yaml", "# Other cells", "# The other cells"),
+        pytest.param(
+            "profiles/local/config.yaml",
+            "# Other cells",
+            "# The other cells",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_editing_how_runs_are_launched_trains_nothing(finished, name, old, new):
