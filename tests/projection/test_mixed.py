@@ -66,3 +66,19 @@ def test_one_run_with_a_long_tail_does_not_bend_the_rest():
     rows[13] = row(2.0, 2.0, 1.0, 3 * (1.5 * 2 + 1 + 2))
     found = fit(PROBLEM, rows).predict([row(4.0, 1.0, 0.5)])[0]
     assert found.median_s == pytest.approx(7.5, rel=0.02)
+
+
+def test_what_two_rows_do_not_know_cancels_where_both_share_it():
+    fitted = fit(PROBLEM, known())
+    noise = 2 * fitted.noise_sd["all"] ** 2
+    one, same = row(4.0, 1.0, 0.0, stack="z"), row(4.0, 1.0, 0.0, stack="z")
+    log_ratio, variance = fitted.contrast(one, same)
+    assert log_ratio == pytest.approx(0.0)
+    assert variance == pytest.approx(noise)
+    # Twice as much of everything in the same unseen stack: all uncertainty is common.
+    log_ratio, variance = fitted.contrast(row(8.0, 2.0, 0.0, stack="z"), same)
+    assert log_ratio == pytest.approx(math.log(2))
+    assert variance == pytest.approx(noise)
+    # In two unseen stacks the spread of 0.5 is there twice.
+    _, variance = fitted.contrast(one, row(4.0, 1.0, 0.0, stack="y"))
+    assert variance == pytest.approx(noise + 2 * 0.5**2)

@@ -173,12 +173,7 @@ class Fit:
         of_pass = shares[:, design.is_pass].sum(axis=1)
         found = []
         for number, row in enumerate(rows):
-            weights = {
-                "pass": of_pass[number],
-                "step": 1 - of_pass[number],
-                "both": 1.0,
-                "growth": row.doublings,
-            }
+            weights = self._weights(of_pass[number], row)
             new = sum(
                 (weights[self.problem.effects[kind].on] * self.effect_sd[kind]) ** 2
                 for kind in design.unseen[number]
@@ -193,6 +188,31 @@ class Fit:
                 )
             )
         return found
+
+    def contrast(self, one: Row, other: Row) -> tuple[float, float]:
+        """The logarithm of one row's time over another's, and its variance, with the noise of both.
+
+        What is not known of a rate, or of a group that both are in, cancels as far as it bears on
+        both alike.
+        """
+        design = _Design(self.problem, [one, other], self.index)
+        logs, slopes, shares = design.expected(self.values)
+        of_pass = shares[:, design.is_pass].sum(axis=1)
+        new: dict[tuple[str, Hashable], float] = {}
+        for number, (row, sign) in enumerate(((one, 1.0), (other, -1.0))):
+            for kind in design.unseen[number]:
+                key = kind, row.groups[kind]
+                weight = self._weights(of_pass[number], row)[self.problem.effects[kind].on]
+                new[key] = new.get(key, 0.0) + sign * weight
+        variance = float(self.posterior.variances(slopes[:1] - slopes[1:])[0])
+        variance += sum((each * self.effect_sd[kind]) ** 2 for (kind, _), each in new.items())
+        variance += sum(self.noise_sd[row.kind] ** 2 for row in (one, other))
+        return float(logs[0] - logs[1]), variance
+
+    @staticmethod
+    def _weights(of_pass: float, row: Row) -> dict[str, float]:
+        """How an effect bears on the logarithm of a row's time, by what it is on."""
+        return {"pass": of_pass, "step": 1 - of_pass, "both": 1.0, "growth": row.doublings}
 
     def rate(self, part: str) -> tuple[float, float]:
         """A part's factor over the peak, and the standard deviation of its logarithm."""

@@ -49,6 +49,8 @@ class OwnStack:
     #: the most GPUs of a row that was fitted: of this workflow, of published rows
     largest_own: int
     largest_published: int
+    #: models of GPU of which any row was fitted
+    gpus: frozenset[str]
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
@@ -76,13 +78,15 @@ class OwnStack:
 
 
 @functools.cache
-def _published_rows() -> tuple[tuple[mixed.Row, ...], int]:
+def _published_rows() -> tuple[tuple[mixed.Row, ...], int, frozenset[str]]:
+    """Rows, the most GPUs of one, and their models of GPU."""
     runs, _ = read_published(PUBLISHED)
     split = next(split for split in read_splits()[0] if split.name == _RATES_OF)
     chosen = split.chosen([run for run in runs if run.step_time_s is not None])
     layouts, _ = usable(chosen, assumed_chunks(runs))
     rows = [stepping.published_row(run, layouts[run.line]) for run in chosen if run.line in layouts]
-    return tuple(rows), max(run.gpus for run in chosen)
+    gpus = frozenset(layout.machine.gpu for layout in layouts.values())
+    return tuple(rows), max(run.gpus for run in chosen), gpus
 
 
 def own_stack(runs: Sequence[OwnRun] | None = None) -> OwnStack:
@@ -92,17 +96,18 @@ def own_stack(runs: Sequence[OwnRun] | None = None) -> OwnStack:
 
 @functools.cache
 def _fitted(runs: tuple[OwnRun, ...]) -> OwnStack:
-    published, largest = _published_rows()
+    published, largest, gpus = _published_rows()
     return OwnStack(
         fit=mixed.fit(stepping.PROBLEM, [*published, *map(_timed, runs)]),
         runs=runs,
         largest_own=max((run.layout.gpus for run in runs), default=0),
         largest_published=largest,
+        gpus=gpus | {run.layout.machine.gpu for run in runs},
     )
 
 
 def _residuals(runs: tuple[OwnRun, ...]) -> tuple[Residual, ...]:
-    published, _ = _published_rows()
+    published, _, _ = _published_rows()
     rows = [_timed(run) for run in runs]
     found = []
     for number, run in enumerate(runs):

@@ -1,14 +1,30 @@
-"""Step times of planned cells, where this workflow's runs say anything about their GPU."""
+"""Planned cells of this workflow: step times, and what one does against another."""
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
-from workflow_lib.projection.layouts import own_layout
+from workflow_lib.intervals.differences import Interval
+from workflow_lib.projection import stepping
+from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
+from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import Cell
+
+#: how probably an interval should hold a run
+COVERAGE = 0.9
+#: measures of which two cells are contrasted
+CONTRASTED = (
+    *("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
+    *("energy_per_token_j", "tokens_per_j"),
+)
+
+
+#: of the shipped runs, read once
+_stack = functools.cache(own_stack)
 
 
 @dataclass(frozen=True)
@@ -21,11 +37,26 @@ class StepTime:
 
 
 def step_time(cell: Cell) -> StepTime | None:
-    """Of a cell that pretrains in bf16; None of any other, and where no run on its GPU was fitted.
-    None as well with context parallelism or a zero-bubble schedule, which no fitted run of this
-    workflow has.
+    """Of a cell with a :func:`layout`; None where it has none, and where no run on its GPU was
+    fitted.
 
     Raises RecordError where the fitted runs cannot be read.
+    """
+    found = layout(cell)
+    if found is None:
+        return None
+    stack = _stack()
+    (time,) = stack.predict([found], cell.hardware.platform)
+    if "stack" in time.unseen:
+        return None
+    reach = math.exp(stack.widths.factors[COVERAGE] * time.sd)
+    return StepTime(time.median_s, time.median_s / reach, time.median_s * reach)
+
+
+def layout(cell: Cell) -> Layout | None:
+    """Of a cell that pretrains in bf16; None of any other, and where too little is known of its
+    GPU. None as well with context parallelism or a zero-bubble schedule, which no fitted run of
+    this workflow has.
     """
     if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
         return None
@@ -34,10 +65,57 @@ def step_time(cell: Cell) -> StepTime | None:
     machine = hardware_machine(cell.hardware)
     if isinstance(machine, str):
         return None
-    stack = own_stack()
-    layout = own_layout(cell.model, cell.degrees, cell.training, machine)
-    (found,) = stack.predict([layout], cell.hardware.platform)
-    if "stack" in found.unseen:
+    return own_layout(cell.model, cell.degrees, cell.training, machine)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A cell, with what is projected of it."""
+
+    cell: Cell
+    layout: Layout
+    step_time_s: float
+    power: GpuPower
+
+    def value(self, measure: str) -> float:
+        """The median of a measure of :data:`CONTRASTED`."""
+        rate = self.layout.tokens / self.step_time_s
+        joules = self.power.power_w * self.layout.gpus / rate
+        return {
+            "step_time_s": self.step_time_s,
+            "tokens_per_s": rate,
+            "tokens_per_s_per_gpu": rate / self.layout.gpus,
+            "energy_per_token_j": joules,
+            "tokens_per_j": 1 / joules,
+        }[measure]
+
+
+def projected(cell: Cell) -> Projected | None:
+    """What is projected of a cell; None where it has no :func:`layout`, and where neither a run of
+    this workflow nor a published one was on its GPU.
+
+    Raises RecordError where the fitted runs cannot be read.
+    """
+    found = layout(cell)
+    stack = _stack()
+    if found is None or found.machine.gpu not in stack.gpus:
         return None
-    reach = math.exp(stack.widths.factors[0.9] * found.sd)
-    return StepTime(found.median_s, found.median_s / reach, found.median_s * reach)
+    (time,) = stack.predict([found], cell.hardware.platform)
+    power = gpu_power(found, time, levels(stack.runs, found.machine.gpu))
+    return Projected(cell, found, time.median_s, power)
+
+
+def ratio(measure: str, one: Projected, other: Projected) -> Interval:
+    """A measure of :data:`CONTRASTED` of one cell over that of another, with a 90 % interval.
+
+    What is not known of times counts once where it bears on both alike. What is not known of power
+    counts as if the two had nothing to do with each other.
+    """
+    stack = _stack()
+    rows = [stepping.own_row(each.layout, each.cell.hardware.platform) for each in (one, other)]
+    _, variance = stack.fit.contrast(*rows)
+    if measure in ("energy_per_token_j", "tokens_per_j"):
+        variance += sum((each.power.sd_w / each.power.power_w) ** 2 for each in (one, other))
+    estimate = one.value(measure) / other.value(measure)
+    reach = math.exp(stack.widths.factors[COVERAGE] * math.sqrt(variance))
+    return Interval(estimate, estimate / reach, estimate * reach)
