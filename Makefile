@@ -120,7 +120,7 @@ claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS,
 	@$(call evidence_of,$(or $(SWEEPS),evidence-all))
 	@$(BIN)/python -m workflow_lib.claims \
 	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),"$(call sweep_of,$(sweep))"),rebuilt/evidence/*/results/sweeps/*) \
-	  --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
+	  --project config --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
 
 profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
 	@$(PYTHON) profiles/register.py

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs import findings
+from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
-from workflow_lib.claims.ledger import judge
+from workflow_lib.claims.ledger import judge, project
+from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS, amount, measure_of
 from workflow_lib.report.cells import Row
-from workflow_lib.study import load_ledger
+from workflow_lib.study import load_ledger, load_study
 from workflow_lib.words import counted
 
 CHECKOUT = Path(__file__).parents[1]
@@ -44,7 +46,9 @@ def claims_page(rows: Sequence[Row]) -> str:
     def link(sweep: str, cell: str) -> str:
         return _PAGES.get(sweep, f"{sweep}.md")
 
-    return page.markdown(load_ledger(LEDGER), rows, link, _NOTICE)
+    ledger = load_ledger(LEDGER)
+    planned = cells_of(expand_study(load_study(LEDGER.parent)).values())
+    return page.markdown(ledger, rows, link, _NOTICE, project(ledger, planned))
 
 
 def readme(rebuilt: Path, rows: Sequence[Row]) -> str:

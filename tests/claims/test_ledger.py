@@ -165,6 +165,7 @@ def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsy
     output = results / "claims"
     arguments = [str(directory), "--claims", str(SHIPPED), "--output", str(output)]
     assert main(arguments) == 0
+    assert set(read_table(output / "claims.parquet", CLAIMS)["basis"]) == {"measured"}
     rows = {row["claim"]: row for row in read_table(output / "claims.parquet", CLAIMS).to_dicts()}
     # It costs this pipeline speed, and no other part of the claim has values.
     assert rows["C13"]["test_verdict"] == "supported"

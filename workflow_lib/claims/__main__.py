@@ -13,24 +13,31 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
-from workflow_lib.claims.ledger import judge
+from workflow_lib.claims.ledger import judge, project
+from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
 from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, whole_file
 from workflow_lib.report.embedding import address
 from workflow_lib.safety import printable
-from workflow_lib.study import ConfigError, load_ledger
+from workflow_lib.study import ConfigError, load_ledger, load_study
 
 
-def write(claims: Path, sweeps: Sequence[Path], output: Path) -> str:
+def write(claims: Path, sweeps: Sequence[Path], output: Path, config: Path | None = None) -> str:
     """Judge the claims of a file by sweeps, and write the three files; returns a line of counts.
+    With a configuration, its planned cells are projected for the study's claims.
 
     Raises ConfigError, RecordError and OSError.
     """
     ledger = load_ledger(claims)
     known = measured.read(sweeps)
     rows = judge(ledger, known)
-    write_table(table(rows, CLAIMS), output / "claims.parquet")
+    projected = []
+    if config is not None:
+        planned = cells_of(expand_study(load_study(config)).values())
+        projected = project(ledger, planned)
+    write_table(table([*rows, *projected], CLAIMS), output / "claims.parquet")
 
     directories = {name: path for each in known for name, path in each.directories.items()}
 
@@ -39,8 +46,8 @@ def write(claims: Path, sweeps: Sequence[Path], output: Path) -> str:
         return Path(os.path.relpath(report, output)).as_posix() + address(cell)
 
     texts = {
-        "claims.md": page.markdown(ledger, rows, link),
-        "claims.html": page.html(ledger, rows, link),
+        "claims.md": page.markdown(ledger, rows, link, projected=projected),
+        "claims.html": page.html(ledger, rows, link, projected),
     }
     for name, text in texts.items():
         with whole_file(output / name) as draft:
@@ -62,6 +69,12 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         default=Path("config/claims.yaml"),
         help="the claims and their rules (default: config/claims.yaml)",
     )
+    parser.add_argument(
+        "--project",
+        type=Path,
+        metavar="CONFIG",
+        help="also project the cells of this configuration, such as config, for the study's claims",
+    )
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     return parser
 
@@ -72,7 +85,7 @@ def main(
     """Run the command; returns the exit code, 1 after one message on stderr."""
     chosen = command_line(prog).parse_args(arguments)
     try:
-        counts = write(chosen.claims, chosen.sweeps, chosen.output)
+        counts = write(chosen.claims, chosen.sweeps, chosen.output, chosen.project)
     except (ConfigError, RecordError, OSError) as error:
         print(printable(f"claims: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1

@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib import __version__
-from workflow_lib.claims.verdicts import IN_WORDS, NOT_TESTABLE, kind_of, measure_of, range_in_words
+from workflow_lib.claims.verdicts import (
+    IN_WORDS,
+    NOT_TESTABLE,
+    amount,
+    kind_of,
+    measure_of,
+    range_in_words,
+)
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.numbers import NOTHING
@@ -59,10 +66,18 @@ class Entry:
     #: verdicts of its contrasts, counted: "2 supported, 1 undecided"
     counts: str
     rules: tuple[Rule, ...]
+    #: by projections: the verdict, its counts, and what the tests say; "" where there are none
+    projected: str = ""
+    projected_counts: str = ""
+    projections: tuple[str, ...] = ()
 
 
-def entries(ledger: Ledger, rows: Sequence[Row], link: Link) -> dict[str, list[Entry]]:
-    """The claims with their verdicts, by whose they are."""
+def entries(
+    ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Row] = ()
+) -> dict[str, list[Entry]]:
+    """The claims with their verdicts, by whose they are: by the ``rows`` of runs, and apart from
+    these by those of projections.
+    """
     found: dict[str, list[Entry]] = {}
     for claim in ledger.claims:
         own = [row for row in rows if row["claim"] == claim.id]
@@ -71,7 +86,13 @@ def entries(ledger: Ledger, rows: Sequence[Row], link: Link) -> dict[str, list[E
             for number, test in enumerate(claim.tests, start=1)
         )
         verdict = IN_WORDS[own[0]["claim_verdict"]]
-        entry = Entry(claim, verdict, _counted(own), rules)
+        apart = [row for row in projected if row["claim"] == claim.id]
+        entry = Entry(
+            *(claim, verdict, _counted(own), rules),
+            projected=IN_WORDS[apart[0]["claim_verdict"]] if apart else "",
+            projected_counts=_counted(apart),
+            projections=tuple(_projections(claim, apart)),
+        )
         found.setdefault(_BY[claim.by], []).append(entry)
     return found
 
@@ -92,6 +113,25 @@ def _rule(test: ClaimTest, rows: Sequence[Row], link: Link) -> Rule:
         verdict=IN_WORDS[rows[0]["test_verdict"]],
         lines=tuple(_lines(rows, link)),
     )
+
+
+def _projections(claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
+    """A sentence for each test of a claim that projections say anything about."""
+    for number, test in enumerate(claim.tests, start=1):
+        own = [row for row in rows if row["test"] == number]
+        if not own:
+            continue
+        about = f"{test.part}: " if test.part else ""
+        ends = (amount(test, end) for end in _span(own))
+        pairs_ = counted(len(own), "pair") + " of planned cells"
+        yield (
+            f"{about}{IN_WORDS[own[0]['test_verdict']]} ({_counted(own)}); {pairs_} on several "
+            f"nodes, with 90 % intervals within {' to '.join(ends)}"
+        )
+
+
+def _span(rows: Sequence[Row]) -> tuple[float, float]:
+    return min(row["low"] for row in rows), max(row["high"] for row in rows)
 
 
 def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
@@ -126,16 +166,23 @@ def by_chance(rows: Sequence[Row]) -> tuple[int, int]:
     return len(judged), -int(-missing // 1)
 
 
-def markdown(ledger: Ledger, rows: Sequence[Row], link: Link, notice: str = "") -> str:
+def markdown(
+    ledger: Ledger,
+    rows: Sequence[Row],
+    link: Link,
+    notice: str = "",
+    projected: Sequence[Row] = (),
+) -> str:
     """The page as Markdown."""
     parts = [notice] if notice else []
     parts += [
         "# Claims, and what runs say of them",
         _cell(ledger.description),
         _METHOD,
+        *([PROJECTION] if projected else []),
         _chance(rows),
     ]
-    told = entries(ledger, rows, link)
+    told = entries(ledger, rows, link, projected)
     for heading, of_one in told.items():
         parts += [f"## {heading}", _summary(of_one)]
     parts += ["## Why", *(_told(entry) for of_one in told.values() for entry in of_one)]
@@ -149,8 +196,13 @@ _METHOD = (
     "has no interval: no sweep has the cells, or too few of their runs completed. If other "
     "contrasts have an interval, these decide. A claim is supported if all of its tests are. "
     "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
-    "effects of dates, nodes and sensors. A verdict holds only for the cells that it names. A "
-    "projection is not a measurement and has its own column; none has been made."
+    "effects of dates, nodes and sensors. A verdict holds only for the cells that it names."
+)
+PROJECTION = (
+    "A projection is not a measurement, and has its own column. It is of planned cells on several "
+    "nodes, none of which has run here. It is made for this workflow's engine, from its runs on "
+    "two H200 and from published runs, and it says nothing about the engines of the study. "
+    "Intervals have a coverage of 90 %."
 )
 
 
@@ -168,9 +220,13 @@ def _summary(told: Sequence[Entry]) -> str:
         claim = entry.claim
         lines.append(
             f"| [{claim.id}](#{claim.id.lower()}) | {_cell(claim.says)} | **{entry.verdict}** | "
-            f"{entry.counts or NOTHING} | {NOTHING} |"
+            f"{entry.counts or NOTHING} | {_by_projection(entry)} |"
         )
     return "\n".join(lines)
+
+
+def _by_projection(entry: Entry) -> str:
+    return f"{entry.projected}: {entry.projected_counts}" if entry.projected else NOTHING
 
 
 def _told(entry: Entry) -> str:
@@ -190,6 +246,7 @@ def _told(entry: Entry) -> str:
             said = f"{_named(line)}: {line.verdict}; " if line.cells else ""
             lines.append(f"- {said}{_cell(line.in_words)}.")
         parts.append("\n".join(lines))
+    parts += [f"By projection: {_cell(each)}." for each in entry.projections]
     return "\n\n".join(parts)
 
 
@@ -210,12 +267,13 @@ def _code(text: str) -> str:
     return text.replace("`", "'")
 
 
-def html(ledger: Ledger, rows: Sequence[Row], link: Link) -> str:
+def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Row] = ()) -> str:
     """The page as HTML."""
     return _TEMPLATES.get_template("claims.html.j2").render(
         version=__version__,
         ledger=ledger,
-        told=entries(ledger, rows, link),
+        told=entries(ledger, rows, link, projected),
+        projection=PROJECTION if projected else "",
         chance=_chance(rows),
         simulated=any(row["simulated"] for row in rows),
     )

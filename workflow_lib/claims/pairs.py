@@ -17,15 +17,15 @@ _LAYOUT = cell_axes.of_roles("layout")
 
 def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
     """The cells that have the values of all of these, in the order of reports."""
-    return [
+    return in_order(
         cell
-        for cell in in_order(cells)
+        for cell in cells
         if all(
             cell[name] in held_in_tables(name, value)
             for each in wanted
             for name, value in each.items()
         )
-    ]
+    )
 
 
 def pairs(test: ClaimTest, cells: Sequence[Row]) -> list[Pair]:

@@ -19,7 +19,7 @@ CLAIMS = columns(
         "basis",
         str,
         "",
-        "measured: of runs. Projections, of what no run was, have rows of their own",
+        "measured: of runs; projected: of planned cells, none of which has run",
     ),
     ("measure", str, "", "the measure that is contrasted"),
     (

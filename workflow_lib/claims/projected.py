@@ -1,0 +1,101 @@
+"""Contrasts of claims by projection: of cells of the configuration that span several nodes.
+
+They are of this workflow's own engine, and of no run: the ledger has them beside what was measured,
+never among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workflow_lib.cells import PlannedCell, Sweep
+from workflow_lib.claims.pairs import pairs
+from workflow_lib.comparison.measures import RATIO
+from workflow_lib.config import ClaimTest
+from workflow_lib.projection import planned
+from workflow_lib.projection.planned import Projected
+from workflow_lib.records import MEASURES, Outcome, identity
+from workflow_lib.report.cells import Row
+
+_ASSUMES = "projected for this workflow's engine from its runs on two H200 and from published runs"
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Planned cells by their ids, with rows as tables have them."""
+
+    known: Mapping[str, Projected]
+    rows: Sequence[Row]
+    #: the sweeps that ask for each
+    sweeps: Mapping[str, str]
+
+
+def cells_of(sweeps: Iterable[Sweep]) -> Cells:
+    """The cells of sweeps that can run, span several nodes, and can be projected. Raises
+    RecordError where the runs that projections rest on cannot be read.
+    """
+    known: dict[str, Projected] = {}
+    names: dict[str, list[str]] = {}
+    for sweep in sweeps:
+        for each in sweep.cells:
+            names.setdefault(each.cell.id, []).append(sweep.name)
+            if each.cell.id not in known and _is_wanted(each):
+                found = planned.projected(each.cell)
+                if found is not None:
+                    known[each.cell.id] = found
+    rows = [_row(each) for each in known.values()]
+    return Cells(known, rows, {cell: ", ".join(names[cell]) for cell in known})
+
+
+def _is_wanted(each: PlannedCell) -> bool:
+    return each.feasible and each.cell.nodes > 1
+
+
+def _row(each: Projected) -> dict[str, Any]:
+    values = {name: each.value(name) for name in planned.CONTRASTED}
+    return {
+        **dict.fromkeys(MEASURES),
+        **identity(each.cell),
+        **values,
+        "outcome": Outcome.COMPLETED.value,
+    }
+
+
+def found(test: ClaimTest, cells: Cells) -> Iterator[dict[str, Any]]:
+    """The contrasts of a test: columns of CLAIMS without verdicts; none where the test is of
+    anything but ratios of two cells' time or energy.
+    """
+    if test.measure not in planned.CONTRASTED or not test.first:
+        return
+    for pair in pairs(test, cells.rows):
+        assert pair.a is not None
+        assert pair.b is not None
+        one, other = (cells.known[each["cell"]] for each in (pair.a, pair.b))
+        interval = planned.ratio(test.measure, one, other)
+        yield {
+            "model": pair.a["model"],
+            "contrast": RATIO,
+            "estimate": interval.estimate,
+            "low": interval.low,
+            "high": interval.high,
+            "wide_low": interval.low,
+            "wide_high": interval.high,
+            "coverage": planned.COVERAGE,
+            "assumes": _ASSUMES,
+            "in_words": "",
+            "simulated": False,
+            "has_values": True,
+            **_side("a", pair.a, cells),
+            **_side("b", pair.b, cells),
+        }
+
+
+def _side(end: str, row: Row, cells: Cells) -> dict[str, Any]:
+    return {
+        f"cell_{end}": row["cell"],
+        f"platform_{end}": row["platform"],
+        f"sweeps_{end}": cells.sweeps[row["cell"]],
+        f"runs_{end}": "",
+    }
