@@ -77,7 +77,8 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
 def read_frame(path: Path) -> pl.DataFrame:
     """Read a parquet file, whatever its columns.
 
-    Raises FileNotFoundError, or RecordError where it is not parquet, or too much for its size.
+    Raises FileNotFoundError, or RecordError if it is not parquet, or has too many rows for its
+    size.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
@@ -93,7 +94,7 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 
 def check_reasons(frame: pl.DataFrame) -> None:
-    """Raises RecordError where ``missing_reasons``, which others take apart, is no such thing."""
+    """Raise RecordError if a value of ``missing_reasons`` is not a JSON object of texts."""
     if "missing_reasons" not in frame.columns:
         return
     for text in frame["missing_reasons"].unique().drop_nulls():

@@ -1,9 +1,9 @@
-"""How one rank's time divides: what its kernels cover, together and class by class.
+"""How one rank spent its time: what its kernels cover, together and class by class.
 
-Definitions, as HolisticTraceAnalysis has them, with overlapping intervals merged first: the *span*
-lasts from the first start to the last end of any kernel, copy or set; *idle* is what of it none of
-them covers; communication is *overlapped* while a computation kernel runs too, and *exposed*
-otherwise. A copy hides no communication.
+The definitions are those of HolisticTraceAnalysis; overlapping intervals are merged first. The
+*span* lasts from the first start to the last end of any kernel, copy or set. *Idle* is the part of
+it that none of them covers. Communication is *overlapped* while a computation kernel runs too, and
+*exposed* otherwise. A copy does not overlap communication.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, MEMOR
 from workflow_lib.analysis.traces.reading import Trace
 from workflow_lib.records import Degrees
 
-#: what makes a row of kernels.parquet within a run and rank
+#: the columns that identify a row of kernels.parquet within a run and rank
 ROW = ("class", "group", "fabric")
 
 
@@ -75,11 +75,11 @@ def _described(
 ) -> dict[str, Any]:
     alike = {ranks: name for name, ranks in groups.items() if len(ranks) > 1}
     if collective is None and len(alike) == 1:
-        # gloo says nothing of its groups, but all with anybody to talk to have the same ranks.
+        # gloo does not name its groups, but all groups of two or more ranks have the same ranks.
         ((shared, name),) = alike.items()
         collective = Collective(group=name, group_size=len(shared))
     if collective is None:
-        # A pipeline's exchange is told by its kernel alone where nothing else sends and receives.
+        # If no other axis sends and receives, a send-receive kernel belongs to the pipeline.
         lone = kind == SEND_RECEIVE and degrees is not None and degrees.pp > 1 and degrees.ep == 1
         return {"group": "PP" if lone else None}
     size = collective.group_size
@@ -106,7 +106,8 @@ def _described(
 
 
 def _pair(collective: Collective, rank: int) -> tuple[int, int] | None:
-    """Who sends to whom: torch says the destination on the sender and the source on the other."""
+    """The sending and the receiving rank. Torch records the destination on the sender and the
+    source on the receiver. None if it records neither."""
     source, destination = collective.source, collective.destination
     if source is None and destination is None:
         return None
@@ -161,10 +162,7 @@ def class_rows(kernels: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def step_work(kernels: pl.DataFrame) -> pl.DataFrame:
-    """When each step's kernels began and ended, and how long others than pipeline exchange ran.
-
-    Columns ``step`` (null where the trace has none), ``start_ns``, ``end_ns``, ``work_ns``.
-    """
+    """When each step's kernels began and ended, and how long all but pipeline exchange ran."""
     exchange = (pl.col("class") == SEND_RECEIVE) & (pl.col("group") == "PP")
     rows: list[Sequence[int | None]] = []
     stepped = kernels.filter(pl.col("step").is_not_null())

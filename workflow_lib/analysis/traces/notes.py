@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Notes:
-    """Counts of what was left out or repaired, as sentences in the order of their first time."""
+    """Counts of what was left out or repaired, as sentences in the order in which each first
+    occurred."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
@@ -14,7 +15,7 @@ class Notes:
         self._counts[what] = self._counts.get(what, 0) + count
 
     def sentences(self) -> tuple[str, ...]:
-        """Each text once, with how often it was so where that is more than once."""
+        """Each text once, with its count if that is more than one."""
         return tuple(
             what if count == 1 else f"{what} ({count} times)"
             for what, count in self._counts.items()
