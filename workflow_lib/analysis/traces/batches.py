@@ -112,8 +112,7 @@ class _Rows:
             self._notes.add("an event has no time, or an impossible one, and was left out", gone)
         if coarse := kept.filter((start.abs() >= _EXACT_US) & (start.floor() != start)).height:
             self._notes.add("a time counts from 1970, and is rounded to a quarter µs", coarse)
-        # The fraction is converted apart from the rest, because a float does not hold that times
-        # 1000.
+        # The fraction is converted by itself, because a float is too coarse for a whole time in ns.
         whole = start.floor().cast(pl.Int64) * 1000
         start_ns = whole + ((start - start.floor()) * 1000).round().cast(pl.Int64)
         self._frames.append(

@@ -33,7 +33,7 @@ SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
 
 _SERIES = ("communicator", "class", "step")
 _INSTANCE = (*_SERIES, "ordinal")
-#: the fastest drift of clocks, or of clocks that are slewed and not set (adjtimex(2))
+#: the fastest rate at which clocks drift or are slewed (adjtimex(2))
 _FASTEST_DRIFT = 500e-6
 #: no rank ends one of these before all ranks have begun it, and all end it at about the same time
 _ENDS_TOGETHER = (ALL_REDUCE, ALL_GATHER, ALL_TO_ALL)
