@@ -27,10 +27,12 @@ def local_gradient(parameter: nn.Parameter) -> Tensor | None:
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter], mesh: Mesh, cut: bool = False) -> Tensor:
-    """The 2-norm of the whole model's gradient; ``cut``: each replica holds its part of it.
+    """The 2-norm of the whole model's gradient. ``cut`` says that each replica holds only its part
+    of it.
 
-    Each number counts once: a weight that all tensor-parallel ranks hold, on the first of them; one
-    that two stages share, on its first stage; experts, on every rank of their group.
+    Each number counts once. A weight that all tensor-parallel ranks hold counts on the first of
+    them, and one that two stages share on its first stage. Experts count on every rank of their
+    group.
     """
     shared: list[Tensor] = []
     experts: list[Tensor] = []

@@ -1,8 +1,8 @@
 """Collectives that never run beside compute, for cells without overlap.
 
-FSDP2 issues its collectives on streams of their own. These make that stream wait for the compute
-issued so far, and the compute that comes after wait for the collective. On a CPU there are no
-streams, and a collective has ended when its call returns.
+FSDP2 issues its collectives on streams of their own. The classes here make such a stream wait for
+the compute issued so far, and later compute wait for the collective. On a CPU there are no streams,
+and a collective has ended when its call returns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from workflow_lib.training.device import on_gpu
 
-# The names of the collectives below are the only ones that every supported torch knows.
+# Every supported version of torch knows only these names of the collectives below.
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
 
@@ -55,7 +55,7 @@ class AloneAllGather(_Alone):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> None:
-        """Gather [n] elements of each rank into [ranks · n]; has ended for whoever computes."""
+        """Gather [n] elements of each rank into [ranks · n]; later compute waits for it."""
         self.wait_for_compute()
         dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
         self.hold_compute()
@@ -72,7 +72,7 @@ class AloneReduceScatter(_Alone):
         op: dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> None:
-        """Reduce [ranks · n] elements to this rank's [n]; has ended for whoever computes."""
+        """Reduce [ranks · n] elements to this rank's [n]; later compute waits for it."""
         self.wait_for_compute()
         dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
         self.hold_compute()
@@ -81,7 +81,7 @@ class AloneReduceScatter(_Alone):
 class AfterAllReduce(_Alone):
     """Called by FSDP2 once it has issued its own all-reduce on the current stream.
 
-    That stream waits for the compute before it anyway; this makes the compute after it wait.
+    That stream already waits for the compute before it; this makes later compute wait for it.
     """
 
     def __call__(self, reduced: Tensor) -> None:
