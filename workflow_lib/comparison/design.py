@@ -1,13 +1,13 @@
-"""How the runs of two cells lie in time, and so what their difference can be told apart from.
+"""How the runs of two cells lie in time, which decides what their difference may be due to.
 
-Runs are *in blocks* where the workflow submitted them in one random order
-(:mod:`workflow_lib.order`), each block has a run of both cells, and the blocks began one after the
-other. Then a date, or a drift, acts on both sides alike. Else they are *apart*: all that acts on
-one side alone looks like a difference, so that an allowance is made for it.
+Runs are *in blocks* if the workflow submitted them in one random order (:mod:`workflow_lib.order`),
+each block has a run of both cells, and the blocks began one after the other. Then a date or a drift
+acts on both sides alike. Otherwise they are *apart*: whatever acts on one side only looks like a
+difference, so an allowance is made for it.
 
-The allowance is assumed, not measured: dates and nodes are taken to change a rate, a time or an
+The allowance is assumed, not measured. Dates and nodes are taken to change a rate, a time or an
 energy by 0.5 % (one standard deviation), and a temperature by 1 °C. The difference of two sides
-then lies within 1.96·√2 times as much in 95 % of cases. Of shares of time nothing is known.
+then lies within 1.96·√2 times as much in 95 % of cases. For shares of time the effect is unknown.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from workflow_lib.comparison.measures import is_ratio, is_temperature
 from workflow_lib.records import Measure
 
 Run = Mapping[str, Any]
-#: the UUIDs of a run's GPUs; none where one is not known
+#: the UUIDs of a run's GPUs; empty if one of them is not known
 Gpus = frozenset[str]
 
 _TWO_SIDES = 1.96 * math.sqrt(2)
-#: what the dates and nodes of two sides may make of a ratio that is 1, and of a difference in °C
+#: by how much dates and nodes may change a ratio of 1, and a difference in °C
 RATIO_ALLOWANCE = round(_TWO_SIDES * 0.005, 3)
 TEMPERATURE_ALLOWANCE_C = round(_TWO_SIDES * 1.0, 1)
 
@@ -37,20 +37,20 @@ TEMPERATURE_ALLOWANCE_C = round(_TWO_SIDES * 1.0, 1)
 class Design:
     """How the runs of two cells lie in time."""
 
-    #: why they are not in blocks; "" where they are
+    #: why the runs are not in blocks; "" if they are
     apart_because: str
-    #: each run's place among all of them
+    #: each run's place in time among the runs of both cells
     places_a: tuple[int, ...]
     places_b: tuple[int, ...]
 
     @property
     def in_blocks(self) -> bool:
-        """Whether each run of A is in a block with one of B, in the order of their numbers."""
+        """Whether the n-th run of A is in one block with the n-th run of B."""
         return not self.apart_because
 
     @property
     def name(self) -> str:
-        """As tables have it."""
+        """The design's name in tables."""
         return "in_blocks" if self.in_blocks else "apart"
 
 
@@ -60,15 +60,15 @@ def design(
     gpus_a: Sequence[Gpus],
     gpus_b: Sequence[Gpus],
 ) -> Design:
-    """How completed runs lie in time, both sides in the order of their numbers."""
+    """The design of completed runs; the runs of both sides are in the order of their numbers."""
     places_a, places_b = _places(runs_a, runs_b)
     return Design(_apart(runs_a, runs_b, gpus_a, gpus_b), places_a, places_b)
 
 
 def allowance(measure: Measure, of: Design) -> float | None:
-    """What dates and nodes may make of a measure where there is no difference: a share of a ratio,
-    or an amount; None where that is unknown. Nothing where they act on both sides alike.
-    """
+    """How far dates and nodes may change a measure without a real difference: a share of a ratio,
+    or an amount. It is None if that is unknown, and 0 for runs in blocks, because both sides change
+    alike."""
     if of.in_blocks:
         return 0.0
     if is_ratio(measure):
@@ -79,9 +79,8 @@ def allowance(measure: Measure, of: Design) -> float | None:
 def date_effect(
     a: Sequence[float], b: Sequence[float], runs_a: Sequence[Run], runs_b: Sequence[Run]
 ) -> float | None:
-    """How far the dates (of UTC) lie apart on which both sides ran, the sides' own levels taken
-    away; None where there are not two such dates.
-    """
+    """The difference between the highest and the lowest effect of a date (UTC) on which both sides
+    ran, after each side's mean is subtracted. None without two such dates."""
     by_date: dict[datetime.date, tuple[list[float], list[float]]] = {}
     for side, (values, runs) in enumerate(((a, runs_a), (b, runs_b))):
         level = statistics.fmean(values)
@@ -101,7 +100,7 @@ def date_effect(
 def _apart(
     runs_a: Sequence[Run], runs_b: Sequence[Run], gpus_a: Sequence[Gpus], gpus_b: Sequence[Gpus]
 ) -> str:
-    """Why runs are not in blocks; "" where they are."""
+    """Why runs are not in blocks; "" if they are."""
     runs = [*runs_a, *runs_b]
     if len({run["platform"] for run in runs}) > 1:
         return "the sides ran on different platforms"
@@ -128,7 +127,8 @@ def _apart(
 def _places(
     runs_a: Sequence[Run], runs_b: Sequence[Run]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By when runs began; where that is not known, as if all of A had run before all of B."""
+    """Each run's place by the time at which it began; if that is not known, all of A come before
+    all of B."""
     runs = [*runs_a, *runs_b]
     order = list(range(len(runs)))
     if None not in (began := [run["started_unix_s"] for run in runs]):
