@@ -1,4 +1,4 @@
-"""Step times of planned cells, where this workflow's runs say anything about their GPU."""
+"""Step times of planned cells whose GPU this workflow's runs cover."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class StepTime:
 
 
 def step_time(cell: Cell) -> StepTime | None:
-    """Of a cell that pretrains in bf16; None of any other, and where no run on its GPU was fitted.
-    None as well with context parallelism or a zero-bubble schedule, which no fitted run of this
-    workflow has.
+    """The step time of a cell that pre-trains in bf16. None for other cells, and if no run on its
+    GPU was fitted. None as well with context parallelism or a zero-bubble schedule, because no
+    fitted run of this workflow has these.
 
-    Raises RecordError where the fitted runs cannot be read.
+    Raises RecordError if the fitted runs cannot be read.
     """
     if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
         return None
