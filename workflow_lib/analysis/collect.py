@@ -108,7 +108,7 @@ def collect(plan: Path, results: Path, output: Path) -> None:
         if name in _ORDER:
             frame = table(gathered.rows[name], kind.columns).sort(*_ORDER[name])
         else:
-            # They come in the order of cells and runs.
+            # The frames are already in the order of cells and runs.
             frame = pl.concat([pl.DataFrame(schema=schema(kind.columns)), *gathered.frames[name]])
         write_table(frame, sweep.table(name))
     write_checksums(sweep.table_checksums, map(sweep.table, TABLES))
@@ -260,7 +260,7 @@ def _cell_row(
         if not values or len(values) < len(completed):
             continue
         if name == "power_peak_w" and len(peaks) > 1:
-            continue  # of unlike sensors: a median would be of neither
+            continue  # the sensors differ, so a median describes none
         about = medians.interval(values)
         row[name] = metrics.median(values)
         row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high

@@ -45,7 +45,7 @@ def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str,
 
 
 def airflow_of(gpu: int, hardware: Hardware) -> str:
-    """Where a GPU of a node sits in the air stream: front, rear or unknown."""
+    """The place of a GPU in its node's airflow: front, rear or unknown."""
     return hardware.airflow[gpu] if gpu < len(hardware.airflow) else "unknown"
 
 
@@ -66,7 +66,7 @@ class Gpu:
     throttled: throttling.Counted | None
     #: how often power rose to its limit
     bursts: int
-    #: bytes over its links
+    #: columns of bytes over its links
     links: Values
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Gpu:
         found: Values = {}
         for measure in measures.read_from("gpu", "counters"):
             reading = measure.reading
-            assert reading is not None  # read_from() says so
+            assert reading is not None  # read_from() returns only measures with a reading
             column, fast = reading.column, reading.file == "gpu"
             problem = self._problem(column) if fast else self._never(column)
             if measure.sensor == "power":
@@ -226,7 +226,7 @@ class Gpu:
         return self.throttled.error, ""
 
     def _power_cap(self, gpus_per_package: int) -> Values:
-        """The power limit, how near power came to it, and what the cap did to the clock."""
+        """The power limit, how close power came to it, and how the cap lowered the clock."""
         package = self._package_reason(gpus_per_package)
         limit_w = None if package else power_limit_w(self.recording.start, self.gpu)
         no_limit = package or "its driver does not tell its power limit"
@@ -253,7 +253,7 @@ class Gpu:
         }
 
     def _errors(self, counter: str) -> Known:
-        """How many errors came between the readings that bracket the window."""
+        """How many errors a counter counted between the readings that bracket the window."""
         span = self.spans[counter]
         if span is None:
             return None, self.recording.why_absent(counter)

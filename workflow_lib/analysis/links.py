@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from workflow_lib.analysis.known import Known, Values
 from workflow_lib.records import LinkCount, RunPaths, read_if_there
 
-#: column → field of a LinkReading
+#: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
 
 _NOT_COUNTED = "the run is of an earlier version, whose ranks did not count whole steps"

@@ -92,17 +92,17 @@ def _of_gpu(
 
 
 def power_capped() -> pl.Expr:
-    """1 where a sample's event bits say that the software power cap held the clock down, else 0."""
+    """1 if a sample's event bits say that the software power cap lowered the clock, else 0."""
     return _any_bit(POWER_CAP)
 
 
 def thermally_slowed() -> pl.Expr:
-    """1 where a sample's event bits say thermal slowdown, by software or hardware, else 0."""
+    """1 if a sample's event bits say thermal slowdown, by software or hardware, else 0."""
     return _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL)
 
 
 def power_braked() -> pl.Expr:
-    """1 where a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
+    """1 if a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
 
     That is the power-brake bit, or the hardware-slowdown bit without the hardware-thermal one. NVML
     sets the slowdown bit for heat, for an external brake and for its own fast power protection, so
@@ -127,8 +127,8 @@ EVENTS: Mapping[str, pl.Expr] = {
 def step_times(steps: pl.DataFrame) -> list[float]:
     """Seconds of each measured step: from its first rank's start to its last rank's end.
 
-    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. A step so
-    defined includes waiting for the slowest rank, and skew between the clocks of nodes.
+    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. So the time of a
+    step includes waiting for the slowest rank, and skew between the clocks of nodes.
     """
     return (
         steps.group_by("step")
@@ -139,12 +139,12 @@ def step_times(steps: pl.DataFrame) -> list[float]:
 
 
 def median(values: Iterable[float]) -> float:
-    """The median; of an even number of values the mean of the two in the middle."""
+    """The median; for an even number of values the mean of the two in the middle."""
     return quantile(sorted(values), 0.5)
 
 
 def interquartile_range(values: Iterable[float]) -> float:
-    """Upper less lower quartile, both interpolated linearly between ranks (Hyndman and Fan's
+    """Upper minus lower quartile, both interpolated linearly between ranks (Hyndman and Fan's
     definition 7, The American Statistician 50(4), 1996)."""
     ordered = sorted(values)
     return quantile(ordered, 0.75) - quantile(ordered, 0.25)

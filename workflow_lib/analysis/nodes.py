@@ -36,7 +36,7 @@ _NONE_INSIDE = "no reading lies within the measured steps"
 
 @dataclass(frozen=True)
 class Node:
-    """The GPUs of a node that ranks used, and the node around them."""
+    """The rows of a node, of its GPUs that ranks used, and of its other GPUs."""
 
     #: rows of :data:`~workflow_lib.records.GPUS`, less ``cell`` and ``run``
     gpus: tuple[dict[str, Any], ...]
@@ -189,7 +189,7 @@ def _integrals(
 def _energies_j(
     recordings: Recordings, hardware: Hardware, windows: Sequence[Window]
 ) -> dict[str, float]:
-    """The energy of each node's power-reporting GPUs over several windows together."""
+    """Node → the energy of its power-reporting GPUs over several windows together, in J."""
     sensors = recordings.sensors(hardware.gpus_per_package)
     of_sensors = _integrals(recordings, sensors, "power_w", windows)
     of_nodes: dict[str, float] = {}
@@ -214,7 +214,7 @@ def _of_host(
     found: Values = {}
     for measure in measures.read_from("host"):
         reading = measure.reading
-        assert reading is not None  # read_from() says so
+        assert reading is not None  # read_from() returns only measures with a reading
         look = looks[reading.column]
         if problem := _host_problem(recording, reading, look, window):
             found[measure.name] = None, f"{recording.node}: {problem}"

@@ -134,7 +134,7 @@ def _idle_power_w(cell: Cell, nodes: Sequence[Node]) -> Known:
 
 
 def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
-    """The largest difference between two GPUs of one node."""
+    """The largest difference in mean temperature between two GPUs of one node, in °C."""
     spreads = [
         combined(node.gpus, "temperature_mean_c", metrics.spread)
         for node in nodes

@@ -83,7 +83,7 @@ class Recordings:
     """A run's telemetry. A table whose file is missing has no rows of that node, and the node's
     ``absent`` says so."""
 
-    #: node → recording, in the order of names; of the nodes that have one
+    #: node → recording, in the order of names, for nodes that have one
     nodes: Mapping[str, Recording]
     #: node → why it has no recording
     unwatched: Mapping[str, str]

@@ -32,7 +32,8 @@ def series_rows(hardware: Hardware, steps: Steps, recordings: Recordings) -> pl.
     """Rows of SERIES, less ``cell`` and ``run``, in the order of node, GPU and time.
 
     They cover all steps, warm-up included, in at most :data:`SERIES_POINTS` intervals. A node
-    without telemetry has none. A GPU has a row for each interval in which anything was read of it.
+    without telemetry has no rows. A GPU has a row for each interval in which any of its readings
+    lies.
     """
     names = [column.name for column in SERIES if column.name not in ("cell", "run")]
     if not recordings.nodes:

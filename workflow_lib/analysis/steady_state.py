@@ -122,7 +122,8 @@ def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
 
 
 def drift(series: Series) -> Drift | None:
-    """How a series changes; None where its values are too few, or their mean is 0."""
+    """How a series changes; None if it has too few values, or if it is relative and
+    its mean is 0."""
     if len(series.values) < FEWEST_VALUES:
         return None
     level = abs(float(np.mean(series.values))) if series.relative else 1.0
@@ -189,7 +190,7 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
 def _series(
     cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
 ) -> tuple[Series | None, str]:
-    """The mean over all GPUs of power or temperature in each block, or None and why."""
+    """The mean over all GPUs of power or temperature in each group of steps, or None and why."""
     if unknown or recordings is None:
         return None, unknown
     size = cell.hardware.gpus_per_package if quantity == "power_w" else None

@@ -1,4 +1,4 @@
-"""What the ranks wrote: where they ran, the window that they measured, and its steps."""
+"""Reads what the ranks wrote: where they ran, the window that they measured, and its steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTIONAL = (
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a completed run, over all ranks, and which of them measures are taken over."""
+    """The steps of a completed run, over all ranks, and which of them count for measures."""
 
     ranks: tuple[RankRecord, ...]
     #: every row of every rank, warm-up included, with ``rank`` and ``dp_rank`` beside
@@ -56,8 +56,8 @@ class Steps:
 def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     """Read what the ranks of a completed run wrote, and check that it is whole.
 
-    Raises FileNotFoundError where a rank's file is missing, and RecordError where a file is
-    damaged, a step is missing, or the ranks' tokens are not those that the cell asks for.
+    Raises FileNotFoundError if a rank's file is missing, and RecordError if a file is damaged, a
+    step is missing, or the ranks' tokens are not those that the cell asks for.
     """
     generates = cell.training.workload == "inference"
     optional = (*_OPTIONAL, *(() if generates else ("prefill_ended_unix_s",)))

@@ -24,7 +24,7 @@ _COUNTER_STEP_S = 0.1
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of time; each null where it is not known."""
+    """Shares of time; a share is null if it is not known."""
 
     power: float | None
     thermal: float | None

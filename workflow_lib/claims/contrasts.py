@@ -41,7 +41,7 @@ _TAKEN = (
     ),
     *("assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
 )
-#: verdicts of the comparison that leave nothing to judge
+#: verdicts of the comparison without values to judge
 _WITHOUT_VALUES = ("missing", "refused")
 #: what an interval over the runs of one cell assumes
 _OVER_RUNS = "assumes normal noise, independent between runs"

@@ -29,7 +29,7 @@ class Labels:
         self._works = _names_of_works(every)
 
     def cell(self, row: Mapping[str, Any], end: str) -> str:
-        """The label of a row's cell of side ``end``, a or b; "" where it has none."""
+        """The label of a row's cell of side ``end``, a or b; "" if it has none."""
         cell: str | None = row[f"cell_{end}"]
         return self._labels[end == "b"][cell] if cell else ""
 

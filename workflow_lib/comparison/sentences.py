@@ -124,7 +124,7 @@ def _ended(cell: Row) -> str:
 
 
 def amount(measure: Measure, value: float) -> str:
-    """How large a contrast is, without its sign: "12 %", or "3.1 °C"."""
+    """The size of a contrast, without its sign: "12 %", or "3.1 °C"."""
     return f"{_size(measure, value)} {_unit(measure)}"
 
 

@@ -27,7 +27,7 @@ class Side:
 
     #: the side's name in sentences
     name: str
-    #: the sweep's directory
+    #: the name of the sweep's directory
     sweep: str
     cells: tuple[Row, ...]
     runs: tuple[Row, ...]

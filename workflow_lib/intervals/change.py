@@ -93,7 +93,7 @@ def change(values: Sequence[float]) -> Change:
     autocorrelation = _autocorrelation(of, residuals, squares)
     powers: Floats = np.power(autocorrelation, np.arange(series.size), dtype=np.float64)
     correlations: Floats = powers[of.apart]
-    # Both scale the variance of an estimate; the smaller estimate of it counts.
+    # Both are factors of the margin; the smaller one counts.
     spread = min(
         _standard_error(squares, of.residuals, correlations),
         _standard_error(differences, of.roughness, correlations),
@@ -116,7 +116,8 @@ def _standard_error(squares: float, form: Floats, correlations: Floats) -> float
 
 
 def _autocorrelation(of: _OfLength, residuals: Floats, squares: float) -> float:
-    """The noise's autocorrelation, one standard error above what the residuals show."""
+    """The noise's autocorrelation, one standard error above the one estimated from the
+    residuals."""
     if squares <= 0:
         return 0.0
     shown = float(residuals[1:] @ residuals[:-1]) / squares

@@ -1,4 +1,5 @@
-"""Student's t (Biometrika 6(1), 1908): how many standard errors an interval reaches."""
+"""Quantiles of Student's t (Biometrika 6(1), 1908): the half-widths of intervals in standard
+errors."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Layer:
         attention = (2 * query + 2 * key_value * degrees.cp) / tp
         # Norms of queries and keys keep these, the values beside them, and their results.
         normed = (2 * query + 3 * key_value) / tp if model.qk_norm else 0.0
-        widened = (1 if model.is_plain else 2) * ffn / tp  # a gate and what it opens
+        widened = (1 if model.is_plain else 2) * ffn / tp  # a gate and the values that it scales
         inner = widened + ffn / tp
         # Selective recomputation keeps products that are summed over the group before and after the
         # sum, unless they are summed to slices.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from workflow_lib import formulas
 from workflow_lib.records import SUMS, Degrees, Model, Precision, Training
 
-#: DeepSpeed's defaults, in parameters: gathered at once in ZeRO-3, and in a bucket of gradients
+#: DeepSpeed's defaults, in parameters: those gathered at once in ZeRO-3, and those of a bucket of
+#: gradients
 LIVE_PARAMETERS, BUCKET_PARAMETERS = 1_000_000_000, 500_000_000
 _BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
 #: bytes of an element of a gradient that is reduced over replicas, for any precision of the cell

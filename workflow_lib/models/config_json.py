@@ -89,7 +89,7 @@ class ConfigJson:
         return self.as_number(key, self._required(key, default))
 
     def as_number(self, key: str, value: object) -> float:
-        """A value that was found under a key, as a number above 0."""
+        """A value of a key, as a number above 0."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self.refuse(key, f"is {shown(value)}, expected a number above 0")
         return float(value)

@@ -182,7 +182,7 @@ def _gpt2(config: ConfigJson, sequence_length: int | None) -> Plain:
     config.must_be("scale_attn_weights", True, "attention is always scaled by the heads' size")
     for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         config.must_be(key, False, "it is not implemented")
-    # Attention in fp32, and heads for other tasks.
+    # These keys concern attention in fp32, and heads for other tasks.
     for key in ("reorder_and_upcast_attn", "summary_type", "summary_use_proj"):
         config.take(key)
     for key in ("summary_activation", "summary_proj_to_labels", "summary_first_dropout"):

@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def layers_of_ranks(self) -> tuple[int, ...]:
-        """Layers on each pipeline rank."""
+        """The number of layers on each pipeline rank."""
         degrees = Degrees(pp=self.pp, virtual_stages=self.virtual_stages)
         spread = degrees.layers_of_stages(self.layers)
         return tuple(sum(spread[rank :: self.pp]) for rank in range(self.pp))

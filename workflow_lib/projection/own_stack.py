@@ -32,7 +32,7 @@ _RATES_OF = "model"
 
 @dataclass(frozen=True)
 class Residual:
-    """A cell predicted from all others."""
+    """The error of a cell that is predicted from all others."""
 
     run: OwnRun
     #: signed error divided by the measured time
@@ -53,7 +53,7 @@ class OwnStack:
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
-        """Each cell predicted from all other rows."""
+        """The residual of each cell, predicted from all other rows."""
         return _residuals(self.runs)
 
     def check(self) -> None:

@@ -134,7 +134,7 @@ def _inner_distances(
 
 
 def inner_split(split: Split) -> Split:
-    """The same rule for the rows that a fold fits on."""
+    """The split that applies the same rule to the rows that a fold fits on."""
     rules = dict(split.rules)
     if split.kind == "weak":
         for name in ("fit_gpus_at_most", "test_gpus_at_least"):

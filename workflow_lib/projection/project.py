@@ -211,7 +211,8 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
 def facility_mwh(
     gpus_mwh: float, gpu_hours: float, gpus_per_node: int, of: Facility
 ) -> float | None:
-    """Energy at the facility's meter; None where the rest of a node is not given."""
+    """Energy at the facility's meter in MWh; None if the power of the rest of a node
+    is not given."""
     if of.node_rest_w is None:
         return None
     nodes_mwh = gpus_mwh + of.node_rest_w * gpu_hours / gpus_per_node / 1e6

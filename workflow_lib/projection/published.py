@@ -69,7 +69,7 @@ class PublishedRun:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The notes' parts."""
+        """The parts of the notes."""
         return tuple(part.strip() for part in self.notes.split(";") if part.strip())
 
     @property
@@ -95,7 +95,7 @@ class PublishedRun:
 
     @property
     def layers(self) -> int | None:
-        """Layers that ran."""
+        """The number of layers that ran."""
         stated = re.search(r"\blayers=(\d+)", self.notes)
         if stated:
             return int(stated[1])

@@ -31,7 +31,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Split:
-    """A split's rules, as its file has them."""
+    """A split and its rules, as in its file."""
 
     name: str
     title: str

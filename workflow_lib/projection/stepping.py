@@ -72,7 +72,7 @@ PROBLEM = Problem(
 
 
 def seconds(layout: Layout) -> dict[str, float]:
-    """A layout's parts; products in FP8 are a part of their own."""
+    """The seconds of a layout's parts at the peak; products in FP8 are a part of their own."""
     found = dict(parts.parts(layout).seconds)
     if layout.precision == "FP8":
         found["product FP8"] = found.pop("product")
@@ -120,7 +120,7 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
     """A layout of this workflow's own stack on a platform as a row, to be predicted. Without
     ``host`` it is on a host that was not measured, because hosts of one kind differ."""
     stack = ("Triptych", layout.precision)
-    # A twin's layer is the whole model's.
+    # A twin's layer is the same as the whole model's.
     shape = replace(layout.shape, name="", layers=0)
     layer = (
         *(stack, layout.machine.gpu, shape, layout.tp, layout.ep, layout.micro_batch),
@@ -146,7 +146,7 @@ _NAMED = ("NVIDIA dgxc-benchmarking",)
 
 
 def _stack(source: str) -> str:
-    """A source without its release."""
+    """The name of a source's stack: the source without its release."""
     words = [
         word for word in source.replace(",", " ").split() if not any(c.isdigit() for c in word)
     ]

@@ -1,4 +1,4 @@
-"""Train one cell: one process a rank.
+"""Train one cell, with one process for each rank.
 
     python -m workflow_lib.training CELL_JSON [--tokens TOKENS_JSON] [--profile STEPS]
 

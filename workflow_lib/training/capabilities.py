@@ -12,7 +12,7 @@ from typing import Literal
 
 from workflow_lib.records import Backend, Degrees, Model, Training
 
-#: in the order in which ``auto`` tries them
+#: backends in the order in which ``auto`` tries them
 BACKENDS: tuple[Backend, ...] = ("deepspeed", "torch")
 #: each side of an 8-bit matrix is a multiple of this (the documentation of cublasLtMatmul)
 FLOAT8_MULTIPLE = 16

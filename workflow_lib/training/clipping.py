@@ -18,7 +18,7 @@ class NonfiniteGradient(ArithmeticError):
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor | None:
-    """This rank's part of a parameter's gradient, in place; None where there is none."""
+    """This rank's part of a parameter's gradient, not copied; None if there is none."""
     gradient = parameter.grad
     # Gradients of weights that are cut over replicas are DTensors.
     to_local = getattr(gradient, "to_local", None)
@@ -69,7 +69,8 @@ def clip_gradients(
     cut: bool = False,
     maximum: float = MAXIMUM_GRADIENT_NORM,
 ) -> Tensor:
-    """Scale the gradients so that their norm is at most ``maximum``; return the norm before."""
+    """Scale the gradients so that their norm is at most ``maximum``; return the norm
+    before that."""
     parameters = list(parameters)
     norm = gradient_norm(parameters, mesh, cut)
     scale = (maximum / (norm + 1e-6)).clamp(max=1.0)

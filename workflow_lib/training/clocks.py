@@ -77,9 +77,9 @@ def answer(listener: socket.socket, token: bytes, nodes: int, clock: Clock = tim
             try:
                 greeting = _received(connection, _TOKEN_BYTES)
             except OSError:
-                continue  # as a port scanner does
+                continue  # for example a port scanner
             if not secrets.compare_digest(greeting, token):
-                continue  # none of this run's
+                continue  # not from this run
             connection.settimeout(TIMEOUT_S)
             for _ in range(_QUESTIONS):
                 _received(connection, len(_QUESTION))

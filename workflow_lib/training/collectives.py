@@ -38,7 +38,7 @@ def named_group(name: str) -> dist.ProcessGroup:
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
-    """Pass x on; sum its gradient over the group."""
+    """Return x; in the backward pass sum its gradient over the group."""
     if group is None or group_size(group) == 1:
         return x
     result: Tensor = _CopyToGroup.apply(x, group.group_name)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def copy_to_group(x: Tensor, group: Group) -> Tensor:
 
 
 def sum_over_group(x: Tensor, group: Group) -> Tensor:
-    """Sum x over the group; pass its gradient on."""
+    """Sum x over the group; the backward pass returns the gradient as it is."""
     if group is None or group_size(group) == 1:
         return x
     result: Tensor = _sum(x, group.group_name)
@@ -54,7 +54,7 @@ def sum_over_group(x: Tensor, group: Group) -> Tensor:
 
 
 def gather_slices(x: Tensor, group: Group) -> Tensor:
-    """Join the ranks' slices of the sequence; sum the gradient and cut it again.
+    """Join the ranks' slices of the sequence; the backward pass sums the gradient to slices.
 
     ``x`` is [batch, sequence / group size, …], the result [batch, sequence, …].
     """
@@ -65,7 +65,8 @@ def gather_slices(x: Tensor, group: Group) -> Tensor:
 
 
 def sum_to_slices(x: Tensor, group: Group) -> Tensor:
-    """Sum x over the group and keep this rank's slice of the sequence; join the gradient's slices.
+    """Sum x over the group and keep this rank's slice of the sequence; the backward pass joins
+    slices.
 
     ``x`` is [batch, sequence, …], the result [batch, sequence / group size, …].
     """

@@ -26,7 +26,7 @@ class Source(Protocol):
     """Something that yields sequences."""
 
     def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
-        """Sequence ``index`` of a step's global batch: ``length`` ids."""
+        """Sequence ``index`` of a step's global batch, as [length] ids."""
         ...
 
 

@@ -35,7 +35,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Device:
-    """Where a rank computes, and how it talks to the others."""
+    """The device on which a rank computes, and the backend of its communication."""
 
     torch: torch.device
     name: str

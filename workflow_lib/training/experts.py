@@ -109,7 +109,8 @@ class SparseFeedForward(nn.Module):
             alone: Tensor = self.local(rows, counts)
             return alone
         if counts is None:
-            # Equally many rows from and to everywhere: [ranks, local experts, capacity, hidden].
+            # All ranks send and receive equally many rows: [ranks, local experts, capacity,
+            # hidden].
             equal = [len(rows) // self.ep] * self.ep
             arrived = exchange(rows, equal, equal, self.expert_group)
             by_rank = arrived.view(self.ep, self.experts // self.ep, -1, rows.shape[1])

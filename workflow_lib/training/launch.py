@@ -10,7 +10,7 @@ from workflow_lib.records import Degrees
 
 @dataclass(frozen=True)
 class Launch:
-    """A process's number among the ranks, and where the first rank listens."""
+    """A process's rank and local rank, and the address where rank 0 listens."""
 
     rank: int
     world_size: int

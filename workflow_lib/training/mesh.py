@@ -49,7 +49,7 @@ def single_process(device: torch.device) -> Mesh:
 def create(degrees: Degrees, device: torch.device) -> Mesh:
     """Create the process groups. Every rank of the default group must call this.
 
-    Raises ValueError where the number of ranks is not what the degrees ask for.
+    Raises ValueError if the number of ranks is not what the degrees ask for.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size != degrees.world_size:
@@ -88,7 +88,7 @@ def end_stages_group(degrees: Degrees) -> dist.ProcessGroup | None:
 
 
 def lone_group(degrees: Degrees) -> dist.ProcessGroup:
-    """Create a group of each rank alone; return this rank's. Every rank must call this."""
+    """Create a group of one rank for each rank; return this rank's. Every rank must call this."""
     mine = _own_group([[rank] for rank in range(degrees.world_size)], "alone")
     assert mine is not None
     return mine

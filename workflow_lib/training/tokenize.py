@@ -41,7 +41,7 @@ class Tokenizer:
 
     @property
     def dtype(self) -> str:
-        """The narrower of the two types of a token file that holds every id."""
+        """The narrower of a token file's two types that holds every id."""
         return "uint16" if self.vocabulary_size <= 1 << 16 else "uint32"
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from workflow_lib.training.collectives import group_rank, group_size
 from workflow_lib.training.mesh import Mesh
 
-#: standard deviation of every matrix but those that write to the residual stream
+#: standard deviation of all matrices except those that write to the residual stream
 STANDARD_DEVIATION = 0.02
 
 

@@ -60,7 +60,7 @@ class Identifiers(msgspec.Struct, gc=False):
 
 
 class _Classes(dict[str | None, str]):
-    """The class of each name, worked out once."""
+    """The class of each name, computed once."""
 
     def __init__(self, class_of: Callable[[str], str]) -> None:
         self._class_of = class_of
@@ -143,7 +143,7 @@ class Batches:
         self.launches = _Rows(notes, correlation=pl.Int64)
         #: ``whole`` is true if operators that run within this one are ignored
         self.operators = _Rows(notes, thread=pl.String, **{"class": pl.String}, whole=pl.Boolean)
-        #: of the profiler's steps and the optimiser's
+        #: annotations of the profiler's steps and of the optimiser's
         self.annotations = _Rows(notes, name=pl.String)
         #: (an operator's external id, the index of the collective that it announces)
         self.announced: list[tuple[int, int]] = []
@@ -191,7 +191,7 @@ class Batches:
         self.launches.extend(events, correlation=[each.correlation for each in of])
 
     def _take_announcements(self, events: list[Event]) -> None:
-        # Kernels repeat what this operator says of them only where Kineto links the two.
+        # A kernel repeats the contents of this operator only if Kineto links the two.
         announcing = [event for event in events if event.name == "record_param_comms"]
         of = _decode_args(announcing, Identifiers, "what is said of a collective", self._notes)
         for each, index in zip(of, self._said_of(announcing), strict=True):

@@ -28,7 +28,7 @@ ROW = ("class", "group", "fabric")
 def with_groups(
     trace: Trace, rank: int, degrees: Degrees | None, ranks_per_node: int | None
 ) -> pl.DataFrame:
-    """A trace's kernels with what is known of the communicator of each.
+    """A trace's kernels with columns on the communicator of each, as far as it is known.
 
     Adds ``group``, ``fabric``, ``communicator`` (a text that is the same on all its ranks),
     ``members`` (its number of ranks), ``message_bytes`` and ``bus_bytes``.
@@ -88,7 +88,7 @@ def _described(
     using = pair or ranks
     members = len(using) if using else size
     if kind == SEND_RECEIVE and pair is None and members != 2:
-        communicator = None  # which two of the group exchange is not said
+        communicator = None  # the trace does not say which two ranks exchange
     elif using:
         communicator = (">" if pair else ",").join(map(str, using))
     else:
@@ -115,7 +115,8 @@ def _pair(collective: Collective, rank: int) -> tuple[int, int] | None:
 
 
 def rank_times(kernels: pl.DataFrame) -> dict[str, float | None]:
-    """Span, and what covers it, in seconds; all null without kernels."""
+    """The span, and the time that each kind of kernel covers of it, in s; all null
+    without kernels."""
     computing = pl.col("class").is_in(COMPUTATION)
     communicating = pl.col("class").is_in(COMMUNICATION)
     span = kernels.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()

@@ -63,14 +63,15 @@ def matched(kernels: pl.DataFrame, notes: Notes) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Shift:
-    """What to add to a node's times: a straight line over its own clock, since clocks drift."""
+    """The shift that is added to a node's times: a straight line over its own clock, since clocks
+    drift."""
 
     origin_ns: int = 0
     constant_ns: float = 0.0
     slope: float = 0.0
 
     def at(self, times: pl.Expr) -> pl.Expr:
-        """What to add to each of ``times``, in whole ns."""
+        """The shift of each of ``times``, in whole ns."""
         since = (times - self.origin_ns).cast(pl.Float64)
         return (self.constant_ns + self.slope * since).round().cast(pl.Int64)
 
@@ -84,7 +85,7 @@ class Shift:
 
 
 def node_shifts(kernels: pl.DataFrame, nodes: Sequence[int], notes: Notes) -> dict[int, Shift]:
-    """What to add to each node's times so that all nodes have one clock.
+    """The shift of each node's times to the clock of the first node in ``nodes``.
 
     Ranks of a node share its clock. Two nodes are compared by the collectives that both take part
     in and that end on all ranks at once. The differences of these ends lie about a straight line,

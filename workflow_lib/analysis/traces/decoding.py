@@ -32,7 +32,7 @@ _TEXT_BOUNDARY = re.compile(r"\}\s*,\s*(?=\{)")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _DIGITS_KEPT = 400
-#: what decoding raises; RecursionError where something is nested a thousand deep
+#: errors of decoding; RecursionError if something is nested a thousand levels deep
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -72,7 +72,7 @@ _LENIENT = json.JSONDecoder(
 
 
 class TraceFile:
-    """A trace file that is iterated once, for lists of its events.
+    """A trace file; iterating over it, which works only once, gives lists of its events.
 
     ``header`` is complete after the first list, ``notes`` after the last.
     """
@@ -288,7 +288,7 @@ def _last_boundary(chunk: bytes) -> tuple[int, int] | None:
 
 
 def _runs_out(error: Exception, text: str) -> bool:
-    """Whether more text might make an element whole."""
+    """Whether an element might be completed by more text."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip())

@@ -1,4 +1,4 @@
-"""What was wrong with a trace, collected while it is read."""
+"""Collects notes on what was wrong with a trace while it is read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Notes:
         self._counts: dict[str, int] = {}
 
     def add(self, what: str, count: int = 1) -> None:
-        """Count something; ``what`` is the same text each time."""
+        """Count one or more cases; ``what`` is the same text each time."""
         self._counts[what] = self._counts.get(what, 0) + count
 
     def sentences(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from workflow_lib.report.environments import flat
 _LISTED, _TRACEBACK_LINES, _MESSAGE_LETTERS = 8, 20, 400
 #: the most logs that are shown: a job has a handful
 _LOGS = 100
-#: a script longer than this is not one of this workflow
+#: at most so many bytes of a script are shown; scripts of this workflow are shorter
 _SCRIPT_BYTES = 65536
 
 _Rank = TypeVar("_Rank", ErrorRecord, ExitRecord)
@@ -157,7 +157,7 @@ def _ended(each: ExitRecord) -> str:
 
 
 def _of_ranks(directory: Path, kind: type[_Rank]) -> Sequence[_Rank]:
-    """A directory's records, in the order of time."""
+    """A directory's records, sorted by time."""
     found = [read_record(path, kind) for path in directory.glob("rank*.json")]
     return sorted(found, key=lambda each: (each.unix_time_s, each.rank))
 

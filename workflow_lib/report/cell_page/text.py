@@ -26,7 +26,7 @@ _ASSIGNED = re.compile(
     rf"(?<!\w)(?<!\w-)(?P<name>[A-Za-z_]\w*(?:-\w+)*)(?P<between>[\"']?\s*[=:]\s*[\"']?)"
     rf"(?P<value>[^\s\"',;&]{{{_LEAST_LETTERS},}})"
 )
-#: --name value, and the header of a request, Bearer value
+#: --name value, and a request's header: Bearer value
 _FOLLOWED = re.compile(
     rf"(?<![\w-])(?P<name>--?[A-Za-z][\w-]*|Bearer)(?P<between>[ \t]+[\"']?)"
     rf"(?P<value>(?!-)[^\s\"',;&]{{{_LEAST_LETTERS},}})",

@@ -118,7 +118,7 @@ def _ordinals(gpus: Sequence[Row]) -> dict[tuple[str, int, str], int]:
 def _draw(
     axes: Axes, panel: Panel, cells: Sequence[Row], places: Sequence[Place], field_in: float
 ) -> Any:
-    """Fill the fields; returns the image for its colour bar."""
+    """Draw the fields; return the image for its colour bar."""
     columns = max(len(places), 1)
     background = Rectangle((0, 0), columns, len(cells), linewidth=0, zorder=0)
     background.set(facecolor=style.HATCHED, hatch="/////")

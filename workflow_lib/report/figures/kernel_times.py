@@ -31,7 +31,7 @@ class KernelClass:
         return bool(self.hatch)
 
 
-#: in the order in which they are stacked: computation, memory, communication
+#: all classes in the order in which they are stacked: computation, memory, communication
 CLASSES = (
     KernelClass("gemm", "GEMM", style.BLUE),
     KernelClass("attention", "attention", style.SKY),
@@ -167,7 +167,7 @@ def stretches(bar: Times) -> list[tuple[float, float, str]]:
     return found
 
 
-#: three columns of these names are as wide as a paper's column
+#: the legend's three columns are together as wide as a paper's column
 LEGEND: dict[str, Any] = {"ncols": 3, "columnspacing": 0.7, "handlelength": 1.2}
 
 

@@ -23,7 +23,7 @@ from workflow_lib.report.tables import Tables
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
-    """The cells of a model, where any was profiled."""
+    """The cells of each model of which any cell was profiled."""
     for model, cells in by_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
         # Cells for which no profile was asked are not shown.

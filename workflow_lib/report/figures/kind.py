@@ -38,7 +38,7 @@ class FigureEntry:
     title: str
     caption: str
     draw: Callable[[], Figure]
-    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    #: whether it shows cells over time: the page then only names it, as a cell's own page says more
     over_time: bool = False
 
 
@@ -75,7 +75,7 @@ class FigureKind:
     divide: Callable[[Tables], Iterable[Division[Any]]]
     #: why it cannot be drawn from given tables
     why_not: Callable[[Tables], str]
-    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    #: whether it shows cells over time: the page then only names it, as a cell's own page says more
     over_time: bool = False
     #: the text behind a figure's heading on the page; the subject if empty
     title: str = ""

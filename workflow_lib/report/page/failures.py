@@ -25,7 +25,8 @@ class Fate:
 
 
 def failures(cells: Sequence[Row], runs: Iterable[Row]) -> list[Fate]:
-    """Everything that did not complete, by outcome: how often, and the most frequent cause."""
+    """The outcomes of everything that did not complete: how often each occurred, and its most
+    frequent cause."""
     found = []
     infeasible = [cell for cell in cells if cell["outcome"] == "infeasible"]
     if infeasible:

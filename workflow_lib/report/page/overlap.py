@@ -93,7 +93,7 @@ def _parts(before: _Step, after: _Step) -> Iterator[str]:
 
 
 def _classes(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:
-    """By how much each class changed, in ms, the largest change first."""
+    """How much each class changed, in ms, with the largest change first."""
     changes = {
         each.legend: after.get(each.name, 0.0) - before.get(each.name, 0.0) for each in CLASSES
     }

@@ -55,9 +55,9 @@ _LISTED_IF_EMPTY = tuple(each for each in _WATCHED if each.name != "energy_syste
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
     """Write ``report.html`` of a sweep beside its tables, and return its path.
 
-    ``directory`` holds ``plan.parquet``, the tables that collecting writes, and ``figures/``;
-    ``results`` holds the runs themselves, whose environments are read. Raises
-    FileNotFoundError where a table or figure is missing, and RecordError where a file is damaged.
+    ``directory`` holds ``plan.parquet``, the tables that collecting writes, and ``figures/``.
+    ``results`` holds the runs, whose environments and logs are read. Raises FileNotFoundError if a
+    table or figure is missing, and RecordError if a file is damaged.
     """
     paths = SweepPaths(directory)
     plan = in_order(read_table(paths.plan, PLAN).to_dicts())

@@ -70,7 +70,7 @@ class DeepSpeedEngine:
         weights = Weights(mesh, cell.training.seed, dtype, adapters=dtype if lora else None)
         sequence = parts(cell.model, weights, cell.training)
         configuration = settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
-        with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints each layer and group
             if mesh.degrees.pp > 1:
                 module = _pipeline(sequence, mesh, cell.model.layers, tie=not lora)
                 mpu = module.mpu()
@@ -99,8 +99,8 @@ class DeepSpeedEngine:
     def train_step(self, batches: Sequence[Batch]) -> float:
         """Do one optimiser step over this replica's micro-batches.
 
-        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
-        the loss is finite and the gradient is not.
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient if the
+        loss is finite and the gradient is not.
         """
         if self._mesh.degrees.pp > 1:
             loss = self._engine.train_batch(iter(batches))
@@ -261,7 +261,7 @@ def _pipeline(sequence: list[Part], mesh: Mesh, layers: int, tie: bool) -> Any:
     topology = PipeModelDataParallelTopology(
         num_pp=mesh.degrees.pp, num_mp=mesh.degrees.tp, num_dp=mesh.degrees.dp
     )
-    with torch.no_grad():  # it broadcasts the tied embedding, which autograd would remember
+    with torch.no_grad():  # it broadcasts the tied embedding, which autograd must not record
         return Stages(specifications, topology=topology, loss_fn=Loss(mesh.tp_group))
 
 

@@ -101,8 +101,8 @@ class TorchEngine:
     def train_step(self, batches: Sequence[Batch]) -> float:
         """Do one optimiser step over this replica's micro-batches.
 
-        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
-        the loss is finite and the gradient is not.
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient if the
+        loss is finite and the gradient is not.
         """
         mesh = self._mesh
         if mesh.degrees.pp > 1:
@@ -124,7 +124,7 @@ class TorchEngine:
         norm = clip_gradients(self._weights, mesh, self._sharding.cut)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        # The step's only wait for the device.
+        # Only here the step waits for the device.
         value: float
         value, self._norm = torch.stack([total / mesh.degrees.copies, norm]).tolist()
         if math.isfinite(value) and not math.isfinite(self._norm):

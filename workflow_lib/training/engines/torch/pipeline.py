@@ -85,7 +85,7 @@ class _Stage(PipelineStage):
 
 
 class _Plain1F1B(_PipelineScheduleRuntime):
-    """1F1B on torch's runtime, which posts a receive when its sender may send."""
+    """1F1B on torch's runtime, which starts a receive as soon as its sender may send."""
 
     def __init__(self, stages: list[_Stage], micro_batches: int, **options: Any) -> None:
         super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]

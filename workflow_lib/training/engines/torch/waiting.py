@@ -21,7 +21,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distribu
 
 
 class _Alone:
-    """A collective between two waits, with memory from the usual allocator."""
+    """A collective between two waits; its memory comes from the usual allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -31,14 +31,15 @@ class _Alone:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def wait_for_compute(self) -> None:
-        """Let the collective's stream, which is current, wait for the compute issued so far."""
+        """Make the collective's stream, which is the current one, wait for the compute issued so
+        far."""
         if on_gpu(self._device):
             torch.cuda.current_stream(self._device).wait_stream(
                 torch.cuda.default_stream(self._device)
             )
 
     def hold_compute(self) -> None:
-        """Let compute that is issued from now on wait for the current stream."""
+        """Make compute that is issued from now on wait for the current stream."""
         if on_gpu(self._device):
             torch.cuda.default_stream(self._device).wait_stream(
                 torch.cuda.current_stream(self._device)
@@ -85,5 +86,5 @@ class AfterAllReduce(_Alone):
     """
 
     def __call__(self, reduced: Tensor) -> None:
-        """Hold compute until ``reduced`` is there."""
+        """Make later compute wait until ``reduced`` is complete."""
         self.hold_compute()
