@@ -40,10 +40,10 @@ def sensor_values(nodes: Sequence[Node]) -> Values:
 def power_values(
     cell: Cell, steps: Steps, of_steps: Values, energy: Known, nodes: Sequence[Node]
 ) -> Values:
-    """The measures computed from the energy of all GPUs, the idle power, and the two differences.
+    """The measures computed from the energy of all GPUs, and three others.
 
     ``of_steps`` are :func:`~workflow_lib.analysis.run_row.step_values`, ``energy`` is ``energy_j``.
-    The differences are ``energy_difference`` and ``temperature_spread_c``.
+    The others are ``energy_difference``, ``idle_power_w`` and ``temperature_spread_c``.
     """
     count = cell.degrees.world_size
     counted, step_time_s, rate = (

@@ -1,7 +1,7 @@
 """Reads a run's telemetry: tables of the readings of all its nodes, or why there are none.
 
-The files of all nodes are read into one table of each kind, because polars takes longer for one
-more table than for its rows. In these tables each GPU has a number in the run, its ``sensor``.
+The files of all nodes are read into one table of each kind, because each further table costs polars
+more time than its rows. In these tables each GPU has a number in the run, its ``sensor``.
 """
 
 from __future__ import annotations

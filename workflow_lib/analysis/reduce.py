@@ -265,7 +265,7 @@ def _described(paths: RunPaths, outcome: Outcome) -> Values:
     try:
         starts = _starts(paths)
     except RecordError as error:
-        # One way for telemetry to be invalid is a torn start record of a sampler.
+        # A torn start record of a sampler also makes telemetry invalid.
         if outcome is not Outcome.TELEMETRY_INVALID:
             raise
         torn: Known = (None, _within(paths, error))
