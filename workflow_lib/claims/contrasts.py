@@ -135,7 +135,7 @@ def _value(name: str, measured: Measured, cell: Row) -> dict[str, Any]:
 
 def _slowdown(rate_hz: float, rows: Sequence[Row]) -> dict[str, Any]:
     """The slowdown of a sampling rate, with its interval over runs. With fewer than three runs, the
-    interval is the union of the runs' own intervals."""
+    interval spans the runs' own intervals."""
     own = [row for row in rows if row["sample_rate_hz"] == rate_hz]
     known = [row for row in own if row["slowdown_low"] is not None]
     if not known:

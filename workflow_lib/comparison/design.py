@@ -2,8 +2,8 @@
 
 Runs are *in blocks* if the workflow submitted them in one random order (:mod:`workflow_lib.order`),
 each block has a run of both cells, and the blocks began one after the other. Then a date or a drift
-acts on both sides alike. Otherwise they are *apart*: whatever acts on one side only looks like a
-difference, so an allowance is made for it.
+acts on both sides alike. Otherwise they are *apart*: an effect on only one of the sides looks like
+a difference, so an allowance is made for it.
 
 The allowance is assumed, not measured. Dates and nodes are taken to change a rate, a time or an
 energy by 0.5 % (one standard deviation), and a temperature by 1 °C. The difference of two sides

@@ -65,8 +65,8 @@ def listen() -> socket.socket:
 
 
 def answer(listener: socket.socket, token: bytes, nodes: int, clock: Clock = time.time) -> None:
-    """Tell the time to as many nodes, one after the other. Raises OSError if one does not connect
-    in time."""
+    """Tell the time to ``nodes`` other nodes, one after the other. Raises OSError if one does not
+    connect in time."""
     ends_s = time.monotonic() + TIMEOUT_S
     while nodes:
         listener.settimeout(max(0.1, ends_s - time.monotonic()))

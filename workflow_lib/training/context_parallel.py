@@ -40,7 +40,7 @@ def cut(x: Tensor, chunks: Chunks, dim: int) -> Tensor:
 def seen_by(chunks: Chunks) -> list[CausalBias]:
     """For each chunk, the causal mask of its tokens over all tokens up to its end.
 
-    On GPUs flash attention skips what is masked; elsewhere it is a mask.
+    On GPUs flash attention skips masked tokens; elsewhere the mask is a tensor.
     """
     return [causal_lower_right(end - begin, end) for begin, end in chunks]
 
