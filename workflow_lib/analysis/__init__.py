@@ -1,1 +1,1 @@
-"""From raw files to tables: one row a run (reduce), then one a cell of a sweep (collect)."""
+"""Turns raw files into tables: reduce makes one row per run, collect one per cell of a sweep."""

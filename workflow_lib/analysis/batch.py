@@ -1,4 +1,4 @@
-"""Reduces many runs with few processes: starting one takes longer than reducing a run."""
+"""Reduces many runs in a few processes, because to start one takes longer than to reduce a run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ _THREADS = "POLARS_MAX_THREADS"
 
 
 def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
-    """Reduce each run, and return what was wrong with those that could not be, in order.
+    """Reduce each run; return a message for each run that could not be reduced, in order.
 
-    One damaged run keeps no other from being reduced. No more processes start than have runs
-    to reduce.
+    A damaged run does not stop the others. At most one process starts for every eight runs.
     """
     processes = min(processes, math.ceil(len(directories) / _CHUNK))
     if processes <= 1:
@@ -41,8 +40,8 @@ def reduce_runs(directories: Sequence[Path], processes: int) -> list[str]:
 
 @contextmanager
 def _single_threaded_children() -> Iterator[None]:
-    """Processes that share the cores already gain nothing by threads; polars reads how many to
-    start as it is imported."""
+    """Give child processes one thread of polars each: they already share the cores. Polars reads
+    this setting when it is imported."""
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "1"
     try:

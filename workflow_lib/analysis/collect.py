@@ -1,10 +1,9 @@
 """Collects the runs of a plan's cells into the tables of a sweep.
 
-:data:`~workflow_lib.records.TABLES` lists them. ``kernels`` and ``traces.parquet`` are of profiled
-runs, all others of measured ones.
+:data:`~workflow_lib.records.TABLES` lists them. ``kernels`` and ``traces`` hold profiled runs, all
+others hold measured runs.
 
-Every cell of the plan is there, whatever became of it: a table that leaves out what failed tells
-only of what went well.
+Every cell of the plan has a row, whatever its outcome, so that failures stay visible.
 """
 
 from __future__ import annotations
@@ -44,19 +43,20 @@ from workflow_lib.records import (
     write_checksums,
 )
 
-#: the outcome, in tables alone, of a run that has not ended
+#: outcome of a run that has not ended; only tables use it
 NOT_RUN = "not_run"
 _NOT_ENDED = "the run has not ended"
 
 _NAMES = tuple(column.name for column in IDENTITY)
-#: columns of RUNS beside measures that a run may lack
+#: columns of RUNS, besides measures, that may be null
 _DESCRIBED = (
     *("gpu_name", "sensors", "simulated", "power_peak_sensor"),
     *("order_seed", "order_block", "order_place", "started_unix_s"),
 )
 
 
-#: the order of rows, where it is not that of cells and runs
+#: tables that are made of rows, and the columns by which these are sorted; the other tables keep
+#: the order of cells and runs
 _ORDER = {
     "runs": ("cell", "run"),
     "cells": ("cell",),
@@ -65,18 +65,18 @@ _ORDER = {
     "nodes": ("cell", "run", "node"),
     "overhead": ("cell", "run", "sample_rate_hz"),
 }
-#: parts of a run's summary that are rows of the tables of these names
+#: keys of a run's summary that hold rows of the tables of the same names
 _PARTS = ("gpus", "unused_gpus", "nodes", "overhead")
 
 
 @dataclass
 class _Gathered:
-    """What tables are made of, by their names, as runs are read one after the other."""
+    """The contents of each table, gathered while runs are read one after the other."""
 
     rows: dict[str, list[dict[str, Any]]] = field(
         default_factory=lambda: {name: [] for name in _ORDER}
     )
-    #: of the other tables: those of each run
+    #: of the other tables: one frame for each run
     frames: dict[str, list[pl.DataFrame]] = field(
         default_factory=lambda: {name: [] for name in TABLES if name not in _ORDER}
     )
@@ -85,9 +85,9 @@ class _Gathered:
 def collect(plan: Path, results: Path, output: Path) -> None:
     """Write the tables of a plan's cells to the directory ``output``.
 
-    Each is there, without rows where nothing of its kind was measured. Raises FileNotFoundError
-    where there is no plan, or a table of a run that was reduced is missing, and RecordError where a
-    file is damaged.
+    Every table is written; one for which nothing was measured has no rows. Raises FileNotFoundError
+    if the plan, or a table of a run that was reduced, is missing, and RecordError if a file is
+    damaged.
     """
     gathered = _Gathered()
     for cell in read_table(plan, PLAN).sort("cell").iter_rows(named=True):
@@ -108,7 +108,7 @@ def collect(plan: Path, results: Path, output: Path) -> None:
         if name in _ORDER:
             frame = table(gathered.rows[name], kind.columns).sort(*_ORDER[name])
         else:
-            # They come in the order of cells and runs.
+            # The frames are already in the order of cells and runs.
             frame = pl.concat([pl.DataFrame(schema=schema(kind.columns)), *gathered.frames[name]])
         write_table(frame, sweep.table(name))
     write_checksums(sweep.table_checksums, map(sweep.table, TABLES))
@@ -117,8 +117,8 @@ def collect(plan: Path, results: Path, output: Path) -> None:
 def _gather_run(
     gathered: _Gathered, paths: RunPaths, cell: Mapping[str, Any], repeat: int, first: bool
 ) -> dict[str, Any]:
-    """Add what a measured run left, and return its row of RUNS; its series only where no run of the
-    cell that completed was ``first``."""
+    """Add what a measured run left, and return its row of RUNS. Its series is added only if it is
+    the ``first``: no earlier run of the cell completed."""
     summary, steps, series = _read_run(paths, cell, repeat)
     gathered.rows["runs"].append(summary["run"])
     for name in _PARTS:
@@ -132,7 +132,7 @@ def _gather_run(
 
 
 def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
-    """Add the tables of a profiled run; returns the columns of CELLS that are of it."""
+    """Add the tables of a profiled run, and return the columns of CELLS that describe it."""
 
     def told(outcome: str, cause: str) -> dict[str, Any]:
         return {"profiled_outcome": outcome, "profiled_cause": cause}
@@ -159,7 +159,7 @@ def _ended(paths: RunPaths) -> OutcomeRecord | None:
 def _read_run(
     paths: RunPaths, cell: Mapping[str, Any], repeat: int
 ) -> tuple[dict[str, Any], pl.DataFrame | None, pl.DataFrame | None]:
-    """A run's row and those of its GPUs and rates, its steps and its series, where it has any."""
+    """A run's summary, its steps and its series. Steps and series are None if the run has none."""
     ended = _ended(paths)
     summary: Any = None
     if ended is not None and paths.summary.is_file():
@@ -167,7 +167,8 @@ def _read_run(
         if summary["run"].get("outcome") != ended.outcome.value:
             summary = None  # of an earlier attempt
     if ended is not None and ended.outcome is Outcome.TELEMETRY_INVALID and summary is None:
-        # The workflow reduces results alone, and this is none. But its training went well.
+        # The workflow does not reduce this run, because it is not a result; but its steps are
+        # valid.
         reduced = reduced_run(paths, repeat)
         _check_identity(paths, reduced.summary["run"], cell, repeat)
         return reduced.summary, reduced.steps, reduced.series
@@ -200,7 +201,7 @@ def _read_run(
 
 
 def read_summary(path: Path) -> dict[str, Any]:
-    """A run's ``summary.json``. Raises FileNotFoundError, and RecordError where it is none."""
+    """Read a run's ``summary.json``. Raises FileNotFoundError, and RecordError if it is damaged."""
     summary = read_json(path, bounds.SUMMARY_BYTES)
     remedy = "remove it, and the same command makes it again"
     if not isinstance(summary, dict) or summary.keys() != {"run", *_PARTS}:
@@ -235,8 +236,8 @@ def _cell_row(
     runs: Sequence[Mapping[str, Any]],
     profiled: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """A cell's row: medians and their intervals over its completed runs, and what became of the
-    others; ``profiled`` are the columns of the one that was profiled."""
+    """A cell's row: medians and their intervals over its completed runs, and the outcomes of all
+    its runs. ``profiled`` holds the columns about its profiled run, if it has one."""
     completed = [run for run in runs if run["outcome"] == Outcome.COMPLETED.value]
     outcome, cause = _fate(cell, runs)
     peaks = sorted({r["power_peak_sensor"] for r in completed if r["power_peak_sensor"]})
@@ -255,11 +256,11 @@ def _cell_row(
     row |= profiled or {}
     for name in MEASURES:
         values = [float(run[name]) for run in completed if run[name] is not None]
-        # A median over some of the completed runs would hide that the others lack the figure.
+        # A median over some of the completed runs would hide that the others lack the value.
         if not values or len(values) < len(completed):
             continue
         if name == "power_peak_w" and len(peaks) > 1:
-            continue  # of unlike sensors: a median would be of neither
+            continue  # the sensors differ, so a median describes none
         about = medians.interval(values)
         row[name] = metrics.median(values)
         row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high
@@ -268,7 +269,8 @@ def _cell_row(
 
 
 def _fate(cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    """Completed where any run did; else how most of the runs that ended did, and why."""
+    """The cell's outcome and its cause: completed if any run completed, else the most frequent
+    outcome of the runs that ended."""
     if not cell["feasible"]:
         return Outcome.INFEASIBLE.value, cell["reason"]
     ended = [run for run in runs if run["outcome"] != NOT_RUN]

@@ -1,8 +1,8 @@
-"""Cumulative counters about the measured steps: energy, shares of throttling, errors.
+"""What cumulative counters say of the measured steps: energy, shares of throttling, errors.
 
-Counters are read seconds apart (:mod:`workflow_lib.telemetry.validity.counter_span`), so how much
-of one belongs to a window is either taken from the readings that span it best, or completed at its
-edges.
+Counters are read seconds apart (:mod:`workflow_lib.telemetry.validity.counter_span`), so readings
+seldom fall on the edges of a window. The growth within the window is either taken from the readings
+that span it best, or completed at its edges by power readings.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, Recordings
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
-#: the trapezoid completes the counter's energy at the edges by at most this share of the window:
-#: more of it would be no second opinion
+#: The trapezoid rule completes the counter's energy at the edges over at most this share of the
+#: window. With more, the counter would no longer be an independent check of the trapezoid rule.
 _LARGEST_COMPLETED_SHARE = 0.5
-#: readings of a counter inside the window that span less of it than this do not stand for it
+#: the readings of a counter inside the window must span at least this share of it
 _LEAST_SHARE_INSIDE = 0.3
-#: The sampler's first and last rows hold power and then, after slow readings, the counters. Power
-#: is taken to stay what it was for at most this long.
+#: In its first and last rows the sampler reads power, then slow readings, and then the counters. So
+#: power is taken to stay constant before its first and after its last reading, at most this long.
 _POWER_HELD_S = 1.0
 
 
 @dataclass(frozen=True)
 class CountedEnergy:
-    """What an energy counter says of a window; what it does not say is null, with ``reason``.
+    """The energy of a window by an energy counter, in J; a null value has its reason beside it.
 
-    In J. ``compared`` has the counter's and the trapezoid's energy over one and the same span.
+    ``compared`` holds the counter's and the trapezoid rule's energy over the same span.
     """
 
     energy_j: float | None
@@ -41,14 +41,14 @@ class CountedEnergy:
     compared_reason: str
 
 
-#: of a GPU whose counter nobody asks for
+#: for a GPU whose counter is not asked for
 NOT_COUNTED = CountedEnergy(None, "not asked for", None, "not asked for")
 
 
 def spans_of(
     counters: pl.DataFrame, names: Sequence[str], window: Window
 ) -> dict[str, dict[int, CounterSpan]]:
-    """The readings of each counter about a window, of each sensor that has one."""
+    """Counter → sensor → its readings around a window; sensors without a reading are left out."""
     spans: dict[str, dict[int, CounterSpan]] = {name: {} for name in names}
     for sensor, unix_time_s, *values in counters.select(
         "sensor", "unix_time_s", *names
@@ -62,11 +62,11 @@ def spans_of(
 
 
 def rate_within(span: CounterSpan | None) -> float | None:
-    """By how much a counter grew in a second of the window; None where its readings do not tell.
+    """How fast a counter grew within the window, in its unit per second; None if it is not known.
 
-    Between the first and the last reading inside the window, where they span 30 % of it: steps are
-    alike. Readings outside of it tell of start-up and of the end as well, in which nothing is
-    throttled or sent.
+    It is the growth between the first and the last reading inside the window, if they span 30 % of
+    it. They stand for the whole window because steps are alike. Readings outside of the window are
+    not used, because they cover start-up and the end as well, when nothing is throttled or sent.
     """
     if span is None or span.fell or span.first is None or span.last is None:
         return None
@@ -80,16 +80,17 @@ def rate_within(span: CounterSpan | None) -> float | None:
 def counted_energies(
     recordings: Recordings, spans: Mapping[int, CounterSpan], window: Window
 ) -> dict[int, CountedEnergy]:
-    """The energy of each GPU over a window by its counter C, with power P completing the edges.
+    """The energy of each GPU over a window by its counter C, completed at the edges by power P.
 
-    With the counter's readings at a and b, the nearest to the window's start s and end e, on
-    whichever side of them::
+    The counter's readings at a and b are those nearest to the window's start s and end e, on either
+    side of them::
 
         E = C(b) − C(a) + ∫ P dt from s to a + ∫ P dt from b to e
 
-    an integral being negative where its end comes first. And C against ∫ P dt over the span that
-    :meth:`CounterSpan.ends` chooses, between two readings of the counter, so that nothing is
-    interpolated but power between its own readings. ``spans`` are of ``energy_j``, by sensor.
+    An integral is negative if its end comes before its start. For ``compared``, the growth of C is
+    set beside the integral of P between the two readings of the counter that
+    :meth:`CounterSpan.ends` chooses, so that only power is interpolated, between its own readings.
+    ``spans`` are of ``energy_j``, by sensor. Returns sensor → energy.
     """
     pairs: dict[int, dict[str, tuple[Reading, Reading] | None]] = {
         sensor: {"nearest": span.nearest(), "ends": span.ends()} for sensor, span in spans.items()
@@ -171,7 +172,7 @@ def _counted(
 
 
 def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:
-    """How far two readings are off a window's edges, together."""
+    """The distances of two readings from a window's start and end, added up, in s."""
     return abs(readings[0].unix_time_s - window.start_unix_s) + abs(
         readings[1].unix_time_s - window.end_unix_s
     )
@@ -180,9 +181,9 @@ def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:
 def _power_integrals(
     power: Integrals, moments: Sequence[tuple[int, float]]
 ) -> dict[tuple[int, float], float | None]:
-    """∫ P dt in J until each (sensor, time), from the GPU's first reading on, or None.
+    """∫ P dt in J from the GPU's first reading to each (sensor, time), or None if it is not known.
 
-    For a second beyond the first and the last reading, power is taken to be what it was there.
+    For up to a second before the first and after the last reading, power is taken to be constant.
     """
     edges = power.edges("power_w")
     known = [moment for moment in moments if moment[0] in edges]

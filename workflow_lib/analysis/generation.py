@@ -1,4 +1,4 @@
-"""The measures of inference: reading prompts and generating tokens, each by itself."""
+"""The measures of inference, separately for prefill (prompts) and decode (generated tokens)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.records import Cell
 
-#: A reading is the mean power of about the last second (docs/explanation/measurement.md), so that
-#: half a second of each phase is seen in the next: a tenth of the shortest phase that counts.
+#: A reading is the mean power of about the last second (docs/explanation/measurement.md), so half a
+#: second of each phase is counted in the next: a tenth of the shortest phase that has an energy.
 SHORTEST_PHASE_S = 5.0
 
 
 def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[Node]) -> Values:
-    """Them; ``energy`` is the run's ``energy_j``. Empty where the cell generates nothing.
+    """The measures of inference; ``energy`` is the run's ``energy_j``. Empty if the cell generates
+    nothing.
 
-    The prefill chooses a sequence's first token, so that decoding generates one fewer than the cell
-    asks for.
+    The prefill chooses the first token of a sequence, so decode generates one token fewer than the
+    cell asks for.
     """
     if not steps.phases:
         return {}
@@ -60,9 +61,8 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
 
 
 def _energy_j(energy: Known, nodes: Sequence[Node], phase: str, duration_s: float) -> Known:
-    """The energy of all GPUs that report power in one phase; null wherever the run's is, and where
-    phases are so short that each other's power is mixed into theirs.
-    """
+    """The energy in one phase, in J, of all GPUs that report power. It is null where the run's
+    energy is null, and where phases are too short to separate their power."""
     if duration_s < SHORTEST_PHASE_S:
         return None, (
             f"a step's {phase} takes {duration_s:.3g} s; boards average power over about a second, "

@@ -1,4 +1,4 @@
-"""One GPU's row: what its readings did over the measured steps, or why that is not known."""
+"""One GPU's row: statistics of its readings over the measured steps, or why they are not known."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from workflow_lib.analysis.recordings import Recording, power_limit_w
 from workflow_lib.records import GPUS, Hardware, measures
 from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
-#: a straight line is drawn over a gap between two readings of at most this long, or this many
-#: sample periods, whichever is longer; a longer one makes the measure null
+#: A gap between two readings is interpolated if it lasts at most this long, or this many sample
+#: periods, whichever is longer. A longer gap makes the measure null.
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
 
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
-#: of what is made of a column, that column
+#: quantity → the column that it is computed from
 _COLUMNS = {**dict.fromkeys(metrics.EVENTS, "event_reasons"), "capped_clock": "sm_clock_mhz"}
 
-#: columns of GPUS that hold whatever the samples say
+#: columns of GPUS that are never null
 _ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
 
 _NONE_INSIDE = "no reading lies within the measured steps"
 
 
 def longest_bridged_s(sample_rate_hz: float) -> float:
-    """The longest time between two readings that a straight line is drawn over, in s."""
+    """The longest gap between two readings that is interpolated, in s."""
     return max(_BRIDGED_GAP_S, _BRIDGED_PERIODS / sample_rate_hz)
 
 
 def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str, Any]:
-    """The row of a GPU of which nothing is known, for one reason."""
+    """The row of a GPU without telemetry: its measures are null for ``reason``."""
     names = [column.name for column in GPUS if column.name not in _ALWAYS_KNOWN]
     values: Values = dict.fromkeys(names, (None, reason))
     known_of_it = {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware), "samples": 0}
@@ -45,32 +45,32 @@ def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str,
 
 
 def airflow_of(gpu: int, hardware: Hardware) -> str:
-    """Where a GPU of a node sits in the air stream: front, rear or unknown."""
+    """The place of a GPU in its node's airflow: front, rear or unknown."""
     return hardware.airflow[gpu] if gpu < len(hardware.airflow) else "unknown"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU's readings, looked at over the window."""
+    """One GPU's readings over the window, from which its row is made."""
 
     gpu: int
     recording: Recording
     window: Window
-    #: quantity → this GPU's figures of :meth:`Integrals.looks`, where it has any
+    #: quantity → this GPU's statistics by :meth:`Integrals.looks`, if it has readings of it
     looks: Mapping[str, Mapping[str, Any]]
-    #: of cumulative counters: throttling and errors
+    #: cumulative counter → its readings around the window, None if it has none
     spans: Mapping[str, CounterSpan | None]
     counted: CountedEnergy
     power_source: str | None
-    #: shares of time by counters, where these tell them of every GPU of the run
+    #: shares of throttling by counters; None unless all GPUs of the run have them
     throttled: throttling.Counted | None
-    #: how often power came up to its limit
+    #: how often power rose to its limit
     bursts: int
-    #: bytes over its links
+    #: columns of bytes over its links
     links: Values
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
-        """The GPU's row: values where they can be had, else null and why."""
+        """The GPU's row of GPUS, less ``cell`` and ``run``; a null value has a reason."""
         values = merged(
             self._about_itself(),
             self._about_its_sensor(),
@@ -101,7 +101,7 @@ class Gpu:
         }
 
     def _about_its_sensor(self) -> Values:
-        """What is known of the model's sensor of power, as it was read here."""
+        """What is known of the power sensor of this model of GPU, for the source that was read."""
         if self.recording.start.simulated:
             nothing = None, "simulated power has no sensor"
             return {"power_window_s": nothing, "power_seen_share": nothing}
@@ -139,11 +139,11 @@ class Gpu:
         }
 
     def _read(self, hardware: Hardware) -> Values:
-        """The measures that are no more than a statistic of a sensor's readings."""
+        """The measures that are a plain statistic of a sensor's readings."""
         found: Values = {}
         for measure in measures.read_from("gpu", "counters"):
             reading = measure.reading
-            assert reading is not None  # read_from() says so
+            assert reading is not None  # read_from() returns only measures with a reading
             column, fast = reading.column, reading.file == "gpu"
             problem = self._problem(column) if fast else self._never(column)
             if measure.sensor == "power":
@@ -158,7 +158,7 @@ class Gpu:
         return found
 
     def _of_look(self, quantity: str, name: str, problem: str | None) -> Known:
-        """What a look says, or the problem."""
+        """A statistic of a quantity, or null with ``problem`` as the reason."""
         return (None, problem) if problem else known(self._look(quantity)[name], _NONE_INSIDE)
 
     def _look(self, quantity: str) -> Mapping[str, Any]:
@@ -192,7 +192,8 @@ class Gpu:
         return None
 
     def _throttle(self) -> Values:
-        """The shares, where they come from, and as sampled beside."""
+        """The shares of throttling and their source, and beside them the shares by sampled event
+        bits."""
         problem = self._problem("power_capped") or ""
         duration_s = self.window.duration_s
         sampled = throttling.UNKNOWN
@@ -215,7 +216,7 @@ class Gpu:
         }
 
     def _throttle_error(self, problem: str) -> Known:
-        """By how much the shares of throttling may be off."""
+        """The largest error of the shares of throttling."""
         if self.throttled is None:
             return None, problem or "event bits as sampled have no bound on their error"
         if self.recording.start.simulated:
@@ -225,7 +226,7 @@ class Gpu:
         return self.throttled.error, ""
 
     def _power_cap(self, gpus_per_package: int) -> Values:
-        """The power limit, how near power came to it, and what the cap did to the clock."""
+        """The power limit, how close power came to it, and how the cap lowered the clock."""
         package = self._package_reason(gpus_per_package)
         limit_w = None if package else power_limit_w(self.recording.start, self.gpu)
         no_limit = package or "its driver does not tell its power limit"
@@ -252,7 +253,7 @@ class Gpu:
         }
 
     def _errors(self, counter: str) -> Known:
-        """How many errors came between the readings that bracket the window."""
+        """How many errors a counter counted between the readings that bracket the window."""
         span = self.spans[counter]
         if span is None:
             return None, self.recording.why_absent(counter)

@@ -1,12 +1,12 @@
-"""Integrals over time of what was read of GPUs, prepared once and then cheap over any span.
+"""Integrals over time of GPU readings, prepared once so that the integral over any span is cheap.
 
-The integral from a GPU's first reading on is known at each reading, and between two readings the
-quantity is a straight line; so over a span it is the difference of two such integrals, at its end
-and at its start. It is the trapezoid rule with interpolated edges, as
-:func:`workflow_lib.analysis.metrics.over_window` has it, without going through all readings for
-each span anew: a run has hundreds of them, and each GPU ten thousands of readings.
+At each reading, the integral since the GPU's first reading is stored. Between two readings the
+quantity is taken to be a straight line. The integral over a span is the difference of two such
+integrals, at its end and at its start. This is the trapezoid rule with interpolated edges, as in
+:func:`workflow_lib.analysis.metrics.over_window`, but it does not go through all readings for each
+span: a run has hundreds of spans, and each GPU tens of thousands of readings.
 
-In arrays, what is not known is NaN: no file has one.
+In arrays, NaN stands for what is not known; files never hold NaN.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from workflow_lib.analysis.metrics import Window
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-#: readings of two GPUs are further apart than this on the axis where they are looked up
+#: readings of two GPUs are further apart than this on their common axis ``keys``
 _BEYOND_S = 1.0
 
 
 @dataclass(frozen=True)
 class _Readings:
-    """Rows that hold all of some quantities, GPU by GPU in the order of time: arrays of as many
-    elements as there are rows."""
+    """Readings of some quantities, without nulls, GPU by GPU in the order of time. Each array has
+    one element for each row."""
 
     sensors: Numbers
     times: Floats
-    #: until the GPU's next reading; NaN at its last
+    #: seconds until the GPU's next reading; NaN at its last
     next_s: Floats
-    #: one axis on which the GPUs' readings lie one after the other, each GPU's ``apart_s`` from the
-    #: next one's
+    #: the times of all GPUs on one axis, each GPU's ``apart_s`` after those of the GPU before
     keys: Floats
     values: Mapping[str, Floats]
     origin_unix_s: float
@@ -68,13 +67,13 @@ class _Readings:
 
     @cached_property
     def lasts(self) -> Numbers:
-        """And of its last."""
+        """The row of each GPU's last reading, in the order of GPUs."""
         return np.flatnonzero(np.isnan(self.next_s))
 
     @cached_property
     def integrals(self) -> Mapping[str, Floats]:
-        """Of each quantity until each reading. From one GPU to the next the sum goes on: only
-        differences within a GPU mean anything."""
+        """The integral of each quantity up to each reading. The sum runs on from one GPU to the
+        next, so only differences within one GPU have a meaning."""
         half_s = np.nan_to_num(self.next_s[:-1]) / 2
         found = {}
         for name, value in self.values.items():
@@ -83,7 +82,7 @@ class _Readings:
         return found
 
     def until(self, sensors: Numbers, moments: Floats, names: Sequence[str]) -> list[Floats]:
-        """The integral of quantities until each moment, NaN where readings do not reach."""
+        """The integral of each quantity up to each moment, NaN where readings do not reach."""
         if not self.times.size:
             return [np.full(moments.shape, np.nan) for _ in names]
         since_origin = np.clip(
@@ -93,7 +92,7 @@ class _Readings:
         before = np.maximum(np.searchsorted(self.keys, keys, side="right") - 1, 0)
         after = np.minimum(before + 1, self.times.size - 1)
         since = moments - self.times[before]
-        # A moment before a GPU's first reading is found at another's last, or before them all.
+        # Before a GPU's first reading, the search finds the last reading of another GPU, or row 0.
         reached = (sensors == self.sensors[before]) & (since >= 0)
         found = []
         for name in names:
@@ -108,11 +107,10 @@ class _Readings:
 
 
 class Integrals:
-    """Quantities that were read of a run's GPUs, which have a number each, where they were read.
+    """Quantities of a run's GPUs over time; each GPU has a number in the run, its ``sensor``.
 
-    ``samples`` has ``sensor`` and ``unix_time_s`` (s), GPU by GPU in the order of their numbers,
-    each GPU's rows in the order of time; ``quantities`` are computed of its columns, and null where
-    they were not read.
+    ``samples`` has ``sensor`` and ``unix_time_s`` (s), sorted by both. ``quantities`` are computed
+    from its columns, and are null where they were not read.
     """
 
     def __init__(self, samples: pl.DataFrame, quantities: Mapping[str, pl.Expr]) -> None:
@@ -140,12 +138,14 @@ class Integrals:
         return self.until(quantity, sensors, ends) - self.until(quantity, sensors, starts)
 
     def until(self, quantity: str, sensors: Numbers, moments: Floats) -> Floats:
-        """The integral until each moment (s since the epoch) from a fixed one of its GPU on, so
-        that differences are integrals; NaN where readings do not reach. Arrays of one shape."""
+        """The integral (unit·s) up to each moment (s since the epoch), from a start that is fixed
+        for each GPU: only the difference of two of them has a meaning. NaN where readings do not
+        reach. The arrays and the result have one shape."""
         return self._of[quantity].until(sensors, moments, (quantity,))[0]
 
     def holes(self, quantity: str, longer_than_s: float) -> list[tuple[int, float, float]]:
-        """Where it was not read for too long: GPU, and from when until when."""
+        """The gaps longer than this between two readings of a quantity, as (sensor, start, end), in
+        s since the epoch."""
         readings = self._of[quantity]
         rows = np.flatnonzero(readings.next_s > longer_than_s)
         start = readings.times[rows]
@@ -153,7 +153,8 @@ class Integrals:
         return list(zip(readings.sensors[rows].tolist(), start.tolist(), end.tolist(), strict=True))
 
     def edges(self, quantity: str) -> dict[int, tuple[Window, float, float]]:
-        """From the first to the last reading of each GPU that has one, and these two readings."""
+        """Sensor → the window from its first to its last reading, and the values of these two
+        readings."""
         readings = self._of[quantity]
         firsts, lasts, value = readings.firsts, readings.lasts, readings.values[quantity]
         return {
@@ -169,11 +170,11 @@ class Integrals:
         }
 
     def looks(self, window: Window) -> dict[str, dict[int, dict[str, Any]]]:
-        """What each quantity does within a window, as quantity → GPU → figures.
+        """Statistics of each quantity within a window, as quantity → sensor → name → value.
 
-        ``integral``, ``readings``, ``peak``, ``lowest``, ``first_unix_s``,
-        ``last_unix_s`` and ``longest_gap_s``, as :func:`metrics.over_window` has them; but the
-        integral is null where readings do not reach to both ends.
+        The names are ``integral``, ``readings``, ``peak``, ``lowest``, ``first_unix_s``,
+        ``last_unix_s`` and ``longest_gap_s``, as in :func:`metrics.over_window`; but the integral
+        is null where readings do not reach both ends of the window.
         """
         found: dict[str, dict[int, dict[str, Any]]] = {}
         for readings in {id(each): each for each in self._of.values()}.values():
@@ -186,7 +187,7 @@ def _looks(readings: _Readings, window: Window) -> dict[str, dict[int, dict[str,
     times, firsts = readings.times, readings.firsts
     gpus = readings.sensors[firsts]
     inside = np.flatnonzero((times >= start) & (times <= end))
-    # A gap that the window has a part of; a GPU's last reading has none after it.
+    # Gaps that overlap the window. After a GPU's last reading, next_s is NaN and there is no gap.
     gaps = np.flatnonzero((end > times) & (start < times + readings.next_s))
     counts = np.zeros(gpus.size, dtype=np.int64)
     seen, at = _runs(readings.sensors[inside])
@@ -234,7 +235,7 @@ def _looks(readings: _Readings, window: Window) -> dict[str, dict[int, dict[str,
 
 
 def _runs(sensors: Numbers) -> tuple[Numbers, Numbers]:
-    """The GPUs of rows that lie GPU by GPU, and where each one's rows begin."""
+    """The GPUs of rows that are sorted by GPU, and the index of each GPU's first row."""
     at = np.flatnonzero(np.diff(sensors, prepend=-1))
     return sensors[at], at
 

@@ -1,4 +1,4 @@
-"""Values that are known, or the reason why they are not; and how several make one."""
+"""Values that are known or have a reason why not, and how several are combined into one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMBINE: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 
 def known(value: Any, reason: str = "") -> Known:
-    """A value; or, where it is None, the reason why."""
+    """``value``, or null with ``reason`` if it is None."""
     return (None, reason) if value is None else (value, "")
 
 
@@ -30,7 +30,7 @@ def scaled(value: Known, factor: float) -> Known:
 
 
 def over(value: Known, divisor: float) -> Known:
-    """A value divided."""
+    """A value divided by a number."""
     return (None, value[1]) if value[0] is None else (value[0] / divisor, "")
 
 
@@ -50,8 +50,8 @@ def combined(
     combine: Callable[[Sequence[float]], float],
     problem: str | None = None,
 ) -> Known:
-    """A column over rows of GPUS or NODES, or None and the reason of the first row that lacks it;
-    ``problem`` is why it is not known whatever the rows say.
+    """A column combined over rows of GPUS or NODES, or null with the reason of the first row that
+    lacks it. If ``problem`` is given, the result is null for that reason, whatever the rows hold.
     """
     if problem:
         return None, problem
@@ -65,6 +65,6 @@ def combined(
 
 
 def reasons_text(values: Values) -> str:
-    """Why columns are null, as a table's missing_reasons."""
+    """The reasons of the columns that are null, as the JSON text of a table's missing_reasons."""
     reasons = {name: reason for name, (value, reason) in values.items() if value is None}
     return json.dumps(reasons, sort_keys=True, ensure_ascii=False)

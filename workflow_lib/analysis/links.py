@@ -1,8 +1,8 @@
-"""Bytes over the links of each GPU in the steps that count, from what its rank counted.
+"""Bytes over the links of each GPU in the steps that count, from counters that its rank read.
 
-A rank reads its GPU's counters between steps (:mod:`workflow_lib.training.links`), so that what
-they rose by is that of whole steps, and as many of them as count have their share of it. Readings
-of the sampler fall into any part of a step; they make no figure.
+A rank reads its GPU's counters between steps (:mod:`workflow_lib.training.links`), so their growth
+is that of whole steps. The steps that count get a share of it in proportion to their number. The
+sampler's readings are not used, because they fall anywhere within a step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from workflow_lib.analysis.known import Known, Values
 from workflow_lib.records import LinkCount, RunPaths, read_if_there
 
-#: column → field of a LinkReading
+#: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
 
 _NOT_COUNTED = "the run is of an earlier version, whose ranks did not count whole steps"
@@ -23,8 +23,8 @@ def link_values(
 ) -> dict[tuple[str, int], Values]:
     """Bytes of each GPU, by node and number, over ``counted_steps`` steps.
 
-    ``ranks`` are the numbers of the ranks that used them. Raises RecordError where a count is
-    damaged.
+    ``ranks`` maps each GPU, by node and number, to the rank that used it. Raises RecordError if a
+    count is damaged.
     """
     counts = {gpu: read_if_there(paths.link_count(rank), LinkCount) for gpu, rank in ranks.items()}
     return {

@@ -1,22 +1,23 @@
-"""How far the median of a few repeats can be trusted.
+"""The interval of the median of a few repeats.
 
-Below five repeats there is only their range. From five on there is an interval that holds the
-median of all runs there could be with a known probability, whatever their distribution: from the
-k-th lowest to the k-th highest of n values it is::
+Fewer than five repeats have only their range. Five or more have an interval that holds the true
+median with a known probability, whatever the distribution. The interval from the k-th lowest to the
+k-th highest of n values holds it with this probability::
 
     1 − 2·(C(n, 0) + C(n, 1) + … + C(n, k − 1)) / 2ⁿ
 
-(W. R. Thompson, Annals of Mathematical Statistics 7(3), 1936: the median lies outside only where
-fewer than k of n values fall on one side of it, which is a matter of tossing coins). The narrowest
-that reaches 95 % is taken; of five values none does, and their range has 93.75 %.
+(W. R. Thompson, Annals of Mathematical Statistics 7(3), 1936). The median lies outside only if
+fewer than k of the n values fall on one side of it, and each value falls on either side with
+probability ½. The narrowest interval that reaches 95 % is taken. With five values none does; their
+range has 93.75 %.
 
-The bootstrap of a median chooses among the same values, because each resample's median is one of
-them or the mean of two (B. Efron, Annals of Statistics 7(1), 1979, section 3), but not with the
-probability that it promises. In 2000 simulated samples each, normal and log-normal, its "95 %" held
-the median in 88 % of those with 7 values and in 92 to 93 % of those with 8 or 15; the accelerated
-and bias-corrected one was within a percentage point of that, its correction being made for
-statistics that are smooth. Order statistics held it in 94, 98, 99 and 97 % with 5, 7, 8 and 15
-values. They need no random numbers either.
+The bootstrap is not used, because it misses its nominal probability here. Its interval ends at the
+same values or at means of two of them, because the median of each resample is one of these (B.
+Efron, Annals of Statistics 7(1), 1979, section 3). In 2000 simulated samples each, normal and
+log-normal, its "95 %" interval held the median in 88 % of the samples with 7 values, and in 92 to
+93 % of those with 8 or 15. The bias-corrected and accelerated bootstrap was within a percentage
+point of that, since its correction is made for smooth statistics. The interval of order statistics
+held it in 94, 98, 99 and 97 % with 5, 7, 8 and 15 values, and needs no random numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: fewer values have a range alone
+#: fewer values have only a range
 FEWEST_FOR_INTERVAL = 5
 _WANTED_COVERAGE = 0.95
 
@@ -33,7 +34,8 @@ RANGE, ORDER_STATISTICS = "range", "order_statistics"
 
 
 class Interval(NamedTuple):
-    """About a median: its ends, how it came about, and how probably it holds the true median."""
+    """The interval of a median: its ends, its kind, and the probability that it holds the true
+    median."""
 
     low: float
     high: float
@@ -48,7 +50,7 @@ def interval(values: Sequence[float]) -> Interval:
     if count < FEWEST_FOR_INTERVAL:
         return Interval(ordered[0], ordered[-1], RANGE, None)
     cut, outside = 0, 1 / 2**count
-    # ``outside`` is the probability that the median lies below what is left on one side.
+    # ``outside`` is the probability that the true median lies beyond one end of the interval.
     while 1 - 2 * (wider := outside + math.comb(count, cut + 1) / 2**count) >= _WANTED_COVERAGE:
         cut, outside = cut + 1, wider
     return Interval(ordered[cut], ordered[-1 - cut], ORDER_STATISTICS, 1 - 2 * outside)

@@ -1,13 +1,14 @@
-"""The formulas: pure functions on samples, step times and scalars.
+"""The formulas of measures: pure functions on samples, step times and scalars.
 
-Readings lie at irregular times. Between two of them a quantity is taken to be a straight line,
-also where the edge of the measured window cuts between them::
+Readings lie at irregular times. Between two of them a quantity is taken to be a straight line, also
+where an edge of the measured window lies between them::
 
     reading      o-----------o-----------o-----------o
                         /////|///////////|///
     window              |<----- start … end ---->|
 
-so that the sum over the cut-out segments is the trapezoid rule with interpolated edges.
+The integral is the sum over the segments inside the window: the trapezoid rule with interpolated
+edges.
 """
 
 from __future__ import annotations
@@ -43,18 +44,20 @@ class Window:
 
 
 def over_window(samples: pl.DataFrame, quantity: str, window: Window) -> dict[int, dict[str, Any]]:
-    """What a quantity does within a window, for each GPU that has a reading of it.
+    """Statistics of a quantity within a window, for each GPU that has a reading of it.
 
     ``samples`` has ``gpu`` and ``unix_time_s`` (s), in the order of time; ``quantity`` is a column,
-    null where it was not read. Of each GPU, u being the quantity's unit:
+    null where it was not read. The statistics of a GPU, with u for the quantity's unit:
 
     - ``integral`` (u·s): the trapezoid rule, Σ (b − a)·v((a + b)/2) over the segments cut to the
-      window, v being the straight line between two readings
+      window, where v is the straight line between two readings
     - ``increase`` (u): v(end) − v(start), for cumulative counters
     - ``readings``, ``peak``, ``lowest`` (u): how many lie within the window, and the highest and
       lowest of them
-    - ``first_unix_s``, ``last_unix_s``: where the readings begin and end, inside the window or not
-    - ``longest_gap_s``: the longest time between two readings that the window has a part of
+    - ``first_unix_s``, ``last_unix_s``: the times of the first and the last reading, inside the
+      window or not
+    - ``longest_gap_s``: the longest time between two readings, of those gaps that overlap the
+      window
     - ``falls``: whether the quantity ever decreases there
     """
     read = samples.select("gpu", "unix_time_s", pl.col(quantity).cast(pl.Float64)).drop_nulls()
@@ -89,21 +92,21 @@ def _of_gpu(
 
 
 def power_capped() -> pl.Expr:
-    """1 where a sample's event bits say that the software power cap held the clock down, else 0."""
+    """1 if a sample's event bits say that the software power cap lowered the clock, else 0."""
     return _any_bit(POWER_CAP)
 
 
 def thermally_slowed() -> pl.Expr:
-    """1 where a sample's event bits say thermal slowdown, by software or hardware, else 0."""
+    """1 if a sample's event bits say thermal slowdown, by software or hardware, else 0."""
     return _any_bit(SOFTWARE_THERMAL | HARDWARE_THERMAL)
 
 
 def power_braked() -> pl.Expr:
-    """1 where a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
+    """1 if a sample's event bits say that hardware slowed the GPU to protect its power, else 0.
 
-    That is the power-brake bit, or the hardware-slowdown bit without the hardware-thermal one:
-    NVML sets the slowdown bit for heat, for an external brake and for its own fast power
-    protection, so that what is not heat is power.
+    That is the power-brake bit, or the hardware-slowdown bit without the hardware-thermal one. NVML
+    sets the slowdown bit for heat, for an external brake and for its own fast power protection, so
+    a slowdown that is not due to heat is due to power.
     """
     slowed_by_power = _any_bit(HARDWARE_SLOWDOWN) & ~_any_bit(HARDWARE_THERMAL)
     return _any_bit(POWER_BRAKE) | slowed_by_power
@@ -113,7 +116,7 @@ def _any_bit(mask: int) -> pl.Expr:
     return (pl.col("event_reasons") & mask) != 0
 
 
-#: of a sample's event bits, as 0 or 1
+#: what a sample's event bits say, as 0 or 1
 EVENTS: Mapping[str, pl.Expr] = {
     "power_capped": power_capped(),
     "thermally_slowed": thermally_slowed(),
@@ -124,8 +127,8 @@ EVENTS: Mapping[str, pl.Expr] = {
 def step_times(steps: pl.DataFrame) -> list[float]:
     """Seconds of each measured step: from its first rank's start to its last rank's end.
 
-    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. A step so
-    defined includes waiting for the slowest rank, and skew between the clocks of nodes.
+    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. So the time of a
+    step includes waiting for the slowest rank, and skew between the clocks of nodes.
     """
     return (
         steps.group_by("step")
@@ -136,19 +139,20 @@ def step_times(steps: pl.DataFrame) -> list[float]:
 
 
 def median(values: Iterable[float]) -> float:
-    """The median; of an even number of values the mean of the two in the middle."""
+    """The median; for an even number of values the mean of the two in the middle."""
     return quantile(sorted(values), 0.5)
 
 
 def interquartile_range(values: Iterable[float]) -> float:
-    """Upper less lower quartile, both interpolated linearly between ranks (Hyndman and Fan's
+    """Upper minus lower quartile, both interpolated linearly between ranks (Hyndman and Fan's
     definition 7, The American Statistician 50(4), 1996)."""
     ordered = sorted(values)
     return quantile(ordered, 0.75) - quantile(ordered, 0.25)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of sorted, non-empty values, by the same definition."""
+    """The quantile of sorted, non-empty values at ``share`` (0 to 1), by Hyndman and Fan's
+    definition 7."""
     position = share * (len(ordered) - 1)
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
@@ -158,10 +162,10 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 def model_flops_utilisation(
     tokens_per_s_per_gpu: float, flops_per_token: float, peak_flops_per_s: float
 ) -> float:
-    """MFU: the model FLOPs that a GPU needs for what it trained in a second, over its peak.
+    """MFU: the model FLOPs that a GPU trained in a second, divided by its peak.
 
-    As arXiv 2204.02311, section 4.1, defines it; what counts as a model FLOP is said by
-    :class:`workflow_lib.formulas.FlopsPerToken`. Recomputation is no model FLOP.
+    It is defined in arXiv 2204.02311, section 4.1; :class:`workflow_lib.formulas.Flops` says which
+    FLOPs count. Those of recomputation do not.
     """
     return tokens_per_s_per_gpu * flops_per_token / peak_flops_per_s
 
@@ -173,15 +177,15 @@ def energy_delay_product_js(energy_j: float, steps: int, step_time_s: float) -> 
 
 
 def samples_per_s_per_mj(samples_per_s: float, energy_j: float, steps: int) -> float:
-    """The study's efficiency (arXiv 2509.10371): sequences a second over the megajoules of a step.
+    """The efficiency of arXiv 2509.10371: sequences per second divided by the megajoules of a step.
 
-    The study measured one step, so its energy is that of a step; taking a mean step here makes the
-    figure independent of how many were measured. The energy already holds the step's time, so that
-    time counts twice: half the speed at the same power is a quarter of the efficiency.
+    That paper measured one step. Here the energy is that of a mean step, so that the value does not
+    depend on how many steps were measured. Energy already contains the step's time, so time counts
+    twice: half the speed at the same power is a quarter of the efficiency.
     """
     return samples_per_s / (energy_j / steps / 1e6)
 
 
 def spread(values: Sequence[float]) -> float:
-    """Highest less lowest."""
+    """The highest value minus the lowest."""
     return max(values) - min(values)

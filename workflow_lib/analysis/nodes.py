@@ -1,4 +1,4 @@
-"""A node over the measured steps: its GPUs, its CPUs, itself; and its power before training."""
+"""The measures of a node, its GPUs and its CPUs over the measured steps, and its idle power."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 
 #: shorter windows have no trustworthy power: boards report averages over about a second
 _SHORTEST_IDLE_S = 1.0
-#: a node's own power and RAPL come from slow buses, but change with nothing but the load
+#: a longer gap in a node's own readings is not interpolated; these come from slow buses, but change
+#: with nothing but the load
 _BRIDGED_HOST_S = 30.0
-#: of the sampler itself, among the readings of the node
+#: CPU time of the sampler itself, a column of the node's readings
 _OWN_CPU_TIME = "sampler_cpu_time_s"
 _NONE_INSIDE = "no reading lies within the measured steps"
 
 
 @dataclass(frozen=True)
 class Node:
-    """The GPUs of a node that ranks used, and the node around them."""
+    """The rows of a node, of its GPUs that ranks used, and of its other GPUs."""
 
     #: rows of :data:`~workflow_lib.records.GPUS`, less ``cell`` and ``run``
     gpus: tuple[dict[str, Any], ...]
-    #: of :data:`~workflow_lib.records.NODES`, less the same
+    #: a row of :data:`~workflow_lib.records.NODES`, less the same
     row: dict[str, Any]
     #: each GPU → the one that reports the power of its package
     power_sensors: Mapping[int, int]
-    #: energy by counter and by trapezoid over one span, of each power-reporting GPU that has both
+    #: power-reporting GPU → its energy in J by counter and by trapezoid over the same span, of
+    #: those that have both
     compared_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    #: of the same GPUs, for each phase of the steps; where a row lacks energy_j it means nothing
+    #: phase of the steps → energy in J of the power-reporting GPUs; not valid where one of their
+    #: rows lacks energy_j
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
     #: rows of :data:`~workflow_lib.records.UNUSED_GPUS`, less ``cell`` and ``run``
     unused: tuple[dict[str, Any], ...] = ()
@@ -57,7 +60,7 @@ def _node_row(node: str, values: Values) -> dict[str, Any]:
 
 
 def unwatched_node(node: str, gpus: Sequence[int], hardware: Hardware, reason: str) -> Node:
-    """A node of which nothing is known, for one reason."""
+    """A node without telemetry: all measures of the node and its GPUs are null for ``reason``."""
     nothing: Values = {measure.name: (None, reason) for measure in measures.at_level("node")}
     rows = tuple(empty_row(node, gpu, hardware, reason) for gpu in gpus)
     size = hardware.gpus_per_package
@@ -75,10 +78,11 @@ def reduce_nodes(
 ) -> list[Node]:
     """Reduce telemetry to what each node's GPUs did within the measured ``window``.
 
-    ``before_training`` is from the end of the cool-down, −∞ where there was none, to the start of
-    the run's first rank: in it GPUs idled, and for ``idle_baseline_s`` from its start or the first
-    sample on, whichever is later, the node's CPUs did, too. ``phases`` are parts of the measured
-    steps whose energy is wanted by itself, and ``links`` what GPUs exchanged, by node and number.
+    ``before_training`` lasts from the end of the cool-down (−∞ if there was none) to the start of
+    the run's first rank. GPUs idle throughout it. The node's CPUs idle only in its first
+    ``idle_baseline_s`` seconds, counted from its start or the first sample, whichever is later.
+    ``phases`` are parts of the measured steps whose energy is reported separately. ``links`` holds
+    the bytes over each GPU's links, by node and number.
     """
     looks = {
         **recordings.over_time.looks(window),
@@ -145,8 +149,8 @@ def reduce_nodes(
 def _throttled(
     recordings: Recordings, spans: Mapping[str, Mapping[int, CounterSpan]]
 ) -> dict[int, throttling.Counted]:
-    """The shares of time by counters, of all GPUs of the run; of none where one of them has no
-    such: what is sampled and what is counted do not make one figure."""
+    """Sensor → shares of throttling by counters. Empty if a GPU of the run has none, because
+    sampled and counted shares cannot be combined."""
     found = {}
     for sensor in recordings.sensors():
         counted = throttling.from_counters(
@@ -163,7 +167,7 @@ def mean_over_spans(
 ) -> Floats:
     """The time-weighted mean of a quantity in each of several windows.
 
-    Of the shape (sensors, windows), NaN where readings do not reach.
+    The result has the shape (sensors, windows), and is NaN where readings do not reach.
     """
     means = _integrals(recordings, sensors, quantity, windows)
     means /= [window.duration_s for window in windows]
@@ -185,7 +189,7 @@ def _integrals(
 def _energies_j(
     recordings: Recordings, hardware: Hardware, windows: Sequence[Window]
 ) -> dict[str, float]:
-    """The energy of each node's power-reporting GPUs over several windows together."""
+    """Node → the energy of its power-reporting GPUs over several windows together, in J."""
     sensors = recordings.sensors(hardware.gpus_per_package)
     of_sensors = _integrals(recordings, sensors, "power_w", windows)
     of_nodes: dict[str, float] = {}
@@ -210,7 +214,7 @@ def _of_host(
     found: Values = {}
     for measure in measures.read_from("host"):
         reading = measure.reading
-        assert reading is not None  # read_from() says so
+        assert reading is not None  # read_from() returns only measures with a reading
         look = looks[reading.column]
         if problem := _host_problem(recording, reading, look, window):
             found[measure.name] = None, f"{recording.node}: {problem}"
@@ -246,7 +250,8 @@ def _host_problem(
 def _sampler_cpu_share(
     recording: Recording, look: Mapping[str, Any] | None, window: Window
 ) -> Known:
-    """Over the measured steps: the second that starting takes lies before training."""
+    """The sampler's share of one CPU over the measured steps. Its start-up, which takes a second,
+    lies before training."""
     if look is None:
         return None, f"{recording.node}: {recording.why_absent(_OWN_CPU_TIME)}"
     reading = Reading("host", _OWN_CPU_TIME, "increase")
@@ -261,8 +266,8 @@ def _idle_powers(
     before_training: Window,
     idle_baseline_s: float,
 ) -> dict[str, Known]:
-    """Each node's mean power by the trapezoid rule, of the GPUs that report it, over the idle
-    baseline."""
+    """Node → the mean power of its GPUs over the idle baseline in W, by the trapezoid rule, or null
+    and why."""
     edges = recordings.power_over_time.edges("power_w")
     read = {sensor: span for sensor, (span, _, _) in edges.items()}
     found: dict[str, Known] = {}

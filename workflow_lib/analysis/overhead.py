@@ -6,9 +6,9 @@ Two runs differ by more than sampling costs, so the rates alternate within one r
     steps    |--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|--|     not those across an edge
     pairs       10 Hz ↔ 0 Hz, 50 Hz ↔ the first 0 Hz, 1 Hz ↔ the second
 
-Each block is compared with the nearest without sampling, so that what drifts slowly, as heat does,
-is in both. The interval is Student's t over pairs: of ten pairs the percentile bootstrap's "95 %"
-covers the truth in 88 % of simulated runs, Student's in 94 %.
+Each block is compared with the nearest block without sampling, so that slow drift, as of
+temperature, is in both. The interval is Student's t over pairs. With ten pairs it covered the truth
+in 94 % of simulated runs; the percentile bootstrap's "95 %" interval did in 88 %.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from workflow_lib.analysis.samples import read_rows
 from workflow_lib.intervals import students_t
 from workflow_lib.records import OVERHEAD, SAMPLER_BLOCKS, Cell, RecordError, RunPaths
 
-#: fewer pairs say too little of their own spread
+#: fewer pairs do not show their own spread well enough for an interval
 _FEWEST_PAIRS = 4
 
-#: what a row of OVERHEAD tells of its rate
+#: columns of OVERHEAD that describe one rate
 _FIGURES = tuple(
     column.name
     for column in OVERHEAD
@@ -41,18 +41,18 @@ _FIGURES = tuple(
 
 @dataclass(frozen=True)
 class _Block:
-    """A block of one rate, as every node took it, and the whole measured steps in it."""
+    """A sampling block of all nodes, and the measured steps that lie wholly within it."""
 
-    #: how many lengths of a block after the epoch
+    #: its place in time: how many block lengths after the epoch it begins
     number: int
     rate_hz: float
     step_times_s: tuple[float, ...]
-    #: the nodes' rows of SAMPLER_BLOCKS
+    #: (node, its row of SAMPLER_BLOCKS)
     of_nodes: tuple[tuple[str, dict[str, Any]], ...]
 
     @property
     def step_time_s(self) -> float:
-        """The median of its steps."""
+        """The median time of its steps, in s."""
         return metrics.median(self.step_times_s)
 
 
@@ -63,10 +63,12 @@ def overhead_rows(
     measured: pl.DataFrame,
     simulated: bool | None,
 ) -> list[dict[str, Any]]:
-    """A row of OVERHEAD, less ``cell`` and ``run``, of each rate of a run whose rates alternated.
+    """Rows of OVERHEAD, less ``cell`` and ``run``: one for each rate of a run whose rates
+    alternated.
 
     ``measured`` has the rows of the measured steps of every rank. Raises FileNotFoundError or
-    RecordError where the blocks of a node are missing, damaged, or not those of the others.
+    RecordError if the blocks of a node are missing or damaged, or have other rates than those of
+    other nodes.
     """
     blocks = [block for block in _blocks(paths, cell, nodes, measured) if block.step_times_s]
     unsampled = [block for block in blocks if block.rate_hz == 0]
@@ -92,7 +94,7 @@ def slowdown_interval(slowdowns: Sequence[float]) -> tuple[float, float]:
 def _blocks(
     paths: RunPaths, cell: Cell, nodes: Sequence[str], measured: pl.DataFrame
 ) -> list[_Block]:
-    """The run's blocks in the order of time, each as long as all nodes were in it together."""
+    """The run's blocks in the order of time, each cut to the time in which all nodes were in it."""
     block_s = cell.telemetry.block_s
     required = tuple(column.name for column in SAMPLER_BLOCKS)
     by_number: dict[int, list[tuple[str, dict[str, Any]]]] = {}
@@ -140,7 +142,7 @@ def _blocks(
 def _row(
     rate_hz: float, blocks: Sequence[_Block], unsampled: Sequence[_Block]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The figures of one rate, and a reason for each that is null."""
+    """The values of one rate's row, and a reason for each that is null."""
     row: dict[str, Any] = {
         **dict.fromkeys(_FIGURES),
         "sample_rate_hz": rate_hz,
@@ -179,9 +181,9 @@ def _row(
 
 
 def _slowdown(block: _Block, unsampled: Sequence[_Block]) -> float:
-    """Step time over that of the nearest block without sampling, less 1.
+    """The block's step time divided by that of the nearest block without sampling, minus 1.
 
-    Of two that are equally near, one before and one after, the mean is taken.
+    If two are equally near, one before and one after, their mean is taken.
     """
     nearest = min(abs(other.number - block.number) for other in unsampled)
     near = [o.step_time_s for o in unsampled if abs(o.number - block.number) == nearest]
@@ -189,7 +191,8 @@ def _slowdown(block: _Block, unsampled: Sequence[_Block]) -> float:
 
 
 def _cost(blocks: Sequence[_Block]) -> Mapping[str, float | None]:
-    """What the samplers did in these blocks, and took for it."""
+    """How well the samplers kept their rate in these blocks, and the CPU time and
+    memory they used."""
     rows = [(node, row) for block in blocks for node, row in block.of_nodes]
     cpu_s: dict[str, float] = {}
     elapsed_s: dict[str, float] = {}

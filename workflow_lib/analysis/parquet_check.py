@@ -1,7 +1,8 @@
-"""Whether parquet files can be read at all, tried in a process of its own.
+"""Checks in a separate process that parquet files can be read.
 
-Some damaged files have polars ask for more memory than there is, which ends the process and cannot
-be caught. ``python -m workflow_lib.analysis.parquet_check BYTES FILE …`` ends in its place.
+Some damaged files make polars ask for more memory than there is, which ends the process and cannot
+be caught. ``python -m workflow_lib.analysis.parquet_check BYTES FILE …`` reads the files first, and
+ends in place of the caller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from workflow_lib import commands
 from workflow_lib.records import RecordError, bounds
 
 _UNREADABLE = 3
-#: each thread of polars would take address space; and the package is found wherever this runs
+#: each thread of polars takes address space, so there is one; and the package is found from any
+#: working directory
 _ENVIRONMENT = {
     "POLARS_MAX_THREADS": "1",
     "PYTHONPATH": os.pathsep.join((str(Path(__file__).parents[2]), *sys.path)),
@@ -25,9 +27,8 @@ _ENVIRONMENT = {
 
 
 def check_readable(paths: Iterable[Path]) -> None:
-    """Raises RecordError for the first of these files that polars cannot read within bounds of
-    memory and time; one that is not there is left to who reads it.
-    """
+    """Raise RecordError for the first of these files that polars cannot read within bounds of
+    memory and time. Files that do not exist are skipped; whoever reads them reports that."""
     there = [str(each.absolute()) for each in paths if each.is_file()]
     if not there:
         return
@@ -50,7 +51,8 @@ def check_readable(paths: Iterable[Path]) -> None:
 
 
 def _main(most_bytes: int, paths: list[str]) -> int:
-    """A line a file, once it is begun; and of one that is refused, why."""
+    """Print a line for each file that is begun, with the reason if it is refused; return the exit
+    code."""
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from workflow_lib.analysis.tables import read_frame

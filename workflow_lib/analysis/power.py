@@ -1,4 +1,4 @@
-"""A run's measures of power, energy, temperature, clock and all else that sensors tell."""
+"""A run's measures from sensors: power, energy, temperature, clock and others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from workflow_lib.records import MEASURES, Cell, CoolDown, RunPaths, read_if_the
 
 
 def sensor_values(nodes: Sequence[Node]) -> Values:
-    """The measures that follow from those of each GPU, or of each node, by how they combine.
+    """A run's measures that are the sum, mean or extreme of those of its GPUs or nodes.
 
-    Of power and energy only GPUs count that report their package's.
+    For power and energy, only GPUs that report the power of their package are combined.
     """
     gpus = [row for node in nodes for row in node.gpus]
     sensors = _power_sensors(nodes)
@@ -40,9 +40,10 @@ def sensor_values(nodes: Sequence[Node]) -> Values:
 def power_values(
     cell: Cell, steps: Steps, of_steps: Values, energy: Known, nodes: Sequence[Node]
 ) -> Values:
-    """The measures of power and energy that are made of the energy of all GPUs, and others.
+    """The measures computed from the energy of all GPUs, and three others.
 
     ``of_steps`` are :func:`~workflow_lib.analysis.run_row.step_values`, ``energy`` is ``energy_j``.
+    The others are ``energy_difference``, ``idle_power_w`` and ``temperature_spread_c``.
     """
     count = cell.degrees.world_size
     counted, step_time_s, rate = (
@@ -88,7 +89,8 @@ def _power_sensors(nodes: Sequence[Node]) -> list[Mapping[str, Any]]:
 
 
 def _energy_difference(nodes: Sequence[Node]) -> Known:
-    """Counters over trapezoids, less 1, each GPU over the span of its own counter."""
+    """Energy by counters divided by energy by the trapezoid rule, minus 1, over all GPUs. Each GPU
+    is taken over the span of its own counter."""
     rows, orphan = _power_sensors(nodes), gpu_without_sensor(nodes)
     all_known, reason = combined(rows, "energy_difference", max, orphan)
     if all_known is None:
@@ -98,7 +100,8 @@ def _energy_difference(nodes: Sequence[Node]) -> Known:
 
 
 def systematic_share(recordings: Sequence[Recording]) -> Known:
-    """The systematic error of the power sensors of the GPUs that ranks used, by their models."""
+    """The largest published systematic error of the power sensors of the GPUs that ranks used, as a
+    share."""
     shares = []
     for recording in recordings:
         if recording.start.simulated:
@@ -131,7 +134,7 @@ def _idle_power_w(cell: Cell, nodes: Sequence[Node]) -> Known:
 
 
 def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
-    """The largest difference between two GPUs of one node."""
+    """The largest difference in mean temperature between two GPUs of one node, in °C."""
     spreads = [
         combined(node.gpus, "temperature_mean_c", metrics.spread)
         for node in nodes
@@ -144,7 +147,8 @@ def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
     return max(value for value, _ in spreads), ""
 
 
-#: (whose sensors, power_source) → what a peak is of, and over how long a value is a mean
+#: (source of telemetry, power_source) → the readings that the peak is taken from, and over how long
+#: each is a mean
 _PEAK_SENSORS = {
     ("nvidia", "driver"): "driver's samples, 20 ms apart (H200)",
     ("nvidia", "readings"): "readings, each the mean of about 1 s (H200)",
@@ -155,7 +159,8 @@ _PEAK_SENSORS = {
 
 
 def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known:
-    """What the run's peak of power is the highest of: of every GPU that reports power."""
+    """The kind of readings from which the run's peak power is taken, of every GPU that reports
+    power."""
     sources = {recording.start.source for recording in recordings}
     found = {
         _PEAK_SENSORS.get((source, row["power_source"]), f"{source}: {row['power_source']}")
@@ -168,7 +173,8 @@ def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known
 
 
 def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:
-    """Names a GPU whose package's power is reported by a GPU that no rank used, if there is one."""
+    """Describe a GPU whose package's power is reported by a GPU that no rank used; None if there is
+    none."""
     for node in nodes:
         for row in node.gpus:
             sensor = node.power_sensors[row["gpu"]]

@@ -1,4 +1,4 @@
-"""From where each GPU's power is taken: the driver's own samples, or readings."""
+"""Chooses where each GPU's power is taken from: the driver's own samples, or readings."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _LONGEST_HOLE_S = 1.0
 def best_power(
     samples: pl.DataFrame, driver: pl.DataFrame
 ) -> tuple[pl.DataFrame, Mapping[int, str]]:
-    """Each GPU's power, and where it is from; both tables are in the order of sensors and time.
+    """Each GPU's power (``sensor``, ``unix_time_s``, ``power_w``), and sensor → "driver" or
+    "readings".
 
-    The driver's own samples are taken where they have no hole from the first reading to the last:
-    every 20 ms on H200, they follow the load at once, where readings are the mean of the second
-    before. One source serves the whole run of a GPU, so that its parts can be compared.
+    The driver's own samples are taken if they have no hole from the first reading to the last. On
+    H200 they come every 20 ms and follow the load at once, while a reading is the mean of the last
+    second. A GPU has one source for its whole run, so that parts of the run can be compared.
+    ``samples`` and ``driver`` are sorted by sensor and time.
     """
     readings = samples.select("sensor", "unix_time_s", "power_w").drop_nulls("power_w")
     spans = _spans(readings)
-    # The driver remembers what was before the first reading: perhaps another job.
+    # The driver also gives samples from before the first reading, perhaps of another job.
     sensors = driver["sensor"].to_numpy()
     begins = np.full(1 + max([0, *spans, *sensors[-1:].tolist()]), np.inf)
     for each, span in spans.items():
@@ -50,7 +52,7 @@ def best_power(
 
 
 def _spans(rows: pl.DataFrame) -> dict[int, Window]:
-    """From its first to its last row, of each sensor, in order."""
+    """Sensor → the window from its first to its last row, in the order of sensors."""
     sensors, times = rows["sensor"].to_numpy(), rows["unix_time_s"].to_numpy()
     firsts = np.flatnonzero(np.diff(sensors, prepend=-1))
     lasts = np.append(firsts[1:], sensors.size)[: firsts.size] - 1

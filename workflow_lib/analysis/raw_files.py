@@ -1,4 +1,4 @@
-"""What to do about a damaged raw file, which no command makes again."""
+"""Advice about a damaged raw file, which no command makes again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from workflow_lib.records import RecordError, RunPaths
 
 @contextmanager
 def of_run(paths: RunPaths) -> Iterator[None]:
-    """Within it only raw files of a run are read: a RecordError gets a note of what to do."""
+    """Add advice to a RecordError that is raised inside; only raw files of the run may be read
+    there."""
     try:
         yield
     except RecordError as error:
@@ -22,5 +23,5 @@ def of_run(paths: RunPaths) -> Iterator[None]:
 
 
 def in_full(error: Exception) -> str:
-    """What an error says, with its notes."""
+    """An error's message with its notes, joined by semicolons."""
     return "; ".join([str(error), *getattr(error, "__notes__", ())])

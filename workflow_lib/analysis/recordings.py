@@ -1,7 +1,7 @@
-"""What was recorded of a run, read: tables of readings of all its nodes, or why there are none.
+"""Reads a run's telemetry: tables of the readings of all its nodes, or why there are none.
 
-Nodes are read together, file after file into one table, since the time that a table takes is
-hardly that of its rows. In them a GPU has a number of its own in the run, its ``sensor``.
+The files of all nodes are read into one table of each kind, because each further table costs polars
+more time than its rows. In these tables each GPU has a number in the run, its ``sensor``.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def _columns(file: measures.File) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-#: power of this share of the limit is taken to be at it: on H200 at the cap, the driver's samples
-#: scatter by 2 %
+#: power of at least this share of the limit counts as at the limit: on an H200 at its cap, the
+#: driver's samples scatter by 2 %
 AT_LIMIT_SHARE = 0.95
 _FAST, _SLOW = _columns("gpu"), _columns("counters")
-#: what of the fast readings analysis looks at: hours of many nodes are kept at once
+#: the columns of the fast readings that analysis needs; hours of many nodes are in memory at once
 _SAMPLES = ("sensor", "unix_time_s", "power_w", "event_reasons", *_FAST)
 _TIMED = ("unix_time_s", "gpu")
 #: the clock while the power cap holds it down, else 0
@@ -59,14 +59,14 @@ CAPPED_CLOCK = {"capped_clock": pl.col("sm_clock_mhz") * metrics.power_capped()}
 
 @dataclass(frozen=True)
 class Recording:
-    """What a node's sampler told besides readings."""
+    """What a node's sampler recorded besides readings."""
 
     node: str
     start: TelemetryStart
     end: TelemetryEnd | None
     #: GPUs of the node that ranks used, in order
     gpus: tuple[int, ...]
-    #: and those that were read as well, but that no rank used
+    #: GPUs that were sampled as well, but that no rank used
     unused: tuple[int, ...]
     #: GPU → Xid events of the driver; null where they were not recorded
     xid_events: Mapping[int, int] | None
@@ -83,20 +83,21 @@ class Recordings:
     """A run's telemetry. A table whose file is missing has no rows of that node, and the node's
     ``absent`` says so."""
 
-    #: node → recording, in the order of names; of the nodes that have one
+    #: node → recording, in the order of names, for nodes that have one
     nodes: Mapping[str, Recording]
-    #: node → why it has none
+    #: node → why it has no recording
     unwatched: Mapping[str, str]
-    #: numbers of sensors of one node
+    #: how many sensor numbers each node has
     stride: int
     samples: pl.DataFrame
-    #: ``sensor``, ``unix_time_s`` and ``power_w``, from wherever each GPU has it best; and
-    #: ``at_power_limit``, null where samples average over too long to tell, or no limit is known
+    #: ``sensor``, ``unix_time_s`` and ``power_w`` from the best source of each GPU; and
+    #: ``at_power_limit``, null where the source averages over too long to tell, or no limit is
+    #: known
     power: pl.DataFrame
-    #: sensor → "driver" (its own samples) or "readings", for every GPU that power was read of
+    #: sensor → "driver" (its own samples) or "readings", for every GPU whose power was read
     power_sources: Mapping[int, str]
     counters: pl.DataFrame
-    #: in it the sensor is the node itself, as the number of its GPU 0
+    #: readings of nodes; ``sensor`` is the number of the node's GPU 0
     host: pl.DataFrame
 
     def sensor(self, node: str, gpu: int) -> int:
@@ -108,8 +109,8 @@ class Recordings:
         return list(self.nodes)[sensor // self.stride], sensor % self.stride
 
     def sensors(self, gpus_per_package: int | None = None) -> list[int]:
-        """The numbers of all GPUs that ranks used, in order; of those alone that report the power
-        of their package, where the size of packages is given."""
+        """The numbers of all GPUs that ranks used, in order. If ``gpus_per_package`` is given, only
+        of those that report the power of their package."""
         return [
             self.sensor(node, gpu)
             for node, each in self.nodes.items()
@@ -136,18 +137,19 @@ class Recordings:
 
     @cached_property
     def slow_over_time(self) -> Integrals:
-        """Readings on a period of their own."""
+        """The slow readings of GPUs, which have a period of their own."""
         return Integrals(self.counters, {name: pl.col(name) for name in _SLOW})
 
     def of(self, quantity: str) -> Integrals:
-        """Where ``power_w``, or another reading of every tick, is."""
+        """The integrals that hold ``quantity``, which is ``power_w`` or another reading of every
+        tick."""
         return self.power_over_time if quantity == "power_w" else self.over_time
 
 
 def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recordings:
-    """The telemetry of the nodes of which ranks ``used`` GPUs.
+    """Read the telemetry of nodes; ``used`` maps each to its GPUs that ranks used.
 
-    Raises RecordError where a file is damaged.
+    Raises RecordError if a file is damaged.
     """
     unwatched: dict[str, str] = {}
     for node in sorted(used):
@@ -206,7 +208,8 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
 
 
 def power_limit_w(start: TelemetryStart, gpu: int) -> float | None:
-    """A GPU's enforced power limit when its sampler began, as far as the driver tells."""
+    """A GPU's enforced power limit in W when its sampler began; None if the driver does not give
+    it."""
     limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
     return None if limit is None else float(limit)
 
@@ -218,9 +221,9 @@ def _read_tables(
     stride: int,
     clocks: Mapping[str, NodeClock],
 ) -> pl.DataFrame:
-    """A table of each node, where it is there, as one: with ``sensor`` for ``gpu``, and with
-    ``unix_time_s`` throughout, of one clock, in the order of both. GPUs beyond those of any rank
-    are left out."""
+    """The files of all nodes that have one, as one table sorted by ``sensor`` and ``unix_time_s``.
+    ``sensor`` replaces ``gpu``, and times are of rank 0's clock. GPUs with numbers from ``stride``
+    on are left out. Raises RecordError if the time of a sensor runs backwards."""
     there = {place: path for place, path in enumerate(files.values()) if path.is_file()}
     if not there:
         nothing = pl.DataFrame(schema=schema(columns))
@@ -255,10 +258,10 @@ def _read_tables(
 
 
 def _order(sensors: Numbers, wanted: npt.NDArray[np.bool_]) -> Numbers:
-    """The rows that are wanted, by sensors; of one sensor's as they were."""
+    """The indices of the wanted rows, sorted by sensor; rows of one sensor keep their order."""
     rows = None if wanted.all() else np.flatnonzero(wanted)
     numbers = sensors if rows is None else sensors[rows]
-    # Sorting 16-bit numbers in this way takes a fifth of the time.
+    # A stable sort of 16-bit numbers takes a fifth of the time.
     small = np.iinfo(np.int16).max
     if numbers.size and -small < numbers.min() and numbers.max() < small:
         numbers = numbers.astype(np.int16)
@@ -269,7 +272,7 @@ def _order(sensors: Numbers, wanted: npt.NDArray[np.bool_]) -> Numbers:
 def _xid_events(
     files: Mapping[str, Path], absent: Mapping[str, dict[str, str]]
 ) -> dict[str, Counter[int]]:
-    """GPU → Xid events, of each node that has the file."""
+    """Node → GPU → number of Xid events, for each node that has the file."""
     there = {node: path for node, path in files.items() if path.is_file()}
     for node in files.keys() - there.keys():
         absent[node].setdefault("event", f"telemetry/{files[node].name} is missing")

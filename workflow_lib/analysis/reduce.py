@@ -1,9 +1,9 @@
-"""Reduces a run's directory to ``summary.json``, its row of runs and its rows of other tables, and
-to ``steps.parquet`` and ``series.parquet``: its steps, and its GPUs over time.
+"""Reduces a run's directory to three files. ``summary.json`` holds its row of RUNS and its rows of
+other tables, ``steps.parquet`` its steps, and ``series.parquet`` its GPUs over time.
 
-Only the measured steps count (:class:`~workflow_lib.analysis.steps.Steps`), in every repeat of a
-cell the same ones. A measure that cannot be had is null, and ``missing_reasons`` says why; a total
-over GPUs is null as soon as one of them is missing, because a sum that skips a GPU makes a run look
+Only the measured steps count (:class:`~workflow_lib.analysis.steps.Steps`), and they are the same
+in every repeat of a cell. A measure that is not known is null, and ``missing_reasons`` says why. A
+total over GPUs is null if one of them is missing, because a sum that skips a GPU makes a run look
 more efficient than it was.
 """
 
@@ -74,7 +74,7 @@ def reduce_run(directory: Path) -> None:
             f"{directory}: the run is profiled, not measured; analyse its traces instead: python "
             "-m workflow_lib.analysis traces, with this directory"
         )
-    # The summary stands for all three.
+    # A summary means that all three files are there: it is removed first and written last.
     paths.summary.unlink(missing_ok=True)
     number = results.run_number(directory)
     with raw_files.of_run(paths):
@@ -87,19 +87,19 @@ def reduce_run(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What a run's raw files come to."""
+    """A reduced run: its rows of all tables."""
 
     #: ``run``, a row of RUNS, and rows of ``gpus``, ``unused_gpus``, ``nodes`` and ``overhead``
     summary: dict[str, Any]
-    #: of STEP_TIMES; without rows where steps cannot be read
+    #: rows of STEP_TIMES; none if steps cannot be read
     steps: pl.DataFrame
-    #: of SERIES; without rows where nothing was watched, or not throughout
+    #: rows of SERIES; none if the run has no telemetry, or if sampling rates alternated
     series: pl.DataFrame
 
 
 @dataclass
 class _Parts:
-    """What becomes of a run, part by part; what a run does not have stays empty."""
+    """The parts of a reduced run; what a run does not have stays empty."""
 
     values: Values = field(default_factory=dict)
     #: rows of these tables, less ``cell`` and ``run``
@@ -114,10 +114,10 @@ class _Parts:
 
 
 def reduced_run(paths: RunPaths, run: int) -> Reduced:
-    """Reduce an ended run.
+    """Reduce an ended run, without writing files.
 
-    A run whose telemetry is invalid keeps what its steps tell: training went well. Raises
-    FileNotFoundError or RecordError as :func:`reduce_run` does.
+    A run whose telemetry is invalid keeps the measures of its steps, because training went well.
+    Raises FileNotFoundError or RecordError as :func:`reduce_run` does.
     """
     if not paths.cell.is_file():
         raise FileNotFoundError(f"{paths.cell}: missing; expected the directory of a run")
@@ -153,7 +153,8 @@ def reduced_run(paths: RunPaths, run: int) -> Reduced:
 
 
 def _alternating(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> _Parts:
-    """Of a run whose sampling rates alternated: what its steps tell, and what each rate cost."""
+    """Reduce a run whose sampling rates alternated: the measures of its steps, and each rate's
+    cost."""
     nodes = sorted({rank.node for rank in steps.ranks})
     values, rows = _training(cell, steps, _ALTERNATED)
     return _Parts(
@@ -165,19 +166,19 @@ def _alternating(paths: RunPaths, cell: Cell, steps: Steps, simulated: bool) -> 
 
 
 def _unwatched(paths: RunPaths, cell: Cell, otherwise: str) -> _Parts:
-    """Of a run whose telemetry is invalid: what its steps tell, where they can be read."""
+    """Reduce a run whose telemetry is invalid: the measures of its steps, if they can be read."""
     try:
         values, rows = _training(cell, read_steps(paths, cell), otherwise)
     except (FileNotFoundError, RecordError) as error:
-        # Telemetry is invalid, too, where a rank's record is torn or not there.
+        # Telemetry is also invalid if a rank's record is torn or missing.
         unread = f"{otherwise}; and the steps cannot be read: {_within(paths, error)}"
         return _Parts(otherwise=unread)
     return _Parts(values=values, steps=rows, otherwise=otherwise)
 
 
 def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dict[str, Any]]]:
-    """What the steps tell by themselves, and their rows of STEP_TIMES; ``no_power`` is why there is
-    no more."""
+    """The measures that need no telemetry, and the rows of STEP_TIMES. ``no_power`` is why measures
+    of telemetry are null."""
     steadiness = steady_state(cell, steps, None, no_power)
     values = merged(
         step_values(cell, steps),
@@ -189,7 +190,7 @@ def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dic
 
 
 def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
-    """All there is of a completed run, over its measured steps."""
+    """Reduce a completed run to all its measures, over its measured steps."""
     users = _users_of_gpus(paths, steps)
     used = {node: list(gpus) for node, gpus in users.items()}
     recordings = read_recordings(paths, used)
@@ -228,7 +229,7 @@ def _nodes(
     recordings: Recordings,
     users: Mapping[str, Mapping[int, int]],
 ) -> list[Node]:
-    """The run's nodes, those without telemetry among them, in the order of their names."""
+    """The run's nodes in the order of their names, including those without telemetry."""
     ranks = {(node, gpu): rank for node, gpus in users.items() for gpu, rank in gpus.items()}
     nodes = reduce_nodes(
         recordings,
@@ -247,7 +248,7 @@ def _nodes(
 
 
 def _before_training(paths: RunPaths, steps: Steps) -> Window:
-    """From the end of the cool-down, −∞ where there was none, to the first rank's start."""
+    """The window from the end of the cool-down, −∞ if there was none, to the first rank's start."""
     cooled = read_if_there(paths.cool_down, CoolDown)
     begin = -math.inf if cooled is None else cooled.started_unix_s + cooled.waited_s
     return Window(begin, min(rank.started_unix_s for rank in steps.ranks))
@@ -260,11 +261,11 @@ def _starts(paths: RunPaths) -> list[TelemetryStart]:
 
 
 def _described(paths: RunPaths, outcome: Outcome) -> Values:
-    """What the samplers found: the GPUs' name, and whether they are simulated."""
+    """What the samplers recorded: the GPUs' name, the sources, and whether they are simulated."""
     try:
         starts = _starts(paths)
     except RecordError as error:
-        # What the sampler began with being torn is one way for telemetry to be invalid.
+        # A torn start record of a sampler also makes telemetry invalid.
         if outcome is not Outcome.TELEMETRY_INVALID:
             raise
         torn: Known = (None, _within(paths, error))
@@ -293,9 +294,8 @@ def _in_time(paths: RunPaths, ended: OutcomeRecord) -> Values:
 
 
 def _within(paths: RunPaths, error: Exception) -> str:
-    """An error's text with its files named from the run's directory on: tables that are made
-    elsewhere are the same.
-    """
+    """An error's text with paths relative to the run's directory, so that tables do not depend on
+    where they are made."""
     return str(error).replace(f"{paths.directory}/", "")
 
 
@@ -305,8 +305,9 @@ def _gpu_name(starts: Sequence[TelemetryStart]) -> str | None:
 
 
 def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:
-    """Each node's GPUs that a rank used, by the sampler's numbers, and that rank; on CPUs, as many
-    GPUs of the node as it had ranks."""
+    """Node → GPU, as the sampler numbers it → the rank that used it. Ranks on CPUs get the GPU
+    numbers 0, 1, … of their node. Raises RecordError if two ranks name the same GPU, or one names
+    an unknown GPU."""
     users: dict[str, dict[int, int]] = {}
     starts = {
         node: read_if_there(paths.telemetry_start(node), TelemetryStart)

@@ -1,4 +1,4 @@
-"""A run's row: what its steps tell by themselves, and how its parts are put together."""
+"""A run's row of RUNS, and the measures that need only its steps."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_row(
 ) -> dict[str, Any]:
     """A row of RUNS; ``otherwise`` is why a measure that is not among ``values`` is null.
 
-    What means nothing for the cell's workload is null, whatever the values say.
+    A measure that does not apply to the cell's workload is null, whatever ``values`` holds.
     """
     workload = cell.training.workload
     whole = dict.fromkeys((*MEASURES, "power_peak_sensor"), (None, otherwise)) | values
@@ -82,7 +82,8 @@ def step_values(cell: Cell, steps: Steps) -> Values:
 
 
 def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
-    """What torch's allocator held and the driver counted at most, and how near the plan was."""
+    """Peak memory as torch's allocator held it and as the driver counted it, and the relative error
+    of the plan's estimate."""
     unknown = "no rank recorded it"
     if any(rank.gpu is None for rank in steps.ranks):
         unknown = "trained on a CPU, whose memory no driver counts"
@@ -91,8 +92,8 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
         for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
     if used[0] is not None and reserved[0] is not None:
-        # Ranks used to ask the driver at the end of a step, after the allocator had given back some
-        # of what the driver had counted.
+        # In earlier versions ranks asked the driver at the end of a step, after the allocator had
+        # given back some of what the driver had counted.
         used = known(max(used[0], reserved[0]))
     expected = memory.estimate(cell.model, cell.degrees, cell.training)
     expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
@@ -106,8 +107,8 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
 
 
 def dropped_choices_share(cell: Cell, steps: Steps) -> Known:
-    """Of the routers' choices in the steps that count, the share that was dropped, over all ranks;
-    0 where none can be."""
+    """The share of the routers' choices that was dropped, over all ranks and the steps that count;
+    0 if the routing drops none."""
     routing = cell.training.routing
     if routing != "balanced":
         return (None, "a dense model has no router") if routing is None else (0.0, "")
@@ -119,7 +120,7 @@ def dropped_choices_share(cell: Cell, steps: Steps) -> Known:
 
 
 def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped: Known) -> Values:
-    """The rate of model FLOPs and MFU, without products that were dropped."""
+    """The rate of model FLOPs and the MFUs, without products that were dropped."""
     share, unknown = dropped
     if share is None and cell.training.routing is not None:
         reason = f"what of the model was computed is not known: {unknown}"

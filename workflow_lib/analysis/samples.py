@@ -1,7 +1,7 @@
-"""Reads the CSV files of telemetry and training, and says which line is wrong where one is.
+"""Reads the CSV files of telemetry and training, and reports the first line that is wrong.
 
-A file whose last line has no end was cut off while that line was being written, so the line is
-dropped. Any other line that is not what its columns say is an error: it is evidence of damage.
+If the last line of a file has no line end, it was cut off while being written, and is dropped. Any
+other line that does not fit its columns is an error, because it shows damage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PARSERS = {float: float, int: int, str: str}
 def read_rows(path: Path, columns: Sequence[Column], required: Sequence[str]) -> pl.DataFrame:
     """Read a CSV file of exactly ``columns``; an empty field is null.
 
-    So is all of a column that came later and that the file lacks.
+    A column that a later version added may be missing from the file; then it is null throughout.
 
     ``required`` names the columns that may not be empty. Raises FileNotFoundError, or RecordError
     with the file, the line and the column that are wrong.
@@ -37,8 +37,8 @@ def read_files(
 ) -> pl.DataFrame:
     """Read CSV files of the same ``columns`` at once, one below the other, as :func:`read_rows`.
 
-    ``file``, the last column, is the place in ``paths`` of a row's file. A run has a file a rank
-    and several a node: parsed one by one, they would take longer than what is in them.
+    The last column, ``file``, is the index in ``paths`` of a row's file. A run has one file for
+    each rank and several for each node, and polars takes longer to start on a file than to read it.
     """
     there, bodies = _bodies(paths, columns)
     counts = [_lines(body) for body in bodies]
@@ -48,7 +48,7 @@ def read_files(
     names = [column.name for column in there]
     header = ",".join(names).encode() + b"\n"
     text = b"".join([header, *bodies])
-    # The files' own bytes are let go: there may be hundreds of megabytes of them.
+    # Drop the files' own bytes, which may be hundreds of megabytes.
     ends = np.cumsum([len(header), *map(len, bodies)]).tolist()
     bodies = [memoryview(text)[start:end] for start, end in pairwise(ends)]
     try:
@@ -64,8 +64,8 @@ def read_files(
         or not _in_range(frame, there)
     ):
         _raise_for_bad_file(paths, bodies, there, required, "a value is missing or cannot be")
-    # A line with too many fields fails to parse. One with too few is silently filled up with nulls;
-    # but then the last column has one, and there are fewer commas than there should be.
+    # polars refuses a line with too many fields, but silently fills one with too few with nulls.
+    # Then the last column has a null, and there are fewer commas than there should be.
     if frame[names[-1]].null_count():
         for path, body, count in zip(paths, bodies, counts, strict=True):
             if bytes(body).count(b",") != (len(names) - 1) * count:
@@ -95,7 +95,7 @@ def _bodies(
 
 
 def _parted(path: Path) -> tuple[str, memoryview]:
-    """A file's header, and its lines below that, but for a torn last one."""
+    """A file's header, and its lines below that, without a torn last one."""
     text = read_bytes(path, bounds.CSV_BYTES)
     size = text.rfind(b"\n") + 1
     if not size:
@@ -106,7 +106,7 @@ def _parted(path: Path) -> tuple[str, memoryview]:
 
 
 def _in_range(frame: pl.DataFrame, columns: Sequence[Column]) -> bool:
-    """Whether all numbers are such as their columns can hold: see records.ranges."""
+    """Whether all numbers are in the ranges of their columns (records.ranges)."""
     numbers = [column.name for column in columns if column.type is not str]
     return not any(
         ranges.problem(name, value)
@@ -116,7 +116,7 @@ def _in_range(frame: pl.DataFrame, columns: Sequence[Column]) -> bool:
 
 
 def _lines(body: memoryview) -> int:
-    """How many there are: five times as fast as ``bytes.count``."""
+    """The number of lines; five times as fast as ``bytes.count``."""
     return int(np.count_nonzero(np.frombuffer(body, dtype=np.uint8) == ord("\n")))
 
 

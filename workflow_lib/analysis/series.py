@@ -15,11 +15,11 @@ from workflow_lib.analysis.steps import Steps
 from workflow_lib.analysis.tables import schema
 from workflow_lib.records import SERIES, SERIES_POINTS, Hardware
 
-#: an interval holds so many sample periods at least
+#: an interval holds at least this many sample periods
 _LEAST_PERIODS = 2.0
 
-#: column of SERIES → what of a reading it is the mean of, and to how many decimals it is kept: a
-#: figure shows no more, and a file of few digits is small
+#: column of SERIES → the quantity that it is the mean of, and the decimals that are kept: figures
+#: show no more, and fewer digits make a smaller file
 _SAMPLED = {
     "temperature_c": (pl.col("temperature_c"), 1),
     "sm_clock_mhz": (pl.col("sm_clock_mhz"), 0),
@@ -32,7 +32,8 @@ def series_rows(hardware: Hardware, steps: Steps, recordings: Recordings) -> pl.
     """Rows of SERIES, less ``cell`` and ``run``, in the order of node, GPU and time.
 
     They cover all steps, warm-up included, in at most :data:`SERIES_POINTS` intervals. A node
-    without telemetry has none. A GPU has a row for each interval in which anything was read of it.
+    without telemetry has no rows. A GPU has a row for each interval in which any of its readings
+    lies.
     """
     names = [column.name for column in SERIES if column.name not in ("cell", "run")]
     if not recordings.nodes:
@@ -86,8 +87,8 @@ def series_rows(hardware: Hardware, steps: Steps, recordings: Recordings) -> pl.
 
 
 def _means(groups: Numbers, values: Floats, size: int) -> Floats:
-    """The mean of the values of each of ``size`` groups, in the order of rows; NaN values were not
-    read, and NaN is the mean of none."""
+    """The mean of ``values`` in each of ``size`` groups, of shape (size,). ``groups`` holds the
+    group of each value. NaN values are left out; the mean of a group without values is NaN."""
     known = ~np.isnan(values)
     if not known.all():
         groups, values = groups[known], values[known]

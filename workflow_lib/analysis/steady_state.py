@@ -1,16 +1,18 @@
-"""Whether a run was steady over its measured steps: in step time, in power and in temperature.
+"""Tests whether a run was steady over its measured steps in step time, power and temperature.
 
 A run begins with compilation, allocation and autotuning, and its GPUs take minutes to warm up. The
-protocol's warm-up has to be long enough for that: all measured steps count, in every repeat of a
-cell the same ones, so that repeats are of one thing. Whether they were steady is tested:
-:func:`workflow_lib.intervals.change.change` has a straight line's change from the first step to the
-last and a parabola's bend, each with a margin that noise seldom exceeds; and the first two values
-are held against the others. A run is not steady where one of the three is told from noise in one of
-the three quantities, and is of a size that matters: 0.5 % of step time or power, 1 °C. The straight
-line's change is recorded with its margin, which says how much may have been overlooked.
+protocol's warm-up must be long enough for that. All measured steps count, and they are the same in
+every repeat of a cell, so that repeats measure the same thing. This module tests whether they were
+steady. For each quantity, :func:`workflow_lib.intervals.change.change` estimates the change of a
+straight line from the first step to the last, and the bend of a parabola. Each has a margin that
+noise seldom exceeds. The first two values are also compared with the others. A run is not steady if
+one of the three differs from noise in one of the quantities, by an amount that matters: 0.5 % of
+step time or power, or 1 °C. The change of the straight line is recorded with its margin, which says
+how large a change may have been overlooked.
 
-Steps are looked at in blocks of equally many, which last a second at least, because boards average
-power over a second, and two sample periods. There are 200 blocks at most.
+The test works on groups of equally many steps (:class:`Block`). A group lasts at least one second,
+because boards average power over a second, and at least two sample periods. There are at most 200
+groups.
 """
 
 from __future__ import annotations
@@ -33,13 +35,14 @@ from workflow_lib.intervals.change import FEWEST_VALUES, Estimate, change
 from workflow_lib.records import Cell
 from workflow_lib.words import counted
 
-#: changes that do not matter: of step time and power as shares of their mean, of temperature in °C
+#: the largest changes that do not matter: of step time and power as shares of their mean, of
+#: temperature in °C
 STEP_TIME_TOLERANCE = 0.005
 POWER_TOLERANCE = 0.005
 TEMPERATURE_TOLERANCE_C = 1.0
 
-#: standard deviations that both of the first two values may lie from the others; of normal noise
-#: one is 1.4826 times the median absolute deviation
+#: how many standard deviations both of the first two values may lie from the others; with normal
+#: noise, a standard deviation is 1.4826 times the median absolute deviation
 _START_DEVIATIONS = 6.0
 _NORMAL = 1.4826
 _MOST_BLOCKS = 200
@@ -49,7 +52,8 @@ _SHORTEST_BLOCK_PERIODS = 2.0
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive steps: the first of them, when they were, and their median time."""
+    """A group of consecutive steps: its first step, its window, and the median time of
+    its steps."""
 
     first_step: int
     window: Window
@@ -58,7 +62,8 @@ class Block:
 
 @dataclass(frozen=True)
 class Series:
-    """A quantity over blocks, and which change of it matters: a share of its mean, or an amount."""
+    """A quantity over groups of steps. A change larger than ``tolerance`` matters: a share of the
+    mean if ``relative``, else in the quantity's unit."""
 
     values: Sequence[float]
     tolerance: float
@@ -67,17 +72,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Drift:
-    """What a series does from its first value to its last: a share of its mean, or an amount."""
+    """How a series changes from its first value to its last, in the unit of ``tolerance``."""
 
     trend: Estimate
     bend: Estimate
-    #: the nearer of the first two values less the median of the others, and how far noise brings it
+    #: the nearer of the first two values minus the median of the others, and the margin of noise
     start: Estimate
     tolerance: float
 
     @property
     def is_told(self) -> bool:
-        """Whether it changes for sure, and by an amount that matters."""
+        """Whether a change exceeds both its margin of noise and the tolerance."""
         return any(
             each.is_told and abs(each.change) > self.tolerance
             for each in (self.trend, self.bend, self.start)
@@ -85,10 +90,10 @@ class Drift:
 
 
 def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
-    """The blocks of a run's steps, warm-up included.
+    """The groups of a run's steps, warm-up included.
 
-    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. Steps that are
-    left over belong to no block: the first ones.
+    ``steps`` has ``step``, ``started_unix_s`` and ``ended_unix_s`` of every rank. If the steps do
+    not divide evenly into groups, the first ones are left out.
     """
     times = (
         steps.group_by("step")
@@ -117,7 +122,8 @@ def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
 
 
 def drift(series: Series) -> Drift | None:
-    """How a series changes; None where its values are too few, or their mean is 0."""
+    """How a series changes; None if it has too few values, or if it is relative and
+    its mean is 0."""
     if len(series.values) < FEWEST_VALUES:
         return None
     level = abs(float(np.mean(series.values))) if series.relative else 1.0
@@ -129,11 +135,12 @@ def drift(series: Series) -> Drift | None:
 
 
 def _start(values: Floats) -> Estimate:
-    """By how much both of the first two values differ from the others, as by too short a warm-up.
+    """How far both of the first two values lie from the others, as after too short a warm-up.
 
-    Lines and parabolas take so short a change for noise. The nearer of the two counts, 0 where they
-    lie on different sides, because one alone may be an outlier. The margin is of the others' median
-    absolute deviation from their median, which outliers among them do not raise.
+    A line or a parabola takes so short a change for noise. The nearer of the two values counts,
+    because one alone may be an outlier. The result is 0 if they lie on different sides of the
+    others' median. The margin comes from the median absolute deviation of the others, which is
+    robust to outliers.
     """
     rest = values[2:]
     median = float(np.median(rest))
@@ -146,8 +153,8 @@ def _start(values: Floats) -> Estimate:
 def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknown: str) -> Values:
     """The measures of how steady the measured steps were.
 
-    ``unknown`` is why telemetry is not all there, or empty. Without power and temperature nothing
-    is said to be steady, since step time alone cannot tell.
+    ``unknown`` is why telemetry is incomplete, or "". Without power and temperature a run is never
+    called steady, because step time alone cannot show it.
     """
     every = blocks_of(steps.rows, cell.telemetry.sample_rate_hz)
     blocks = [block for block in every if block.first_step >= steps.first]
@@ -183,7 +190,7 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
 def _series(
     cell: Cell, blocks: Sequence[Block], recordings: Recordings | None, unknown: str, quantity: str
 ) -> tuple[Series | None, str]:
-    """The mean over all GPUs of power or temperature in each block, or None and why."""
+    """The mean over all GPUs of power or temperature in each group of steps, or None and why."""
     if unknown or recordings is None:
         return None, unknown
     size = cell.hardware.gpus_per_package if quantity == "power_w" else None

@@ -1,7 +1,7 @@
-"""A run's steps, one row each: how long it took, what it cost, how warm the GPUs were in it.
+"""One row for each step of a run: its time, its energy, and how warm its GPUs were.
 
-What a rank did not record, or a sensor did not read throughout a step, is null in that step, with
-the reason: a sum over the others would make the step look cheaper than it was.
+A value that a rank did not record, or that a sensor did not read throughout the step, is null, with
+the reason. A sum over the others would make the step look cheaper than it was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps
 from workflow_lib.records import Cell
 
-#: columns of STEP_TIMES that telemetry tells
+#: columns of STEP_TIMES that come from telemetry
 _OF_POWER = ("energy_j", "power_mean_w")
 _OF_TEMPERATURE = ("temperature_mean_c", "hottest_c", "hottest_node", "hottest_gpu")
 _OF_CLOCK = ("sm_clock_mean_mhz",)
@@ -36,9 +36,8 @@ def step_rows(
 ) -> list[dict[str, Any]]:
     """Rows of STEP_TIMES, less ``cell`` and ``run``, in the order of steps.
 
-    ``steps`` are those of which the run's measures are taken. ``unknown`` is why telemetry tells
-    nothing at all, and ``no_power`` why power cannot be added up over GPUs; "" where it does, and
-    can.
+    There is a row for every step, warm-up included. ``unknown`` is why there is no telemetry, and
+    ``no_power`` why power cannot be added up over GPUs; each is "" if there is no such reason.
     """
     rows = _as_trained(cell, steps)
     windows = [row.pop("window") for row in rows]
@@ -72,7 +71,7 @@ def step_rows(
 
 
 def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
-    """What the ranks tell of each step, with its ``window``, and ``missing`` reasons."""
+    """What the ranks recorded of each step, with its ``window``, and ``missing`` reasons."""
     began = steps.rows.filter(pl.col("phase") == "measured")["started_unix_s"].min()
     duration = pl.col("ended_unix_s") - pl.col("started_unix_s")
     frame = (
@@ -125,7 +124,7 @@ def _over_gpus(
     sensors = recordings.sensors(size)
     means = mean_over_spans(recordings, sensors, quantity, windows)
     bridged_s = longest_bridged_s(max(e.start.sample_rate_hz for e in recordings.nodes.values()))
-    # A straight line over too long a time says nothing.
+    # Gaps that are too long are not interpolated.
     rows = {sensor: row for row, sensor in enumerate(sensors)}
     for sensor, start, end in recordings.of(quantity).holes(quantity, bridged_s):
         for place, window in enumerate(windows):

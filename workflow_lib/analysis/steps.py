@@ -1,4 +1,4 @@
-"""What the ranks wrote: where they ran, the window that they measured, and its steps."""
+"""Reads what the ranks wrote: where they ran, the window that they measured, and its steps."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _OPTIONAL = (
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a completed run, over all ranks, and which of them measures are taken over."""
+    """The steps of a completed run, over all ranks, and which of them count for measures."""
 
     ranks: tuple[RankRecord, ...]
     #: every row of every rank, warm-up included, with ``rank`` and ``dp_rank`` beside
     #: :data:`~workflow_lib.records.STEPS`
     rows: pl.DataFrame
-    #: rows of the steps that count: those measured, from the steady state's onset on
+    #: rows of the steps that count: the measured ones
     measured: pl.DataFrame
-    #: from the start of the first rank to begin the first of them to the end of the last rank to
-    #: end the last one
+    #: from the first rank's start of the first of them to the last rank's end of the last one
     window: Window
-    #: of these steps, over all replicas; with inference those read and those generated
+    #: tokens of these steps over all replicas; with inference, those read and those generated
     tokens: int
-    #: of inference, "prefill" and "decode": when each of these steps did it, by the slowest rank
+    #: for inference, "prefill" and "decode" → the window of each of these steps, until its slowest
+    #: rank
     phases: Mapping[str, tuple[Window, ...]]
-    #: node → how its clock was corrected, where it was; times are those of rank 0's clock
+    #: node → how its clock was corrected, if it was; all times are of rank 0's clock
     clocks: Mapping[str, NodeClock] = field(default_factory=dict)
 
     @property
@@ -56,8 +56,8 @@ class Steps:
 def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     """Read what the ranks of a completed run wrote, and check that it is whole.
 
-    Raises FileNotFoundError where a rank's file is missing, and RecordError where a file is
-    damaged, a step is missing, or the ranks' tokens are not those that the cell asks for.
+    Raises FileNotFoundError if a rank's file is missing, and RecordError if a file is damaged, a
+    step is missing, or the ranks' tokens are not those that the cell asks for.
     """
     generates = cell.training.workload == "inference"
     optional = (*_OPTIONAL, *(() if generates else ("prefill_ended_unix_s",)))
@@ -94,7 +94,7 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
 def _on_one_clock(
     rows: pl.DataFrame, ranks: Sequence[RankRecord], clocks: Mapping[str, NodeClock]
 ) -> pl.DataFrame:
-    """The rows with all times as rank 0's clock had them."""
+    """The rows with all times converted to rank 0's clock."""
     times = [name for name in rows.columns if name.endswith("_unix_s")]
     for node, clock in clocks.items():
         of_node = pl.col("rank").is_in([rank.rank for rank in ranks if rank.node == node])
@@ -113,7 +113,8 @@ def _window(measured: pl.DataFrame) -> Window:
 
 
 def _phases(paths: RunPaths, measured: pl.DataFrame) -> dict[str, tuple[Window, ...]]:
-    """Each step from its first rank's start to its last rank's prefill's end, and on to its end."""
+    """The windows of each step's prefill (from the first rank's start to the last rank's end of
+    prefill) and of its decode (from there to the last rank's end)."""
     times = (
         measured.group_by("step")
         .agg(
@@ -155,7 +156,8 @@ def _span(steps: list[int]) -> str:
 
 
 def _check_tokens(paths: RunPaths, cell: Cell, measured: pl.DataFrame) -> None:
-    """Every rank of a replica has the same tokens, and the replicas together the batch's.
+    """Check that all ranks of a replica have the same tokens, and all replicas together the
+    batch's.
 
     ``measured`` has each rank's steps, one rank after the other.
     """

@@ -1,4 +1,5 @@
-"""Tables whose schema is a tuple of :class:`~workflow_lib.records.Column`, and their files."""
+"""Makes, writes and reads tables whose schema is a tuple of
+:class:`~workflow_lib.records.Column`."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def schema(columns: Iterable[Column]) -> dict[str, Any]:
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.DataFrame:
     """Rows as a frame of exactly ``columns``; what a row lacks is null.
 
-    Raises RecordError where a row has a key that is no column, or a value of another type.
+    Raises RecordError if a row has a key that is not a column, or a value of another type.
     """
     if unknown := set().union(*rows) - {column.name for column in columns}:
         raise RecordError(f"a row has {shown(min(unknown))}, which is not a column of its table")
@@ -37,7 +38,7 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pl.Da
 
 
 def _series(values: Sequence[Any], column: Column) -> pl.Series:
-    # A bool is an int to Python, and an int will do as a float.
+    # In Python a bool is an int; an int is accepted as a float.
     fit = {type(None), column.type, int if column.type is float else column.type}
     if not fit.issuperset(map(type, values)):
         value = next(each for each in values if type(each) not in fit)
@@ -54,7 +55,7 @@ def write_table(frame: pl.DataFrame, path: Path) -> None:
 def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
     """Read a parquet file that holds exactly ``columns``.
 
-    Raises FileNotFoundError, or RecordError where it is not parquet, or holds other columns.
+    Raises FileNotFoundError, or RecordError if it is not parquet, or holds other columns.
     """
     frame = read_frame(path)
     expected = schema(columns)
@@ -77,12 +78,13 @@ def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
 def read_frame(path: Path) -> pl.DataFrame:
     """Read a parquet file, whatever its columns.
 
-    Raises FileNotFoundError, or RecordError where it is not parquet, or too much for its size.
+    Raises FileNotFoundError, or RecordError if it is not parquet, or has too many rows for its
+    size.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
     try:
-        lazy = pl.scan_parquet(path, glob=False)  # its name is no pattern
+        lazy = pl.scan_parquet(path, glob=False)  # its name is not a pattern
         rows = lazy.select(pl.len()).collect().item()
         if rows > bounds.TABLE_ROWS_FREE + path.stat().st_size * bounds.TABLE_ROWS.most:
             raise RecordError(f"{path}: {rows} rows, more than a file of its size holds; {_REMEDY}")
@@ -93,7 +95,7 @@ def read_frame(path: Path) -> pl.DataFrame:
 
 
 def check_reasons(frame: pl.DataFrame) -> None:
-    """Raises RecordError where ``missing_reasons``, which others take apart, is no such thing."""
+    """Raise RecordError if a value of ``missing_reasons`` is not a JSON object of texts."""
     if "missing_reasons" not in frame.columns:
         return
     for text in frame["missing_reasons"].unique().drop_nulls():

@@ -1,6 +1,5 @@
-"""Shares of time in which a GPU was held back: by its power cap, by heat, by a power brake; and
-how often power came up to the limit.
-"""
+"""Shares of time in which a GPU was throttled by its power cap, by heat or by a power brake; and
+how often power rose to its limit."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ COUNTERS = (
     "throttle_hw_thermal_s",
     "throttle_power_brake_s",
 )
-#: by how much NVIDIA's counters advance at once: seen on H100 and H200, driver 580.159
+#: the step by which NVIDIA's counters advance, as seen on H100 and H200 with driver 580.159
 _COUNTER_STEP_S = 0.1
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of time; each null where it is not known."""
+    """Shares of time; a share is null if it is not known."""
 
     power: float | None
     thermal: float | None
@@ -44,15 +43,16 @@ class Counted:
 
     @property
     def error(self) -> float:
-        """By how much a share may be off, either way: each of the two readings may lack a step."""
+        """The largest error of a share, in either direction: each of the two readings may lack a
+        step."""
         return _COUNTER_STEP_S / self.elapsed_s
 
 
 def from_counters(spans: Mapping[str, CounterSpan | None]) -> Counted | None:
-    """Shares from the driver's cumulative times, or None unless all of them tell.
+    """Shares from the driver's cumulative times, or None if one of them is not known.
 
-    Time in software and in hardware thermal slowdown is added up, so that time in both counts
-    twice. A share may seem to exceed 1 by its error; it is cut there.
+    Times in software and in hardware thermal slowdown are added up, so time in both counts twice. A
+    share that exceeds 1 by its error is set to 1.
     """
     shares = [rate_within(spans[counter]) for counter in COUNTERS]
     known = [share for share in shares if share is not None]
@@ -67,8 +67,8 @@ def from_counters(spans: Mapping[str, CounterSpan | None]) -> Counted | None:
 
 
 def bursts_at_limit(power: pl.DataFrame, window: Window) -> dict[int, int]:
-    """How often the power of each sensor came up to its limit within the window, or was there at
-    its start.
+    """How often the power of each sensor rose to its limit within the window. A start at the limit
+    counts as well.
 
     ``power`` has ``sensor``, ``unix_time_s`` and ``at_power_limit``, sensor by sensor in the order
     of time; sensors whose limit is not known are left out.

@@ -1,4 +1,4 @@
-"""GPUs of a run's nodes that no rank used: what they drew meanwhile."""
+"""The power and use of GPUs of a run's nodes that no rank used."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES = tuple(column.name for column in UNUSED_GPUS if column.name not in ("cel
 
 
 def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
-    """Of a GPU that the job had: a row of UNUSED_GPUS, less ``cell`` and ``run``."""
+    """The row of UNUSED_GPUS, less ``cell`` and ``run``, of a GPU that the job had."""
     whole = gpu.row(hardware)
     row = {name: whole.get(name) for name in _NAMES}
     reasons = json.loads(whole["missing_reasons"])
@@ -29,7 +29,8 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
 
 
 def rows_of_others(recording: Recording) -> Iterator[dict[str, Any]]:
-    """Of the GPUs that the job did not have, as the sampler found them when it began."""
+    """Rows of UNUSED_GPUS of GPUs that the job did not have, as the sampler found them when it
+    began."""
     for other in recording.start.other_gpus:
         untold, unwatched = "its driver does not give it", "the job does not have it"
         values: Values = {

@@ -7,5 +7,5 @@
     tables of sweeps ────┘
 
 ``contrasts`` takes ratios, differences and their intervals from :mod:`workflow_lib.comparison` and
-:mod:`workflow_lib.intervals`; nothing here estimates anything besides.
+:mod:`workflow_lib.intervals`. Nothing in this package estimates anything else.
 """

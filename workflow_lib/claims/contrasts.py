@@ -1,4 +1,4 @@
-"""The contrasts of a test, each with its interval: from the comparison's rows, or within runs."""
+"""The contrasts of a test with their intervals: from the comparison's rows, or within runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workflow_lib.records.measures import PROFILED
 from workflow_lib.report.cells import Row, completed, in_words
 
 VALUE = "value"
-#: columns of the comparison's rows that a row of CLAIMS has too
+#: columns that CLAIMS takes from the comparison's rows
 _TAKEN = (
     *(
         "cell_a",
@@ -41,16 +41,16 @@ _TAKEN = (
     ),
     *("assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
 )
-#: verdicts of the comparison that leave nothing to judge
+#: verdicts of the comparison without values to judge
 _WITHOUT_VALUES = ("missing", "refused")
-#: what is said of an interval over the runs of one cell
+#: what an interval over the runs of one cell assumes
 _OVER_RUNS = "assumes normal noise, independent between runs"
 
 
 def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """The contrasts of a test: columns of CLAIMS without verdicts. ``wide_low`` is null where there
-    is no interval, and ``in_words`` then says why. One without cells where there are none.
-    """
+    """The contrasts of a test, as columns of CLAIMS without verdicts. If ``wide_low`` is null there
+    is no interval, and ``in_words`` says why. If no contrast can be made, the result is one row
+    without cells."""
     made = [
         row | _sweeps(row, each)
         for each in measured
@@ -61,7 +61,7 @@ def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]
 
 
 def _sweeps(row: Row, measured: Measured) -> dict[str, str]:
-    """Which sweeps show the cells of a contrast."""
+    """The columns that name the sweeps with the cells of a contrast."""
     cells = {end: row.get(f"cell_{end}") for end in ("a", "b")}
     return {
         f"sweeps_{end}": ", ".join(measured.sweeps[cell])
@@ -75,7 +75,7 @@ def _of_cells(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
     one, other = (dataclasses.replace(side, name=name) for name in ("the first", "the second"))
     measure = MEASURES[test.measure]
     for pair in pairs(test, side.cells):
-        # No row where the measure means nothing for the workload.
+        # There is no row if the measure does not apply to the workload.
         for row in compared([dataclasses.replace(pair, measure=measure)], one, other):
             has_values = row["measure"] is not None and row["verdict"] not in _WITHOUT_VALUES
             yield {
@@ -87,12 +87,12 @@ def _of_cells(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(measured: Measured, cell: str) -> str:
-    """The numbers of a cell's completed runs; "" where none completed."""
+    """The numbers of a cell's completed runs; "" if none completed."""
     return ", ".join(str(run["run"]) for run in measured.completed({"cell": cell}))
 
 
 def _of_each(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
-    """Of tests that look at one cell at a time."""
+    """The contrasts of a test on one cell at a time."""
     for cell in fitting(measured.side.cells, test.cells):
         if test.sample_rate_hz is not None and cell["interleaved_rates_hz"] is None:
             continue
@@ -115,7 +115,7 @@ def _of_each(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
 
 
 def _value(name: str, measured: Measured, cell: Row) -> dict[str, Any]:
-    """Of a measure itself."""
+    """The value of a measure, with its interval over runs."""
     if name in PROFILED:
         if cell[name] is None:
             return {"in_words": "no profiled run of the cell completed"}
@@ -134,9 +134,8 @@ def _value(name: str, measured: Measured, cell: Row) -> dict[str, Any]:
 
 
 def _slowdown(rate_hz: float, rows: Sequence[Row]) -> dict[str, Any]:
-    """What a sampling rate costs: over runs; of fewer than three, all that their own intervals
-    hold.
-    """
+    """The slowdown of a sampling rate, with its interval over runs. With fewer than three runs, the
+    interval spans the runs' own intervals."""
     own = [row for row in rows if row["sample_rate_hz"] == rate_hz]
     known = [row for row in own if row["slowdown_low"] is not None]
     if not known:
@@ -155,7 +154,7 @@ def _slowdown(rate_hz: float, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _between_gpus(test: ClaimTest, measured: Measured, cell: Row) -> dict[str, Any]:
-    """Of two groups of GPUs within each run."""
+    """The contrast of two groups of GPUs within each run, over runs."""
     measure = MEASURES[test.measure]
     sides: tuple[list[float], list[float]] = ([], [])
     for run in measured.completed(cell):
@@ -185,9 +184,8 @@ def _at(airflow: str) -> Callable[[Sequence[Row]], Sequence[Row]]:
 
 
 def _extreme(choose: Callable[..., Row]) -> Callable[[Sequence[Row]], Sequence[Row]]:
-    """The one GPU that a choice by mean temperature falls on; none where it is not known, or where
-    there is one GPU alone.
-    """
+    """A group of the one GPU with the extreme mean temperature; empty if that is not known, or if
+    there is only one GPU."""
 
     def group(rows: Sequence[Row]) -> Sequence[Row]:
         if len(rows) < 2 or any(row["temperature_mean_c"] is None for row in rows):
@@ -213,7 +211,7 @@ def _interval(
     assumes: str,
     back: Callable[[float], float] = float,
 ) -> dict[str, Any]:
-    """The interval of paired values, a pair a run; ``back`` undoes a logarithm."""
+    """The interval of paired values, one pair for each run; ``back`` undoes a logarithm."""
     if len(first) < differences.FEWEST_RUNS:
         apart = [back(a - b) for a, b in zip(first, second, strict=True)]
         ends = {"low": min(apart), "high": max(apart)}

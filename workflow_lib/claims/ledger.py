@@ -21,7 +21,7 @@ _COLUMNS = tuple(column.name for column in CLAIMS)
 
 
 def judge(ledger: Ledger, measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """The rows of CLAIMS, in the order of the ledger, of the reports and of the cells."""
+    """The rows of CLAIMS, in the order of the ledger, and of cells as in reports."""
     cells = list({cell["cell"]: cell for each in measured for cell in each.side.cells}.values())
     labels = _labels(cells)
     return [row for claim in ledger.claims for row in _of_claim(claim, measured, labels)]
@@ -112,7 +112,7 @@ def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
         cell = row[f"cell_{end}"]
         if cell is not None:
             row[f"label_{end}"] = labels[cell]
-    # What has one side, one end or no part lacks nothing.
+    # A column of a second side, end or part that does not exist is not missing.
     missing = {
         name: row["in_words"]
         for name in ("estimate", "low", "high", "coverage", "wide_low", "wide_high")

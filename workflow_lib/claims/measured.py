@@ -1,4 +1,4 @@
-"""What was measured: the tables of all sweeps that claims are judged by, together."""
+"""Reads the tables of all sweeps by which claims are judged."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from workflow_lib.report.cells import Row, completed_runs
 
 @dataclass(frozen=True)
 class Measured:
-    """Cells and runs of several sweeps; a cell that several of them show is there once."""
+    """Cells and runs of several sweeps; a cell that is in several sweeps occurs once."""
 
     side: Side
-    #: rows of GPUS of each run (cell, number)
+    #: (cell, run) → rows of GPUS
     gpus: Mapping[tuple[str, int], Sequence[Row]] = field(default_factory=dict)
-    #: rows of OVERHEAD of each cell
+    #: cell → rows of OVERHEAD
     overhead: Mapping[str, Sequence[Row]] = field(default_factory=dict)
-    #: the names of the sweeps that show a cell
+    #: cell → the names of its sweeps
     sweeps: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    #: the directory of each sweep
+    #: sweep → its directory
     directories: Mapping[str, Path] = field(default_factory=dict)
 
     def completed(self, cell: Row) -> list[Row]:
@@ -34,10 +34,10 @@ class Measured:
 def read(directories: Iterable[Path]) -> list[Measured]:
     """Read the tables of sweeps from their directories.
 
-    Sweeps that have other runs under one cell and number measured that cell twice, in two results
-    directories. They are apart, so that no contrast mixes runs of both; all others are together.
-    Raises FileNotFoundError where a table is missing; RecordError where one is of another version,
-    or where two sweeps have one name.
+    If two sweeps have different runs under one cell and number, that cell was measured twice, in
+    two results directories. Such sweeps are returned apart, so that no contrast mixes their runs.
+    All others are returned together. Raises FileNotFoundError if a table is missing; RecordError if
+    one was written by another version, or if two sweeps have one name.
     """
     named: dict[str, Path] = {}
     groups: list[list[tuple[Path, Side]]] = []
@@ -58,7 +58,7 @@ def read(directories: Iterable[Path]) -> list[Measured]:
 
 
 def _measured_again(side: Side, other: Side) -> bool:
-    """Whether two sweeps have other completed runs under one cell and number."""
+    """Whether two sweeps have different completed runs under one cell and number."""
     began = {(r["cell"], r["run"]): r["started_unix_s"] for r in other.runs if _done(r)}
     return any(
         began.get((run["cell"], run["run"]), run["started_unix_s"]) != run["started_unix_s"]
@@ -98,7 +98,7 @@ def _together(sweeps_read: Iterable[tuple[Path, Side]]) -> Measured:
 
 
 def _add_runs(runs: dict[tuple[str, int], Row], side: Side) -> set[tuple[str, int]]:
-    """Add a sweep's runs to those that are known; returns which of them are from it."""
+    """Add a sweep's runs to the known ones; return the keys of those that are taken from it."""
     mine = set()
     for run in side.runs:
         key = run["cell"], run["run"]

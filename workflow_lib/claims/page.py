@@ -1,4 +1,4 @@
-"""The ledger as people read it: ``claims.md``, and ``claims.html`` in the look of the report."""
+"""Writes the ledger for readers: ``claims.md``, and ``claims.html`` in the look of the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workflow_lib.report.numbers import NOTHING
 from workflow_lib.words import counted
 
 Row = Mapping[str, Any]
-#: where a sweep shows a cell: the name of the sweep, and the cell's id; "" where nothing does
+#: (sweep, cell) → the address of the cell in the sweep's report; "" if there is none
 Link = Callable[[str, str], str]
 
 _BY = {
@@ -43,7 +43,7 @@ class Line:
 
     verdict: str
     in_words: str
-    #: cell by cell: its name, platform and model, its runs, and where it is shown
+    #: for each cell: its name, platform, model and runs; its id; its address
     cells: tuple[tuple[str, str, str], ...]
 
 
@@ -75,8 +75,8 @@ class Entry:
 def entries(
     ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Row] = ()
 ) -> dict[str, list[Entry]]:
-    """The claims with their verdicts, by whose they are: by the ``rows`` of runs, and apart from
-    these by those of projections.
+    """The claims with their verdicts, by author: those by the ``rows`` of runs, and apart from
+    them those by projections.
     """
     found: dict[str, list[Entry]] = {}
     for claim in ledger.claims:
@@ -98,7 +98,7 @@ def entries(
 
 
 def _counted(rows: Sequence[Row]) -> str:
-    """How many contrasts have which verdict; "" where there is none to judge."""
+    """How many contrasts have each verdict; "" if there is none to judge."""
     verdicts = [row["verdict"] for row in rows if row["cell_a"]]
     counts = {words: verdicts.count(each) for each, words in IN_WORDS.items()}
     return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
@@ -135,7 +135,8 @@ def _span(rows: Sequence[Row]) -> tuple[float, float]:
 
 
 def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
-    """Of each contrast one; of those that are not testable for one reason, one together."""
+    """One line for each contrast; contrasts that are not testable for the same reason
+    share a line."""
     untold: dict[str, list[Row]] = {}
     for row in rows:
         if row["verdict"] == NOT_TESTABLE and row["cell_b"] is None and row["cell_a"]:
@@ -160,7 +161,7 @@ def _line(row: Row, link: Link) -> Line:
 
 
 def by_chance(rows: Sequence[Row]) -> tuple[int, int]:
-    """How many verdicts rest on an interval, and how many of these may be wrong by chance."""
+    """How many verdicts are made by an interval, and how many of these may be wrong by chance."""
     judged = [row for row in rows if row["verdict"] in ("supported", "contradicted")]
     missing = sum(1 - row["coverage"] for row in judged)
     return len(judged), -int(-missing // 1)
@@ -251,7 +252,7 @@ def _told(entry: Entry) -> str:
 
 
 def _named(line: Line) -> str:
-    """The cells of a contrast, each with where it is shown."""
+    """The cells of a contrast, each with its link."""
     return " against ".join(
         f"[`{_code(name)}`]({address})" if address else f"`{_code(name)}`"
         for name, _, address in line.cells
@@ -259,7 +260,7 @@ def _named(line: Line) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that ends no cell of a table, and is no markup."""
+    """Escape text so that it neither ends a cell of a table nor acts as markup."""
     return text.replace("|", "\\|").replace("[", "\\[").replace("<", "&lt;")
 
 

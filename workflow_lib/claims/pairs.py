@@ -16,7 +16,7 @@ _LAYOUT = cell_axes.of_roles("layout")
 
 
 def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
-    """The cells that have the values of all of these, in the order of reports."""
+    """The cells that have the values of all given mappings, in the order of reports."""
     return in_order(
         cell
         for cell in cells
@@ -48,9 +48,8 @@ def pairs(test: ClaimTest, cells: Sequence[Row]) -> list[Pair]:
 
 
 def _free(test: ClaimTest) -> set[str]:
-    """The axes in which two cells of a test may differ: those that it names, and what follows from
-    them.
-    """
+    """The axes in which two cells of a test may differ: those that it names, and those that depend
+    on these."""
     named = {*test.first, *test.second, *test.alike_but}
     free = set(named)
     if named & {*_PLACE}:
@@ -58,7 +57,7 @@ def _free(test: ClaimTest) -> set[str]:
     if named & {*_PLACE, *_LAYOUT, "gpus"}:
         free.add("nodes")
     if "tp" in named:
-        # It means nothing where TP is 1.
+        # It has no effect if TP is 1.
         free.add("sequence_parallel")
     for name, axis in cell_axes.AXES.items():
         if axis.field.axis.only_with and axis.field.axis.only_with[0] in named:
@@ -83,7 +82,7 @@ def none_found(test: ClaimTest, cells: Sequence[Row]) -> str:
 
 
 def _said(value: Any) -> str:
-    """A value that tables hold: text as it is, and a list that is empty as none."""
+    """A value of a table as text: a text as it is, and an empty list as "none"."""
     if value is None:
         return "none"
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,17 +1,17 @@
-"""Which verdict a contrast, a test and a claim get.
+"""The verdicts of contrasts, tests and claims.
 
-A test says where a contrast lies: in a range with one end or two. By the interval of a contrast,
-with what dates, nodes and sensors may do to it::
+A test claims that a contrast lies in a range with one or two ends. The verdict follows from the
+contrast's interval, which includes the effects of dates, nodes and sensors::
 
     range claimed         ├──────────────────▶
     supported                 ├─────┤             all of the interval lies in the range
     contradicted    ├───┤                         none of it does
     undecided          ├─────┤                    some of it does
 
-The ends are not of the range: two cells that never throttle do not show that throttling grows.
-Where it is unknown how far sensors may be off, so is the interval, and the verdict is undecided.
-``not_testable`` is a contrast without an interval: of cells that no sweep has, that did not
-complete, of which there are too few runs, or whose readings are missing or simulated.
+The ends do not belong to the range: two cells that never throttle do not show that throttling
+grows. If the error of the sensors is unknown, so is the interval, and the verdict is undecided. A
+contrast is ``not_testable`` if it has no interval: no sweep has its cells, they did not complete,
+they have too few runs, or their readings are missing or simulated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUPPORTED: Verdict = "supported"
 CONTRADICTED: Verdict = "contradicted"
 UNDECIDED: Verdict = "undecided"
 NOT_TESTABLE: Verdict = "not_testable"
-#: as people read them
+#: verdicts in the words of pages
 IN_WORDS: Mapping[Verdict, str] = {
     SUPPORTED: "supported",
     CONTRADICTED: "contradicted",
@@ -39,7 +39,7 @@ IN_WORDS: Mapping[Verdict, str] = {
     NOT_TESTABLE: "not testable here",
 }
 
-#: what sampling costs, as a measure that people read; overhead.parquet has it
+#: the slowdown of sampling as a measure; overhead.parquet holds it
 _SLOWDOWN = Measure("slowdown", "", "what sampling costs", "Slowdown", ("%", 100.0))
 
 
@@ -60,16 +60,16 @@ def of_contrast(test: ClaimTest, row: Mapping[str, Any]) -> tuple[Verdict, str]:
 
 
 def of_interval(low: float, high: float, above: float | None, below: float | None) -> Verdict:
-    """The verdict of an interval beside the range that is claimed; an end that is null is open."""
+    """The verdict of an interval for the claimed range; an end of the range that is
+    None is open."""
     inside = (above is None or low > above) and (below is None or high < below)
     outside = (above is not None and high <= above) or (below is not None and low >= below)
     return SUPPORTED if inside else CONTRADICTED if outside else UNDECIDED
 
 
 def of_test(test: ClaimTest, verdicts: Collection[Verdict]) -> Verdict:
-    """The verdict of a test by those of its contrasts; what is not testable has no say where
-    anything is.
-    """
+    """The verdict of a test by those of its contrasts. Contrasts that are not testable count only
+    if no other contrast exists."""
     told = [each for each in verdicts if each != NOT_TESTABLE]
     if not told:
         return NOT_TESTABLE
@@ -82,7 +82,7 @@ def of_test(test: ClaimTest, verdicts: Collection[Verdict]) -> Verdict:
 
 
 def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
-    """The verdict of a claim by those of its tests: it holds where all of them do."""
+    """The verdict of a claim by those of its tests: it is supported if all of them are."""
     for each in (CONTRADICTED, UNDECIDED, NOT_TESTABLE):
         if each in verdicts:
             return each
@@ -95,7 +95,7 @@ def measure_of(test: ClaimTest) -> Measure:
 
 
 def kind_of(test: ClaimTest) -> str:
-    """What the ends of a test's range are of, whether or not there is a contrast."""
+    """The kind of quantity in which a test's range is given, whether or not there is a contrast."""
     measure = measure_of(test)
     if test.gpus:
         return RATIO if measure.sensor == "clock" else DIFFERENCE
@@ -117,7 +117,7 @@ def _interval_in_words(test: ClaimTest, row: Mapping[str, Any]) -> str:
 
 
 def _subject(test: ClaimTest) -> str:
-    """What an interval is of."""
+    """The subject of an interval, in words."""
     heading = measure_of(test).heading
     if test.gpus:
         return f"{heading}, {test.gpus[0]} against {test.gpus[1]} GPUs"
@@ -127,7 +127,7 @@ def _subject(test: ClaimTest) -> str:
 
 
 def amount(test: ClaimTest, value: float) -> str:
-    """A contrast of a test as people read it: ratios as a percentage with a sign."""
+    """A contrast of a test as text: ratios as a percentage with a sign."""
     measure, kind = measure_of(test), kind_of(test)
     scaled, unit = 100 * (value - 1), "%"
     if kind != RATIO:

@@ -1,1 +1,1 @@
-"""Two sweeps side by side: which cells correspond, how they differ, and what that supports."""
+"""Compares two sweeps: which cells correspond, how they differ, and which verdicts runs support."""

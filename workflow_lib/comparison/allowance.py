@@ -1,10 +1,10 @@
-"""What dates and nodes may make of a difference of two cells.
+"""By how much dates and nodes may change the difference of two cells.
 
-If runs are apart in time (:mod:`workflow_lib.intervals.design`), all that acts on one side alone
-looks like a difference, so that an allowance is made for it. It is assumed, not measured: dates and
-nodes are taken to change a rate, a time or an energy by 0.5 % (one standard deviation), and a
-temperature by 1 °C. The difference of two sides then lies within 1.96·√2 times as much in 95 % of
-cases. Of shares of time nothing is known.
+If runs are apart in time (:mod:`workflow_lib.intervals.design`), an effect on only one of the sides
+looks like a difference, so an allowance is made for it. The allowance is assumed, not measured.
+Dates and nodes are taken to change a rate, a time or an energy by 0.5 % (one standard deviation),
+and a temperature by 1 °C. The difference of two sides then lies within 1.96·√2 times as much in
+95 % of cases. For shares of time the effect is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workflow_lib.intervals.design import Design
 from workflow_lib.records import Measure
 
 _TWO_SIDES = 1.96 * math.sqrt(2)
-#: what the dates and nodes of two sides may make of a ratio that is 1, and of a difference in °C
+#: by how much dates and nodes may change a ratio of 1, and a difference in °C
 RATIO_ALLOWANCE = round(_TWO_SIDES * 0.005, 3)
 TEMPERATURE_ALLOWANCE_C = round(_TWO_SIDES * 1.0, 1)
 

@@ -35,9 +35,10 @@ def compare(
 ) -> Path:
     """Write ``comparison.parquet``, ``figures/`` and ``comparison.html``; returns the page's path.
 
-    ``a`` and ``b`` hold the tables of a sweep each; ``asked`` are pairs of parts of ids of cells
-    that are compared besides those that correspond. Raises FileNotFoundError where one is missing,
-    and RecordError where one is damaged or no cell of A corresponds to one of B.
+    ``a`` and ``b`` are the directories of two sweeps with their tables. ``asked`` holds pairs of
+    parts of cell ids; these pairs are compared besides those that correspond. Raises
+    FileNotFoundError if a table is missing, and RecordError if one is damaged or no cell of A
+    corresponds to one of B.
     """
     side_a, side_b = read_sides(a, b, names)
     cells = side_a.cells, side_b.cells
@@ -60,7 +61,8 @@ def compare(
 
 
 def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureEntry]:
-    """Of the best cells a figure over all models, of other pairs one a kind and model."""
+    """The figures: one of the best cells over all models, and one for each kind of
+    pair and model."""
     lines: dict[tuple[str, str], dict[object, Line]] = {}
     for row in found:
         if row["match"] == UNMATCHED:
@@ -86,7 +88,7 @@ def _figures(found: Sequence[Mapping[str, Any]], labels: Labels) -> list[FigureE
 
 
 def _forget_others(directory: Path, entries: Sequence[FigureEntry]) -> None:
-    """Remove figures of an earlier comparison, which are none of this one."""
+    """Remove figures of an earlier comparison that do not belong to this one."""
     stems = {entry.stem for entry in entries}
     for path in directory.iterdir():
         if path.suffix.lstrip(".") in style.FORMATS and path.stem not in stems:

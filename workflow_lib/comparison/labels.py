@@ -1,4 +1,4 @@
-"""What cells and pairs are called, in figures and on the page."""
+"""The labels of cells and pairs, in figures and on the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Labels:
         self._works = _names_of_works(every)
 
     def cell(self, row: Mapping[str, Any], end: str) -> str:
-        """The label of a row's cell of side ``end``, a or b; "" where it has none."""
+        """The label of a row's cell of side ``end``, a or b; "" if it has none."""
         cell: str | None = row[f"cell_{end}"]
         return self._labels[end == "b"][cell] if cell else ""
 
@@ -38,7 +38,7 @@ class Labels:
         return self._cells[end == "b"][row[f"cell_{end}"]]
 
     def pair(self, row: Mapping[str, Any]) -> str:
-        """A pair's layout and options; "tp2-pp16|32 mb4" where A has 16 stages and B 32."""
+        """A pair's layout and options; "tp2-pp16|32 mb4" if A has 16 stages and B 32."""
         if row["match"] == NAMED:
             return f"{self.cell(row, 'a')} | {self.cell(row, 'b')}"
         a, b = self.record(row, "a"), self.record(row, "b")
@@ -46,15 +46,15 @@ class Labels:
         return f"{layouts_of_two(a, b)} {words}".strip()
 
     def work_of(self, row: Mapping[str, Any]) -> Hashable:
-        """What tells this work from others."""
+        """A key that is the same for cells of the same work."""
         return work(self.record(row, "a"))
 
     def work_label(self, row: Mapping[str, Any]) -> str:
-        """A model, and what tells this work from others of the model."""
+        """A model, and the axes in which this work differs from others of the model."""
         return self._works[self.work_of(row)]
 
     def fate(self, row: Mapping[str, Any]) -> str:
-        """What kept a pair from being compared, in as few words as fit into a figure."""
+        """Why a pair was not compared, in as few words as fit into a figure."""
         cells = [self.record(row, "a"), self.record(row, "b")]
         return "; ".join(
             f"{name}: {fate(cell)}"
@@ -64,9 +64,8 @@ class Labels:
 
 
 def _names_of_works(cells: Sequence[Row]) -> dict[Hashable, str]:
-    """Each work's model, its workload where that is not pretraining, and what else tells it from
-    others of its model.
-    """
+    """Each work's model, its workload if that is not pre-training, and the other axes in which it
+    differs from other works of its model."""
     named: dict[Hashable, str] = {}
     for model in dict.fromkeys(cell["model"] for cell in cells):
         works = {work(cell): cell for cell in cells if cell["model"] == model}

@@ -1,4 +1,4 @@
-"""Which cell of one sweep corresponds to which of another, and in which respect they differ."""
+"""Matches the cells of two sweeps, and says in which respect the cells of a pair differ."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from workflow_lib.report.cells import Row, completed, in_order, natural
 SAME_LAYOUT, OTHER_REPLICAS, OTHER_STAGES = "same_layout", "other_replicas", "other_stages"
 NAMED, BEST, UNMATCHED = "named", "best", "unmatched"
 
-#: where a cell ran: two sides may differ in it and still show the same cell
+#: axes of where a cell ran; two sides may differ in them and still show the same cell
 _PLACE = (*cell_axes.of_roles("place"), "nodes")
-#: how a cell does its work, and where
+#: axes of how and where a cell does its work
 MEANS = cell_axes.of_roles("layout", "option", "place")
 _ALIKE = "several cells of a side differ only in where they ran"
 _NONE = "the other side has no cell that differs only in where it ran, its replicas or its stages"
@@ -22,19 +22,19 @@ _NONE = "the other side has no cell that differs only in where it ran, its repli
 
 @dataclass(frozen=True)
 class Pair:
-    """Two cells that correspond; one is null where a cell has no partner."""
+    """Two cells that correspond; one is None if a cell has no partner."""
 
     match: str
     a: Row | None
     b: Row | None
-    #: the only measure that they are compared by; null where they are by all
+    #: the only measure that they are compared by; None if they are compared by all
     measure: Measure | None = None
     #: why there is no partner
     reason: str = ""
 
     @property
     def one(self) -> Row:
-        """A's cell, or B's where A has none."""
+        """A's cell, or B's if A has none."""
         found = self.a or self.b
         if found is None:
             raise ValueError("a pair of no cells")
@@ -42,12 +42,12 @@ class Pair:
 
 
 def layout_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
-    """Each cell of CELLS with the one that differs from it in the least; then those without.
+    """Pairs of the rows of CELLS that differ least; then the cells without a partner.
 
-    A cell is in one pair alone. First come cells of one id, then those that differ in where they
-    ran alone, of one platform before others; then those that differ in the data-parallel degree,
-    and so in GPUs; then those that differ in the pipeline's instead, as where a model is cut over
-    more nodes.
+    A cell is in only one pair. First come cells with the same id. Then come cells that differ only
+    in where they ran, first those on one platform. Then come cells that also differ in the
+    data-parallel degree, and so in GPUs. Last come cells that differ in the pipeline's degree
+    instead, as if a model is cut over more nodes.
     """
     left, right = in_order(a), in_order(b)
     pairs: list[Pair] = []
@@ -77,7 +77,8 @@ def layout_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
 
 
 def _alone(cell: Row, others: Sequence[Row], alike: bool) -> str:
-    """Why a cell has no partner: what the nearest of the other side's differs in, where one is."""
+    """Why a cell has no partner; if there is a nearest cell on the other side, with the axes in
+    which it differs."""
     if alike:
         return _ALIKE
     near = [
@@ -95,7 +96,8 @@ def _alone(cell: Row, others: Sequence[Row], alike: bool) -> str:
 def _pass(
     match: str, key: Callable[[Row], Hashable], left: Sequence[Row], right: Sequence[Row]
 ) -> tuple[list[Pair], set[str]]:
-    """Pairs of the cells that alone have a key; and the ids of those of which several have it."""
+    """Pairs of cells that are the only ones of their side with a key; and the ids of cells whose
+    key several cells of a side have."""
     groups: dict[Hashable, tuple[list[Row], list[Row]]] = {}
     for side, cells in enumerate((left, right)):
         for cell in cells:
@@ -116,7 +118,7 @@ def _place(cell: Row) -> list[list[tuple[int, int, str]]]:
 def named_pairs(a: Sequence[Row], b: Sequence[Row], asked: Iterable[Sequence[str]]) -> list[Pair]:
     """Pairs that were asked for, each by a part of A's and of B's cell id that no other cell has.
 
-    Raises RecordError where a part is that of no cell, or of several.
+    Raises RecordError if a part is in the id of no cell, or of several.
     """
     return [Pair(NAMED, _named(a, of_a, "A"), _named(b, of_b, "B")) for of_a, of_b in asked]
 
@@ -137,15 +139,15 @@ def _named(cells: Sequence[Row], part: str, end: str) -> Row:
 def best_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
     """The best completed cell of each side by each measure that has a best, whatever its layout.
 
-    Cells compete that do the same work and are measured alike. Where they are equal the first in
-    order is taken.
+    Cells are compared that do the same work and are measured in the same way. Of equal cells the
+    first in order is taken.
     """
     groups: dict[Hashable, tuple[list[Row], list[Row]]] = {}
     for side, cells in enumerate((in_order(a), in_order(b))):
         for cell in filter(completed, cells):
             groups.setdefault(work(cell), ([], []))[side].append(cell)
     pairs = []
-    # The first of a group stands for its work.
+    # Any cell of a group tells its work; the first one is used.
     whole = [sides for sides in groups.values() if all(sides)]
     for sides in sorted(whole, key=lambda sides: _work_place(sides[0][0])):
         for measure in COMPARED:
@@ -157,7 +159,8 @@ def best_pairs(a: Iterable[Row], b: Iterable[Row]) -> list[Pair]:
 
 
 def work(cell: Row) -> Hashable:
-    """What a cell is asked to do, and how that is measured, however it does it."""
+    """A key of what a cell computes and how that is measured, whatever its layout, options and
+    place."""
     return cell_axes.key(cell, MEANS)
 
 
@@ -173,7 +176,7 @@ def _best(cells: Sequence[Row], measure: Measure) -> Row | None:
 
 
 def check_matched(pairs: Sequence[Pair], a: Sequence[Row], b: Sequence[Row]) -> None:
-    """Raises RecordError, which says what differs, where no cell of A corresponds to any of B."""
+    """Raise RecordError, which says what differs, if no cell of A corresponds to any of B."""
     if any(pair.match != UNMATCHED for pair in pairs):
         return
     differing = []

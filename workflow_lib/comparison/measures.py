@@ -1,4 +1,4 @@
-"""What is compared: measures of runs, and their values."""
+"""The measures that are compared, and their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workflow_lib.records import MEASURES, Measure
 from workflow_lib.records.measures import Contrast
 from workflow_lib.report.cells import Row
 
-#: half of a whole degree, in which GPUs give their temperature
+#: half a degree, because GPUs give their temperature in whole degrees
 READING_ERROR_C = 0.5
 
 RATIO, DIFFERENCE = "ratio", "difference"
@@ -19,31 +19,32 @@ COMPARED: tuple[Measure, ...] = tuple(each for each in MEASURES.values() if each
 
 
 def contrast(measure: Measure) -> Contrast:
-    """How a measure of :data:`COMPARED` is contrasted. Raises ValueError for any other."""
+    """How a measure of :data:`COMPARED` is contrasted. Raises ValueError for other measures."""
     if measure.contrast is None:
         raise ValueError(f"{measure.name} is not compared")
     return measure.contrast
 
 
 def is_ratio(measure: Measure) -> bool:
-    """Whether it is contrasted by a ratio, else by a difference."""
+    """Whether a measure is contrasted by a ratio; otherwise by a difference."""
     return contrast(measure).kind == RATIO
 
 
 def is_temperature(measure: Measure) -> bool:
-    """Whether it is in whole degrees, as GPUs give them."""
+    """Whether a measure is a temperature, which GPUs give in whole degrees."""
     return measure.sensor == "temperature"
 
 
 def difference_unit(measure: Measure) -> str:
-    """The unit of a difference: that of shares is another than of the shares themselves."""
+    """The unit of a difference; that of shares in % is percentage points."""
     return "percentage points" if "%" in measure.people_unit else measure.people_unit
 
 
 def values(measure: Measure, runs: Sequence[Row]) -> tuple[list[float], str]:
-    """The values of completed runs, as they are stored; none and why where one lacks it.
+    """The values of completed runs, in the stored unit, and ""; or none, and why, if a run lacks
+    one.
 
-    A contrast over some of the runs would hide that the others lack the measure.
+    A contrast over only some of the runs would hide that the others lack the measure.
     """
     whole = [float(run[measure.name]) for run in runs if run[measure.name] is not None]
     if len(whole) == len(runs):

@@ -1,4 +1,4 @@
-"""The page of a comparison: in the look of the report, with everything in it."""
+"""Writes the page of a comparison, in the look of the report."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def write_page(
 
 
 def _kind(match: str, layouts: summary.Rows, labels: Labels) -> dict[str, Any]:
-    """The table of one kind of pairs: a line each, a column for each measure that any has."""
+    """The table of one kind of pairs: a line for each pair, a column for each measure
+    with a value."""
     own = summary.of(layouts, match)
     known = {row["measure"] for row in own if row["estimate"] is not None}
     measures = [measure for measure in COMPARED if measure.name in known]
@@ -81,7 +82,8 @@ def _kind(match: str, layouts: summary.Rows, labels: Labels) -> dict[str, Any]:
 
 
 def _shown(measure: Measure, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A contrast in the table: estimate, interval, whether told apart, and by what to sort."""
+    """A contrast in the table: its estimate, its interval, whether sides are told apart, and its
+    sort key."""
     if row is None or row["estimate"] is None:
         return {"text": NOTHING, "interval": "", "told": False, "value": "", "title": ""}
     low, high = row["low"], row["high"]
@@ -128,7 +130,7 @@ def _alone(row: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
 
 
 def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
-    """Measures without a contrast, why, and in how many pairs."""
+    """Measures without a contrast, the reason, and the number of pairs."""
     found: dict[tuple[str, str], int] = {}
     for row in rows:
         if row["verdict"] in ("missing", "refused") and row["match"] in summary.KINDS:
@@ -139,6 +141,6 @@ def _unvalued(rows: summary.Rows) -> list[tuple[str, str, int]]:
 
 
 def _inline(entry: FigureEntry, directory: Path) -> dict[str, Any]:
-    """A figure, which was drawn just now, fit to stand in the page."""
+    """A figure that has just been drawn, fit to stand in the page."""
     figure = shown(entry, directory)
     return {**figure, "svg": Markup(figure["svg"])}

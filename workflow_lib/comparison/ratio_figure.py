@@ -44,20 +44,21 @@ _TITLES = {
     "decode_tokens_per_s_per_gpu": "Decoding\nper GPU",
     "decode_tokens_per_j": "Decoding\nper joule",
 }
-#: pairs in one figure
+#: the most pairs in one figure
 _ROWS = 24
-#: inches left, right, above and below the panels; between them; and a row's height
+#: inches to the left, right, above and below the panels; inches between panels; the height of a row
 _MARGINS = 1.28, 0.08, style.HEAD_IN + 0.28, 0.34
 _GAP_IN, _ROW_IN = 0.1, 0.24
 _LETTERS = 25
 _COLOURS = {"a_more": style.BLUE, "b_more": style.VERMILLION}
-#: where a logarithmic axis has a tick besides 1, and its inverse
+#: where a logarithmic axis may have a tick, besides 1 and its inverse
 _TICKS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
 
 @dataclass
 class Line:
-    """A pair in a figure: its label, its rows of COMPARISON by measure, or why it has none."""
+    """A pair in a figure: its label, its rows of COMPARISON by measure, or why it has none
+    (``fate``)."""
 
     label: str
     rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Line:
 def entries(
     match: str, model: str, lines: Sequence[Line], names: tuple[str, str]
 ) -> list[FigureEntry]:
-    """The figures of a model's pairs of one kind; none where no pair has numbers."""
+    """The figures of a model's pairs of one kind; none if no pair has an estimate."""
     found = []
     for stem, subject, measures in _SETS:
         shown = [
@@ -104,7 +105,8 @@ def _caption(measures: Sequence[str], names: tuple[str, str], match: str) -> str
 
 
 def _letters(names: tuple[str, str]) -> str:
-    """What A and B are, where an axis has the letters because the names do not fit."""
+    """A sentence on the letters A and B, if an axis has them because the names do not
+    fit; else ""."""
     pairs = zip("AB", names, strict=True)
     told_of = [f"{letter} is {name}" for letter, name in pairs if letter == _short(name, letter)]
     return f" {', '.join(told_of)}." if told_of and names != ("A", "B") else ""
@@ -113,7 +115,8 @@ def _letters(names: tuple[str, str]) -> str:
 def ratio_figure(
     heading: str, lines: Sequence[Line], measures: Sequence[str], names: tuple[str, str]
 ) -> Figure:
-    """Draw pairs within :func:`style.styled`: a row each, a panel a measure."""
+    """Draw pairs within :func:`style.styled`, with a row for each pair and a panel for each
+    measure."""
     height = _MARGINS[2] + _MARGINS[3] + _ROW_IN * len(lines)
     figure = Figure(figsize=(style.COLUMN_IN, height))
     panels = style.grid(figure, 1, len(measures), _MARGINS, (_GAP_IN, 0))[0]
@@ -129,7 +132,7 @@ def ratio_figure(
     )
     for number, line in enumerate(lines):
         if line.fate:
-            # Of the last panel, as it is drawn over the others; in the middle of all of them.
+            # In the last panel, which is drawn over the others; at the middle of all of them.
             middle = 1 - (len(panels) * (1 + _gap(panels)) - _gap(panels)) / 2
             style.blank_row(panels[-1], number - 0.4, number + 0.4)
             panels[-1].text(
@@ -152,7 +155,7 @@ def _gap(panels: Sequence[Axes]) -> float:
 
 
 def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str]) -> None:
-    """One measure of all pairs."""
+    """Draw one measure of all pairs."""
     as_ratio = is_ratio(MEASURES[name])
     neutral = 1.0 if as_ratio else 0.0
     axes.set_title(_TITLES[name], fontsize=7, loc="center")
@@ -191,7 +194,7 @@ def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str])
 
 
 def _dots(axes: Axes, rows: Mapping[int, Mapping[str, Any]]) -> None:
-    """Estimates with their whiskers, each in the line that is its key."""
+    """Draw estimates with their whiskers; the keys of ``rows`` are line numbers."""
     if not rows:
         return
     colours = {
@@ -222,5 +225,5 @@ def _why(row: Mapping[str, Any]) -> str:
 
 
 def _short(name: str, letter: str) -> str:
-    """A side's name where it fits below a panel, else its letter."""
+    """A side's name if it fits below a panel, else its letter."""
     return name if len(name) <= 6 else letter

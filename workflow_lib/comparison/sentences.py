@@ -1,4 +1,4 @@
-"""A comparison in words, as strong as its interval and no stronger."""
+"""A comparison in words, which state no more than its interval supports."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from workflow_lib.report.numbers import MINUS, significant
 
 
 class Wide(NamedTuple):
-    """An interval with what dates and nodes may do, and what both sides' sensors may be off by."""
+    """An interval that includes the effects of dates and nodes and the errors of both sides'
+    sensors."""
 
     low: float
     high: float
     #: what was added for dates and nodes
     date: float = 0.0
-    #: null where nothing was added for sensors
+    #: null if nothing was added for sensors
     error_a: float | None = None
     error_b: float | None = None
-    #: whether nothing was, because the same sensors gave both sides
+    #: whether nothing was added because the same sensors measured both sides
     gain_cancels: bool = False
 
 
 def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design) -> str:
-    """That A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
+    """Says that A, which is called ``name``, has more or less: "A is 12 % faster (interval …)"."""
     words = contrast(measure)
     phrase = (words.more if more else words.less).format(amount(measure, found.estimate))
     about = f"interval {interval(measure, wide.low, wide.high)}"
@@ -38,7 +39,7 @@ def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, l
 
 
 def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
-    """That there may be no difference: by the runs, or with dates, nodes and sensors."""
+    """Says that there may be no difference, by the runs alone or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
     end = f"({_coverage(found)}; {_assumed(wide, lie)})"
@@ -50,14 +51,14 @@ def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
 
 
 def assumption(lie: Design) -> str:
-    """What a word takes for granted."""
+    """What a verdict assumes."""
     if lie.in_blocks:
         return "assumes normal noise, and that dates and drifts act equally on both runs of a block"
     return f"assumes normal noise and, because {lie.apart_because}, no drift but a steady one"
 
 
 def _assumed(wide: Wide, lie: Design) -> str:
-    """The same, and of sensors."""
+    """What a verdict assumes, also about sensors."""
     gain = "; and that each sensor of power has one gain at all powers" if wide.gain_cancels else ""
     return assumption(lie) + gain
 
@@ -74,7 +75,7 @@ def _added(measure: Measure, wide: Wide) -> str:
 
 
 def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> str:
-    """That there are too few runs for a word, and the range that there is."""
+    """Says that there are too few runs for a verdict, with the range of the runs."""
     if runs_a == runs_b == 1:
         return f"no verdict: one run each, {signed(measure, found.estimate)}"
     return (
@@ -84,7 +85,7 @@ def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> s
 
 
 def unknown_error(measure: Measure, found: Contrast) -> str:
-    """That it is not known how wrong the sensors may be."""
+    """Says that the error of the sensors is not known."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
         f"({_coverage(found)}), but the error of the sensors is unknown"
@@ -92,7 +93,7 @@ def unknown_error(measure: Measure, found: Contrast) -> str:
 
 
 def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
-    """That it is not known what dates and nodes do to the measure."""
+    """Says that the effect of dates and nodes on the measure is not known."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
         f"({_coverage(found)}), but {lie.apart_because}, and the effect of a date or a node is "
@@ -101,7 +102,7 @@ def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
 
 
 def power_limits(name_a: str, limits_a: str, name_b: str, limits_b: str) -> str:
-    """The GPUs' power limits where they differ: "power limits: 700 W in A, 400 W in B"; else ""."""
+    """The GPUs' power limits if they differ: "power limits: 700 W in A, 400 W in B"; else ""."""
     if limits_a == limits_b:
         return ""
     a, b = (limits or "unknown" for limits in (limits_a, limits_b))
@@ -109,7 +110,8 @@ def power_limits(name_a: str, limits_a: str, name_b: str, limits_b: str) -> str:
 
 
 def fate(a: Row, b: Row, name_a: str, name_b: str) -> str:
-    """Of a pair that did not complete on both sides: "only A ran: B out of memory (why)"."""
+    """Says how a pair ended that did not complete on both sides: "only A ran: B out of memory
+    (why)"."""
     if completed(a) != completed(b):
         ran, other, cell = (name_a, name_b, b) if completed(a) else (name_b, name_a, a)
         return f"only {ran} ran: {other} {_ended(cell)}"
@@ -122,7 +124,7 @@ def _ended(cell: Row) -> str:
 
 
 def amount(measure: Measure, value: float) -> str:
-    """How large a contrast is, without its sign: "12 %", or "3.1 °C"."""
+    """The size of a contrast, without its sign: "12 %", or "3.1 °C"."""
     return f"{_size(measure, value)} {_unit(measure)}"
 
 
@@ -132,7 +134,7 @@ def signed(measure: Measure, value: float) -> str:
 
 
 def interval(measure: Measure, low: float, high: float) -> str:
-    """Two ends with their signs, and their unit: "+10 to +14 %"."""
+    """An interval with signs and unit: "+10 to +14 %"."""
     return f"{_sign(measure, low)} to {_sign(measure, high)} {_unit(measure)}"
 
 

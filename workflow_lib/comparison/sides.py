@@ -1,4 +1,4 @@
-"""One side of a comparison: a sweep's tables, and what it is called."""
+"""One side of a comparison: a sweep's tables, and its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workflow_lib.records import CELLS, GPUS, RUNS, RecordError, SweepPaths
 from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
 from workflow_lib.report.environments import environments
 
-#: keys of environment.json that are a run's own, and differ always
+#: keys of environment.json that are different for every run
 _OF_ONE_RUN = ("node", "job_id", "script_sha256", "recorded_unix_s")
 _OF_ONE_JOB = "environment_variables.SLURM_"
 
@@ -24,17 +24,17 @@ _OF_ONE_JOB = "environment_variables.SLURM_"
 class Side:
     """A sweep's cells and runs."""
 
-    #: in sentences
+    #: the side's name in sentences
     name: str
-    #: the sweep's directory
+    #: the name of the sweep's directory
     sweep: str
     cells: tuple[Row, ...]
     runs: tuple[Row, ...]
-    #: the UUIDs of the GPUs of each run (cell, number); none of a run of which one is not known
+    #: (cell, run) → the UUIDs of its GPUs; empty if one of them is not known
     gpus: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
-    #: the enforced power limits of the GPUs of each run (cell, number), as far as known
+    #: (cell, run) → the enforced power limits of its GPUs, of those that are known
     limits_w: Mapping[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
-    #: as report.environments; null where there are no raw files beside the tables
+    #: as report.environments; None if there are no raw files beside the tables
     environment: dict[str, Any] | None = None
 
     def runs_of(self, cell: Row) -> list[Row]:
@@ -42,7 +42,8 @@ class Side:
         return self._by_cell.get(cell["cell"], [])
 
     def gpus_of(self, cell: Row) -> frozenset[str]:
-        """The UUIDs of the GPUs of a cell's completed runs; none where not all ran on the same."""
+        """The UUIDs of the GPUs of a cell's completed runs; empty unless all ran on
+        the same GPUs."""
         sets = {
             self.gpus.get((run["cell"], run["run"]), frozenset())
             for run in completed_runs(self.runs_of(cell))
@@ -50,8 +51,8 @@ class Side:
         return sets.pop() if len(sets) == 1 else frozenset()
 
     def limits_of(self, cell: Row) -> str:
-        """The power limits of the GPUs of a cell's completed runs: "400 W (1), 700 W (31)", by how
-        many have each; "" where none is known."""
+        """The power limits of the GPUs of a cell's completed runs, with the number of GPUs of each:
+        "400 W (1), 700 W (31)"; "" if none is known."""
         counts: Counter[float] = Counter()
         for run in completed_runs(self.runs_of(cell)):
             counts |= Counter(self.limits_w.get((run["cell"], run["run"]), ()))
@@ -60,7 +61,7 @@ class Side:
         return ", ".join(f"{limit:g} W ({counts[limit]})" for limit in sorted(counts))
 
     def gpus_of_runs(self, runs: Sequence[Row]) -> list[frozenset[str]]:
-        """The UUIDs of each run's GPUs; none of a run of which one is not known."""
+        """The UUIDs of each run's GPUs; empty for a run with a GPU that is not known."""
         return [self.gpus.get((run["cell"], run["run"]), frozenset()) for run in runs]
 
     @cached_property
@@ -79,9 +80,10 @@ class Side:
 def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Side, Side]:
     """Read the tables of two sweeps from their directories.
 
-    They are called as ``names`` say; else by their platforms where these differ, by their
-    directories where those do, else A and B. Raises FileNotFoundError where a table is missing, and
-    RecordError where one is of another version, both are one directory, or names do not tell.
+    The sides are named by ``names``; else by their platforms if these differ, else by their
+    directories if those differ, else A and B. Raises FileNotFoundError if a table is missing.
+    Raises RecordError if one was written by another version, if both are one directory, or if the
+    names are equal or empty.
     """
     if a.resolve() == b.resolve():
         raise RecordError(f"A and B are both {a}: name two sweeps")
@@ -106,10 +108,11 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
 def read_side(directory: Path, name: str) -> Side:
     """Read the tables of a sweep from its directory, without its environment.
 
-    Raises FileNotFoundError where one is missing, and RecordError where one is of another version.
+    Raises FileNotFoundError if one is missing, and RecordError if one was written by another
+    version.
     """
     paths = SweepPaths(directory)
-    # Of another, perhaps. Claims are read from the last as well.
+    # The tables may come from others. ``overhead`` is checked because claims read it later.
     read = map(paths.table, ("cells", "runs", "gpus", "overhead"))
     check_readable(path for path in read if path.is_file())
     return Side(
@@ -123,14 +126,14 @@ def read_side(directory: Path, name: str) -> Side:
 
 
 def _limits(path: Path) -> dict[tuple[str, int], tuple[float, ...]]:
-    """The enforced power limits of each run's GPUs, of those that have one of their own."""
+    """(cell, run) → the enforced power limits of its GPUs, of those that report one."""
     known = read_table(path, GPUS).drop_nulls("power_limit_w")
     by_run = known.group_by("cell", "run").agg("power_limit_w")
     return {(cell, run): tuple(sorted(limits)) for cell, run, limits in by_run.iter_rows()}
 
 
 def _gpus(path: Path) -> dict[tuple[str, int], frozenset[str]]:
-    """The UUIDs of each run's GPUs, of runs of which all are known."""
+    """(cell, run) → the UUIDs of its GPUs, of runs whose GPUs are all known."""
     by_run = read_table(path, GPUS).group_by("cell", "run").agg("gpu_uuid")
     return {
         (cell, run): frozenset(uuids)
@@ -155,8 +158,8 @@ def _environment(directory: Path, runs: Sequence[Row]) -> dict[str, Any] | None:
 def changed_environment(a: Side, b: Side) -> list[tuple[str, str, str]] | None:
     """Keys of environment.json whose values differ between the sides: key, A's and B's values.
 
-    Null where a side recorded none, so that nothing can be said. Keys that are each run's own are
-    left out; the GPUs' names are there, from the tables.
+    None if a side recorded none, because then nothing is known. Keys that are different for every
+    run are left out; the GPUs' names are added from the tables.
     """
     if not all(side.environment and side.environment["rows"] for side in (a, b)):
         return None
@@ -169,7 +172,7 @@ def changed_environment(a: Side, b: Side) -> list[tuple[str, str, str]] | None:
 
 
 def _values(side: Side) -> dict[str, str]:
-    """The distinct values of each key as one text, in an order that counts do not change."""
+    """The distinct values of each key as one text, in an order that does not depend on counts."""
     values = {"gpu_name": ", ".join(side.gpu_names)} if side.gpu_names else {}
     for key, ranked, more in side.environment["rows"] if side.environment else ():
         if key not in _OF_ONE_RUN and not key.startswith(_OF_ONE_JOB):

@@ -1,4 +1,5 @@
-"""What a comparison shows first: how many pairs there are, and who is best at what."""
+"""The summary of a comparison: how many pairs there are, and which side is best by
+which measure."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from workflow_lib.report.numbers import NOTHING, significant
 
 Rows = Sequence[Mapping[str, Any]]
 
-#: kinds of pairs: heading, and what it says of them
+#: kind of pairs → its heading, and what the page says of it
 KINDS = {
     NAMED: (
         "Named pairs",
@@ -61,7 +62,7 @@ def of(rows: Rows, match: str) -> Rows:
 
 
 def tiles(rows: Rows) -> list[tuple[int, str]]:
-    """Numbers of pairs by kind, and of contrasts by what they support."""
+    """The numbers of pairs by kind, and of contrasts by verdict, each with its words."""
     pairs = {(row["match"], row["cell_a"], row["cell_b"]) for row in rows}
     contrasts = [row for row in rows if row["match"] in KINDS and row["measure"]]
     verdicts = [row["verdict"] for row in contrasts]
@@ -84,7 +85,8 @@ def tiles(rows: Rows) -> list[tuple[int, str]]:
 
 
 def by_chance(rows: Rows) -> int:
-    """How many contrasts of pairs may miss the truth by chance alone, rounded up."""
+    """How many intervals of judged contrasts may miss the true value by chance alone,
+    rounded up."""
     judged = (*TOLD_APART, "not_told_apart")
     missing: float = sum(
         1 - r["coverage"] for r in rows if r["match"] in KINDS and r["verdict"] in judged
@@ -93,7 +95,7 @@ def by_chance(rows: Rows) -> int:
 
 
 def best(rows: Rows, labels: Labels) -> list[dict[str, Any]]:
-    """For each work, what its best cells on both sides show, measure by measure."""
+    """For each work, the contrasts of the best cells of both sides, measure by measure."""
     works: dict[str, list[dict[str, Any]]] = {}
     for row in of(rows, BEST):
         measure = MEASURES[row["measure"]]
@@ -111,7 +113,7 @@ def best(rows: Rows, labels: Labels) -> list[dict[str, Any]]:
 
 
 def _winner(row: Mapping[str, Any], measure: Measure, names: tuple[str, str]) -> str:
-    """Which side is better, or "" where that cannot be said."""
+    """The name of the side that is better, or "" if that cannot be told."""
     if row["verdict"] not in TOLD_APART:
         return ""
     return names[(row["verdict"] == "a_more") != (measure.better == "most")]
@@ -130,7 +132,7 @@ def side(row: Mapping[str, Any], end: str, measure: Measure, labels: Labels) -> 
 
 
 def counts(layouts: Rows, a: Side, b: Side) -> list[dict[str, Any]]:
-    """Of each kind of pair and model, in how many each side has more, by what is asked first."""
+    """For each kind of pair and model, how often each side has more, for the main measures."""
     groups = sorted(
         {(row["match"], row["model"], row["workload"] == "inference") for row in layouts},
         key=lambda group: (list(KINDS).index(group[0]), natural(group[1]), group[2]),

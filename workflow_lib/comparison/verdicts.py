@@ -1,16 +1,18 @@
-"""What each pair of cells shows: the rows of COMPARISON.
+"""Judges each pair of cells: the rows of COMPARISON.
 
-A word is given where the interval excludes "no difference" (:mod:`workflow_lib.intervals`), and
-neither dates and nodes (:mod:`~workflow_lib.comparison.allowance`) nor what the sensors may be off
-by make up for it. Each says what it assumes.
+A verdict states a difference if the interval excludes "no difference"
+(:mod:`workflow_lib.intervals`), and the effects of dates and nodes
+(:mod:`~workflow_lib.comparison.allowance`) and the errors of sensors could not explain it. Each
+verdict says what it assumes.
 
-Energies and powers of a GPU have a gain error that repeats do not show, as the sensor is the same
-in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's sensors
-the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)], at the worst: all
-GPUs of a side off in one direction, as those of one batch may be. Where one GPU did the runs of
-both sides, or one layout ran on the same GPUs on both, as at two dates, each GPU has the same share
-of both energies, so that its gain cancels, whatever it is: the word then assumes that a sensor has
-one gain at all powers. Temperatures are whole degrees, so each side may be off by half of one.
+Energies and powers of a GPU have a gain error that repeats do not show, because the sensor is the
+same in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's
+sensors, the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)]. That is the
+worst case: all GPUs of a side are off in one direction, as those of one batch may be. The gain
+cancels if one GPU did the runs of both sides, or if one layout ran on the same GPUs on both sides,
+for example at two dates. Each GPU then has the same share of both energies. The verdict then
+assumes that a sensor has one gain at all powers. Temperatures are whole degrees, so each side may
+be off by half a degree.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, completed_runs
 
 _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
-#: by which verdict a difference is a finding
+#: verdicts that state a difference
 TOLD_APART = frozenset(("a_more", "b_more"))
 
 
@@ -77,11 +79,12 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
 
 
 def _gain_cancels(pair: Pair, cell_a: Row, cell_b: Row, a: Side, b: Side) -> bool:
-    """Whether each GPU has the same share of both sides' energies."""
+    """Whether the gain of sensors cancels, because each GPU has the same share of both sides'
+    energies."""
     gpus = a.gpus_of(cell_a)
     if pair.match == SAME_LAYOUT and gpus:
         return gpus == b.gpus_of(cell_b)
-    # Of one GPU a run, however they are laid out: each GPU did as many runs of A as of B.
+    # Runs on one GPU each, in any layout: each GPU did as many runs of A as of B.
     of_a, of_b = (
         Counter(side.gpus_of_runs(completed_runs(side.runs_of(cell))))
         for side, cell in ((a, cell_a), (b, cell_b))
@@ -90,14 +93,14 @@ def _gain_cancels(pair: Pair, cell_a: Row, cell_b: Row, a: Side, b: Side) -> boo
 
 
 def _named(compared: dict[str, Any], limits: str) -> dict[str, Any]:
-    """A comparison, with the power limits named beside it where they differ."""
+    """A comparison, with the power limits added if they differ."""
     if not limits:
         return compared
     return {**compared, "power_limits": limits, "in_words": f"{compared['in_words']}; {limits}"}
 
 
 def _alone(pair: Pair, a: Side, b: Side) -> tuple[str, str]:
-    """Of a cell without a partner: the verdict and a sentence."""
+    """The verdict and the sentence of a cell without a partner."""
     side, verdict = (b, "no_partner_in_b") if pair.b is None else (a, "no_partner_in_a")
     return verdict, f"no partner in {side.name}: {pair.reason}"
 
@@ -111,7 +114,8 @@ def _verdict_of_fates(a: Row, b: Row) -> str:
 def _row(
     pair: Pair, a: Side, b: Side, verdict: str, in_words: str, reason: str = "", **known: Any
 ) -> dict[str, Any]:
-    """A row; ``reason`` is why numbers are null that are not known, if it is not the verdict."""
+    """A row of COMPARISON; ``reason`` is why unknown numbers are null, if it is not
+    ``in_words``."""
     one = pair.one
     row: dict[str, Any] = {
         **dict.fromkeys(column.name for column in COMPARISON),
@@ -136,7 +140,7 @@ def _row(
 def _compared(
     measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, gain_cancels: bool
 ) -> dict[str, Any]:
-    """Verdict, words and numbers of a measure of two cells that completed."""
+    """The verdict, the words and the numbers of a measure of two completed cells."""
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
     known: dict[str, Any] = {
         "measure": measure.name,
@@ -171,7 +175,7 @@ def _compared(
 
 
 def _untold(known: Mapping[str, Any]) -> dict[str, str]:
-    """Why there is no interval, or no effect of order or date, of two sides that have values."""
+    """Why two sides that have values have no interval, or no effect of order or date."""
     few = f"a side has fewer than {FEWEST_RUNS} runs"
     if known["coverage"] is None:
         names = ("coverage", "drift_per_run", "drift_per_run_low", "drift_per_run_high")
@@ -201,7 +205,7 @@ def _verdict(
 
 
 def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
-    """Why the measure must not be compared at all; "" where it may."""
+    """Why the measure must not be compared; "" if it may."""
     simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
     if measure.sensor and simulated[0] | simulated[1] == {True, False}:
         return "simulated readings cannot be compared with real ones"
@@ -221,7 +225,7 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
 
 
 def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
-    """Why two sides cannot be contrasted; "" where they can."""
+    """Why two sides cannot be contrasted; "" if they can."""
     reasons = []
     for name, of_side, why in sides:
         if not of_side:
@@ -239,8 +243,8 @@ def _widened(
     runs_b: Sequence[Row],
     gain_cancels: bool,
 ) -> tuple[Wide | None, dict[str, str]]:
-    """The interval with what dates, nodes and sensors may do, null where one of these is unknown;
-    why numbers are null."""
+    """The interval widened by the effects of dates and nodes and the errors of sensors, None if one
+    of these is unknown; and the reasons of null numbers."""
     date = allowance(measure, lie)
     if date is None:
         why = f"the effect of a date or a node is unknown, and {lie.apart_because}"
@@ -267,7 +271,7 @@ def _widened(
         names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
         return None, dict.fromkeys(names, why)
     s, t = max(shares[0]), max(shares[1])
-    # What lowers an efficiency raises an energy.
+    # A gain that raises an energy lowers an efficiency.
     over, under = (s, t) if measure.gain > 0 else (t, s)
     return Wide(low * (1 - under) / (1 + over), high * (1 + under) / (1 - over), date, s, t), {}
 

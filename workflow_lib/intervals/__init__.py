@@ -1,5 +1,5 @@
-"""Intervals: how far a figure can be trusted that was made of a few values.
+"""Intervals: how far an estimate from a few values can be trusted.
 
-``change`` is of one run: how much a quantity changes over its steps. ``differences`` is of two
-cells: how far their runs lie apart. Both rest on ``students_t``.
+``change`` is for one run: how much a quantity changes over its steps. ``differences`` is for two
+cells: how far their runs lie apart. Both use ``students_t``.
 """

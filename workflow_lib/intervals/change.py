@@ -1,28 +1,28 @@
-"""By how much a quantity changes over a run's steps, and how far that can be told from its noise.
+"""Estimates how much a quantity changes over a run's steps, with a margin for its noise.
 
 Two changes are estimated by least squares, in the unit of the values::
 
     trend   a straight line's last value less its first:   /  or  \\
     bend    a parabola's middle less its ends:             an arch, up or down
 
-Noise of neighbouring steps is alike: its autocorrelation is taken to fall off as φ, φ², … (AR(1)),
-with φ up to 0.6. So the margins are those of least squares under such noise, and not of independent
-values, which would make a third of all quiet runs drift at φ = 0.5. With R(φ) the matrix of
-correlations, M what leaves the residuals of a straight line, and L what takes each residual's
-neighbours:
+The noise of neighbouring steps is correlated. Its autocorrelation is taken to fall off as φ, φ², …
+(AR(1)), with φ up to 0.6, and margins are those of least squares under such noise. Margins for
+independent values would make a third of all quiet runs drift at φ = 0.5. Let R(φ) be the matrix of
+correlations, M the matrix that leaves the residuals of a straight line, and L the matrix that takes
+each residual's neighbours:
 
-- φ is where tr(M·L·M·R) / tr(M·R), what is expected of the residuals' autocorrelation, is what was
-  found; so the bias of few values is corrected. One standard error, 1/√n (M. S. Bartlett, Journal
-  of the Royal Statistical Society Supplement 8(1), 1946), is added, because one that is taken too
-  small makes drifts of noise.
-- The variance is estimated twice, by the residuals' squares and by the squares of the differences
-  from one step to the next, and the smaller estimate counts. Both have the same expectation where
-  there is nothing but noise and a straight line. A curve, or a jump, enlarges the first much more
-  (J. von Neumann and others, Annals of Mathematical Statistics 12(2), 1941).
+- φ is chosen so that tr(M·L·M·R) / tr(M·R), the expected autocorrelation of the residuals, equals
+  the one found. This corrects the bias of few values. One standard error, 1/√n (M. S. Bartlett,
+  Journal of the Royal Statistical Society Supplement 8(1), 1946), is added, because too small a φ
+  turns noise into drifts.
+- The variance is estimated twice, by the residuals' squares and by the squares of their differences
+  from one step to the next, and the smaller estimate counts. Both have the same expectation if
+  there is only noise and a straight line. A curve or a jump enlarges the first much more (J. von
+  Neumann and others, Annals of Mathematical Statistics 12(2), 1941).
 - Degrees of freedom are Satterthwaite's: tr(Q·R)² / tr(Q·R·Q·R) for a sum of squares e′Q e.
 
-Margins are Student's at 99.5 %. ``docs/explanation/measurement.md`` has how often they mislead, and
-how small a drift they show; ``tests/analysis/test_steady_state.py`` checks that.
+Margins are Student's at 99.5 %. ``docs/explanation/measurement.md`` says how often they mislead,
+and how small a drift they show; ``tests/analysis/test_steady_state.py`` checks that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from workflow_lib.intervals import students_t
 
 Floats = npt.NDArray[np.float64]
 
-#: below which noise and drift are not told apart by any margin
+#: with fewer values, no margin can tell noise from drift
 FEWEST_VALUES = 10
 _SHARE = 0.9975
 _MOST_AUTOCORRELATION = 0.6
@@ -48,40 +48,41 @@ _HALVINGS = 30
 
 @dataclass(frozen=True)
 class Estimate:
-    """A change, and how far the true one may lie from it on either side."""
+    """A change, and how far the true change may lie from it in either direction."""
 
     change: float
     margin: float
 
     @property
     def is_told(self) -> bool:
-        """Whether the interval excludes that there is no change."""
+        """Whether the interval excludes a change of 0."""
         return abs(self.change) > self.margin
 
     def is_within(self, tolerance: float) -> bool:
-        """Whether the whole interval lies within a tolerance about no change."""
+        """Whether the whole interval lies within ±``tolerance``."""
         return abs(self.change) + self.margin <= tolerance
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a series does from its first value to its last."""
+    """The change of a series from its first value to its last."""
 
     trend: Estimate
     bend: Estimate
 
     @property
     def is_told(self) -> bool:
-        """Whether it changes for sure, in either way."""
+        """Whether the trend or the bend differs from noise."""
         return self.trend.is_told or self.bend.is_told
 
     def is_within(self, tolerance: float) -> bool:
-        """Whether it surely changes by no more than the tolerance, in either way."""
+        """Whether neither the trend nor the bend can exceed the tolerance."""
         return self.trend.is_within(tolerance) and self.bend.is_within(tolerance)
 
 
 def change(values: Sequence[float]) -> Change:
-    """The change over equally spaced values. Raises ValueError for fewer than FEWEST_VALUES."""
+    """The change over equally spaced values, in their unit. Raises ValueError for fewer than
+    FEWEST_VALUES."""
     if len(values) < FEWEST_VALUES:
         raise ValueError(f"{len(values)} values, expected {FEWEST_VALUES} or more")
     series = np.array(values, dtype=np.float64)
@@ -92,7 +93,7 @@ def change(values: Sequence[float]) -> Change:
     autocorrelation = _autocorrelation(of, residuals, squares)
     powers: Floats = np.power(autocorrelation, np.arange(series.size), dtype=np.float64)
     correlations: Floats = powers[of.apart]
-    # Both scale the variance of an estimate; the smaller estimate of it counts.
+    # Both are factors of the margin; the smaller one counts.
     spread = min(
         _standard_error(squares, of.residuals, correlations),
         _standard_error(differences, of.roughness, correlations),
@@ -106,7 +107,8 @@ def change(values: Sequence[float]) -> Change:
 
 
 def _standard_error(squares: float, form: Floats, correlations: Floats) -> float:
-    """What multiplies √(shape′ R shape) for a margin: of a sum of squares and its matrix."""
+    """The factor of √(shape′ R shape) in a margin, from a sum of squares and the matrix of its
+    form."""
     expected = form @ correlations
     trace = float(np.trace(expected))
     degrees = trace * trace / float((expected * expected.T).sum())
@@ -114,7 +116,8 @@ def _standard_error(squares: float, form: Floats, correlations: Floats) -> float
 
 
 def _autocorrelation(of: _OfLength, residuals: Floats, squares: float) -> float:
-    """The noise's autocorrelation, one standard error above what the residuals show."""
+    """The noise's autocorrelation, one standard error above the one estimated from the
+    residuals."""
     if squares <= 0:
         return 0.0
     shown = float(residuals[1:] @ residuals[:-1]) / squares
@@ -130,12 +133,13 @@ def _autocorrelation(of: _OfLength, residuals: Floats, squares: float) -> float:
 
 @dataclass(frozen=True)
 class _OfLength:
-    """What depends on the number of values n alone: arrays of (n), (n, n), and sums over all places
-    that are equally far apart, of (n), which times powers of φ are traces with R."""
+    """What depends only on the number of values, n. Arrays are of shape (n) or (n, n). The ``lags``
+    are sums over all pairs of places that are equally far apart, of shape (n); multiplied by powers
+    of φ they are traces with R."""
 
     #: how far apart two places are
     apart: npt.NDArray[np.int64]
-    #: the line's and the parabola's form, each changing by 1, and without a mean
+    #: the forms of the line and of the parabola, which each change by 1 and have no mean
     shapes: tuple[Floats, Floats]
     shape_lags: tuple[Floats, Floats]
     #: M, which leaves the residuals of a straight line

@@ -1,4 +1,4 @@
-"""By how much two cells differ in a measure: the interval that their runs support."""
+"""The difference or ratio of two cells in a measure, with the interval that their runs support."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from workflow_lib.intervals.design import Design
 
 
 class Contrast(NamedTuple):
-    """A ratio of A to B, or A less B."""
+    """A ratio of A to B, or A minus B, with its interval."""
 
     estimate: float
     low: float
     high: float
-    #: how probably the interval holds the truth; null where there are too few runs for one, and
-    #: the ends are the least and the greatest contrast of a run of A and one of B
+    #: probability that the interval holds the true value. It is null if there are too few runs for
+    #: an interval; then ``low`` and ``high`` are the least and the greatest contrast of a run of A
+    #: and one of B
     coverage: float | None
 
     def mapped(self, function: Callable[[float], float]) -> Contrast:
-        """With a rising function of the estimate and the ends."""
+        """The contrast with an increasing function applied to the estimate and the ends."""
         estimate, low, high = map(function, self[:3])
         return Contrast(estimate, low, high, self.coverage)
 
 
 def ratio(a: Sequence[float], b: Sequence[float], design: Design) -> Contrast:
-    """A over B, by logarithms. Raises ValueError for values ≤ 0."""
+    """A divided by B, by logarithms. Raises ValueError for values ≤ 0."""
     return difference(*logarithms(a, b), design).mapped(math.exp)
 
 
 def difference(a: Sequence[float], b: Sequence[float], design: Design) -> Contrast:
-    """A less B."""
+    """A minus B."""
     if min(len(a), len(b)) < differences.FEWEST_RUNS:
         every = [x - y for x in a for y in b]
         middle = statistics.fmean(a) - statistics.fmean(b)

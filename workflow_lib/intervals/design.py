@@ -1,9 +1,9 @@
-"""How the runs of two cells lie in time, and so what their difference can be told apart from.
+"""How the runs of two cells lie in time, which decides what their difference may be due to.
 
-Runs are *in blocks* where the workflow submitted them in one random order
-(:mod:`workflow_lib.order`), each block has a run of both cells, and the blocks began one after the
-other. Then a date, or a drift, acts on both sides alike. Else they are *apart*: all that acts on
-one side alone looks like a difference.
+Runs are *in blocks* if the workflow submitted them in one random order (:mod:`workflow_lib.order`),
+each block has a run of both cells, and the blocks began one after the other. Then a date or a drift
+acts on both sides alike. Otherwise they are *apart*: an effect on only one of the sides looks like
+a difference.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 #: a row of RUNS
 Run = Mapping[str, Any]
-#: the UUIDs of a run's GPUs; none where one is not known
+#: the UUIDs of a run's GPUs; empty if one of them is not known
 Gpus = frozenset[str]
 
 
@@ -23,20 +23,20 @@ Gpus = frozenset[str]
 class Design:
     """How the runs of two cells lie in time."""
 
-    #: why they are not in blocks; "" where they are
+    #: why the runs are not in blocks; "" if they are
     apart_because: str
-    #: each run's place among all of them
+    #: each run's place in time among the runs of both cells
     places_a: tuple[int, ...]
     places_b: tuple[int, ...]
 
     @property
     def in_blocks(self) -> bool:
-        """Whether each run of A is in a block with one of B, in the order of their numbers."""
+        """Whether the n-th run of A is in one block with the n-th run of B."""
         return not self.apart_because
 
     @property
     def name(self) -> str:
-        """As tables have it."""
+        """The design's name in tables."""
         return "in_blocks" if self.in_blocks else "apart"
 
 
@@ -46,7 +46,7 @@ def design(
     gpus_a: Sequence[Gpus],
     gpus_b: Sequence[Gpus],
 ) -> Design:
-    """How completed runs lie in time, both sides in the order of their numbers."""
+    """The design of completed runs; the runs of both sides are in the order of their numbers."""
     places_a, places_b = _places(runs_a, runs_b)
     return Design(_apart(runs_a, runs_b, gpus_a, gpus_b), places_a, places_b)
 
@@ -54,7 +54,7 @@ def design(
 def _apart(
     runs_a: Sequence[Run], runs_b: Sequence[Run], gpus_a: Sequence[Gpus], gpus_b: Sequence[Gpus]
 ) -> str:
-    """Why runs are not in blocks; "" where they are."""
+    """Why runs are not in blocks; "" if they are."""
     runs = [*runs_a, *runs_b]
     if len({run["platform"] for run in runs}) > 1:
         return "the sides ran on different platforms"
@@ -81,7 +81,8 @@ def _apart(
 def _places(
     runs_a: Sequence[Run], runs_b: Sequence[Run]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By when runs began; where that is not known, as if all of A had run before all of B."""
+    """Each run's place by the time at which it began; if that is not known, all of A come before
+    all of B."""
     runs = [*runs_a, *runs_b]
     order = list(range(len(runs)))
     if None not in (began := [run["started_unix_s"] for run in runs]):

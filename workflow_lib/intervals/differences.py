@@ -1,25 +1,26 @@
-"""How far the runs of two cells lie apart, and how far that can be trusted.
+"""Estimates how far the runs of two cells lie apart, with an interval.
 
-There are two ways, after how the runs lie in time; values are of runs, in their unit, or their
-logarithms, of which a difference is that of a ratio::
+There are two ways, by how the runs lie in time. Values are those of runs, in their unit, or their
+logarithms, whose difference is that of a ratio::
 
     in blocks   a b   b a   a b        the difference of each block; Student's t over blocks
     apart       a a a   b b b          Welch's interval, and the same with a drift taken away
 
-``in_blocks`` needs runs that were submitted in a random order in blocks. What acts on both runs of
-a block alike, such as a date, or a drift from block to block, is in no difference; what is left of
-a drift within blocks widens the interval, as every second block is reversed. Unequal spreads do no
-harm, because there is one spread alone, that of the differences.
+``in_blocks`` needs runs that were submitted in a random order in blocks. An effect on both runs of
+a block alike, such as a date or a drift from block to block, cancels in the differences. A drift
+within blocks widens the interval, because every second block is in reversed order and its
+difference has the opposite drift. Unequal spreads of the two cells do not matter, because only the
+spread of the differences counts.
 
 ``apart`` is for all other runs. The first interval is Welch's, which allows unequal spreads (B. L.
-Welch, Biometrika 34, 1947). The second takes away a steady drift, so much a run, that the runs of
-both sides show within themselves: analysis of covariance, with a spread for each side, and
-Satterthwaite's degrees of freedom (Biometrics Bulletin 2(6), 1946). What is returned holds both, so
-that it excludes "no difference" only where both do. A date, or a node, that acts on all runs of one
-side alone cannot be seen in them: whoever asks has to allow for it.
+Welch, Biometrika 34, 1947). The second removes a steady drift per run, which is estimated from the
+runs of each side: analysis of covariance, with a spread for each side, and Satterthwaite's degrees
+of freedom (Biometrics Bulletin 2(6), 1946). The result spans both intervals, so it excludes "no
+difference" only if both do. It cannot see a date or a node that acts on all runs of only one side;
+the caller has to allow for that.
 
 Noise is taken to be normal and independent between runs, and the coverage to be 95 %.
-``tests/intervals/test_differences.py`` holds simulated error rates to that.
+``tests/intervals/test_differences.py`` checks this by simulated error rates.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ from workflow_lib.intervals import students_t
 Floats = npt.NDArray[np.float64]
 
 COVERAGE = 0.95
-#: of each side; fewer tell too little of their spread
+#: runs of each side; fewer do not show their spread well enough
 FEWEST_RUNS = 3
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate, and the ends of its interval: of 95 %, unless it is said otherwise."""
+    """An estimate, and the ends of its interval, with a coverage of 95 % unless stated
+    otherwise."""
 
     estimate: float
     low: float
@@ -50,7 +52,7 @@ class Interval:
 
 
 def in_blocks(a: Sequence[float], b: Sequence[float]) -> Interval:
-    """The mean of a less b over blocks, two or more; a[k] and b[k] are of one block."""
+    """The mean of a − b over two or more blocks; a[k] and b[k] are of one block."""
     differences = np.subtract(a, b)
     count = differences.size
     mean = float(differences.mean())
@@ -61,9 +63,9 @@ def in_blocks(a: Sequence[float], b: Sequence[float]) -> Interval:
 def apart(
     a: Sequence[float], b: Sequence[float], places_a: Sequence[float], places_b: Sequence[float]
 ) -> Interval:
-    """The mean of a less that of b, with an interval that holds Welch's and the one without drift.
+    """The mean of a minus that of b, with an interval that spans Welch's and the one without drift.
 
-    Of each side there are :data:`FEWEST_RUNS` or more; ``places`` are the runs' places in time.
+    Each side has :data:`FEWEST_RUNS` or more runs; ``places`` are the runs' places in time.
     """
     welch = _welch(np.array(a, dtype=float), np.array(b, dtype=float))
     drift = _Drift(a, b, places_a, places_b)
@@ -74,7 +76,8 @@ def apart(
 def drift(
     a: Sequence[float], b: Sequence[float], places_a: Sequence[float], places_b: Sequence[float]
 ) -> Interval:
-    """By how much a run differs from the one a place before it, whichever side both are of."""
+    """The drift per run: how much a run differs from the one before it in time, with
+    its interval."""
     return _Drift(a, b, places_a, places_b).slope
 
 
@@ -86,7 +89,8 @@ def _welch(a: Floats, b: Floats) -> Interval:
 
 
 def _half_width(variances: Sequence[float], degrees: Sequence[float]) -> float:
-    """Of a sum of terms whose variances were estimated with these degrees of freedom."""
+    """The half-width for a sum of terms, from their variances and the degrees of
+    freedom of these."""
     total = sum(variances)
     if total <= 0:
         return 0.0
@@ -95,7 +99,7 @@ def _half_width(variances: Sequence[float], degrees: Sequence[float]) -> float:
 
 
 class _Drift:
-    """A line for each side, of one slope: least squares, with a spread for each side."""
+    """Two lines of one slope, one for each side: least squares, with a spread for each side."""
 
     def __init__(
         self,

@@ -1,4 +1,5 @@
-"""Student's t (Biometrika 6(1), 1908): how many standard errors an interval reaches."""
+"""Quantiles of Student's t (Biometrika 6(1), 1908): the half-widths of intervals in standard
+errors."""
 
 from __future__ import annotations
 
@@ -7,19 +8,19 @@ import math
 
 import numpy as np
 
-#: places on a quarter of a circle at which the distribution is summed up
+#: points on a quarter of a circle over which the distribution is integrated
 _PLACES = 4001
-#: with more degrees of freedom the distribution is the normal one, within a part in 10,000
+#: with more degrees of freedom the distribution is normal to within one part in 10,000
 _MOST_DEGREES = 10_000.0
 
 
 @functools.lru_cache(maxsize=4096)
 def quantile(degrees_of_freedom: float, share: float = 0.975) -> float:
-    """The t that ``share`` of the distribution lie below; ``share`` is from 0.5 to below 1.
+    """The t below which ``share`` of the distribution lies; ``share`` is at least 0.5 and below 1.
 
     Degrees of freedom need not be whole: approximations of a variance give any number from 1 on.
-    0.975 makes the half-width of a 95 % interval, in standard errors. Raises ValueError for
-    arguments outside of these.
+    With 0.975, t is the half-width of a 95 % interval, in standard errors. Raises ValueError for
+    other arguments.
     """
     if not (degrees_of_freedom >= 1 and 0.5 <= share < 1):
         raise ValueError(f"no t of {degrees_of_freedom} degrees of freedom and a share of {share}")

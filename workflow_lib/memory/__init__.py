@@ -1,8 +1,8 @@
-"""How much memory a cell's fullest GPU will need, estimated from its definition.
+"""Estimates how much memory a cell's fullest GPU will need, from the cell's definition.
 
-It is meant to tell a cell that fits from one that does not, before a GPU-hour is spent. Each term
-is counted from what the layers and the two backends keep; what is not counted (fragmentation, the
-CUDA context, communicators) is in ``RUNTIME_BYTES``.
+It tells a cell that fits from one that does not, before GPU time is spent. Each term counts what
+the layers and the two backends keep. ``RUNTIME_BYTES`` stands for what is not counted:
+fragmentation, the CUDA context and communicators.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from workflow_lib.records import Degrees, Model, Training
 
 #: the CUDA context, communicators and fragmentation: an allowance, not a measurement
 RUNTIME_BYTES = 3 * 2**30
-#: Blocks that torch's allocator keeps for later, over what it allocates at the peak: an allowance.
-#: In five runs of Llama 3 8B on 4×H200 the driver counted 7 to 19 GB more than torch allocated, the
-#: runtime among it. A GPU need not have them: where memory gets short they are given back.
+#: Blocks that torch's allocator keeps for later, as a share of its allocation at the peak: an
+#: allowance. In five runs of Llama 3 8B on 4×H200 the driver counted 7 to 19 GB more than torch
+#: allocated, including the runtime. These blocks are not required: the allocator frees them when
+#: memory gets short.
 CACHED_SHARE = 0.1
-#: A layout is refused where its estimate exceeds the GPU's memory by more than this share: within
-#: it the estimate cannot tell, and a run that ends as out_of_memory is a result.
+#: A layout is refused if its estimate exceeds the GPU's memory by more than this share. Within this
+#: share the estimate cannot decide, and a run that ends as out_of_memory is a result.
 UNCERTAINTY = 0.05
 
 
@@ -27,23 +28,24 @@ UNCERTAINTY = 0.05
 class MemoryEstimate:
     """Bytes on the fullest GPU, by kind."""
 
-    #: as the optimiser sees them, or frozen ones
+    #: weights as the optimiser holds them, or frozen ones
     weights: float
     gradients: float
     optimizer: float
-    #: weights gathered from other replicas or cast for computing, and buckets of gradients
+    #: weights gathered from other replicas or cast for compute, and buckets of gradients
     communication: float = 0.0
     #: activations that layers keep for the backward pass
     activations: float = 0.0
-    #: what a pipeline's stage receives, and sends that wait
+    #: tensors that a pipeline's stage received, and sends that wait
     pipeline: float = 0.0
-    #: keys and values of the sequences that are generated
+    #: keys and values of the generated sequences
     cache: float = 0.0
-    #: the layer that runs: its activations and gradients beside those that are kept
+    #: the layer that runs: its activations and gradients, without those that are kept
     working: float = 0.0
-    #: the loss; never at the same time as ``working``
+    #: logits and their gradient in the loss; never at the same time as ``working``
     logits: float = 0.0
-    #: what the optimiser's step adds, and logits that are still there; when activations are gone
+    #: what the optimiser's step adds, and logits that are still held; at that time activations are
+    #: freed
     step: float = 0.0
     runtime: float = RUNTIME_BYTES
 
@@ -60,16 +62,17 @@ class MemoryEstimate:
 
     @property
     def total(self) -> float:
-        """What the GPU must have."""
+        """The memory that the GPU must have, in bytes."""
         return self.allocated + self.runtime
 
     def used(self, capacity_bytes: int | None) -> float:
-        """The peak of what the driver will count on a GPU that has ``capacity_bytes``, if known."""
+        """The peak that the driver will count, in bytes; at most ``capacity_bytes``, the GPU's
+        memory, if known."""
         used = self.allocated * (1 + CACHED_SHARE) + self.runtime
         return used if capacity_bytes is None else min(used, float(capacity_bytes))
 
     def arithmetic(self) -> str:
-        """The sum, spelled out in GB (10⁹ bytes)."""
+        """The sum as text, in GB (10⁹ bytes)."""
         passes = (
             ("activations", self.activations),
             ("pipeline", self.pipeline),
@@ -88,7 +91,8 @@ class MemoryEstimate:
 
 
 def estimate(model: Model, degrees: Degrees, training: Training) -> MemoryEstimate:
-    """Estimate the peak of the fullest rank: every pipeline rank is looked at, as stages differ."""
+    """Estimate the peak of the fullest rank. All pipeline ranks are tried, because
+    stages differ."""
     of_workload = _generating if training.workload == "inference" else _training
     ranks = (of_workload(model, degrees, training, rank) for rank in range(degrees.pp))
     return max(ranks, key=lambda each: each.total)
@@ -129,21 +133,21 @@ def _training(model: Model, degrees: Degrees, training: Training, rank: int) -> 
 
 
 def _generating(model: Model, degrees: Degrees, training: Training, rank: int) -> MemoryEstimate:
-    """Weights; keys and values in every layer, of all of a replica's sequences; and the layer that
-    runs over the prompts of one micro-batch. See training/engines/generation.py.
-    """
+    """The estimate for inference: weights, keys and values in every layer of all of a replica's
+    sequences, and the layer that runs over the prompts of one micro-batch. See
+    training/engines/generation.py."""
     element = states.element_bytes(training)
     layers = sum(degrees.layers_of_stages(model.layers)[rank :: degrees.pp])
     tokens = training.micro_batch_size * model.sequence_length
     key_value = model.key_value_size / degrees.tp
-    # Of each sequence's last token only, and in fp32 besides.
+    # Only for each sequence's last token, and once more in fp32.
     logits = training.micro_batch_size * model.padded_vocabulary_size / degrees.tp * (element + 4)
     return MemoryEstimate(
         weights=element * states.held_parameters(model, degrees, training, rank).all,
         gradients=0.0,
         optimizer=0.0,
         cache=training.micro_batches(degrees.dp) * 2 * layers * key_value * tokens * element,
-        # What was received, and two that are sent on ahead.
+        # One tensor that was received, and two that are being sent.
         pipeline=3.0 * tokens * model.hidden_size * element if degrees.pp > 1 else 0.0,
         working=activations.Layer(model, degrees, training).whole,
         logits=logits if rank == degrees.pp - 1 else 0.0,
@@ -152,9 +156,9 @@ def _generating(model: Model, degrees: Degrees, training: Training, rank: int) -
 
 def decode_bytes(model: Model, degrees: Degrees, training: Training, context: float) -> float:
     """Bytes that one pass over the fullest stage reads while it generates a token for each sequence
-    of a micro-batch: weights, and keys and values of ``context`` tokens. Of experts, those that the
-    router is expected to choose: all but (1 − k/E)ⁿ of E, for n tokens with k each.
-    """
+    of a micro-batch: weights, and keys and values of ``context`` tokens. Of E experts, only those
+    count that the router is expected to choose: all but a share of (1 − k/E)ⁿ, for n tokens with k
+    experts each."""
     element = states.element_bytes(training)
     sequences = training.micro_batch_size
     chosen = 0.0

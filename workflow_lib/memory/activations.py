@@ -1,4 +1,4 @@
-"""Bytes of what layers keep for the backward pass, of what stages exchange, and of the loss."""
+"""Bytes of what layers keep for the backward pass, of what stages exchange, and of the logits."""
 
 from __future__ import annotations
 
@@ -7,52 +7,53 @@ from collections.abc import Sequence
 from workflow_lib.memory.states import element_bytes
 from workflow_lib.records import Degrees, Model, Training
 
-#: logits that the loss holds in fp32 at once, as training/cross_entropy.py does
+#: how many logits the loss holds in fp32 at once, as training/cross_entropy.py does
 FP32_LOGITS = 2**26
-#: rows of the fullest expert-parallel rank over the mean, where the router decides: an allowance
+#: rows of the fullest expert-parallel rank divided by the mean, with dropless routing: an allowance
 DROPLESS_LOAD = 1.25
-#: Of an element of the largest operand, where torchao casts it operator by operator: the number
-#: times its scale and the same within the range of e4m3, in fp32, and the result. Compiled, these
-#: are one kernel, and the result is there by rows and by columns.
+#: Bytes of an element of the largest operand while torchao casts it operator by operator: the
+#: number times its scale and the same clamped to the range of e4m3, both in fp32, and the result.
+#: If compiled, these are one kernel, and the result exists by rows and by columns.
 FLOAT8_CAST_BYTES = 9
 
 
 class Layer:
-    """Bytes that one layer keeps of one micro-batch.
+    """Bytes that one layer keeps for one micro-batch.
 
-    Counted as in arXiv 2205.05198, sections 4.1 and 4.2.2, with attention that never stores the
-    score matrix, and without dropout.
+    They are counted as in arXiv 2205.05198, sections 4.1 and 4.2.2, with attention that never
+    stores the score matrix, and without dropout.
     """
 
     def __init__(self, model: Model, degrees: Degrees, training: Training) -> None:
         tp, hidden, ffn = degrees.tp, model.hidden_size, model.ffn_hidden_size
         sliced = training.sequence_parallel
-        # Between the tensor-parallel parts each rank has its slice of the sequence, or all of it.
+        # Between the tensor-parallel parts each rank has its slice of the sequence, or the whole.
         residual = hidden / tp if sliced else float(hidden)
-        # Queries, keys and values, those of whole sequences, and attention's result.
+        # Queries, keys and values (these of whole sequences), and attention's result.
         query, key_value = model.query_size, model.key_value_size
         attention = (2 * query + 2 * key_value * degrees.cp) / tp
-        # Norms of queries and keys keep these and the values beside them, and their results.
+        # Norms of queries and keys keep these, the values beside them, and their results.
         normed = (2 * query + 3 * key_value) / tp if model.qk_norm else 0.0
-        widened = (1 if model.is_plain else 2) * ffn / tp  # a gate and what it opens
+        widened = (1 if model.is_plain else 2) * ffn / tp  # a gate and the values that it scales
         inner = widened + ffn / tp
-        # Products that are summed over the group are kept by selective recomputation before and
-        # after it, unless they are summed to slices.
+        # Selective recomputation keeps products that are summed over the group before and after the
+        # sum, unless they are summed to slices.
         summed = residual if tp == 1 or sliced else 2 * residual
         if model.experts:
             rows = float(model.experts_per_token)
             if training.routing == "dropless" and degrees.ep > 1:
                 rows *= DROPLESS_LOAD
-            # Rows as the experts take them and as they give them back.
+            # Rows as inputs and as outputs of the experts.
             feed_forward = rows * (inner + 2 * hidden)
-            # The experts' results and, on their way there and back, what others send.
+            # The experts' results and, with expert parallelism, the rows that are sent there and
+            # back.
             products = rows * (widened + (3 if degrees.ep > 1 else 1) * hidden)
             if tp > 1:
                 products += residual + (hidden if sliced else 0)
         else:
             rows = 1.0
             feed_forward, products = inner, widened + summed
-        # Both norms' inputs, one and the same in neox, and outputs, and what lies between.
+        # Both norms' inputs (in neox they are the same), their outputs, and what lies between.
         norms = (3 if model.family == "neox" else 4) * residual
         whole = norms + normed + attention + feed_forward
         kept = {
@@ -62,15 +63,16 @@ class Layer:
         }[training.recomputation]
         tokens = tokens_of_rank(model, degrees, training)
         each = tokens * element_bytes(training)
-        #: with nothing recomputed
+        #: bytes kept if nothing is recomputed
         self.whole = each * whole
-        #: with what is recomputed left out; training/recomputation.py lists what is not
+        #: bytes kept without what is recomputed; training/recomputation.py lists what is kept
         self.kept = each * kept
-        #: gradients of the feed-forward part's inside, and of its input and the layer's
+        #: gradients of the feed-forward part's inner activations, of its input and of the layer's
+        #: input
         self.gradients = each * (rows * inner + 2 * residual)
-        #: gradients of what its products give: all that the gradients of weights wait for
+        #: gradients of its products' results, which deferred gradients of weights wait for
         self.output_gradients = each * (attention + residual + widened)
-        #: what operands in 8 bits take while they are multiplied; all that is kept is in bf16
+        #: bytes of operands in 8 bits while they are multiplied; everything that is kept is in bf16
         self.casts = 0.0
         if training.precision == "fp8":
             each = 2 if training.compile else FLOAT8_CAST_BYTES
@@ -78,18 +80,20 @@ class Layer:
 
 
 def tokens_of_rank(model: Model, degrees: Degrees, training: Training) -> int:
-    """Tokens of a micro-batch that a rank has, all of its tensor-parallel group together."""
+    """Tokens of a micro-batch on a rank; its whole tensor-parallel group together has as many."""
     return training.micro_batch_size * model.sequence_length // degrees.cp
 
 
 def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
-    """Micro-batches between their passes at the fullest moment, for each chunk of a pipeline rank.
+    """For each chunk of a pipeline rank, the micro-batches between forward and backward pass at the
+    peak.
 
     1F1B: as many as there are ranks from this one on (arXiv 2104.04473, section 2.2.1).
     Interleaved: rank p of P with v chunks warms up with 2·(P − p − 1) + (v − 1)·P passes, P
-    micro-batches through each chunk in turn (section 2.2.2), and has one more under way. The
-    zero-bubble schedules keep a micro-batch until the gradients of weights are there, and as many
-    passes on every rank as 1F1B on the first (arXiv 2401.10241, sections 2.1 and 6): P · v.
+    micro-batches through each chunk in turn (section 2.2.2), and has one more in flight. The
+    zero-bubble schedules keep a micro-batch until the gradients of weights are computed. They have
+    as many passes in flight on every rank as 1F1B on the first (arXiv 2401.10241, sections 2.1 and
+    6): P · v.
     """
     pp, chunks = degrees.pp, degrees.virtual_stages
     if degrees.schedule == "zero-bubble-v":
@@ -107,16 +111,17 @@ def in_flight(degrees: Degrees, micro_batches: int, rank: int) -> list[int]:
 
 
 def deferred(degrees: Degrees, rank: int) -> int:
-    """Passes of a pipeline rank's chunks, at most, whose weights' gradients are put off."""
+    """The largest number of passes of a pipeline rank's chunks whose gradients of weights are
+    deferred."""
     return {"1f1b": 0, "zero-bubble": rank, "zero-bubble-v": 2 * rank}[degrees.schedule]
 
 
 def layers_under_way(degrees: Degrees, chunks: Sequence[int]) -> int:
-    """Layers of whose activations a zero-bubble schedule has all gradients at once, beside what is
-    put off: torch keeps the graph of the pass whose inputs' gradients it computes, for those of
-    weights. ``chunks`` are the layers of the rank's chunks; in a V the last one has the pass at the
-    fullest moment. Seen on two H200, 2026-11-22: 19.0 GB for 17 layers of Llama 3 8B.
-    """
+    """The number of layers for which a zero-bubble schedule holds all gradients of activations at
+    once, besides those of deferred passes. torch keeps the graph of the pass whose input gradients
+    it computes, because the gradients of weights need it. ``chunks`` are the layers of the rank's
+    chunks; in a V the last chunk runs the pass at the peak. Seen on two H200, 2026-11-22: 19.0 GB
+    for 17 layers of Llama 3 8B."""
     if degrees.schedule == "1f1b":
         return 0
     return chunks[-1] if degrees.schedule == "zero-bubble-v" else max(chunks)
@@ -125,9 +130,9 @@ def layers_under_way(degrees: Degrees, chunks: Sequence[int]) -> int:
 def pipeline_bytes(
     model: Model, degrees: Degrees, training: Training, rank: int, under_way: int
 ) -> float:
-    """Tensors between stages. torch holds one for every micro-batch of a step, received activations
-    and gradients each, of every chunk; DeepSpeed the outputs that are under way, two at least.
-    """
+    """Bytes of tensors between stages. torch holds one for every micro-batch of a step and every
+    chunk, for received activations and gradients each. DeepSpeed holds the outputs in flight, at
+    least two."""
     if degrees.pp == 1:
         return 0.0
     tokens = tokens_of_rank(model, degrees, training)
@@ -142,9 +147,8 @@ def pipeline_bytes(
 
 
 def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
-    """Logits and their gradient, and some in fp32; see training/cross_entropy.py. DeepSpeed's
-    pipeline keeps the logits of one more micro-batch.
-    """
+    """Bytes of logits and their gradient, and of some logits in fp32; see
+    training/cross_entropy.py. DeepSpeed's pipeline keeps the logits of one more micro-batch."""
     tokens = tokens_of_rank(model, degrees, training)
     count = tokens * model.padded_vocabulary_size / degrees.tp
     copies = 3 if degrees.pp > 1 and training.backend == "deepspeed" else 2
@@ -152,6 +156,6 @@ def logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
 
 
 def left_logits_bytes(model: Model, degrees: Degrees, training: Training) -> float:
-    """Logits and their gradient that DeepSpeed's pipeline holds on to until the next step."""
+    """Bytes of logits and their gradient that DeepSpeed's pipeline holds until the next step."""
     tokens = tokens_of_rank(model, degrees, training)
     return 2 * element_bytes(training) * tokens * model.padded_vocabulary_size / degrees.tp

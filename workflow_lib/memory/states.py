@@ -1,4 +1,5 @@
-"""Bytes of weights, gradients, optimiser state, and what the two backends keep to exchange them."""
+"""Bytes of weights, gradients and optimiser state, and of buffers in which the two backends
+exchange them."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from dataclasses import dataclass
 from workflow_lib import formulas
 from workflow_lib.records import SUMS, Degrees, Model, Precision, Training
 
-#: DeepSpeed's defaults, in parameters: gathered at once in ZeRO-3, and in a bucket of gradients
+#: DeepSpeed's defaults, in parameters: those gathered at once in ZeRO-3, and those of a bucket of
+#: gradients
 LIVE_PARAMETERS, BUCKET_PARAMETERS = 1_000_000_000, 500_000_000
 _BYTES: dict[Precision, int] = {"bf16": 2, "fp32": 4}
-#: of a gradient on its way between replicas, whatever the cell's precision
+#: bytes of an element of a gradient that is reduced over replicas, for any precision of the cell
 REDUCED_BYTES = _BYTES[SUMS]
 
 
@@ -18,16 +20,16 @@ REDUCED_BYTES = _BYTES[SUMS]
 class Held:
     """Parameters of one rank before ZeRO cuts them."""
 
-    #: the same on all replicas
+    #: parameters that are the same on all replicas
     dense: float
-    #: spread over ep of them
+    #: parameters of experts, which are spread over ep replicas
     experts: float
-    #: those of low-rank adapters, which then alone are trained; 0 without
+    #: parameters of low-rank adapters, which are then the only trained ones; 0 without
     adapters: float
-    #: in one layer, and in what stands at the ends: the larger of embedding and head
+    #: parameters of one layer; and of the larger of embedding and head, if the rank has them
     layer: float
     end: float
-    #: in the part that a stage ends with, whose weights torch's ZeRO-3 does not let go
+    #: parameters of the last part of a stage, whose weights torch's ZeRO-3 keeps gathered
     last: float
 
     @property
@@ -41,7 +43,7 @@ class Held:
 
 
 def element_bytes(training: Training) -> int:
-    """Bytes of an activation, and of a weight that computes."""
+    """Bytes of an element of activations, and of weights as they are computed with."""
     return _BYTES[training.held_precision]
 
 
@@ -106,8 +108,8 @@ def states_bytes(
         summed_whole = stage < 2 and training.micro_batches(degrees.dp) > 1
         gradients = cut(4, stage > 0 and not summed_whole, dense, experts)
         optimizer = cut(8, stage > 0, dense, experts)
-        # What computes is a copy. In ZeRO-3 of the layer that runs, of the next one, and of what a
-        # stage ends with, which stays.
+        # Compute uses a copy. In ZeRO-3 it is of the layer that runs, of the next one, and of the
+        # last part of the stage, which stays gathered.
         gathered = min(held.all, 2 * held.layer + held.last) if stage == 3 else held.all
         communication = element * gathered
         return weights, gradients, optimizer, communication
@@ -115,13 +117,15 @@ def states_bytes(
     if training.workload == "lora":
         frozen = cut(element, stage == 3, held.dense, held.experts)
     weights = cut(element, stage == 3, dense, experts) + frozen
-    # In bf16 with ZeRO-0 or 1 the gradients of a micro-batch stay, 2 B, beside their fp32 sums.
+    # In bf16 with ZeRO-0 or 1 the gradients of a micro-batch (2 B) stay beside their sums in fp32.
     gradients = cut(6 if element == 2 and stage < 2 else 4, stage >= 2, dense, experts)
-    # Two moments, and a copy of the weights in fp32: also of fp32 ones, except without ZeRO.
+    # Two moments and a copy of the weights in fp32; the copy also if they are fp32, except without
+    # ZeRO.
     optimizer = cut(12 if element == 2 or stage > 0 else 8, stage > 0, dense, experts)
     communication = 0.0
     if stage == 3:
-        # The one bucket has the precision in which gradients are reduced, others that of gradients.
+        # This one bucket has the precision of the reduction, the buckets of other stages that of
+        # gradients.
         communication = element * min(LIVE_PARAMETERS, held.all) + REDUCED_BYTES * held.bucket
     elif _has_buckets(training):
         communication = (2 if training.overlap else 1) * element * held.bucket
@@ -129,11 +133,12 @@ def states_bytes(
 
 
 def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
-    """What the optimiser's step takes beside weights, gradients and optimiser state, when no
-    activations are left.
+    """Bytes that the optimiser's step needs besides weights, gradients and optimiser state, when
+    activations are freed.
 
-    DeepSpeed's ZeRO-0 to 2 copy the fp32 gradients of a parameter group into one tensor; a bf16
-    gradient that lay beside its fp32 sum is gone by then. The spread experts are a group.
+    DeepSpeed's ZeRO-0 to 2 copy the fp32 gradients of a parameter group into one tensor; bf16
+    gradients beside the sums in fp32 are freed by then. The spread experts are a group of their
+    own.
     """
     stage, bf16 = training.zero_stage, training.precision == "bf16"
     if training.backend == "torch" or stage == 3 or (stage == 0 and not bf16):
@@ -150,10 +155,10 @@ def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
 
 
 def reduction_bytes(unit: float, held: Held, training: Training) -> float:
-    """What it takes for a moment to reduce gradients over replicas.
+    """Bytes that are needed for a moment to reduce gradients over replicas.
 
-    With torch the gradient of one ``unit``, in parameters, and the copy of it that is reduced. With
-    DeepSpeed a copy of a bucket, and one more where that is in bf16.
+    With torch they are the gradient of one ``unit`` (in parameters) and the copy that is reduced.
+    With DeepSpeed they are a copy of a bucket, and one more if that is in bf16.
     """
     element = element_bytes(training)
     if training.backend == "torch":

@@ -1,1 +1,1 @@
-"""Model files from the configurations that models are published with."""
+"""Writes model files from the configurations with which models are published."""

@@ -53,7 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(imported: Imported, directory: Path, overwrite: bool) -> Path:
-    """Raises OSError, and ImportRefusedError where there is another file of the name."""
+    """Write the model file; return its path. Raises OSError, and ImportRefusedError if another file
+    has its name."""
     path = directory / f"{imported.name}.yaml"
     if path.exists() and not overwrite and path.read_text(encoding="utf-8") != imported.text:
         raise ImportRefusedError(

@@ -1,4 +1,4 @@
-"""Reads a ``config.json`` of Hugging Face's key by key, so that none of it is left out unseen."""
+"""Reads a ``config.json`` of Hugging Face key by key, so that no key is ignored unnoticed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from workflow_lib.records import RecordError, read_json, shown
 
-#: keys that change nothing in what a model computes from tokens to logits
+#: keys that do not change what a model computes from tokens to logits
 _WITHOUT_EFFECT = frozenset(
     (
         *("_name_or_path", "_commit_hash", "_attn_implementation", "transformers_version"),
@@ -18,10 +18,10 @@ _WITHOUT_EFFECT = frozenset(
         *("use_cache", "return_dict", "output_attentions", "output_hidden_states"),
         *("output_router_logits", "chunk_size_feed_forward", "gradient_checkpointing"),
         *("id2label", "label2id", "problem_type", "finetuning_task", "classifier_dropout"),
-        # How a text is generated; see generation_config.json.
+        # Options of text generation; see generation_config.json.
         *("max_length", "min_length", "do_sample", "num_beams", "temperature", "top_k", "top_p"),
         *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "early_stopping"),
-        # Products cut in slices that give the same sum.
+        # Products are cut into slices that give the same sum.
         "pretraining_tp",
     )
 )
@@ -33,7 +33,7 @@ _DROPOUTS = frozenset(
 )
 #: standard deviation of the engine's initial weights
 _INITIALIZER_RANGE = 0.02
-#: how names of what reads the last layer's states end, where that is the vocabulary's head
+#: ends of the names of architectures that predict the next token
 _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel", "Model")
 
 
@@ -42,16 +42,16 @@ class ImportRefusedError(ValueError):
 
 
 class ConfigJson:
-    """A configuration whose keys are taken one by one; what nobody took is an error.
+    """A configuration whose keys are taken one by one; a key that is not taken is an error.
 
-    A key that is null counts as one that is not there.
+    A key that is null counts as missing.
     """
 
     def __init__(self, path: Path, ignored: Collection[str] = ()) -> None:
         """Read ``path``, a ``config.json`` or a directory with one.
 
-        ``ignored`` are keys of which whoever imports says that they change nothing. Raises OSError
-        and RecordError.
+        ``ignored`` are keys that, by the importing user, do not change what the model computes.
+        Raises OSError and RecordError.
         """
         self.path = path / "config.json" if path.is_dir() else path
         plain = read_json(self.path)
@@ -61,19 +61,19 @@ class ConfigJson:
         self._values = {key: value for key, value in plain.items() if value is not None}
         self._taken: set[str] = set()
         self._ignored = frozenset(ignored)
-        #: what a reader of the model file should know
+        #: sentences that a reader of the model file should know
         self.notes: list[str] = []
 
     def refuse(self, key: str, why: str) -> ImportRefusedError:
-        """The error for a key that the engine cannot follow."""
+        """The error for a key whose value the engine does not support."""
         return ImportRefusedError(f"{self.path}: {key}: {why}")
 
     def states(self, key: str) -> bool:
-        """Whether a key is there, be it null."""
+        """Whether a key is in the file, even if it is null."""
         return key in self._stated
 
     def take(self, key: str, default: Any = None) -> Any:
-        """A value, whatever it is; ``default`` where there is none."""
+        """A value of any type; ``default`` if it is missing."""
         self._taken.add(key)
         return self._values.get(key, default)
 
@@ -89,7 +89,7 @@ class ConfigJson:
         return self.as_number(key, self._required(key, default))
 
     def as_number(self, key: str, value: object) -> float:
-        """A value that was found under a key, as a number above 0."""
+        """A value of a key, as a number above 0."""
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self.refuse(key, f"is {shown(value)}, expected a number above 0")
         return float(value)
@@ -109,14 +109,14 @@ class ConfigJson:
         return value
 
     def mapping(self, key: str) -> Mapping[str, Any]:
-        """An object; an empty one where there is none."""
+        """An object without its null values; an empty one if it is missing."""
         value = self.take(key, {})
         if not isinstance(value, dict):
             raise self.refuse(key, f"is {shown(value)}, expected an object")
         return {name: each for name, each in value.items() if each is not None}
 
     def must_be(self, key: str, allowed: object, why: str) -> None:
-        """Refuse a key with any other value than ``allowed``, which is also what no key means."""
+        """Refuse a key with another value than ``allowed``; a missing key counts as ``allowed``."""
         value = self.take(key, allowed)
         if value != allowed or isinstance(value, bool) != isinstance(allowed, bool):
             raise self.refuse(key, f"is {shown(value)}, and {why}")
@@ -128,9 +128,9 @@ class ConfigJson:
         return value
 
     def finish(self) -> None:
-        """Look at the keys that no model's own reader took.
+        """Check the keys that the model's own reader did not take.
 
-        Raises ImportRefusedError for one that is not known to change nothing.
+        Raises ImportRefusedError for a key that may change what the model computes.
         """
         self.must_be("is_encoder_decoder", False, "only decoders can be trained")
         self.must_be("pruned_heads", {}, "all layers have the same heads")

@@ -1,7 +1,7 @@
-"""What each kind of model's ``config.json`` means in a model file.
+"""Translates each kind of model's ``config.json`` into a model file.
 
-What a key means where it is missing is what Hugging Face transformers takes then: the defaults of
-its configuration class of the ``model_type``.
+A missing key means what it means in Hugging Face transformers: the default of the configuration
+class of the ``model_type``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from workflow_lib.models.config_json import ConfigJson
 from workflow_lib.models.positions import Plain, rotary, sequence
 from workflow_lib.records import shown
 
-#: what a model file calls the activations
+#: activation in config.json → its name in a model file
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -26,21 +26,22 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class _Kind:
-    """How one model_type differs from Llama."""
+    """The differences of one model_type from Llama."""
 
     family: str = "llama"
     rotary_base: float = 1e4
     epsilon: float = 1e-6
     tied: bool = False
-    #: columns of a head where head_dim is missing; null for hidden_size / num_attention_heads
+    #: columns of a head if head_dim is missing; None for hidden_size / num_attention_heads
     head_dimension: int | None = None
-    #: whether keys and values have as many heads as queries where nothing is said
+    #: whether a missing num_key_value_heads means as many heads as queries have
     kv_heads_known: bool = True
     qkv_bias: bool = False
     qk_norm: bool = False
-    #: whether sliding_window counts always, only with use_sliding_window, or is no key of it
+    #: whether sliding_window always counts (True), only with use_sliding_window (False), or is not
+    #: a key of this model_type (None)
     window: bool | None = None
-    #: the window where the file does not say one, not even null
+    #: the window if the file has no key for it, not even null
     usual_window: int | None = None
 
 
@@ -54,7 +55,7 @@ _LLAMA_LIKE = {
     "gemma": _Kind(tied=True, head_dimension=256),
 }
 
-#: why models of some other types cannot be imported, by what is first in the way
+#: model_type → the first reason why it cannot be imported
 _REFUSED = {
     "gemma2": "it caps logits (attn_logit_softcapping, final_logit_softcapping), has norms behind "
     "its parts, and attends over a window in every other layer",
@@ -77,10 +78,10 @@ _REFUSED = {
 
 
 def read(config: ConfigJson, sequence_length: int | None) -> Plain:
-    """What a model file holds, without its description.
+    """The keys and values of a model file, without its description.
 
-    ``sequence_length`` is that of training, in tokens; null takes what the model was made for, but
-    8192 at most. Raises ImportRefusedError with the key that the engine cannot follow.
+    ``sequence_length`` is that of training, in tokens; None means the model's own length, but at
+    most 8192. Raises ImportRefusedError for the first key that the engine does not support.
     """
     kind = config.word("model_type", "")
     readers: Mapping[str, Callable[[ConfigJson, int | None], Plain]] = {
@@ -144,9 +145,8 @@ def _llama_like(config: ConfigJson, sequence_length: int | None) -> Plain:
 
 
 def _gemma(config: ConfigJson, hidden_size: int) -> Plain:
-    """Its published files say ``hidden_act: gelu``, by which transformers has always run the tanh
-    form; its norms' weights are one less than ours.
-    """
+    """Gemma's own keys. Its published files have ``hidden_act: gelu``, but transformers has always
+    run the tanh form for it. The weights of its norms are one less than ours."""
     config.must_be(
         "use_bidirectional_attention", False, "no token may see those that come after it"
     )
@@ -182,7 +182,7 @@ def _gpt2(config: ConfigJson, sequence_length: int | None) -> Plain:
     config.must_be("scale_attn_weights", True, "attention is always scaled by the heads' size")
     for key in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
         config.must_be(key, False, "it is not implemented")
-    # Attention in fp32, and heads for other tasks.
+    # These keys concern attention in fp32, and heads for other tasks.
     for key in ("reorder_and_upcast_attn", "summary_type", "summary_use_proj"):
         config.take(key)
     for key in ("summary_activation", "summary_proj_to_labels", "summary_first_dropout"):
@@ -237,7 +237,8 @@ def _activation(config: ConfigJson, key: str, default: str) -> str:
 
 
 def _window(config: ConfigJson, kind: _Kind) -> int | None:
-    """Tokens that some layer looks back over; null where all of them see everything before."""
+    """The number of tokens that some layer looks back over; None if all layers see all earlier
+    tokens."""
     if kind.window is None:
         return None
     used = kind.window

@@ -1,4 +1,4 @@
-"""A model file's text, and where it goes."""
+"""Makes a model file's text and its name from a ``config.json``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from workflow_lib.study import NAME, checked
 
 @dataclass(frozen=True)
 class Imported:
-    """A model as its file will hold it."""
+    """A model as its file holds it."""
 
     name: str
     spec: ModelSpec
-    #: what the file leaves out, or chose, a sentence each
+    #: sentences on what the file leaves out or chose
     notes: tuple[str, ...]
     text: str
 
     @property
     def summary(self) -> str:
-        """Its size in words."""
+        """The model's size in words."""
         counts = formulas.parameters(self.spec.record(self.name))
         active = f", {_billions(counts.active)} of a token" if self.spec.experts else ""
         return (
@@ -44,8 +44,9 @@ def import_model(
 ) -> Imported:
     """Read a ``config.json``, or a directory with one, as a model.
 
-    Its name is that of the directory unless given. Raises OSError, RecordError, ImportRefusedError
-    where the engine cannot run the model, and ConfigError where its numbers contradict each other.
+    The model's name is that of the directory unless given. Raises OSError, RecordError,
+    ImportRefusedError if the engine cannot run the model, and ConfigError if its numbers contradict
+    each other.
     """
     config = ConfigJson(path, ignored)
     name = name or _name(config.path)
@@ -61,19 +62,20 @@ def import_model(
 
 
 def _name(path: Path) -> str:
-    """What the directory of a config.json is called, or the model in transformers' cache."""
+    """The name of the directory of a config.json, or of the model in transformers' cache."""
     directory = path.resolve().parent
     if directory.parent.name == "snapshots":  # models--<owner>--<name>/snapshots/<commit>
         return directory.parents[1].name.rpartition("--")[2]
     return directory.name
 
 
-#: for editors, as in the files that are shipped
+#: for editors, as in the model files of config/models
 _SCHEMA = "# yaml-language-server: $schema=../schemas/model.json"
 
 
 def _text(name: str, spec: ModelSpec, plain: Mapping[str, Any], notes: Sequence[str]) -> str:
-    """YAML with the keys that make another model than their defaults do."""
+    """The model file as YAML, with only the keys whose values make another model than their
+    defaults."""
     record, lines = spec.record(name), [_SCHEMA, *(f"# {note}." for note in notes)]
     for key, field in ModelSpec.model_fields.items():
         said = getattr(record, key, getattr(spec, key)) or None

@@ -1,4 +1,4 @@
-"""How long a model's sequences are, and how it knows where in them a token is."""
+"""The length of a model's sequences, and the rotary positions of its tokens."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from workflow_lib.models.config_json import ConfigJson
 #: keys and values of a model file
 Plain = dict[str, Any]
 
-#: sequences are not longer than this unless asked for: that of Llama 3's training
+#: the longest sequence unless asked for, that of Llama 3's training
 _SEQUENCE_LENGTH = 8192
 
 
 def sequence(config: ConfigJson, wanted: int | None, window: int | None) -> Plain:
-    """The length to train with; at most the window's, over which attention would change."""
+    """The length to train with: at most the window's length, beyond which attention
+    would change."""
     longest = config.whole("max_position_embeddings", 2048)
     length = min(longest, window or longest, _SEQUENCE_LENGTH) if wanted is None else wanted
     if window is not None and length > window:
@@ -39,7 +40,8 @@ def sequence(config: ConfigJson, wanted: int | None, window: int | None) -> Plai
 
 
 def rotary(config: ConfigJson, base: float, share: float = 1.0) -> Plain:
-    """Base, scaling and share of a head, from the keys of transformers 4 or of 5."""
+    """The base, scaling and share of a head of rotary positions, from the keys of transformers 4 or
+    5."""
     given = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
     key = "rope_parameters" if config.take("rope_parameters") else "rope_scaling"
     share = given.pop("partial_rotary_factor", config.take("partial_rotary_factor", share))

@@ -1,5 +1,7 @@
-"""What a model would need on more GPUs than there are: time, power and memory, with intervals.
+"""Projects the time, power and memory that a model needs on more GPUs than there are, with
+intervals.
 
-Calibrated by runs of this workflow on few GPUs, and held against published runs, which
-:mod:`workflow_lib.projection.validation` predicts from others by splits that were fixed first.
+A projection is fitted to runs of this workflow on few GPUs.
+:mod:`workflow_lib.projection.validation` tests it on published runs: it predicts some of them from
+others, by splits that were fixed before.
 """

@@ -131,7 +131,8 @@ def _twin(chosen: argparse.Namespace) -> None:
 
 
 def _side(sweeps: Mapping[str, Sweep], part: str) -> twins.Side:
-    """The one planned cell whose id has a part. Raises ConfigError."""
+    """The one planned cell whose id contains ``part``. Raises ConfigError if there is none or
+    several."""
     found = {
         planned.cell.id: planned.cell
         for sweep in sweeps.values()

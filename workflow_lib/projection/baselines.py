@@ -1,6 +1,6 @@
-"""What anybody could predict without this model: the same rows, in the same run, beside it.
+"""Simple predictions without this model, on the same rows and in the same run, for comparison.
 
-Each takes a fold and gives seconds for the rows that it can say anything about.
+Each takes a fold and gives seconds, by line, for the rows that it can predict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Seconds = dict[int, float]
 
 
 def constant_throughput(fold: Fold, layouts: Layouts) -> Seconds:
-    """Tokens a second and GPU as in the smallest fitted row of the series."""
+    """Tokens per second and GPU as in the smallest fitted row of the series."""
     found: Seconds = {}
     for fitted, predicted in _by_series(fold):
         first = fitted[0] if fitted else None
@@ -31,7 +31,7 @@ def constant_throughput(fold: Fold, layouts: Layouts) -> Seconds:
 def affine_law(fold: Fold, layouts: Layouts) -> Seconds:
     """a · (m + (p − 1)/v) + b through the two smallest fitted rows of the series that differ in m.
 
-    Of a series without two such rows nothing is said.
+    A series without two such rows is not predicted.
     """
     found = {}
     for fitted, predicted in _by_series(fold):
@@ -48,9 +48,8 @@ def affine_law(fold: Fold, layouts: Layouts) -> Seconds:
 
 
 def bubble_law(fold: Fold, layouts: Layouts) -> Seconds:
-    """A twin's time, times m + (p − 1)/v of the whole over the twin's: of the largest twin with as
-    many layers a stage and all else equal but DP.
-    """
+    """A twin's time, multiplied by m + (p − 1)/v of the whole model over that of the twin. The twin
+    is the largest with as many layers per stage and all else equal except DP."""
     twins: dict[tuple[object, ...], list[PublishedRun]] = {}
     for run in fold.fitted:
         if run.line in layouts:
@@ -66,9 +65,9 @@ def bubble_law(fold: Fold, layouts: Layouts) -> Seconds:
 
 
 def one_efficiency(fold: Fold, layouts: Layouts) -> Seconds:
-    """Model FLOPs over the peak and one fitted share of it: the median of the fitted rows of the
-    same precision; the pipeline's bubble besides. What llm-analysis does with one given efficiency.
-    """
+    """Model FLOPs over a fitted share of the peak, and the pipeline's bubble. The share is the
+    median of the fitted rows of the same precision. This is what llm-analysis does with one given
+    efficiency."""
     shares: dict[str, list[float]] = {}
     for run in fold.fitted:
         if run.line in layouts:
@@ -109,7 +108,7 @@ def _stage_key(run: PublishedRun, layout: Layout) -> tuple[object, ...]:
 def _ideal_s(layout: Layout) -> float:
     shape = layout.shape
     products = 6.0 * (layout.layers * shape.layer_active_parameters + shape.end_parameters)
-    # Scores and weighted sums of half the matrix, forward and backward.
+    # Scores and weighted sums of half the matrix, in the forward and backward pass.
     attended = 6.0 * layout.layers * layout.sequence_length * shape.heads * shape.head_size
     rate = layout.gpus * layout.machine.peak(layout.precision)
     idle = layout.bubble / layout.micro_batches

@@ -1,8 +1,8 @@
-"""Calculon as shipped, as a peer: an optional checkout that runs in an interpreter of its own.
+"""Calculon as shipped, for comparison: an optional checkout that runs in its own interpreter.
 
-It knows dense models with two feed-forward matrices and as many heads of keys as of queries, and no
-context parallelism; other rows are not given to it. Its files of machines are used unchanged, but
-for the memory's size, which would refuse layouts that did run.
+It supports dense models with two feed-forward matrices and as many heads of keys as of queries, and
+no context parallelism. Other rows are not given to it. Its files of machines are used unchanged,
+except for the memory's size, because that would refuse layouts that did run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.records import RecordError
 
-#: its file of a machine, by the GPU
+#: GPU → Calculon's file of its machine
 _SYSTEMS = {"H100": "h100_80g_nvl8", "A100 80GB": "a100_80g"}
 _TYPES = {"BF16": "float16", "FP16": "float16", "FP8": "float8"}
 _ENOUGH_GIB = 100_000
@@ -27,9 +27,9 @@ _DRIVER = Path(__file__).with_name("calculon_driver.py")
 def times(
     layouts: Mapping[int, Layout], checkout: Path, python: str = sys.executable
 ) -> dict[int, float]:
-    """Seconds of a step by line, of the layouts that it can express.
+    """Seconds of a step by line, of the layouts that Calculon can express.
 
-    Raises RecordError where the checkout does not run.
+    Raises RecordError if the checkout does not run.
     """
     cases, lines = [], []
     for line, layout in layouts.items():
@@ -42,7 +42,7 @@ def times(
             cases.append(_case(layout, system))
             lines.append(line)
     done = subprocess.run(
-        # As text: beside this module's file, the name calculon would be this module.
+        # The driver is passed as text: run from its directory, "calculon" would import this module.
         [python, "-c", _DRIVER.read_text(encoding="utf-8")],
         input=json.dumps(cases),
         capture_output=True,

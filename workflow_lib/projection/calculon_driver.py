@@ -1,7 +1,7 @@
 """Runs in the interpreter of a Calculon checkout: cases from stdin, seconds to stdout, as JSON.
 
-Calculon (github.com/calculon-ai/calculon, SC'23) is no package that could be installed, so its
-directory is the working directory.
+Calculon (github.com/calculon-ai/calculon, SC'23) cannot be installed as a package, so its directory
+is the working directory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 
 
 def main() -> int:
-    """Each case is ``application``, ``execution`` and ``system``; a time, or why there is none."""
+    """Compute the time of each case, which has ``application``, ``execution`` and ``system``; for a
+    case without a time, write the reason."""
     from calculon.llm import Llm, System  # type: ignore[import-not-found]
 
     def time(case: dict[str, Any]) -> float | str:

@@ -1,4 +1,4 @@
-"""Layouts that this workflow could train a model with on so many GPUs."""
+"""Layouts with which this workflow could train a model on a given number of GPUs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workflow_lib.projection.machines import Machine
 from workflow_lib.records import Degrees, Model, Training
 from workflow_lib.training import capabilities
 
-#: what is tried, besides every TP within a node that divides the model
+#: values that are tried, besides every TP within a node that divides the model
 _PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 _CHUNKS = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (1, 2, 4)
 _RECOMPUTATIONS = ("none", "selective", "full")
-#: a batch of so many tokens, where nobody says (arXiv 2407.21783, section 3.4.1, has 4 to 16 Mi)
+#: tokens of a batch if none is given (arXiv 2407.21783, section 3.4.1, has 4 to 16 Mi)
 BATCH_TOKENS = 4 * 2**20
 
 
@@ -31,26 +31,25 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """As a cell's."""
+        """The layout's name, in the form of a cell's."""
         return f"{self.degrees.name}_{self.training.name}"
 
     @property
     def fits(self) -> bool:
-        """A plan's verdict."""
+        """Whether the layout fits into memory, by the rule of plans."""
         return self.memory.total <= self.layout.machine.memory_bytes * (1 + memory.UNCERTAINTY)
 
 
 def batch(model: Model, gpus: int, wanted: int | None = None) -> int:
-    """Sequences of a step: those wanted, else of BATCH_TOKENS tokens, but one for each GPU at
-    least.
-    """
+    """The sequences of a step: those wanted, else as many as make BATCH_TOKENS tokens, but at least
+    one for each GPU."""
     return wanted or max(BATCH_TOKENS // model.sequence_length, gpus)
 
 
 def candidates(model: Model, machine: Machine, gpus: int, global_batch: int) -> Iterator[Candidate]:
-    """Every layout that a backend could run, whether it fits or not. DeepSpeed or torch as
-    :func:`capabilities.with_backend` chooses; ZeRO-3 without a pipeline, else ZeRO-1.
-    """
+    """Every layout that a backend can run, whether or not it fits into memory. The backend is
+    chosen by :func:`capabilities.with_backend`. ZeRO-1 is tried, and ZeRO-3 as well with replicas
+    and no pipeline."""
     for degrees in _degrees(model, machine, gpus):
         for training in _trainings(degrees, global_batch, model):
             if capabilities.refusal(degrees, training, model) is None:

@@ -1,9 +1,9 @@
-"""Power of a GPU by what it does: computing, waiting, and communicating in between.
+"""Power of a GPU by what it does: computing, waiting or communicating.
 
 ``P = P_compute·(1 − w − c) + P_wait·w + P_comm·c`` for shares w of waiting (the pipeline's bubble)
 and c of communicating. Levels are shares of the power limit. Runs without a pipeline give the level
-of computing, runs with one that of waiting; that of communicating lies between the two and is not
-known better.
+of computing, and runs with one give that of waiting. The level of communicating lies between the
+two and is not known better.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from workflow_lib.projection.mixed import Prediction
 from workflow_lib.projection.own import OwnRun
 
 _COMMUNICATING = ("tensor", "context", "expert", "gather", "send", "reduce", "constant")
-#: of the level of computing, where runs gave it; of the level of waiting; where none did
+#: standard deviations of levels: of computing, if runs gave it; of waiting, likewise; of both, if
+#: no run on this GPU did
 _COMPUTE_SD, _WAIT_SD, _UNKNOWN_SD = 0.015, 0.06, 0.10
-#: GPUs of one model at one limit differ by as much as their sensors may be off
+#: standard deviation between GPUs of one model at one limit, which is as large as their sensors'
+#: error
 _SENSOR_SD = 0.03
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Power over the power limit, of GPUs that compute and that wait."""
+    """Levels of power as shares of the power limit, of GPUs that compute and that wait."""
 
     compute: float
     compute_sd: float
     wait: float
     wait_sd: float
-    #: how they are known
+    #: how the levels are known, in words
     source: str
 
 
@@ -44,9 +46,9 @@ class GpuPower:
 
 
 def levels(runs: Sequence[OwnRun], gpu: str) -> Levels:
-    """From runs on a model of GPU; from those of any other where it has none.
+    """The levels from runs on a model of GPU; if it has none, from runs on other models.
 
-    Raises ValueError where no run has both a pipeline and power, or none lacks one.
+    Raises ValueError unless the runs with power include some with a pipeline and some without.
     """
     known = [run for run in runs if run.power_per_gpu_w is not None]
     own = [run for run in known if run.gpu == gpu]
@@ -66,7 +68,7 @@ def levels(runs: Sequence[OwnRun], gpu: str) -> Levels:
 
 
 def gpu_power(layout: Layout, prediction: Prediction, known: Levels) -> GpuPower:
-    """Of a layout whose step is predicted."""
+    """The power of a GPU in a layout whose step is predicted."""
     waiting = _bubble_share(layout)
     communicating = (1 - waiting) * sum(prediction.shares.get(part, 0.0) for part in _COMMUNICATING)
     between = (known.compute + known.wait) / 2
@@ -75,7 +77,7 @@ def gpu_power(layout: Layout, prediction: Prediction, known: Levels) -> GpuPower
         + known.wait * waiting
         + between * communicating
     )
-    # Uniform between the two levels.
+    # The level of communicating is taken as uniform between the two others.
     comm_sd = (known.compute - known.wait) / 12**0.5
     variance = (
         ((1 - waiting) * known.compute_sd) ** 2

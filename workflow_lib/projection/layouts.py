@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs: all that the time of a step depends on."""
+"""How a model is spread over GPUs, with everything that the time of a step depends on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.shapes import Shape
 from workflow_lib.records import Degrees, Model, Training
 
-#: published pipelines whose chunks are not stated have those of other rows of the model, else these
+#: chunks per pipeline rank of a published run, if neither it nor another row of the model states
+#: them
 _CHUNKS_WHERE_NOBODY_SAYS = 1
-#: kinds of recomputation that the parts of a step know
+#: kinds of recomputation that the model of a step supports
 _RECOMPUTATIONS = ("none", "selective", "full")
 
 
@@ -27,7 +28,7 @@ class Layout:
     layers: int
     sequence_length: int
     micro_batch: int
-    #: of a step and replica
+    #: micro-batches of a step and replica
     micro_batches: float
     tp: int
     pp: int
@@ -35,23 +36,23 @@ class Layout:
     cp: int = 1
     virtual_stages: int = 1
     ep: int = 1
-    #: ZeRO's stage: 3 gathers weights for every pass
+    #: ZeRO's stage; stage 3 gathers weights for every pass
     sharding: int = 1
     #: none, selective or full
     recomputation: str = "none"
     precision: str = "BF16"
-    #: whether communication runs beside computation where the stack can
+    #: whether communication runs beside computation if the stack can do that
     overlap: bool = True
     sequence_parallel: bool = True
 
     @property
     def gpus(self) -> int:
-        """All ranks."""
+        """The number of GPUs, one for each rank."""
         return self.tp * self.cp * self.pp * self.dp
 
     @property
     def tokens(self) -> float:
-        """Of a step."""
+        """Tokens of a step."""
         return self.dp * self.micro_batches * self.micro_batch * self.sequence_length
 
     @property
@@ -63,14 +64,15 @@ class Layout:
 
     @property
     def layers_of_ranks(self) -> tuple[int, ...]:
-        """Layers on each pipeline rank."""
+        """The number of layers on each pipeline rank."""
         degrees = Degrees(pp=self.pp, virtual_stages=self.virtual_stages)
         spread = degrees.layers_of_stages(self.layers)
         return tuple(sum(spread[rank :: self.pp]) for rank in range(self.pp))
 
 
 def assumed_chunks(rows: Iterable[PublishedRun]) -> Mapping[tuple[str, int | None], int]:
-    """The chunks a pipeline rank that most rows of a model and PP state: for rows that do not."""
+    """(model, PP) → the number of chunks per pipeline rank that most rows state, for rows that do
+    not."""
     stated: dict[tuple[str, int | None], Counter[int]] = {}
     for row in rows:
         if row.virtual_stages:
@@ -81,10 +83,10 @@ def assumed_chunks(rows: Iterable[PublishedRun]) -> Mapping[tuple[str, int | Non
 def published_layout(
     row: PublishedRun, chunks: Mapping[tuple[str, int | None], int]
 ) -> Layout | str:
-    """A published run's layout; why not, where the row does not say enough.
+    """A published run's layout, or why there is none if the row does not state enough.
 
-    Tensor parallelism is taken to cut the sequence besides, as Megatron's runs do. Chunks a rank
-    that are not stated are those of ``chunks``.
+    Tensor parallelism is taken to include sequence parallelism, as in Megatron's runs. If the
+    chunks per rank are not stated, those of ``chunks`` are taken.
     """
     machine = published_machine(row.gpu, row.gpus_per_node)
     if row.shape is None or row.layers is None:
@@ -152,7 +154,7 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
 
 
 def _stage(sharding: str) -> int:
-    """ZeRO's stage by what a source calls it; a distributed optimiser is stage 1."""
+    """ZeRO's stage by a source's name for it; a distributed optimiser is stage 1."""
     if "ZeRO-2" in sharding or "no reshard" in sharding:
         return 2
     return 3 if "FSDP" in sharding or "ZeRO-3" in sharding else 1

@@ -1,4 +1,4 @@
-"""GPUs and what joins them: peaks that the parts of a step are measured against."""
+"""GPUs, their memory and their links: the peaks that the parts of a step are divided by."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Machine:
 
     gpu: str
     gpus_per_node: int
-    #: FLOP/s of one GPU by precision; a precision that is not here cannot be projected
+    #: FLOP/s of one GPU by precision; other precisions cannot be projected
     peak_flops_per_s: tuple[tuple[str, float], ...]
     memory_bytes: float
     memory_bytes_per_s: float
-    #: of all links of a GPU to others of its node
+    #: rate of all links of a GPU to others of its node
     link_bytes_per_s: float
-    #: of the adapters that a GPU has for itself; its share of a node's, where GPUs share them
+    #: rate of a GPU's own network adapters, or its share of the node's if GPUs share them
     network_bytes_per_s: float
     power_limit_w: float
 
@@ -34,7 +34,8 @@ class Machine:
         return dict(self.peak_flops_per_s)[precision]
 
     def bytes_per_s(self, ranks: int) -> float:
-        """Of a group of so many neighbours: the links' within a node, else the network's."""
+        """The rate in a group of ``ranks`` neighbours: of the links within a node, else of the
+        network."""
         within = ranks <= self.gpus_per_node
         return self.link_bytes_per_s if within else self.network_bytes_per_s
 
@@ -49,7 +50,8 @@ def _known() -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
 
 
 def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
-    """The machine of a published row by its GPU's name; None where its peaks are not known here."""
+    """The machine of a published row by its GPU's name; None if the GPU's peaks are
+    not known here."""
     row = next((row for pattern, row in _known() if pattern.match(gpu)), None)
     if row is None:
         return None
@@ -69,9 +71,8 @@ def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
 
 
 def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) -> Machine | str:
-    """The machine of a platform, with another network between nodes where given; why not, where
-    the platform's file does not say what is needed, and nothing is known of its GPU here.
-    """
+    """The machine of a platform; ``node_bytes_per_s`` replaces its network between nodes. If the
+    platform's file lacks a value that is also not known here, the result says which."""
     known = published_machine(hardware.gpu or "", hardware.gpus_per_node)
     if hardware.peak_bf16_flops_per_s is None:
         return f"the bf16 peak of {hardware.gpu or 'its GPU'} is not known"

@@ -1,4 +1,4 @@
-"""How good predictions are: errors, coverage of intervals, order of layouts."""
+"""Measures of predictions: errors, coverage of intervals, order of layouts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-#: shares of predictions that intervals should hold
+#: the nominal coverages of intervals
 LEVELS = (0.5, 0.9)
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of predictions over what was measured; shares, not percent."""
+    """Relative errors of predictions, as shares of the measured values, not in percent."""
 
     rows: int
     mape: float
@@ -22,7 +22,7 @@ class Errors:
 
     @classmethod
     def of(cls, errors: Sequence[float]) -> Errors:
-        """From signed relative errors. Raises ValueError where there are none."""
+        """From signed relative errors. Raises ValueError if there are none."""
         if not errors:
             raise ValueError("no errors to sum up")
         return cls(
@@ -35,9 +35,9 @@ class Errors:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of intervals of one level."""
+    """The coverage and width of intervals of one level."""
 
-    #: share of them that hold what was measured
+    #: share of the intervals that hold the measured value
     covered: float
     #: mean of (upper − lower) / middle
     width: float
@@ -52,9 +52,8 @@ class Coverage:
 
 
 def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float | None:
-    """Kendall's τ-b of two orders (Biometrika 33(3), 1945): 1 where they agree, −1 where one is the
-    other's reverse; None where all of one side are equal.
-    """
+    """Kendall's τ-b of two orders (Biometrika 33(3), 1945): 1 if they agree, −1 if one is the
+    reverse of the other; None if all values of one side are equal."""
     agree = ties_predicted = ties_measured = pairs = 0
     for i, j in itertools.combinations(range(len(predicted)), 2):
         a, b = predicted[i] - predicted[j], measured[i] - measured[j]
@@ -67,24 +66,25 @@ def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float 
 
 
 def regret(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """How much longer than the best the one takes that is predicted to be the fastest."""
+    """How much longer the layout takes that is predicted to be the fastest, as a share of the
+    fastest layout's time."""
     chosen = min(range(len(predicted)), key=predicted.__getitem__)
     return measured[chosen] / min(measured) - 1
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Of groups of layouts among which one could choose."""
+    """How well layouts are ordered, over groups of layouts among which one could choose."""
 
     groups: int
-    #: means over groups; None where none has two times
+    #: means over groups; τ is None if it is not defined in any group
     kendall_tau: float | None
     regret: float
     largest_regret: float
 
     @classmethod
     def of(cls, groups: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Ranking | None:
-        """From each group's predicted and measured times; None where there is no group."""
+        """From each group's predicted and measured times; None if there is no group."""
         if not groups:
             return None
         orders = [tau for each in groups if (tau := kendall_tau(*each)) is not None]
@@ -94,7 +94,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Verdicts on memory: what was predicted, and what happened."""
+    """Counts of verdicts on memory, by what was predicted and what happened."""
 
     fits_ran: int
     fits_out_of_memory: int
@@ -103,7 +103,7 @@ class Confusion:
 
     @classmethod
     def of(cls, verdicts: Sequence[tuple[bool, bool]]) -> Confusion:
-        """From pairs: predicted to fit, and ran."""
+        """From pairs: whether a run was predicted to fit, and whether it ran."""
         return cls(
             fits_ran=verdicts.count((True, True)),
             fits_out_of_memory=verdicts.count((True, False)),

@@ -1,18 +1,20 @@
-"""A sum of parts, fitted to logarithms with effects of groups: rates, factors and their intervals.
+"""Fits a sum of parts to logarithms of times, with effects of groups, and predicts with intervals.
 
-Of row i the logarithm of the time is taken to be ::
+The logarithm of the time of row i is taken to be ::
 
     log( e^α · Σ_k r_k·x_ik  +  e^β · Σ_l r_l·x_il ) + γ·d_i + ε_i
 
-with parts x of a pass and of a step, rates r, effects α and β (sums over the row's groups, such as
-its stack), a growth γ for each doubling d of the GPUs (a mean, and each series' own), and noise ε.
-All parameters have normal priors, rates in logarithms, so that none is negative. The maximum of the
-posterior is found by Gauss and Newton's method; its curvature there gives the covariance (Laplace's
-approximation). There are more effects than rows, so equations are solved in as many unknowns as
-there are rows (Rasmussen and Williams, Gaussian Processes for Machine Learning, equation 2.12).
-Noise has Student's t distribution, by weights (Lange, Little and Taylor, JASA
-84(408), 1989), so that a run with a long tail does not bend the rest. How much effects of a kind
-vary is estimated from them (expectation–maximisation: Dempster, Laird and Rubin, JRSS B 39(1),
+with parts x of a pass and of a step and their rates r. The effects α and β are sums over the row's
+groups, such as its stack. The growth γ is per doubling d of the GPUs; it is a mean plus each
+series' own growth. ε is noise. All parameters have normal priors. Rates are fitted as logarithms,
+so that none is negative.
+
+The maximum of the posterior is found by the Gauss–Newton method, and its curvature there gives the
+covariance (Laplace's approximation). There are more effects than rows, so equations are solved in
+as many unknowns as there are rows (Rasmussen and Williams, Gaussian Processes for Machine Learning,
+equation 2.12). Noise has Student's t distribution, by weights (Lange, Little and Taylor, JASA
+84(408), 1989), so that an outlier does not bend the fit. The spread of each kind of effects is
+estimated from the effects (expectation–maximisation: Dempster, Laird and Rubin, JRSS B 39(1),
 1977), unless it is given.
 """
 
@@ -26,18 +28,18 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-#: how many groups a spread that is thought of before counts for
+#: the weight of a kind's prior spread, in groups
 _PRIOR_GROUPS = 4.0
 #: degrees of freedom of the noise
 _FREEDOM = 4.0
-#: steps to the maximum in a round, which then estimates spreads anew; at most so many rounds; when
-#: parameters and spreads move no more
+#: steps to the maximum in a round, after which spreads are estimated anew; the most rounds; the
+#: changes of parameters and of spreads below which the fit has converged
 _STEPS, _ROUNDS, _CLOSE, _SETTLED = 2, 40, 1e-3, 0.02
 
 
 @dataclass(frozen=True)
 class Prior:
-    """A parameter's normal prior; of a rate, of its logarithm."""
+    """A parameter's normal prior; for a rate, the prior of its logarithm."""
 
     mean: float
     sd: float
@@ -45,37 +47,37 @@ class Prior:
 
 @dataclass(frozen=True)
 class EffectKind:
-    """Effects of one kind, such as of stacks: zero on average, with a spread."""
+    """A kind of effects, such as those of stacks: zero on average, with a spread."""
 
-    #: what it multiplies: pass, step, or both; growth is added for each doubling
+    #: what the effects multiply: pass, step, or both; "growth" is added for each doubling
     on: str
     sd: float
-    #: whether the spread is estimated from the rows, with ``sd`` as what is thought before
+    #: whether the spread is estimated from the rows; ``sd`` is then its prior value
     estimated: bool = False
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is fitted: parts and their priors, growth by class, kinds of effects."""
+    """The definition of a fit: parts and their priors, growth by class, kinds of effects."""
 
     pass_parts: tuple[str, ...]
     step_parts: tuple[str, ...]
     rates: Mapping[str, Prior]
     growth: Mapping[str, Prior]
     effects: Mapping[str, EffectKind]
-    #: of the noise by class, to begin with
+    #: initial standard deviation of the noise by class
     noise_sd: Mapping[str, float]
     least_noise_sd: float = 1e-3
 
 
 @dataclass(frozen=True)
 class Row:
-    """A step: its parts at the peak, its groups, and how often the GPUs were doubled."""
+    """A step: its parts at the peak, its groups, and how often the GPUs of a node were doubled."""
 
     seconds: Mapping[str, float]
     #: kind of effect → the group that the row is in
     groups: Mapping[str, Hashable]
-    #: which mean growth and noise are its own
+    #: the class of rows with the same mean growth and noise
     kind: str
     doublings: float
     #: the measured time; unused in a prediction
@@ -84,31 +86,31 @@ class Row:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A time's distribution, of its logarithm: normal but for the noise."""
+    """The distribution of a time's logarithm, which is normal except for the noise."""
 
     log_s: float
-    #: of what is not known of the rates, effects and growth
+    #: variance due to uncertain rates, effects and growth
     variance: float
-    #: of one run about its expectation
+    #: variance of one run about its expectation
     noise_variance: float
-    #: of the expected time, what each part takes
+    #: part → its share of the expected time
     shares: Mapping[str, float]
-    #: kinds of effects that no fitted row has had: their whole spread is in the variance
+    #: kinds of effects whose group no fitted row has; their whole spread is in the variance
     unseen: tuple[str, ...]
 
     @property
     def sd(self) -> float:
-        """Of a run's logarithm."""
+        """The standard deviation of a run's logarithm."""
         return float(np.sqrt(self.variance + self.noise_variance))
 
     @property
     def median_s(self) -> float:
-        """Seconds."""
+        """The median time in s."""
         return float(np.exp(self.log_s))
 
 
 class _Design:
-    """Rows as arrays: parts, and which parameter bears on which row, and how."""
+    """Rows as arrays: their parts, and how each parameter acts on each row."""
 
     def __init__(
         self, problem: Problem, rows: Sequence[Row], index: Mapping[tuple[str, Hashable], int]
@@ -121,9 +123,10 @@ class _Design:
             [[row.seconds.get(part, 0.0) for part in self.parts] for row in rows]
         ).reshape(len(rows), len(self.parts))
         self.doublings = np.array([row.doublings for row in rows])
-        #: 1 where a parameter is an effect on a row's passes, its step, both, or its growth
+        #: (rows, parameters): 1 where a parameter is an effect on a row's passes, step, both or
+        #: growth
         self.on = {on: np.zeros(shape) for on in ("pass", "step", "both", "growth")}
-        #: kinds of effects of a row that are not among the parameters
+        #: for each row, the kinds of its effects that are not among the parameters
         self.unseen: list[list[str]] = [[] for _ in rows]
         for number, row in enumerate(rows):
             self.on["growth"][number, index["growth", row.kind]] = 1.0
@@ -135,7 +138,8 @@ class _Design:
                     self.on[problem.effects[kind].on][number, known] = 1.0
 
     def expected(self, values: Array) -> tuple[Array, Array, Array]:
-        """Logarithms of the rows' times, their slopes in the parameters, and the parts' shares."""
+        """The logarithms of the rows' times (rows), their derivatives by the parameters (rows,
+        parameters), and the parts' shares (rows, parts)."""
         logs = {on: design @ values for on, design in self.on.items()}
         own = np.where(self.is_pass, logs["pass"][:, None], logs["step"][:, None])
         times = self.seconds * np.exp(values[self.rates] + own)
@@ -154,10 +158,10 @@ class _Design:
 
 @dataclass
 class Fit:
-    """Parameters at the posterior's maximum, and what their covariance is made of."""
+    """Parameters at the posterior's maximum, and the distribution about it."""
 
     problem: Problem
-    #: kind and name of each parameter, by its place
+    #: (kind, name) of each parameter → its index
     index: dict[tuple[str, Hashable], int]
     values: Array
     posterior: _Posterior
@@ -166,7 +170,7 @@ class Fit:
     residuals: Array
 
     def predict(self, rows: Sequence[Row]) -> list[Prediction]:
-        """The times of rows, with the effects of groups that were fitted."""
+        """Predict the times of rows, with the fitted effects of their groups."""
         design = _Design(self.problem, rows, self.index)
         logs, slopes, shares = design.expected(self.values)
         known = self.posterior.variances(slopes)
@@ -220,7 +224,7 @@ class Fit:
         return float(np.exp(value)), sd
 
     def effect(self, kind: str, group: Hashable) -> tuple[float, float] | None:
-        """A group's effect and its standard deviation; None where no row has it."""
+        """A group's effect and its standard deviation; None if no fitted row is in the group."""
         return self._parameter(kind, group) if (kind, group) in self.index else None
 
     def _parameter(self, kind: str, name: Hashable) -> tuple[float, float]:
@@ -232,17 +236,18 @@ class Fit:
 
 @dataclass(frozen=True)
 class _Posterior:
-    """A normal distribution of parameters: its prior, and what the rows took from it."""
+    """The normal distribution of the parameters: the prior, and what the rows add to it."""
 
-    #: of each parameter, before any row
+    #: variance of each parameter before any row is seen
     prior_variance: Array
-    #: rows × parameters: the slopes that the rows had
+    #: (rows, parameters): the derivatives at the rows
     slopes: Array
-    #: rows × rows: the inverse of the covariance of what was seen
+    #: (rows, rows): the inverse of the covariance of the rows' values
     precision: Array
 
     def variances(self, slopes: Array) -> Array:
-        """Of sums of parameters, each with its weights in a row of ``slopes``."""
+        """The variances of sums of parameters; each row of ``slopes`` holds the
+        weights of one sum."""
         scaled = slopes * self.prior_variance
         before = (scaled * slopes).sum(axis=1)
         shared = scaled @ self.slopes.T
@@ -250,14 +255,14 @@ class _Posterior:
         return left.clip(min=0.0)
 
     def own(self) -> Array:
-        """Of each parameter."""
+        """The variance of each parameter."""
         taken = (self.slopes * (self.precision @ self.slopes)).sum(axis=0)
         left: Array = self.prior_variance - self.prior_variance**2 * taken
         return left.clip(min=0.0)
 
 
 def fit(problem: Problem, rows: Sequence[Row]) -> Fit:
-    """Fit to rows, of which there may be none: then the priors are what is known."""
+    """Fit to rows. Without rows the result holds the priors."""
     groups = dict.fromkeys((kind, group) for row in rows for kind, group in row.groups.items())
     names: list[tuple[str, Hashable]] = [("rate", part) for part in problem.rates]
     names += [("growth", kind) for kind in problem.growth]
@@ -293,15 +298,14 @@ def fit(problem: Problem, rows: Sequence[Row]) -> Fit:
 def _maximum(
     design: _Design, values: Array, prior: tuple[Array, Array], data: tuple[Array, Array]
 ) -> tuple[Array, _Posterior, Array, Array]:
-    """Steps to the posterior's maximum for given spreads: values, their distribution, residuals,
-    and of each row what it says of the noise's variance.
-    """
+    """Take steps to the posterior's maximum for given spreads. Returns values, their distribution,
+    residuals, and each row's estimate of the noise's variance."""
     means, spread = prior
     logs, noise = data
     for _ in range(_STEPS):
         expected, slopes, _ = design.expected(values)
         residuals = logs - expected
-        # Student's t: what lies far out counts for less.
+        # Student's t: outliers count for less.
         weights = (_FREEDOM + 1) / (_FREEDOM + (residuals / noise) ** 2)
         scaled = slopes * spread**2
         seen: Array = scaled @ slopes.T + np.diag(noise**2 / weights)
@@ -309,7 +313,8 @@ def _maximum(
         aim = means + scaled.T @ (precision @ (residuals + slopes @ (values - means)))
         change = aim - values
         largest = float(np.abs(change).max(initial=0.0))
-        # A logarithm moves by at most one at a time: further off it is not linear.
+        # Parameters, which are logarithms, move by at most 1 per step: further off the model is not
+        # linear.
         values = values + change / max(1.0, largest)
     posterior = _Posterior(spread**2, slopes, precision)
     own = posterior.variances(slopes)
@@ -323,7 +328,7 @@ def _spreads(
     variances: Array,
     effect_sd: dict[str, float],
 ) -> None:
-    """Each kind's spread from its effects, and from what is not known of them."""
+    """Estimate each kind's spread from its effects and their variances; updates ``effect_sd``."""
     for kind, each in problem.effects.items():
         own = [number for number, (of, _) in enumerate(names) if of == kind]
         if each.estimated and own:

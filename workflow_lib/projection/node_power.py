@@ -1,9 +1,9 @@
-"""Power of nodes at the wall: a floor, and the rest in proportion to throughput.
+"""Power of nodes at the wall: a constant floor, and the rest in proportion to throughput.
 
-``P(n) = F + (P(1) − F) · u``, where u is the throughput a GPU on n nodes over that on one. A GPU
-that does not work waits in collectives, at the power of waiting; the rest of the node takes as much
-as ever. This is of one cooling: fans of air-cooled nodes take a kilowatt more at equal
-work.
+``P(n) = F + (P(1) − F) · u``, where u is the throughput per GPU on n nodes divided by that on one
+node. A GPU that does not compute waits in collectives, at the power of waiting; the rest of the
+node takes the same power. This holds within one kind of cooling: fans of air-cooled nodes take a
+kilowatt more for equal work.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from workflow_lib.projection.metrics import LEVELS, Coverage, Errors
 
 _FILE = resources.files("workflow_lib.projection") / "data" / "power.csv"
 
-#: A guess: one of eight H100 takes 120 to 210 W while it waits in a collective; two processors,
-#: memory, four switches and eight adapters, without fans, 800 to 1 200 W. Whoever made it had seen
-#: an estimate from the very runs that it is tested on (about 2 kW), so that test is not clean.
+#: The floor and its standard deviation are guessed. One of eight H100 takes 120 to 210 W while it
+#: waits in a collective. Two processors, memory, four switches and eight adapters, without fans,
+#: take 800 to 1200 W. An estimate from the runs on which it is tested (about 2 kW) was known when
+#: it was guessed, so that test is not independent.
 FLOOR_W, FLOOR_SD_W = 2300.0, 350.0
-#: of one run's mean power about the line: throughputs of short runs are that uncertain
+#: relative standard deviation of a run's mean power about the line, because throughputs of short
+#: runs are uncertain
 _OWN_SD = 0.03
 
 
@@ -34,7 +36,7 @@ class NodePower:
     nodes: int
     cooling: str
     node_power_w: float
-    #: None where the source does not say
+    #: None if the source does not state it
     samples_per_s: float | None
     duration_s: float
     energy_kwh: float
@@ -42,7 +44,7 @@ class NodePower:
 
     @property
     def samples_per_s_per_node(self) -> float:
-        """Raises ValueError where throughput is not known."""
+        """Throughput per node in samples/s. Raises ValueError if it is not known."""
         if self.samples_per_s is None:
             raise ValueError(f"{self.benchmark} on {self.nodes} nodes: throughput is not known")
         return self.samples_per_s / self.nodes
@@ -74,22 +76,22 @@ class PowerForecast:
     sd_w: float
 
     def interval_w(self, level: float) -> tuple[float, float]:
-        """The least and the most."""
+        """The lower and upper end of an interval with coverage ``level``, in W."""
         reach = NormalDist().inv_cdf(0.5 + level / 2) * self.sd_w
         return self.power_w - reach, self.power_w + reach
 
 
 def node_power(measured_w: float, throughput: float) -> PowerForecast:
-    """From a node's power alone, and the throughput a GPU over the one measured with it."""
+    """Forecast a node's power from the power of one node alone, in W. ``throughput`` is the
+    throughput per GPU divided by the one measured with that power."""
     power = FLOOR_W + (measured_w - FLOOR_W) * throughput
     sd = ((abs(1 - throughput) * FLOOR_SD_W) ** 2 + (_OWN_SD * power) ** 2) ** 0.5
     return PowerForecast(power, sd)
 
 
 def validation() -> dict[str, Any]:
-    """Runs of more nodes of the same benchmark and cooling, from the power of one node and the
-    published throughputs.
-    """
+    """Test the forecast: runs on several nodes, predicted from the power of one node with the same
+    benchmark and cooling, and from published throughputs."""
     rows = read_power()
     alone = {(row.benchmark, row.cooling): row for row in rows if row.nodes == 1}
     forecasts = [

@@ -1,4 +1,4 @@
-"""Runs of this workflow as rows to fit on: a row a cell, medians over its completed runs.
+"""Runs of this workflow as rows for fitting: a row for each cell, with medians over completed runs.
 
 ``data/own_runs.csv`` holds those of the archives in evidence/; ``collect`` writes such a file from
 the tables of any sweep.
@@ -59,12 +59,12 @@ class OwnRun:
     overlap: bool
     runs: int
     step_time_s: float
-    #: mean over the measured steps, of one GPU; its own sensor's
+    #: mean power of one GPU over the measured steps, by the GPU's own sensor
     power_per_gpu_w: float | None
 
     @property
     def layout(self) -> Layout:
-        """Raises RecordError where nothing is known of its GPU."""
+        """The cell's layout. Raises RecordError if its GPU is not known here."""
         machine = published_machine(self.gpu, self.gpus_per_node)
         if machine is None:
             raise RecordError(f"{self.cell}: nothing is known of {self.gpu}")
@@ -110,9 +110,9 @@ _OF_A_CELL = tuple(
 
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
-    """The cells of sweeps' directories that trained, each once; without those with context
-    parallelism, a zero-bubble schedule, tied embeddings beside gpt's or heads of a width of their
-    own, for which a row has no column.
+    """The cells of sweeps that were pre-trained, each once. Cells with simulated readings are left
+    out. So are cells for which a row has no column: those with context parallelism, a zero-bubble
+    schedule, tied embeddings (except gpt's, which always are) or a head_dimension.
 
     Raises FileNotFoundError and RecordError.
     """

@@ -1,8 +1,9 @@
-"""What is known of this workflow's own stack: its factor from its runs, and the rest from others.
+"""The fit for this workflow's own stack: its factor from its own runs, the rest also from others.
 
-The rates of the parts, and how time grows with ranks, are fitted on the published rows of one stack
-(NVIDIA's, BF16) and this workflow's runs together; the stack's factor, and that of each layer that
-ran, on its runs alone. Published stacks are another claim, which the validation is about.
+The rates of the parts, and how time grows with ranks, are fitted to the published rows of one stack
+(NVIDIA's, BF16) and to this workflow's runs together. The stack's factor, and that of each layer
+that ran, are fitted to its own runs only. The validation tests predictions of published stacks,
+which are a different claim.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from workflow_lib.projection.splits import read_splits
 from workflow_lib.records import RecordError
 
 PUBLISHED = Path(str(resources.files("workflow_lib.projection") / "data" / "published_runs.csv"))
-#: A fit is refused where a cell is further off what the others predict: that is no noise.
+#: A fit is refused if a cell is further than this from what the others predict: that is not noise.
 MOST_OFF = 0.3
-#: the split whose rows the rates of parts are taken from
+#: the split whose rows give the rates of parts
 _RATES_OF = "model"
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A cell predicted from all others."""
+    """The error of a cell that is predicted from all others."""
 
     run: OwnRun
-    #: signed, over what was measured
+    #: signed error divided by the measured time
     error: float
-    #: in standard deviations, without sign
+    #: distance in standard deviations, without sign
     distance: float
 
 
 @dataclass(frozen=True)
 class OwnStack:
-    """A fit, and the runs that it rests on."""
+    """A fit, and the runs that it is fitted to."""
 
     fit: mixed.Fit
     runs: tuple[OwnRun, ...]
-    #: the most GPUs of a row that was fitted: of this workflow, of published rows
+    #: the most GPUs of a fitted row: of this workflow, and of published rows
     largest_own: int
     largest_published: int
     #: models of GPU of which any row was fitted
@@ -54,7 +55,7 @@ class OwnStack:
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
-        """Each cell predicted from all other rows."""
+        """The residual of each cell, predicted from all other rows."""
         return _residuals(self.runs)
 
     def check(self) -> None:
@@ -69,7 +70,7 @@ class OwnStack:
 
     @property
     def widths(self) -> Widths:
-        """How wide intervals are, by how far off each cell is that is predicted from the others."""
+        """The widths of intervals, from the errors of cells that are predicted from the others."""
         return Widths.of([each.distance for each in self.residuals])
 
     def predict(self, layouts: Sequence[Layout], platform: str) -> list[mixed.Prediction]:
@@ -90,7 +91,7 @@ def _published_rows() -> tuple[tuple[mixed.Row, ...], int, frozenset[str]]:
 
 
 def own_stack(runs: Sequence[OwnRun] | None = None) -> OwnStack:
-    """Fit to runs; those of the shipped evidence where none are given. Raises RecordError."""
+    """Fit to runs; by default to those of the shipped evidence. Raises RecordError."""
     return _fitted(tuple(read_own() if runs is None else runs))
 
 

@@ -1,9 +1,10 @@
 """The parts of a step: what each would take at its machine's peak.
 
 A step takes ``(m + (p − 1)/v)·a + b`` seconds: m micro-batches on p pipeline ranks of v chunks
-(arXiv 2104.04473, section 2.2). ``a`` is a micro-batch's time on the slowest rank, ``b`` what a
-step takes besides. Both are sums of parts, and each part is work over a peak, times a factor that
-is fitted: 1 is the peak, 1.5 two thirds of it; of communication, what is not hidden over the peak.
+(arXiv 2104.04473, section 2.2). ``a`` is a micro-batch's time on the slowest rank, ``b`` the rest
+of a step. Both are sums of parts. Each part is work divided by a peak, multiplied by a fitted
+factor: a factor of 1 is the peak, 1.5 is two thirds of it. For communication the factor counts only
+the time that is not hidden.
 
 =========  ============================================================  =========
 part       work                                                          over
@@ -36,7 +37,7 @@ from dataclasses import dataclass
 
 from workflow_lib.projection.layouts import Layout
 
-#: of a micro-batch, and of a step
+#: names of the parts of a micro-batch, and of a step
 MICRO_BATCH_PARTS = (
     *(
         "product",
@@ -59,24 +60,26 @@ _ELEMENT_BYTES = 2
 #: how often a layer's tensors of one width are read or written, forward and backward together:
 #: residual stream (norms, additions), feed-forward part (gate, activation), attention (rotations)
 _RESIDUAL_PASSES, _INNER_PASSES, _HEAD_PASSES = 30, 9, 9
-#: what a weight's product is taken to reach of the peak when it is asked what it could hide
+#: factor of products when the time that they can hide is computed
 _NOMINAL = 1.4
-#: of a weight: read forward and backward in 2 bytes, its gradient read and written in 4
+#: bytes of traffic for a weight: it is read forward and backward in 2 bytes, and its gradient is
+#: read and written in 4
 _WEIGHT_BYTES = 12.0
 _LAUNCH_S, _CONSTANT_S = 1e-4, 1e-2
-#: least share of a gather that shows, however long the products beside it
+#: least share of a gather that is not hidden, however long the products beside it
 _LEAST_SHOWN = 0.1
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds at the peak: of all passes of micro-batches in a step, and of the step besides."""
+    """Seconds at the peak: for all passes of micro-batches in a step, and for the rest
+    of the step."""
 
     seconds: Mapping[str, float]
 
     @property
     def row(self) -> tuple[float, ...]:
-        """In the order of PARTS."""
+        """The seconds in the order of PARTS."""
         return tuple(self.seconds[name] for name in PARTS)
 
 
@@ -153,20 +156,21 @@ def _element_bytes(layout: Layout) -> float:
 
 
 def _tensor_bytes(layout: Layout) -> float:
-    """Four gathers and four scatters a layer, of which each rank has the others' part."""
+    """Bytes of four gathers and four scatters per layer, of which each rank receives the others'
+    part."""
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
     return 8.0 * _ELEMENT_BYTES * tokens * layout.shape.hidden * (layout.tp - 1) / layout.tp
 
 
 def _context_bytes(layout: Layout) -> float:
-    """Keys and values of the others, forward and (twice) backward."""
+    """Bytes of the other ranks' keys and values, forward and (twice) backward."""
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
     width = 2 * layout.shape.kv_heads * layout.shape.head_size / layout.tp
     return 3.0 * (layout.cp - 1) * _ELEMENT_BYTES * tokens * width
 
 
 def _expert_bytes(layout: Layout) -> float:
-    """There and back, forward and backward, of each token to each of its experts."""
+    """Bytes of each token to each of its experts and back, forward and backward."""
     if layout.ep == 1:
         return 0.0
     tokens = layout.micro_batch * layout.sequence_length / (layout.cp * layout.tp)
@@ -175,7 +179,7 @@ def _expert_bytes(layout: Layout) -> float:
 
 
 def _gather_s(layout: Layout) -> float:
-    """Of a layer: weights twice, gradients once, all in 2 bytes."""
+    """Seconds of a layer's exchange in ZeRO-3: weights twice and gradients once, all in 2 bytes."""
     if layout.sharding != 3:
         return 0.0
     replicas = layout.dp * layout.cp
@@ -185,7 +189,7 @@ def _gather_s(layout: Layout) -> float:
 
 
 def _send_bytes(layout: Layout) -> float:
-    """There and back for each chunk; a rank's part of the sequence where that is cut."""
+    """Bytes sent there and back for each chunk; a rank's part of the sequence if that is cut."""
     if layout.pp == 1:
         return 0.0
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
@@ -194,14 +198,14 @@ def _send_bytes(layout: Layout) -> float:
 
 
 def _held_parameters(layout: Layout) -> float:
-    """Of the fullest rank, before ZeRO."""
+    """Parameters of the fullest rank, before ZeRO."""
     shape = layout.shape
     ends = shape.end_parameters * (2 if layout.pp == 1 and not shape.tied else 1)
     return max(layout.layers_of_ranks) * _layer_held(layout) + ends / layout.tp
 
 
 def _layer_held(layout: Layout) -> float:
-    """Of one layer, on one rank, before ZeRO."""
+    """Parameters of one layer on one rank, before ZeRO."""
     shape = layout.shape
     experts = max(shape.experts, 1) * shape.expert_parameters / layout.ep
     return (shape.attention_parameters + shape.shared_parameters + experts) / layout.tp

@@ -40,7 +40,7 @@ def step_time(cell: Cell) -> StepTime | None:
     """Of a cell with a :func:`layout`; None where it has none, and where no run on its GPU was
     fitted.
 
-    Raises RecordError where the fitted runs cannot be read.
+    Raises RecordError if the fitted runs cannot be read.
     """
     found = layout(cell)
     if found is None:

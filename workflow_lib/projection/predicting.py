@@ -1,10 +1,10 @@
-"""Times that were never seen, from those that were, with intervals that inner splits set.
+"""Predicts times of rows from other rows, with intervals whose widths inner splits determine.
 
-A fit says how uncertain its predictions are, but knows of no mistake of its own form. So the rows
-that a fold fits on are split once more by the same rule, and how far out those predictions lie sets
-how wide intervals are (conformal prediction: Vovk, Gammerman and Shafer, Algorithmic Learning in a
-Random World, 2005, chapter 2, with the fit's standard deviation as the scale). Nothing that is
-predicted has a part in it.
+A fit knows how uncertain its predictions are, but not whether its own form is wrong. So the rows
+that a fold fits on are split once more by the same rule. The errors of those inner predictions set
+the width of intervals (conformal prediction: Vovk, Gammerman and Shafer, Algorithmic Learning in a
+Random World, 2005, chapter 2, with the fit's standard deviation as the scale). Rows that are
+predicted play no part in this.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.published import PublishedRun, Unusable
 from workflow_lib.projection.splits import Fold, Split
 
-#: The fit's own intervals count for so many rows beside those of inner splits.
+#: The weight of the fit's own intervals beside inner splits, in rows.
 _OWN_ROWS = 20
-#: kinds with too many folds to split each once more
+#: kinds of splits with too many folds to split each once more
 _NOT_INNER = ("layout",)
-#: an inner weak-scaling split ends where the outer begins: a fourth of its numbers of GPUs
+#: an inner weak-scaling split uses the outer split's limits on GPUs divided by this
 _INNER_WEAK = 4
 
 
 @dataclass(frozen=True)
 class Widths:
-    """By how many of the fit's standard deviations an interval reaches to each side."""
+    """How many of the fit's standard deviations an interval extends in each direction."""
 
     factors: Mapping[float, float]
-    #: rows of inner splits that they come from
+    #: number of rows of inner splits from which the factors come
     rows: int
 
     @classmethod
     def of(cls, distances: Sequence[float]) -> Widths:
-        """From how many standard deviations predictions were off, without sign."""
+        """From the distances of predictions from measured values, in standard deviations, without
+        sign."""
         own = [NormalDist().inv_cdf(0.5 + (n + 0.5) / _OWN_ROWS / 2) for n in range(_OWN_ROWS)]
         known = sorted([*distances, *own])
         return cls(
             {
-                # The smallest that holds its share of one row more than there are.
+                # The smallest distance that covers ``level`` of one row more than there are.
                 level: known[min(math.ceil(level * (len(known) + 1)), len(known)) - 1]
                 for level in LEVELS
             },
@@ -53,30 +54,30 @@ class Widths:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What is predicted of a run."""
+    """The prediction for a run."""
 
     run: PublishedRun
     layout: Layout
     median_s: float
-    #: of the time's logarithm
+    #: standard deviation of the time's logarithm
     sd: float
     widths: Widths
     prediction: mixed.Prediction
 
     @property
     def error(self) -> float:
-        """Signed, over what was measured."""
+        """The signed error divided by the measured time."""
         assert self.run.step_time_s is not None
         return self.median_s / self.run.step_time_s - 1
 
     @property
     def distance(self) -> float:
-        """By how many standard deviations the logarithm is off, without sign."""
+        """How many standard deviations the logarithm is off, without sign."""
         assert self.run.step_time_s is not None
         return abs(math.log(self.run.step_time_s / self.median_s)) / self.sd
 
     def interval_s(self, level: float) -> tuple[float, float]:
-        """The least and the most that the time should be."""
+        """The lower and upper end of the interval with coverage ``level``, in s."""
         reach = math.exp(self.widths.factors[level] * self.sd)
         return self.median_s / reach, self.median_s * reach
 
@@ -84,7 +85,7 @@ class Forecast:
 def usable(
     runs: Sequence[PublishedRun], chunks: Mapping[tuple[str, int | None], int]
 ) -> tuple[dict[int, Layout], list[Unusable]]:
-    """Layouts by the runs' lines, and why others have none."""
+    """The layouts by the runs' lines, and the runs without a layout with the reason."""
     layouts, unusable = {}, []
     for run in runs:
         layout = published_layout(run, chunks)
@@ -98,9 +99,8 @@ def usable(
 def forecast(
     split: Split, fold: Fold, chunks: Mapping[tuple[str, int | None], int]
 ) -> tuple[list[Forecast], list[Unusable]]:
-    """The fold's predictions, and the rows that cannot be predicted, and why. Chunks that a row
-    does not state are those of ``chunks``.
-    """
+    """The fold's predictions, and the rows that cannot be predicted with the reason. If a row does
+    not state its chunks, those of ``chunks`` are taken."""
     return _forecast(fold, Widths.of(_inner_distances(split, fold, chunks)), chunks)
 
 
@@ -134,7 +134,7 @@ def _inner_distances(
 
 
 def inner_split(split: Split) -> Split:
-    """The same rule for the rows that a fold fits on."""
+    """The split that applies the same rule to the rows that a fold fits on."""
     rules = dict(split.rules)
     if split.kind == "weak":
         for name in ("fit_gpus_at_most", "test_gpus_at_least"):

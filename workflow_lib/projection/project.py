@@ -1,4 +1,4 @@
-"""What a model would do on more GPUs than there are: layouts ranked, each value with intervals."""
+"""Projects a model to more GPUs than there are: layouts ranked, each value with intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.projection.predicting import Widths
 from workflow_lib.records import Model, RecordError
 
-#: measures with an interval: name, heading, unit's factor for print, digits
+#: measures with an interval: name and heading
 MEASURES = (
     ("step_time_s", "s/step"),
     ("tokens_per_s_per_gpu", "tokens/s/GPU"),
@@ -33,29 +33,29 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Facility:
-    """What is beyond the GPUs, where somebody says it: left out otherwise."""
+    """What the facility adds to the GPUs; a value that is not given is left out."""
 
-    #: of a node, without its GPUs: processors, memory, switches, adapters, fans
+    #: power of a node without its GPUs: processors, memory, switches, adapters, fans
     node_rest_w: float | None = None
-    #: the facility's power over that of its nodes
+    #: the facility's power divided by that of its nodes
     pue: float | None = None
 
 
 @dataclass(frozen=True)
 class Projected:
-    """A layout with what is predicted of it. Energy is that of GPUs, by their sensors."""
+    """A layout with its predicted values. Energy is that of GPUs, by their sensors."""
 
     candidate: Candidate
     prediction: mixed.Prediction
     power: GpuPower
     widths: Widths
     model: Model
-    #: of the whole training
+    #: tokens of the whole training
     tokens: float
 
     @property
     def step_time_s(self) -> float:
-        """The median."""
+        """The median step time."""
         return self.prediction.median_s
 
     def values(self) -> dict[str, tuple[float, float]]:
@@ -78,7 +78,8 @@ class Projected:
         }
 
     def interval(self, measure: str, level: float) -> tuple[float, float]:
-        """The least and the most of a measure; a GPU takes no more than its limit."""
+        """The lower and upper end of a measure's interval with coverage ``level``. The upper end of
+        a GPU's power is at most its limit."""
         median, sd = self.values()[measure]
         reach = math.exp(self.widths.factors[level] * sd)
         low, high = median / reach, median * reach
@@ -87,7 +88,7 @@ class Projected:
         return low, high
 
     def row(self) -> dict[str, Any]:
-        """As a row of the table."""
+        """The layout as a row of the table."""
         degrees, training = self.candidate.degrees, self.candidate.training
         row: dict[str, Any] = {
             "layout": self.candidate.name,
@@ -122,9 +123,10 @@ def project(
     tokens: float,
     stack: OwnStack,
 ) -> list[Projected]:
-    """All layouts, those that fit first, each part from the fastest on.
+    """All layouts: first those that fit, then the others, each sorted from the fastest to the
+    slowest.
 
-    Raises RecordError where no layout can run.
+    Raises RecordError if no layout can run.
     """
     found = list(candidates(model, machine, gpus, global_batch))
     if not found:
@@ -145,7 +147,7 @@ def predicted(
     model: Model,
     tokens: float,
 ) -> list[Projected]:
-    """Candidates with what is predicted of them."""
+    """The candidates with their predicted values."""
     times = stack.predict([each.layout for each in found], platform)
     widths = stack.widths
     return [
@@ -155,12 +157,13 @@ def predicted(
 
 
 def table(rows: Iterable[Projected]) -> pl.DataFrame:
-    """One row a layout."""
+    """One row for each layout."""
     return pl.DataFrame([each.row() for each in rows])
 
 
 def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, str]]:
-    """What was measured, what was taken from where, and what is extrapolated."""
+    """How each part of a projection is known, as (what, how): measured, taken from published runs,
+    or extrapolated."""
     layout = best.candidate.layout
     unseen = set(best.prediction.unseen)
     errors = [abs(each.error) for each in stack.residuals]
@@ -208,7 +211,8 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
 def facility_mwh(
     gpus_mwh: float, gpu_hours: float, gpus_per_node: int, of: Facility
 ) -> float | None:
-    """Energy at the facility's meter; None where the rest of a node is not given."""
+    """Energy at the facility's meter in MWh; None if the power of the rest of a node
+    is not given."""
     if of.node_rest_w is None:
         return None
     nodes_mwh = gpus_mwh + of.node_rest_w * gpu_hours / gpus_per_node / 1e6

@@ -1,4 +1,4 @@
-"""What a projection says, as text, tables and a page with its figures."""
+"""Writes a projection as text, as tables, and as a page with figures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from workflow_lib.report.html import page_templates
 from workflow_lib.report.page.drawn import saved
 
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
-#: layouts that are printed and shown; the Parquet file has all
+#: the most layouts on the page; the Parquet file has all
 MOST_SHOWN = 10
 
 
 def ranked(rows: Sequence[Projected]) -> list[dict[str, str]]:
-    """A line a layout, with the 90 % interval behind each value."""
+    """A line for each layout, with the 90 % interval after each value."""
     return [
         {
             "layout": each.candidate.name,
@@ -43,14 +43,14 @@ def _shown(each: Projected, measure: str) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, and thousands apart."""
+    """A number with three significant digits and commas at thousands."""
     digits = max(0, 2 - math.floor(math.log10(value))) if value > 0 else 0
     rounded = round(value, 2 - math.floor(math.log10(value))) if value > 0 else value
     return f"{rounded:,.{digits}f}"
 
 
 def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_meter: str) -> str:
-    """As text: the best layouts, and what they rest on."""
+    """The projection as text: the best layouts, and how each part is known."""
     fitting = sum(each.candidate.fits for each in rows)
     lines = [
         tabulate(ranked(rows)[:5], headers="keys", disable_numparse=True),
@@ -62,7 +62,8 @@ def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_met
 
 
 def meter(best: Projected, facility: Facility) -> str:
-    """Energy at the facility's meter, as a sentence; "" where nothing was given of it."""
+    """A sentence on the energy at the facility's meter; "" if no power of the rest of a node was
+    given."""
     values = best.values()
     layout = best.candidate.layout
     found = facility_mwh(

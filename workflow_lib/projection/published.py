@@ -1,9 +1,9 @@
 """Published training runs, as rows of a CSV file: read, checked, and sorted into series.
 
-The columns are those of ``data/published_runs.csv``. An empty field is what the source does not
-say. ``notes`` are parts between semicolons; of them these are read: ``layers=42`` (of a cut model),
-``GA=8`` or ``grad-accumulation 8`` or ``grad accum 8`` (micro-batches), ``org X`` (the site), and
-the first part, which names the software.
+The columns are those of ``data/published_runs.csv``. An empty field means that the source does not
+state it. ``notes`` consist of parts between semicolons. These parts are read: ``layers=42`` (of a
+cut model), ``GA=8`` or ``grad-accumulation 8`` or ``grad accum 8`` (micro-batches), ``org X`` (the
+site), and the first part, which names the software.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ COLUMNS = (
 )
 _TUNED = re.compile(r"[\s_-]*(LoRA|SFT|fine-tuning)$", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"\bOOM\b|out[ -]of[ -]memory", re.IGNORECASE)
-#: parts of notes that tell runs of one series apart, or none
+#: parts of notes that describe a single run, and not its series
 _OF_A_RUN = re.compile(
     r"^(network|system|section|layers=|proxy|published DP|memory|repeated|dp |tok/s|step time"
     r"|GA=|grad|n=|p5|\d+ runs|hidden|exact|HFU)"
 )
-#: rows with one number of GPUs and one batch are runs of one series if their times are within this
+#: rows with the same number of GPUs and the same batch are of one series if their times differ by
+#: at most this share
 _SAME = 0.02
 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """A row. What the source does not say is None."""
+    """A row. A value that the source does not state is None."""
 
-    #: in its file, the heading being line 1
+    #: its line in the file; the heading is line 1
     line: int
     source: str
     address: str
@@ -68,7 +69,7 @@ class PublishedRun:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """The notes' parts."""
+        """The parts of the notes."""
         return tuple(part.strip() for part in self.notes.split(";") if part.strip())
 
     @property
@@ -78,7 +79,7 @@ class PublishedRun:
 
     @property
     def site(self) -> str:
-        """Whose machine it was; the source where the notes do not say."""
+        """The owner of the machine; the source if the notes do not say."""
         of = re.search(r"\borg ([^;]+)", self.notes)
         return of[1].strip() if of else self.source
 
@@ -89,12 +90,12 @@ class PublishedRun:
 
     @cached_property
     def shape(self) -> Shape | None:
-        """The model's dimensions, of as many layers as ran; None where they are not known."""
+        """The model's dimensions; None if they are not known."""
         return published_shape(_TUNED.sub("", self.model), self.notes)
 
     @property
     def layers(self) -> int | None:
-        """Layers that ran."""
+        """The number of layers that ran."""
         stated = re.search(r"\blayers=(\d+)", self.notes)
         if stated:
             return int(stated[1])
@@ -107,19 +108,19 @@ class PublishedRun:
 
     @property
     def layout(self) -> str:
-        """``known`` where TP and PP are stated."""
+        """``known`` if TP and PP are stated, else ``unknown``."""
         return "known" if self.tp is not None and self.pp is not None else "unknown"
 
     @property
     def model_known(self) -> str:
-        """``yes`` where the model's dimensions are known."""
+        """``yes`` if the model's dimensions are known, else ``no``."""
         return "yes" if self.shape else "no"
 
     @property
     def dp(self) -> int | None:
-        """Data-parallel replicas: GPUs over the other degrees; as stated where one of them is
-        not. (Expert-parallel ranks are replicas of all but experts.)
-        """
+        """Data-parallel replicas: GPUs divided by the other degrees; the stated value if one of
+        those is not stated, or if they do not divide the GPUs. (Expert-parallel ranks are replicas
+        of all but experts.)"""
         if self.tp is None or self.pp is None:
             return self.stated_dp
         replicas, rest = divmod(self.gpus, self.tp * self.cp * self.pp)
@@ -127,7 +128,8 @@ class PublishedRun:
 
     @property
     def micro_batches(self) -> float | None:
-        """Micro-batches of a step and replica: from the batch, else as the notes state them."""
+        """Micro-batches of a step and replica: from the batch, else as the notes state them; else
+        None."""
         if self.global_batch and self.dp and self.micro_batch:
             return self.global_batch / (self.dp * self.micro_batch)
         stated = re.search(r"(?:\bGA=|\bgrad-accumulation |\bgrad accum )(\d+)", self.notes)
@@ -135,7 +137,7 @@ class PublishedRun:
 
     @property
     def step_time_s(self) -> float | None:
-        """Seconds of a step, stated or from the throughput."""
+        """Seconds of a step, as stated or from the throughput; else None."""
         if self.stated_step_time_s:
             return self.stated_step_time_s
         if self.stated_tokens_per_s_per_gpu and self.tokens:
@@ -151,12 +153,13 @@ class PublishedRun:
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether it ran out of memory: it has no time, and says so."""
+        """Whether the run ran out of memory: it has no time, and the notes say so."""
         return self.step_time_s is None and bool(_OUT_OF_MEMORY.search(self.notes))
 
     @property
     def series_key(self) -> tuple[object, ...]:
-        """What rows of a series share: all but nodes, batch and what these make."""
+        """The values that all rows of a series share: all but the number of nodes, the batch and
+        what follows from these."""
         return (
             *(self.source, self.site, self.gpu, self.precision, self.model, self.layers),
             *(self.sequence_length, self.micro_batch, self.tp, self.cp, self.pp),
@@ -166,7 +169,7 @@ class PublishedRun:
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """The run in words: model, GPUs, precision and degrees."""
         degrees = "-".join(
             f"{word}{value}"
             for word, value in (
@@ -181,16 +184,16 @@ class PublishedRun:
 
 @dataclass(frozen=True)
 class Unusable:
-    """A row that nothing can be made of, and why."""
+    """A row that cannot be used, and why."""
 
     line: int
     reason: str
 
 
 def read_published(path: Path) -> tuple[list[PublishedRun], list[Unusable]]:
-    """Read rows, and those that do not say on how many GPUs they ran.
+    """Read the rows of a file, and the rows that do not state their number of GPUs.
 
-    Raises FileNotFoundError, or RecordError with the line where one is wrong.
+    Raises FileNotFoundError, or RecordError with the line if a value is wrong.
     """
     runs, unusable = [], []
     with path.open(encoding="utf-8", newline="") as lines:
@@ -257,9 +260,9 @@ def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
 
 
 def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
-    """Rows in series, each from the fewest GPUs on. Where one key has several times of one size and
-    batch, what else the notes say without numbers tells series apart.
-    """
+    """Rows in series, each sorted by the number of GPUs. If rows with one key have different times
+    for the same number of GPUs and batch, the other parts of the notes, without numbers, separate
+    series."""
     groups: dict[tuple[object, ...], list[PublishedRun]] = {}
     for row in rows:
         groups.setdefault(row.series_key, []).append(row)

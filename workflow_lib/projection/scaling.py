@@ -1,4 +1,5 @@
-"""The best layout on each number of GPUs, and one layout whose replicas multiply: as figures."""
+"""Figures of the best layout on each number of GPUs, and of one layout with more and
+more replicas."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from workflow_lib.records import Model, RecordError
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 
-#: the study's figure 22 goes so far
+#: the largest number of GPUs, as in figure 22 of arXiv 2509.10371
 MOST_GPUS = 8192
-#: bytes/s of a node's adapters: the study's one adapter of 100 Gb/s, and eight of 400 Gb/s
+#: bytes/s of a node's adapters: one of 100 Gb/s, as in arXiv 2509.10371, and eight of 400 Gb/s
 FABRICS: Mapping[str, float] = {"100 Gb/s a node": 100e9 / 8, "8×400 Gb/s a node": 8 * 400e9 / 8}
 _COLOURS = (style.BLUE, style.VERMILLION)
 _PANELS = (("tokens_per_s_per_gpu", "tokens/s/GPU"), ("energy_per_token_j", "J/token"))
@@ -31,7 +32,8 @@ Lines = Mapping[str, Sequence[Projected]]
 def best_by_gpus(
     model: Model, machine: Machine, platform: str, tokens: float, stack: OwnStack
 ) -> list[Projected]:
-    """The fastest layout that fits, on 8, 16 … GPUs; none where none fits."""
+    """The fastest layout that fits on each number of GPUs from one node on, doubling; numbers on
+    which none fits are left out."""
     found = []
     gpus = machine.gpus_per_node
     while gpus <= MOST_GPUS:
@@ -48,7 +50,8 @@ def best_by_gpus(
 def replicas(
     base: Projected, platform: str, stack: OwnStack, node_bytes_per_s: float
 ) -> list[Projected]:
-    """A layout with 2, 4 … replicas of as many sequences each, where it fits, on a network."""
+    """A layout with 2, 4 … replicas, each with as many sequences as in ``base``, on a network;
+    numbers of replicas that do not fit are left out."""
     of = base.candidate
     machine = dataclasses.replace(
         of.layout.machine, network_bytes_per_s=node_bytes_per_s / of.layout.machine.gpus_per_node
@@ -68,7 +71,8 @@ def replicas(
 
 
 def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[FigureEntry]:
-    """Throughput and energy over GPUs with bands: of the best layouts, and of the two fabrics."""
+    """Figures of throughput and energy over GPUs, with bands: of the best layouts, and of two
+    fabrics."""
     bands = "Lines are medians, bands 50 % and 90 % intervals. "
     entries = []
     if len(lines) > 1:

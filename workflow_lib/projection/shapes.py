@@ -1,6 +1,5 @@
-"""What a decoder is made of, as far as its time depends on it: of the study's models and of those
-that others published runs of.
-"""
+"""The dimensions of a decoder that its time depends on, for models of this workflow and for models
+of published runs."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ _DIMENSIONS = re.compile(r"layers (\d+), hidden (\d+)|hidden (\d+), layers (\d+)
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's dimensions. Biases and norms are left out: they take no time of note."""
+    """A decoder's dimensions. Biases and norms are left out, because they take hardly any time."""
 
     name: str
     layers: int
     hidden: int
     #: width of the feed-forward part, or of one expert
     ffn: int
-    #: whether the feed-forward part has three matrices (a gate, too) or two
+    #: whether the feed-forward part has three matrices, with a gate, or two
     gated: bool
     heads: int
     kv_heads: int
@@ -35,7 +34,7 @@ class Shape:
     tied: bool
     experts: int = 0
     experts_per_token: int = 0
-    #: width of an expert that sees all tokens, beside the others
+    #: width of an expert that sees all tokens, besides the others
     shared_ffn: int = 0
 
     @classmethod
@@ -58,39 +57,39 @@ class Shape:
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer's attention: queries and result, keys and values."""
+        """Parameters of one layer's attention: queries and result, keys and values."""
         return 2 * self.hidden * self.head_size * (self.heads + self.kv_heads)
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert, or of the dense feed-forward part."""
+        """Parameters of one expert, or of the dense feed-forward part."""
         return (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def shared_parameters(self) -> int:
-        """Of the expert that sees all tokens."""
+        """Parameters of the expert that sees all tokens."""
         return (3 if self.gated else 2) * self.hidden * self.shared_ffn
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer, with all of its experts."""
+        """Parameters of one layer, with all of its experts."""
         experts = max(self.experts, 1) * self.expert_parameters
         return self.attention_parameters + self.shared_parameters + experts
 
     @property
     def layer_active_parameters(self) -> int:
-        """Of one layer, those that one token passes through."""
+        """Parameters of one layer that one token passes through."""
         experts = max(self.experts_per_token, 1) * self.expert_parameters
         return self.attention_parameters + self.shared_parameters + experts
 
     @property
     def parameters(self) -> int:
-        """All of the model's, without norms, biases and positions."""
+        """Parameters of the model, without norms, biases and positions."""
         return self.layers * self.layer_parameters + self.end_parameters * (1 if self.tied else 2)
 
     @property
     def end_parameters(self) -> int:
-        """Of the head's matrix, and as many of the input embedding's."""
+        """Parameters of the head's matrix; the input embedding has as many."""
         return self.vocabulary * self.hidden
 
 
@@ -113,9 +112,8 @@ def _shape(row: dict[str, str]) -> Shape:
 
 
 def published_shape(model: str, notes: str = "") -> Shape | None:
-    """The shape of a published model by its name, or by the dimensions that the row's notes have
-    (a GPT's: two matrices, four times as wide); None where neither says.
-    """
+    """The shape of a published model by its name, or by dimensions in the row's notes (taken as a
+    GPT: two matrices, four times as wide as the hidden state); None if neither gives it."""
     name = re.sub(r"[^a-z0-9]", "", model.lower())
     for pattern, shape in _known():
         if pattern.fullmatch(name):

@@ -1,4 +1,4 @@
-"""Splits of published runs: which rows each validation fits on, and which it predicts.
+"""Splits of published runs: the rows that each validation fits on, and those that it predicts.
 
 The rules are in ``data/splits.toml``. A row that is predicted is never among those fitted.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from workflow_lib.projection.published import PublishedRun, series
 
 FILE = resources.files("workflow_lib.projection") / "data" / "splits.toml"
-#: kinds of splits that published rows of training are fitted for
+#: kinds of splits for which published rows of training are fitted
 FITTED_KINDS = ("weak", "strong", "model", "site", "twin", "layout")
 
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows to fit on and rows to predict: of a split, all or what was left out together."""
+    """Rows to fit on and rows to predict, of one part of a split."""
 
     name: str
     fitted: tuple[PublishedRun, ...]
@@ -31,7 +31,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Split:
-    """A split's rules, as its file has them."""
+    """A split and its rules, as in its file."""
 
     name: str
     title: str
@@ -39,11 +39,11 @@ class Split:
     rules: dict[str, Any]
 
     def chosen(self, runs: Sequence[PublishedRun]) -> list[PublishedRun]:
-        """The rows that it is about."""
+        """The rows that the split is about."""
         return _chosen(runs, self.rules.get("where", {}))
 
     def folds(self, runs: Sequence[PublishedRun]) -> list[Fold]:
-        """Its folds, of rows with a time; none where no row can be predicted."""
+        """The split's folds, of rows with a time; folds without a row to predict are left out."""
         timed = [run for run in runs if run.step_time_s is not None]
         chosen = self.chosen(timed)
         shared = _chosen(timed, self.rules["shared"]) if "shared" in self.rules else []
@@ -109,9 +109,8 @@ def _strong(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
 
 
 def two_smallest(group: Sequence[PublishedRun]) -> list[PublishedRun]:
-    """Of a series, the row with the fewest GPUs, and the one with the fewest GPUs of those with
-    another number of micro-batches; the first alone where there is none.
-    """
+    """The row of a series with the fewest GPUs, and the next row with another number of
+    micro-batches; only the first if there is none."""
     first = group[0]
     others = [run for run in group if run.micro_batches != first.micro_batches]
     return [first, *others[:1]]
@@ -133,7 +132,7 @@ def _left_out(of: Callable[[PublishedRun], str]) -> Callable[..., list[_Parts]]:
 
 
 def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
-    """Of each model with twins: all rows but its whole ones are fitted, and those are predicted."""
+    """For each model with twins, a fold that predicts its whole rows from all other rows."""
     folds: list[_Parts] = []
     for name in sorted({run.model for run in chosen if run.is_twin}):
         predicted = [run for run in chosen if run.model == name and not run.is_twin]
@@ -151,7 +150,8 @@ def _layout(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
 
 
 def layout_key(run: PublishedRun) -> tuple[object, ...]:
-    """What runs share of which one layout could be chosen: source, GPU, model, batch, GPUs."""
+    """The values that runs share among which one layout could be chosen: source, GPU, model, batch,
+    GPUs."""
     return (
         *(run.source, run.gpu, run.precision, run.model, run.layers),
         *(run.sequence_length, run.global_batch, run.gpus),

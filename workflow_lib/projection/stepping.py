@@ -1,4 +1,4 @@
-"""The model of a step: which rates, effects and spreads it has, and which rows share which."""
+"""The model of a step: its rates, effects and spreads, and which rows share which."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import EffectKind, Prior, Problem
 from workflow_lib.projection.published import PublishedRun
 
-#: factors over the peak before any row is seen: medians, and standard deviations of logarithms.
-#: Products reach 60 to 80 % of a datasheet's bf16 peak, attention about half; of communication
-#: that runs beside computation a fifth to a half shows.
+#: Priors of the factors over the peak: medians, and standard deviations of logarithms. Products
+#: reach 60 to 80 % of a datasheet's bf16 peak, attention about half. Of communication that runs
+#: beside computation, a fifth to a half is not hidden.
 _RATES: Mapping[str, Prior] = {
     "product": Prior(math.log(1.4), 0.12),
     "product FP8": Prior(math.log(1.8), 0.18),
@@ -34,19 +34,20 @@ _RATES: Mapping[str, Prior] = {
 }
 _PASS_PARTS = (*parts.MICRO_BATCH_PARTS, "product FP8")
 
-#: what tells rows apart, and by how much such rows differ
+#: kinds of effects by which rows differ, and how much
 _EFFECTS: Mapping[str, EffectKind] = {
-    # A stack on a GPU in a precision: its one factor.
+    # The one factor of a stack on a GPU in a precision.
     "stack": EffectKind("pass", 0.15),
-    # A release of it.
+    # A release of the stack.
     "release": EffectKind("pass", 0.03, estimated=True),
-    # A layer of one width, degrees, micro-batch and sequence in a release: a twin has its model's.
+    # A layer of one width, degrees, micro-batch and sequence length in a release. A twin has the
+    # same layer as its model.
     "layer": EffectKind("pass", 0.03, estimated=True),
-    # Another site with the same software: one host differs by 1.1 % (ten systems of five
-    # submitters), nodes by 8 % (six submitters, software rounds mixed).
+    # Another site with the same software: hosts differ by 1.1 % (ten systems of five submitters),
+    # nodes by 8 % (six submitters, with mixed software rounds).
     "host": EffectKind("both", 0.011),
     "site": EffectKind("both", 0.08),
-    # The fixed cost on a fabric: fivefold at one link rate.
+    # The fixed cost on a fabric, which differs fivefold at one link rate.
     "fabric": EffectKind("step", 0.7),
     # How a series grows with its ranks.
     "series": EffectKind("growth", 0.003, estimated=True),
@@ -56,7 +57,7 @@ _GROWTH = Prior(0.005, 0.01)
 
 
 def kind(layout: Layout) -> str:
-    """Which mean growth and noise a layout has: its precision's."""
+    """The class of a layout for mean growth and noise: by its precision."""
     return "FP8" if layout.precision == "FP8" else "BF16"
 
 
@@ -71,7 +72,7 @@ PROBLEM = Problem(
 
 
 def seconds(layout: Layout) -> dict[str, float]:
-    """A layout's parts; products in FP8 are a part of their own."""
+    """The seconds of a layout's parts at the peak; products in FP8 are a part of their own."""
     found = dict(parts.parts(layout).seconds)
     if layout.precision == "FP8":
         found["product FP8"] = found.pop("product")
@@ -79,7 +80,7 @@ def seconds(layout: Layout) -> dict[str, float]:
 
 
 def doublings(layout: Layout) -> float:
-    """How often the GPUs of one node were doubled."""
+    """How often the GPUs of one node were doubled; 0 within a node."""
     return max(0.0, math.log2(layout.gpus / layout.machine.gpus_per_node))
 
 
@@ -90,7 +91,7 @@ def published_row(run: PublishedRun, layout: Layout) -> mixed.Row:
 
 
 def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
-    """The same without its time, to be predicted."""
+    """A published run as a row without its time, to be predicted."""
     stack = _stack(run.source)
     release = (run.source, run.variant if run.source.startswith(_NAMED) else "", run.precision)
     layer = (
@@ -116,11 +117,10 @@ def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
 
 
 def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row:
-    """A layout of this workflow's own stack on a platform, to be predicted. Without a ``host`` it
-    is one that nobody has measured: hosts of one kind differ.
-    """
+    """A layout of this workflow's own stack on a platform as a row, to be predicted. Without
+    ``host`` it is on a host that was not measured, because hosts of one kind differ."""
     stack = ("Triptych", layout.precision)
-    # A twin's layer is the whole model's.
+    # A twin's layer is the same as the whole model's.
     shape = replace(layout.shape, name="", layers=0)
     layer = (
         *(stack, layout.machine.gpu, shape, layout.tp, layout.ep, layout.micro_batch),
@@ -141,12 +141,12 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
     )
 
 
-#: sources of several stacks, which their notes name
+#: sources with several stacks, which the notes name
 _NAMED = ("NVIDIA dgxc-benchmarking",)
 
 
 def _stack(source: str) -> str:
-    """A source without its release."""
+    """The name of a source's stack: the source without its release."""
     words = [
         word for word in source.replace(",", " ").split() if not any(c.isdigit() for c in word)
     ]

@@ -1,9 +1,10 @@
-"""Twins: fewer layers of full width on fewer GPUs, whose step tells the whole model's.
+"""Twins: models with fewer layers of full width on fewer GPUs, whose step time gives the whole
+model's.
 
-A twin keeps width, TP, EP, micro-batch, the number of micro-batches, virtual stages and layers a
-stage, and cuts PP. Then each pipeline rank does what it does in the whole model, and the step
-differs by the bubble alone: ``(m + (P − 1)/v) / (m + (p − 1)/v)``. In published runs of Grok-1 and
-Llama 3.1 405B with these kept, that is right to about 1 %. A comparison that breaks the rule is
+A twin keeps width, TP, EP, micro-batch, the number of micro-batches, virtual stages and layers per
+stage, and reduces PP. Then each pipeline rank does the same work as in the whole model, and the
+step differs only by the bubble: ``(m + (P − 1)/v) / (m + (p − 1)/v)``. In published runs of Grok-1
+and Llama 3.1 405B that kept these, this is right to about 1 %. A comparison that breaks the rule is
 refused.
 """
 
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from workflow_lib.records import Degrees, Model, RecordError, Training
 
-#: what has to be the same in both, and how it is called
+#: fields that must be equal in both, and their names in messages
 _OF_MODELS = (
     ("family", "family"),
     ("hidden_size", "width"),
@@ -54,7 +55,7 @@ _OF_TRAININGS = (
 
 @dataclass(frozen=True)
 class Side:
-    """A twin, or the whole."""
+    """A twin, or the whole model."""
 
     model: Model
     degrees: Degrees
@@ -62,7 +63,7 @@ class Side:
 
     @property
     def micro_batches(self) -> int:
-        """Of a step and replica."""
+        """Micro-batches of a step and replica."""
         return self.training.micro_batches(self.degrees.dp)
 
     @property
@@ -72,7 +73,7 @@ class Side:
 
 
 def refusals(twin: Side, whole: Side) -> Iterator[str]:
-    """Why one says nothing of the other, with both values; nothing where the rule is kept."""
+    """Why a twin does not represent the whole model, with both values; nothing if it does."""
     for fields, a, b in (
         (_OF_MODELS, twin.model, whole.model),
         (_OF_DEGREES, twin.degrees, whole.degrees),
@@ -92,14 +93,14 @@ def _other(name: str, of_twin: object, of_whole: object) -> Iterator[str]:
 
 
 def _stages(side: Side) -> tuple[int, ...]:
-    """The numbers of layers that its stages have, each once."""
+    """The distinct numbers of layers of its stages."""
     return tuple(sorted(set(side.degrees.layers_of_stages(side.model.layers))))
 
 
 def whole_over_twin(twin: Side, whole: Side) -> float:
-    """By how much the whole's step is longer than the twin's.
+    """The factor by which the whole model's step is longer than the twin's.
 
-    Raises RecordError where the rule is broken, with every reason.
+    Raises RecordError with every reason if the rule is broken.
     """
     if reasons := list(refusals(twin, whole)):
         raise RecordError(
@@ -109,9 +110,10 @@ def whole_over_twin(twin: Side, whole: Side) -> float:
 
 
 def twin_of(whole: Side, gpus: int) -> Side:
-    """The largest twin on at most so many GPUs: PP is cut, and replicas to one, or EP of them.
+    """The largest twin on at most so many GPUs: PP is reduced, and replicas to one, or to EP of
+    them.
 
-    Raises RecordError where no PP leaves whole stages on so few GPUs.
+    Raises RecordError if no PP leaves whole stages on so few GPUs.
     """
     of = whole.degrees
     replicas = of.ep

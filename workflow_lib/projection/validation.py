@@ -1,4 +1,4 @@
-"""Published runs predicted from others, by splits that were fixed first.
+"""Predicts published runs from others, by splits that were fixed before.
 
 ``python -m workflow_lib.projection validate ROWS.csv --output DIR`` writes ``validation.json`` and
 ``validation.html``. Rows are never fitted in the fold that predicts them.
@@ -26,14 +26,15 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Peer:
-    """A checkout of Calculon, and the Python that has what it needs."""
+    """A checkout of Calculon, and a Python with the packages that it imports."""
 
     checkout: Path
     python: str = sys.executable
 
 
 def validate(rows: Path, peer: Peer | None = None) -> dict[str, Any]:
-    """All splits of the rows of a file. Raises FileNotFoundError and RecordError."""
+    """Validate the projection by all splits of the rows of a file; returns the content of
+    ``validation.json``. Raises FileNotFoundError and RecordError."""
     runs, unusable = read_published(rows)
     chunks = assumed_chunks(runs)
     layouts, without = usable(runs, chunks)
@@ -139,7 +140,7 @@ def _ranking(forecasts: Iterable[Forecast]) -> dict[str, Any] | None:
 
 
 def _baseline(forecasts: Sequence[Forecast], seconds: Mapping[int, float]) -> dict[str, Any] | None:
-    """Errors of a baseline, and of the forecasts of the same rows."""
+    """Errors of a baseline, and of the projection on the same rows."""
     both = [each for each in forecasts if each.run.line in seconds]
     if not both:
         return None

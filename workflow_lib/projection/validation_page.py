@@ -1,4 +1,4 @@
-"""The page of a validation: goals and what was reached, each split, its baselines, its rows."""
+"""The page of a validation: goals and results, each split, its baselines and its rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from workflow_lib.report.html import page_templates
 _NAMES = {name: heading for name, (heading, _) in BASELINES.items()} | {
     "calculon": "Calculon as shipped"
 }
-#: a goal of every split: 90 % intervals hold this share, from and to
+#: goal of every split: the lowest and highest share of rows that 90 % intervals cover
 COVERAGE_GOAL = (0.85, 0.95)
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
 
 
 def goals(validation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A line a split: goal, bar, what was reached, and whether that is the goal."""
+    """A line for each split: goal, bar, result, and whether it reaches the goal."""
     return [_goal(name, split) for name, split in validation["splits"].items()]
 
 
@@ -59,7 +59,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
     ]
     low, high = COVERAGE_GOAL
     if not low <= covered <= high:
-        # Of six rows five are 83 % and six are 100 %.
+        # With few rows no share may lie in the range: of six rows five are 83 % and six are 100 %.
         can = any(low <= held / errors["rows"] <= high for held in range(errors["rows"] + 1))
         if can or covered < low:
             missed.append(f"90 % intervals cover {covered:.0%}")
@@ -75,7 +75,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _order(ranking: Mapping[str, Any] | None) -> str:
-    """Of layouts among which one could choose."""
+    """How well layouts are ordered among which one could choose, as text."""
     if ranking is None or ranking["kendall_tau"] is None:
         return "–"
     return f"{ranking['kendall_tau']:.2f}, {ranking['regret']:.1%} ({ranking['groups']} groups)"
@@ -91,7 +91,7 @@ def _limits(limits: Mapping[str, Any]) -> str:
 
 
 def baselines(validation: Mapping[str, Any]) -> list[dict[str, str]]:
-    """A line a split and baseline, with the projection's error on the same rows."""
+    """A line for each split and baseline, with the projection's error on the same rows."""
     return [
         {
             "split": name,

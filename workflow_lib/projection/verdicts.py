@@ -8,10 +8,11 @@ from workflow_lib.records import Degrees, Model, Training
 
 
 def memory_bytes(layout: Layout) -> float:
-    """What the fullest GPU must have, by :func:`workflow_lib.memory.estimate`.
+    """Bytes that the fullest GPU must have, by :func:`workflow_lib.memory.estimate`.
 
-    Context-parallel ranks are taken as replicas of a shorter sequence: they hold the same weights
-    and their part of the activations. FP8 is counted as bf16, whose master weights it keeps.
+    Context-parallel ranks are counted as replicas with a shorter sequence: they hold the same
+    weights and their part of the activations. FP8 is counted as bf16, because its master weights
+    are kept.
     """
     shape = layout.shape
     family = "mixtral" if shape.experts else "llama" if shape.gated else "gpt"
@@ -47,7 +48,7 @@ def memory_bytes(layout: Layout) -> float:
         recomputation=layout.recomputation,  # type: ignore[arg-type]
         overlap=True,
         routing="dropless" if shape.experts else None,
-        # None of these bears on memory.
+        # These have no effect on memory.
         learning_rate=1e-4,
         seed=0,
         warmup_steps=0,
@@ -57,5 +58,6 @@ def memory_bytes(layout: Layout) -> float:
 
 
 def fits(layout: Layout) -> bool:
-    """Whether it is predicted to run: a plan's verdict, which leaves room for its own error."""
+    """Whether a layout is predicted to run, by the rule of plans, which allows for the estimate's
+    error."""
     return memory_bytes(layout) <= layout.machine.memory_bytes * (1 + memory.UNCERTAINTY)

@@ -1,1 +1,1 @@
-"""Figures and one page from the tables of a sweep."""
+"""Makes figures and one page from the tables of a sweep."""

@@ -1,4 +1,4 @@
-"""What the figures and the page say of a cell: its place in the order, its fate, its runs."""
+"""What figures and the page need of a cell: its place in the order, its outcome, its runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Row = Mapping[str, Any]
 
 
 def in_order(cells: Iterable[Row]) -> list[Row]:
-    """Cells by platform, model, layout and options; numbers within names count as numbers."""
+    """Cells sorted by platform, model, layout and options; numbers within names sort as numbers."""
     keys = ("platform", "model", "parallelism", "options", "cell")
     return sorted(cells, key=lambda cell: [natural(cell[key]) for key in keys])
 
 
 def runs_by_cell(runs: Iterable[Row]) -> dict[str, list[Row]]:
-    """The runs of each cell that has any, by their numbers."""
+    """Cell → its runs in the order of their numbers; cells without runs are left out."""
     found: dict[str, list[Row]] = {}
     for run in sorted(runs, key=lambda run: int(run["run"])):
         found.setdefault(run["cell"], []).append(run)
@@ -32,7 +32,7 @@ def natural(text: str) -> list[tuple[int, int, str]]:
 
 
 def completed(cell: Row) -> bool:
-    """Whether any run of the cell completed, so that it has figures."""
+    """Whether any run of the cell completed, so that it has values."""
     return bool(cell["outcome"] == Outcome.COMPLETED.value)
 
 

@@ -1,4 +1,4 @@
-"""What the runs' ``environment.json`` say: the distinct values of each key."""
+"""The distinct values of each key in the ``environment.json`` of runs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from workflow_lib.report.cells import Row, natural
 from workflow_lib.report.numbers import NOTHING
 from workflow_lib.results import run_directory
 
-#: distinct values of one key that are listed
+#: the most distinct values of one key that are listed
 _LISTED_VALUES = 6
 
 
 def environments(runs: Iterable[Row], results: Path) -> dict[str, Any]:
-    """Each key with its distinct values and their counts, most frequent first; when they were
-    recorded; and how many ended runs recorded none.
+    """Summarise the environments of runs; ``results`` holds their directories.
 
-    Raises RecordError where a record is damaged.
+    ``rows`` has, for each key, its values with their counts, most frequent first, and how many
+    values are not listed. ``first`` and ``last`` hold the first and last time of recording, and
+    ``absent`` is how many ended runs recorded none. Raises RecordError if a record is damaged.
     """
     values: dict[str, Counter[str]] = {}
     moments: list[float] = []

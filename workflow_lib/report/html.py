@@ -1,4 +1,4 @@
-"""How templates become pages: every value is text unless a template says that it is HTML."""
+"""Renders templates to pages: every value is text unless a template marks it as HTML."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from workflow_lib.words import counted
 
 
 def page_templates(*packages: str) -> jinja2.Environment:
-    """The templates of ``packages``; of one name, that of the first. A name that is not given is an
-    error.
-    """
+    """The templates of ``packages``; if several have one name, the first is used. A template that
+    uses a name without a value raises an error."""
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader(package) for package in packages]),
         autoescape=True,
@@ -28,10 +27,10 @@ def page_templates(*packages: str) -> jinja2.Environment:
 
 
 def policy(script: str) -> Markup:
-    """The element that has a browser run this script, within a page, and nothing else.
+    """The element of a page that lets a browser run this script, and nothing else.
 
-    No other script, plug-in, frame, form or address: whatever text gets into the page from files
-    of somebody else. Styles are not restricted, since figures have them in attributes.
+    It forbids every other script, plug-in, frame, form and address, whatever text gets into the
+    page from files of others. Styles are not restricted, because figures have them in attributes.
     """
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     rules = (

@@ -1,4 +1,4 @@
-"""How far a median may be off: as error bars, and what a caption calls them."""
+"""The intervals of medians, as error bars and in the words of captions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {
 
 
 def interval_in_words(cells: Iterable[Row]) -> str:
-    """What the error bars of cells are; "their range" where nothing completed."""
+    """What the error bars of cells show; "their range" if no cell completed."""
     return _WORDS.get(frozenset(filter(None, (cell["interval"] for cell in cells))), "their range")
 
 

@@ -1,4 +1,4 @@
-"""Labels of cells: short enough for an axis, and never one label for two cells."""
+"""Labels of cells: short enough for an axis, and unique among the cells of a platform and model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _SHORT_FATES = {
 def labels(
     cells: Sequence[Row], without: Collection[str] = (), *, short: bool = False
 ) -> list[str]:
-    """The shortest label of each cell that tells it from the others here, axes ``without`` apart.
+    """A short label for each cell, unique among ``cells`` of one platform and model. Axes
+    ``without`` are not named.
 
-    That is its layout; with those of its options that not all cells have; and, where two cells of a
-    platform and model are alike even so, with all in which they differ. ``short`` leaves out
-    degrees of 1: "tp2-pp16 mb4 recomp." for "tp2-pp16-dp1 mb4 recompute".
+    A label is the cell's layout, followed by those of its options that not all cells have. If two
+    cells of a platform and model still have the same label, all axes in which they differ are
+    added. ``short`` leaves out degrees of 1: "tp2-pp16 mb4 recomp." for "tp2-pp16-dp1 mb4
+    recompute".
     """
     options = [
         {axis.name: axis.word(cell) for axis in _OPTIONS if axis.name not in without}
@@ -45,18 +47,19 @@ def labels(
         if len(places) > 1:
             told = cell_axes.differences([cells[place] for place in places], without)
             for place, of_cell in zip(places, told, strict=True):
-                # Records of an old format may not tell two cells apart: then their ids do.
+                # Records of an old format may have equal axes for two cells; then their ids are
+                # added.
                 found[place] += f" {', '.join(of_cell) or cells[place]['cell']}"
     return found
 
 
 def short_labels(cells: Sequence[Row]) -> list[str]:
-    """As :func:`labels`, without degrees of 1."""
+    """The labels of :func:`labels`, without degrees of 1."""
     return labels(cells, short=True)
 
 
 def group_labels(groups: Sequence[Sequence[Row]], free: Collection[str]) -> list[str]:
-    """A short label of each group of cells that differ in the axes ``free`` alone."""
+    """A short label for each group of cells, which differ only in the axes ``free``."""
     return labels([group[0] for group in groups], free, short=True)
 
 
@@ -70,12 +73,12 @@ def layout_words(cell: Row, *, without_defaults: bool = False) -> Iterator[str]:
 
 
 def short_layout(cell: Row) -> str:
-    """A layout without its degrees of 1; "dp1" where all are."""
+    """A layout without degrees of 1; "dp1" if all are 1."""
     return "-".join(layout_words(cell, without_defaults=True)) or f"dp{cell['dp']}"
 
 
 def layouts_of_two(a: Row, b: Row) -> str:
-    """Two layouts as one label: "tp2-pp16|32", or both where they are of different parts."""
+    """Two layouts as one label: "tp2-pp16|32", or both whole if they have different parts."""
     of_a, of_b = list(layout_words(a)), list(layout_words(b))
     if of_a == of_b or len(of_a) != len(of_b):
         return " | ".join(dict.fromkeys([short_layout(a), short_layout(b)]))
@@ -85,5 +88,5 @@ def layouts_of_two(a: Row, b: Row) -> str:
 
 
 def fate(cell: Row) -> str:
-    """How a cell that did not complete ended, in words that fit into a figure."""
+    """The outcome of a cell that did not complete, in words that fit into a figure."""
     return _SHORT_FATES.get(cell["outcome"], in_words(cell["outcome"]))

@@ -1,4 +1,4 @@
-"""Numbers as people read them: as many digits as mean something, a range where there is one."""
+"""Numbers as text: as many digits as are meaningful, and a range if there is one."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 from workflow_lib.records import Measure
 
-#: what is printed where there is no value
+#: text in place of a missing value
 NOTHING = "–"
 MINUS = "−"
 
 
 def significant(value: float, digits: int = 3, decimals: int | None = None) -> str:
-    """A number to ``digits`` significant digits, never in exponents, with thousands set apart.
+    """A number with ``digits`` significant digits, never with an exponent, with commas at
+    thousands.
 
-    Whole digits are never rounded away: 12345.6 is "12,346". At most ``decimals`` digits follow
-    the point, where that is given: what is less is "0.00". A negative number has a minus sign,
+    Whole digits are never rounded away: 12345.6 is "12,346". If ``decimals`` is given, at most so
+    many digits follow the point, so a smaller number is "0.00". A negative number has a minus sign,
     not a hyphen.
     """
     if value == 0:
@@ -28,13 +29,14 @@ def significant(value: float, digits: int = 3, decimals: int | None = None) -> s
         places = max(0, places - 1)
     if decimals is not None and places > decimals:
         places = decimals
-        # Adding 0 makes 0 of −0.
+        # Adding 0 turns −0 into 0.
         rounded = round(value, places) + 0.0
     return f"{rounded:,.{places}f}".replace("-", MINUS)
 
 
 def shown(cell: Mapping[str, Any], measure: Measure) -> tuple[str, str, float | None]:
-    """A cell's median as text, its range as text ("" where it is one run's), and the number."""
+    """A cell's median as text, its range as text ("" if it has one run), and the median as a
+    number."""
     value = cell[measure.name]
     if value is None:
         return NOTHING, "", None
@@ -44,5 +46,5 @@ def shown(cell: Mapping[str, Any], measure: Measure) -> tuple[str, str, float | 
     )
     if cell["completed"] < 2:
         return text, "", middle
-    # A dash beside a minus sign could not be read.
+    # A dash beside a minus sign would be unreadable.
     return text, f"{least} to {most}" if low < 0 else f"{least}–{most}", middle

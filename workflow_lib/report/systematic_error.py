@@ -1,4 +1,4 @@
-"""How wrong energies may be, as the page and captions say it."""
+"""The systematic error of energies, in the words of the page and captions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workflow_lib.report.cells import Row
 def systematic_error(runs: Iterable[Row]) -> str:
     """The systematic error of the sensors behind the runs' energies: "±6 % (NVIDIA H200)".
 
-    It is empty where no run has an energy that was measured: what is simulated has no sensor.
+    It is "" if no run has a measured energy: simulated readings have no sensor.
     """
     found: dict[str, set[str]] = {}
     for run in runs:

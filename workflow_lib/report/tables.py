@@ -1,4 +1,4 @@
-"""The tables that figures and page are made from, as far as they are there."""
+"""The tables from which figures and the page are made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from workflow_lib.report.cells import Row
 
 @dataclass(frozen=True)
 class Tables:
-    """A sweep's tables; what grows with time or kernels is a frame, null where it is not there."""
+    """A sweep's tables. Those that grow with time or kernels are frames, None if the file is
+    missing."""
 
     cells: tuple[Row, ...]
     runs: tuple[Row, ...]
@@ -30,7 +31,7 @@ def read_tables(directory: Path) -> Tables:
     """Read every table that figures need.
 
     Raises FileNotFoundError without ``cells``, ``runs`` or ``gpus.parquet``; the others may be
-    absent. Raises RecordError where one is damaged or was written by another version.
+    missing. Raises RecordError if one is damaged or was written by another version.
     """
     paths = SweepPaths(directory)
     return Tables(
@@ -49,9 +50,10 @@ def _read(paths: SweepPaths, name: str) -> pl.DataFrame:
 
 
 def by_cell(frame: pl.DataFrame | None) -> dict[str, pl.DataFrame]:
-    """The rows of each cell, in the order of ``frame``; none of a table that is not there.
+    """Cell → its rows, in the order of ``frame``; empty if there is no frame.
 
-    They lie together where collect wrote them. Then nothing is copied, be it of hundreds of MB.
+    In a table that collect wrote, the rows of a cell are contiguous. Then they are slices of the
+    frame, and nothing is copied, which may be hundreds of MB.
     """
     if frame is None:
         return {}

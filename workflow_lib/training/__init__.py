@@ -1,1 +1,1 @@
-"""Training: one model, spread over ranks by explicit process groups, and stepped by an engine."""
+"""Trains one model, spread over ranks by explicit process groups and stepped by an engine."""

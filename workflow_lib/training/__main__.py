@@ -1,4 +1,4 @@
-"""Train one cell: one process a rank.
+"""Train one cell, with one process for each rank.
 
     python -m workflow_lib.training CELL_JSON [--tokens TOKENS_JSON] [--profile STEPS]
 
@@ -35,15 +35,16 @@ from workflow_lib.safety import private_directory
 from workflow_lib.training import launch as launching
 from workflow_lib.training.capabilities import refusal
 
-#: A rank that waits this long for another one gives up, in seconds. In a pipeline ranks wait for
-#: most of a step, and for each other's compiler before it.
+#: The seconds after which a rank that waits for another gives up. In a pipeline ranks wait for most
+#: of a step, and before it for each other's compiler.
 COMMUNICATION_TIMEOUT_S = float(os.environ.get("TRIPTYCH_COMMUNICATION_TIMEOUT_S", "600"))
-#: and stays this long: its launcher ends all others with it, and those may have something to say
+#: How long a rank that gave up stays before it ends, in seconds: its launcher then ends all other
+#: ranks, which may still report an error.
 _LAST_WORDS_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train a cell. Returns the exit code: 0, or 1 after an error, which is on disk by then."""
+    """Train a cell. Returns the exit code: 0, or 1 after an error, which is recorded by then."""
     parser = argparse.ArgumentParser(
         prog="python -m workflow_lib.training", description="Train one cell on this rank."
     )
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         cell = read_record(options.cell, Cell)
     except (RecordError, FileNotFoundError) as error:
-        # Without a cell this may not even be a run's directory: leave nothing in it.
+        # Without a cell this may not be a run's directory, so nothing is written to it.
         print(f"training: {error}", file=sys.stderr)
         return 1
     paths = RunPaths(options.cell.resolve().parent)
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         _run(cell, options.tokens, options.profile, paths, progress)
     except Exception as error:
-        # Whatever it is has to be on disk before this process goes.
+        # Any error has to be on disk before this process ends.
         _report(paths, progress, error, cell)
         return 1
     return 0
@@ -76,27 +77,26 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass
 class Progress:
-    """Where this process is, for the record of an error."""
+    """The phase of this process, for the record of an error."""
 
     rank: int = field(default_factory=rank_number)
     phase: str = "setup"
 
     def enter(self, phase: str) -> None:
-        """A phase begins."""
+        """Record that a phase begins."""
         self.phase = phase
 
 
 def _limit_threads(ranks: int) -> None:
-    """Share the cores among the ranks, before any library starts its threads, unless whoever starts
-    them says how many each may have, as torchrun does of several on a node: one."""
+    """Share the cores among the ranks, before any library starts its threads. OMP_NUM_THREADS stays
+    as it is if it is set: torchrun sets it to 1 for several ranks on a node."""
     share = max(1, len(os.sched_getaffinity(0)) // ranks)
     os.environ.setdefault("OMP_NUM_THREADS", str(share))
 
 
 def _keep_compiled_code_private() -> None:
-    """Have torch keep compiled layers where nobody else can put any: it unpickles what it finds in
-    its own choice of a directory below /tmp, whoever made that. Raises OSError.
-    """
+    """Make torch keep compiled layers in a directory that only this user can write. By default
+    torch unpickles what it finds below /tmp, whoever put it there. Raises OSError."""
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         cache = private_directory(Path(tempfile.gettempdir()), "triptych-compiled")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
@@ -110,7 +110,7 @@ def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -
     try:
         write_json(paths.rank_error(record.rank), record)
     except OSError as unwritten:
-        # As on a full file system: the log may still take it.
+        # The file system may be full; the log may still take it.
         where = f"not written: {unwritten}\n{record.traceback}"
     print(
         f"rank {record.rank}: {record.outcome.value} in {record.phase}: {record.message} ({where})",
@@ -131,13 +131,13 @@ def _run(
     progress.rank = launch.rank
     launching.check(launch, cell.degrees)
     _limit_threads(launch.local_world_size)
-    # Four times this long, a minute unless set, NCCL's watchdog keeps a rank that has waited in
-    # vain from ending, so that others can dump what they were at. Nothing is dumped here.
+    # NCCL's watchdog delays the end of a rank that timed out by four times this long, a minute by
+    # default, so that other ranks can dump their state. Nothing is dumped here.
     os.environ.setdefault("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "1000")
     if cell.training.compile:
         _keep_compiled_code_private()
 
-    # Only now, so that a mistake in the call costs no seconds of imports.
+    # Imported only now, so that a mistake in the call does not cost seconds of imports.
     import torch.distributed as dist
 
     from workflow_lib.training import device as devices
@@ -150,7 +150,7 @@ def _run(
     gpus = cell.degrees.gpu_order, cell.degrees.gpu_uuids
     device = devices.choose(launch, cell.hardware, cell.telemetry, *gpus)
     source = open_source(cell, tokens)
-    # DeepSpeed takes the GPU of this number.
+    # DeepSpeed uses the GPU of this number.
     os.environ["LOCAL_RANK"] = str(launch.local_rank if device.gpu is None else device.gpu)
     timeout = datetime.timedelta(seconds=COMMUNICATION_TIMEOUT_S)
     dist.init_process_group(
@@ -159,7 +159,7 @@ def _run(
         rank=launch.rank,
         world_size=launch.world_size,
         timeout=timeout,
-        # NCCL would guess the GPU from the rank, which goes wrong where nodes differ.
+        # NCCL would guess the GPU from the rank, which is wrong if nodes differ.
         device_id=device.torch if device.gpu is not None else None,
     )
     mesh = meshes.create(cell.degrees, device.torch)
@@ -200,8 +200,8 @@ def _run(
 def _compare_clocks(
     launch: launching.Launch, cell: Cell, progress: Progress
 ) -> ClockReading | str | None:
-    """This node's clock against rank 0's; None where another rank of the node does that, and where
-    there is one node."""
+    """Compare this node's clock with rank 0's; None on ranks other than their node's first, and in
+    a run on one node."""
     if cell.nodes == 1:
         return None
     from workflow_lib.training.clocks import compare
@@ -226,5 +226,6 @@ if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # A lost peer can keep a communication thread, and with it the interpreter's exit, for ever.
+    # After the loss of a peer, a communication thread can keep the interpreter from exiting for
+    # ever.
     os._exit(code)

@@ -1,12 +1,14 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685): two thin trained matrices beside a frozen one.
 
-Where the base computes W·x, the adapted layer computes W·x + (alpha / rank)·B·(A·x). B starts at
-zero, so that the first step sees the base model. Attention's query-key-value and output are
-adapted, and the matrices of a dense feed-forward part; those that share a product (query, key and
-value; gate and up) share an A. Experts, router, embedding, norms and head are frozen, no more.
+If the base computes W·x, the adapted layer computes W·x + (alpha / rank)·B·(A·x). B starts at zero,
+so that the first step is that of the base model. Adapters are added to attention's query-key-value
+and output, and to the matrices of a dense feed-forward part. Matrices that share a product (query,
+key and value; gate and up) share an A. Experts, router, embedding, norms and head are frozen and
+have none.
 
-Tensor-parallel ranks exchange A·x alone, which is ``rank`` wide. With sequence parallelism the
-whole matrix of a pair meets a slice of the sequence on each rank, so that its gradient is summed.
+Tensor-parallel ranks exchange only A·x, which is ``rank`` wide. With sequence parallelism, the
+matrix of a pair that is whole on each rank meets only a slice of the sequence there, so its
+gradient is summed over the ranks.
 """
 
 from __future__ import annotations
@@ -19,15 +21,15 @@ from workflow_lib.records import Model, Training
 from workflow_lib.training.layers import ColumnParallelLinear, RowParallelLinear
 from workflow_lib.training.weights import Weights
 
-#: numerator of the scaling, whatever the rank: the default of NVIDIA NeMo's LoRA
+#: numerator of the scaling, for any rank of adapters: the default of NVIDIA NeMo's LoRA
 ALPHA = 32.0
 
 
 class AdaptedLinear(nn.Module):
     """A frozen map and its adapter: A is ``narrow``, B is ``widen``.
 
-    Where the base's outputs are cut over the group, so are B's rows, and A is whole; where its
-    inputs are, so are A's columns, and B is whole.
+    If the base's outputs are cut over the group, so are B's rows, and A is whole. If its inputs are
+    cut, so are A's columns, and B is whole.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class AdaptedLinear(nn.Module):
         shape: tuple[int, int],
         rank: int,
     ) -> None:
-        """``shape`` is the whole map's: [outputs, inputs]."""
+        """``shape`` is that of the whole map: [outputs, inputs]."""
         super().__init__()
         trained, (outputs, inputs) = weights.for_adapters(), shape
         self.base, self.parallel = base, base.parallel
@@ -61,7 +63,7 @@ class AdaptedLinear(nn.Module):
 
 
 def adapt(layer: nn.Module, weights: Weights, name: str, model: Model, training: Training) -> None:
-    """Put adapters beside the matrices of a transformer layer of the model."""
+    """Add adapters to the matrices of a transformer layer of the model."""
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     shapes = {
         "attention.query_key_value": (model.query_size + 2 * model.key_value_size, hidden),

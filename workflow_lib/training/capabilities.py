@@ -1,7 +1,7 @@
 """Which combinations each backend can run, and why it cannot run the others.
 
-The planner reads this before anything is submitted, so only the standard library is used. Each
-claim is held to by a run in tests/training/test_equality.py.
+The planner uses this module before anything is submitted, so it imports only the standard library.
+tests/training/test_equality.py checks each claim by a run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import Literal
 
 from workflow_lib.records import Backend, Degrees, Model, Training
 
-#: in the order in which ``auto`` tries them
+#: backends in the order in which ``auto`` tries them
 BACKENDS: tuple[Backend, ...] = ("deepspeed", "torch")
-#: what divides each side of a matrix in 8 bits (the documentation of cublasLtMatmul)
+#: each side of an 8-bit matrix is a multiple of this (the documentation of cublasLtMatmul)
 FLOAT8_MULTIPLE = 16
 
 
 def with_backend(
     degrees: Degrees, training: Training, model: Model, wanted: Backend | Literal["auto"]
 ) -> Training:
-    """The training with its backend settled: the wanted one, or for ``auto`` the first that can.
+    """The training with its backend settled: the wanted one, or for ``auto`` the first that can run
+    it.
 
-    Where none can, it is the last, whose refusal then says the least avoidable reason.
+    If none can, it is the last backend, whose refusal gives the reason that is hardest to avoid.
     """
     backends = BACKENDS if wanted == "auto" else (wanted,)
     candidates = [dataclasses.replace(training, backend=backend) for backend in backends]
@@ -32,7 +33,7 @@ def with_backend(
 
 
 def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
-    """Say why the cell's backend cannot run it, and what to change; None where it can."""
+    """Say why the cell's backend cannot run it, and what to change; None if it can run it."""
     own = {"deepspeed": _deepspeed, "torch": _torch}[training.backend]
     for reasons in (
         _indivisible(degrees, training, model),
@@ -301,9 +302,8 @@ def _torch(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
 
 
 def _zero_bubble(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
-    """A backward pass in two: first the gradients that another stage waits for, later those of
-    weights. What computes both at once would be run twice.
-    """
+    """Refusals of schedules that split the backward pass: first the gradients that another stage
+    waits for, later those of weights. An operation that computes both at once would run twice."""
     pp, schedule = degrees.pp, f"schedule {degrees.schedule}"
     micro_batches = training.micro_batches(degrees.dp)
     remedy = "or schedule: 1f1b"

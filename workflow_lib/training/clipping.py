@@ -18,7 +18,7 @@ class NonfiniteGradient(ArithmeticError):
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor | None:
-    """This rank's part of a parameter's gradient, in place; None where there is none."""
+    """This rank's part of a parameter's gradient, not copied; None if there is none."""
     gradient = parameter.grad
     # Gradients of weights that are cut over replicas are DTensors.
     to_local = getattr(gradient, "to_local", None)
@@ -27,10 +27,12 @@ def local_gradient(parameter: nn.Parameter) -> Tensor | None:
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[nn.Parameter], mesh: Mesh, cut: bool = False) -> Tensor:
-    """The 2-norm of the whole model's gradient; ``cut``: each replica holds its part of it.
+    """The 2-norm of the whole model's gradient. ``cut`` says that each replica holds only its part
+    of it.
 
-    Each number counts once: a weight that all tensor-parallel ranks hold, on the first of them; one
-    that two stages share, on its first stage; experts, on every rank of their group.
+    Each number counts once. A weight that all tensor-parallel ranks hold counts on the first of
+    them, and one that two stages share on its first stage. Experts count on every rank of their
+    group.
     """
     shared: list[Tensor] = []
     experts: list[Tensor] = []
@@ -67,7 +69,8 @@ def clip_gradients(
     cut: bool = False,
     maximum: float = MAXIMUM_GRADIENT_NORM,
 ) -> Tensor:
-    """Scale the gradients so that their norm is at most ``maximum``; return the norm before."""
+    """Scale the gradients so that their norm is at most ``maximum``; return the norm
+    before that."""
     parameters = list(parameters)
     norm = gradient_norm(parameters, mesh, cut)
     scale = (maximum / (norm + 1e-6)).clamp(max=1.0)

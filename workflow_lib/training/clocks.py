@@ -1,7 +1,7 @@
 """Compares the clocks of a run's nodes with rank 0's, over a TCP connection for each node.
 
-:mod:`workflow_lib.records.clocks` says how, and what the error is. Torch's own messages would wait
-for GPUs or for threads; a plain connection answers within some 50 µs.
+:mod:`workflow_lib.records.clocks` defines the comparison and its error. Torch's own messages would
+wait for GPUs or for threads; a plain connection answers within about 50 µs.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Callable
 from workflow_lib.records import ClockReading
 from workflow_lib.training.launch import Launch
 
-#: the quickest of so many answers counts
+#: number of questions; the quickest answer counts
 _QUESTIONS = 50
 _TOKEN_BYTES = 16
 _TIME = struct.Struct("!d")
 _QUESTION = b"?"
-#: a node that cannot be reached within it is told of as such
+#: a node that is not reached within this time is reported as not compared
 TIMEOUT_S = 30.0
-#: who connects says within it who it is
+#: a node that connects must identify itself within this time
 _GREETING_S = 2.0
 
 Clock = Callable[[], float]
@@ -31,7 +31,7 @@ Clock = Callable[[], float]
 def compare(launch: Launch, nodes: int) -> ClockReading | str | None:
     """Compare this node's clock with rank 0's; every rank of a run of several nodes calls this.
 
-    Returns None on ranks other than their node's first, and a message where it cannot be done.
+    Returns None on ranks other than their node's first, and a message if the comparison fails.
     """
     import torch.distributed as dist
 
@@ -58,14 +58,15 @@ def compare(launch: Launch, nodes: int) -> ClockReading | str | None:
 
 
 def listen() -> socket.socket:
-    """A socket on a port that is free, on all interfaces."""
+    """A listening socket on a free port, on all interfaces."""
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", 0))
 
 
 def answer(listener: socket.socket, token: bytes, nodes: int, clock: Clock = time.time) -> None:
-    """Tell the time to as many nodes, one after the other. Raises OSError where one stays away."""
+    """Tell the time to ``nodes`` other nodes, one after the other. Raises OSError if one does not
+    connect in time."""
     ends_s = time.monotonic() + TIMEOUT_S
     while nodes:
         listener.settimeout(max(0.1, ends_s - time.monotonic()))
@@ -76,9 +77,9 @@ def answer(listener: socket.socket, token: bytes, nodes: int, clock: Clock = tim
             try:
                 greeting = _received(connection, _TOKEN_BYTES)
             except OSError:
-                continue  # as a port scanner does
+                continue  # for example a port scanner
             if not secrets.compare_digest(greeting, token):
-                continue  # none of this run's
+                continue  # not from this run
             connection.settimeout(TIMEOUT_S)
             for _ in range(_QUESTIONS):
                 _received(connection, len(_QUESTION))
@@ -87,7 +88,7 @@ def answer(listener: socket.socket, token: bytes, nodes: int, clock: Clock = tim
 
 
 def ask(address: str, port: int, token: bytes, clock: Clock = time.time) -> ClockReading:
-    """Ask rank 0 for its time. Raises OSError."""
+    """Ask rank 0 for its time, and return the comparison with the least error. Raises OSError."""
     best: ClockReading | None = None
     with socket.create_connection((address, port), TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -105,7 +106,7 @@ def ask(address: str, port: int, token: bytes, clock: Clock = time.time) -> Cloc
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises ConnectionError where the other side ends before."""
+    """Receive ``size`` bytes. Raises ConnectionError if the other side ends before."""
     text = b""
     while len(text) < size:
         part = connection.recv(size - len(text))

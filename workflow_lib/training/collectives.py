@@ -1,12 +1,11 @@
-"""Collectives that autograd can pass through. A group that is None or has one rank does nothing.
+"""Collectives that support autograd. A group that is None or has one rank does nothing.
 
 Names say what the forward pass does. For tensor parallelism see arXiv 1909.08053, section 3:
 ``copy_to_group`` is its operator f, ``sum_over_group`` its operator g. With sequence parallelism
-(arXiv 2205.05198, section 4.2.2) ``gather_slices`` and ``sum_to_slices``
-take their place.
+(arXiv 2205.05198, section 4.2.2) ``gather_slices`` and ``sum_to_slices`` take their place.
 
-Each is one operator to torch, so that selective recomputation can keep its result and torch.compile
-need not look inside. Groups go by their names there.
+Each is one operator of torch, so that selective recomputation can keep its result and torch.compile
+need not trace into it. The operators take groups by name.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Group = dist.ProcessGroup | None
 
 
 def group_size(group: Group) -> int:
-    """Ranks in a group; 1 for None."""
+    """The number of ranks in a group; 1 for None."""
     return 1 if group is None else dist.get_world_size(group)
 
 
@@ -33,13 +32,13 @@ def group_rank(group: Group) -> int:
 
 
 def named_group(name: str) -> dist.ProcessGroup:
-    """The group of a name, as operators know it."""
+    """The group with this name, as operators refer to it."""
     group: dist.ProcessGroup = distributed_c10d._resolve_process_group(name)  # type: ignore
     return group
 
 
 def copy_to_group(x: Tensor, group: Group) -> Tensor:
-    """Pass x on; sum its gradient over the group."""
+    """Return x; in the backward pass sum its gradient over the group."""
     if group is None or group_size(group) == 1:
         return x
     result: Tensor = _CopyToGroup.apply(x, group.group_name)  # type: ignore[no-untyped-call]
@@ -47,7 +46,7 @@ def copy_to_group(x: Tensor, group: Group) -> Tensor:
 
 
 def sum_over_group(x: Tensor, group: Group) -> Tensor:
-    """Sum x over the group; pass its gradient on."""
+    """Sum x over the group; the backward pass returns the gradient as it is."""
     if group is None or group_size(group) == 1:
         return x
     result: Tensor = _sum(x, group.group_name)
@@ -55,7 +54,7 @@ def sum_over_group(x: Tensor, group: Group) -> Tensor:
 
 
 def gather_slices(x: Tensor, group: Group) -> Tensor:
-    """Join the ranks' slices of the sequence; sum the gradient and cut it again.
+    """Join the ranks' slices of the sequence; the backward pass sums the gradient to slices.
 
     ``x`` is [batch, sequence / group size, …], the result [batch, sequence, …].
     """
@@ -66,7 +65,8 @@ def gather_slices(x: Tensor, group: Group) -> Tensor:
 
 
 def sum_to_slices(x: Tensor, group: Group) -> Tensor:
-    """Sum x over the group and keep this rank's slice of the sequence; join the gradient's slices.
+    """Sum x over the group and keep this rank's slice of the sequence; the backward pass joins
+    slices.
 
     ``x`` is [batch, sequence, …], the result [batch, sequence / group size, …].
     """
@@ -91,7 +91,7 @@ def exchange(
 
 
 def start_gather(x: Tensor, group: str, wait: bool) -> Callable[[], Tensor]:
-    """Start to gather [batch, local, …] along dimension 1; what is returned yields the whole.
+    """Start to gather [batch, local, …] along dimension 1; calling the result returns the whole.
 
     Unless ``wait``, the collective runs beside what is called next.
     """
@@ -106,7 +106,7 @@ def start_gather(x: Tensor, group: str, wait: bool) -> Callable[[], Tensor]:
 
 
 def start_stacking_gather(x: Tensor, group: str, wait: bool) -> tuple[Tensor, Callable[[], object]]:
-    """Start to gather x into [ranks, *x.shape]; what is returned second waits for it."""
+    """Start to gather x into [ranks, *x.shape]; calling the second result waits for it."""
     ranks = named_group(group)
     x = x.contiguous()
     pieces = x.new_empty(ranks.size(), *x.shape)
@@ -115,7 +115,8 @@ def start_stacking_gather(x: Tensor, group: str, wait: bool) -> tuple[Tensor, Ca
 
 
 def start_sum_to_slices(x: Tensor, group: str, wait: bool) -> Callable[[], Tensor]:
-    """Start to sum [batch, sequence, …] over the group, for this rank's slice of the sequence."""
+    """Start to sum [batch, sequence, …] over the group; calling the result returns this rank's
+    slice."""
     ranks = named_group(group).size()
     stacked = x.view(x.shape[0], ranks, -1, *x.shape[2:]).transpose(0, 1).contiguous()
     mine = torch.empty_like(stacked[0])
@@ -131,14 +132,15 @@ def start_sum_to_slices(x: Tensor, group: str, wait: bool) -> Callable[[], Tenso
 def start_stacked_sum(
     stacked: Tensor, mine: Tensor, group: str, wait: bool
 ) -> Callable[[], object]:
-    """Start to sum [ranks, …] over the group into this rank's part, ``mine``, which is [...]."""
+    """Start to sum [ranks, …] over the group into this rank's part, ``mine``, of shape [...];
+    calling the result waits for it."""
     ranks = named_group(group)
     work = dist.reduce_scatter_tensor(mine, stacked.flatten(0, 1), group=ranks, async_op=not wait)
     return _nothing if work is None else work.wait
 
 
 def _nothing() -> None:
-    """What there is to wait for after a collective that was waited for at once."""
+    """Do nothing: the collective has already been waited for."""
 
 
 # ------------------------------------------------------- the operators
@@ -224,7 +226,7 @@ _exchange.register_autograd(
     setup_context=_remember_exchange,
 )
 
-#: as torch dispatches them
+#: the operators as torch dispatches them
 OPERATORS = [
     torch.ops.triptych.sum.default,
     torch.ops.triptych.gather.default,

@@ -1,9 +1,10 @@
-"""Context parallelism: each rank has a part of every sequence, and attends to all before it.
+"""Context parallelism: each rank has a part of every sequence, and attends to all tokens before it.
 
-A sequence is cut into two chunks a rank, of which rank r of n has chunks r and 2n − 1 − r: what is
-early attends to little and what is late to much, so that all ranks have equal work (as in arXiv
-2407.21783, section 3.3.2). Keys and values are gathered over the group; their gradients are summed
-to the parts. All else in a layer looks at one token at a time and needs no other rank.
+A sequence is cut into two chunks for each rank; rank r of n has chunks r and 2n − 1 − r. Early
+tokens attend to few others and late ones to many, so this gives all ranks equal work (as in arXiv
+2407.21783, section 3.3.2). Keys and values are gathered over the group, and their gradients are
+summed back to the parts. Everything else in a layer works on one token at a time and needs no other
+rank.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from workflow_lib.training.collectives import Group, gather_slices, group_rank, group_size
 
-#: begins and ends of the chunks that a rank has of a sequence, in tokens
+#: begin and end of each chunk that a rank has of a sequence, in tokens
 Chunks = tuple[tuple[int, int], ...]
 
 
 def chunks_of(length: int, ranks: int, rank: int) -> Chunks:
-    """What a rank of a group has of a sequence of ``length`` tokens, which 2 · ranks divides."""
+    """The chunks that a rank of a group has of a sequence of ``length`` tokens; 2 · ranks divides
+    it."""
     if ranks == 1:
         return ((0, length),)
     size = length // (2 * ranks)
@@ -29,22 +31,23 @@ def chunks_of(length: int, ranks: int, rank: int) -> Chunks:
 
 
 def cut(x: Tensor, chunks: Chunks, dim: int) -> Tensor:
-    """The chunks of x, one behind the other."""
+    """The chunks of x along ``dim``, joined in their order."""
     if len(chunks) == 1:
         return x
     return torch.cat([x.narrow(dim, begin, end - begin) for begin, end in chunks], dim)
 
 
 def seen_by(chunks: Chunks) -> list[CausalBias]:
-    """For each chunk which of the tokens up to its end its own see: those before, and themselves.
+    """For each chunk, the causal mask of its tokens over all tokens up to its end.
 
-    On GPUs flash attention then leaves out the others; elsewhere it is a mask.
+    On GPUs flash attention skips masked tokens; elsewhere the mask is a tensor.
     """
     return [causal_lower_right(end - begin, end) for begin, end in chunks]
 
 
 class ContextParallel:
-    """What attention needs to know of its context-parallel group."""
+    """The chunks of a rank of a context-parallel group, and what attention exchanges
+    in the group."""
 
     def __init__(self, group: Group, length: int, device: torch.device) -> None:
         """``length`` is that of whole sequences, in tokens."""
@@ -56,10 +59,10 @@ class ContextParallel:
             for begin, end in chunks_of(length, self.size, rank)
             for place in range(begin, end)
         ]
-        #: where each token of a sequence is in what is gathered, rank behind rank
+        #: for each token of a sequence, its index in the gathered tokens, which are sorted by rank
         self._order = torch.tensor(places, device=device).argsort() if self.size > 1 else None
-        #: which of the tokens up to a chunk's end its queries see; made here, as selective
-        #: recomputation lets no such tensor be made within a layer
+        #: causal masks of this rank's chunks; made here, because selective recomputation does not
+        #: allow such a tensor to be made within a layer
         self._seen = seen_by(self.chunks) if self.size > 1 else []
 
     def gather(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,9 +77,8 @@ class ContextParallel:
     def attended(
         self, query: Tensor, key: Tensor, value: Tensor
     ) -> Iterator[tuple[Tensor, Tensor, Tensor, CausalBias]]:
-        """For each chunk of the queries: it, the keys and values up to its end, and what of them
-        each query sees. Keys and values are whole sequences.
-        """
+        """For each chunk of the queries: the chunk, the keys and values up to its end, and the
+        causal mask between them. ``key`` and ``value`` are of whole sequences."""
         parts = zip(query.chunk(2, dim=1), self.chunks, self._seen, strict=True)
         for part, (_, end), seen in parts:
             yield part, key[:, :end], value[:, :end], seen

@@ -1,7 +1,7 @@
 """The cross-entropy of a large vocabulary, which may be spread over a tensor-parallel group.
 
-What is kept for the backward pass is the logits, in the precision they came in, and two numbers a
-token. fp32 copies exist for a few rows at a time, or, compiled, not at all.
+For the backward pass it keeps the logits, in their own precision, and two numbers per token. fp32
+copies exist only for a few rows at a time, or not at all if compiled.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from workflow_lib.training.collectives import Group, group_rank, group_size
 
-#: logits that are held in fp32 at once: 256 MiB
+#: how many logits are held in fp32 at once: 256 MiB
 FP32_LOGITS = 2**26
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, group: Group, compiled: bool = False) -> Tensor:
     """The mean cross-entropy in nats, where each rank of the group holds a slice of the vocabulary.
 
-    ``logits`` is [tokens, vocabulary / group size], ``targets`` [tokens]; computed in fp32, by
-    kernels that torch.compile fuses where ``compiled``.
+    ``logits`` is [tokens, vocabulary / group size], ``targets`` [tokens]. It is computed in fp32;
+    with ``compiled``, by kernels that torch.compile fuses.
     """
     losses: Tensor = _CrossEntropy.apply(logits, targets, group, compiled)  # type: ignore[no-untyped-call]
     return losses.mean()
@@ -36,7 +36,7 @@ class _CrossEntropy(torch.autograd.Function):
         context: Any, logits: Tensor, targets: Tensor, group: Group, compiled: bool
     ) -> Tensor:
         sums = (_compiled(_logsumexp) if compiled else _logsumexp_by_rows)(logits)
-        # A target that another rank holds is told by a negative number, which no column has.
+        # A target that another rank holds becomes −1, which is no column.
         local = targets - group_rank(group) * logits.shape[-1]
         here = (local >= 0) & (local < logits.shape[-1])
         local = torch.where(here, local, -1)
@@ -56,7 +56,7 @@ class _CrossEntropy(torch.autograd.Function):
 
 
 def _over_ranks(sums: Tensor, found: Tensor, group: Group) -> tuple[Tensor, Tensor]:
-    """From each rank's slice of the vocabulary to the whole: log-sums, and the targets' logits."""
+    """Combine the ranks' slices of the vocabulary: log-sums, and the targets' logits."""
     highest = sums.clone()
     dist.all_reduce(highest, op=dist.ReduceOp.MAX, group=group)
     both = torch.stack(((sums - highest).exp_(), found))
@@ -84,7 +84,7 @@ def _gradient(logits: Tensor, sums: Tensor, local: Tensor, scales: Tensor) -> Te
 def _logsumexp_by_rows(logits: Tensor) -> Tensor:
     sums = logits.new_empty(len(logits), dtype=torch.float32)
     for rows in _row_slices(logits):
-        # One kernel, where a sum of exponentials takes four: log-softmax is x − logsumexp.
+        # One kernel instead of four for a sum of exponentials: log-softmax is x − logsumexp.
         shifted = logits[rows].log_softmax(dim=-1, dtype=torch.float32)[:, 0]
         torch.sub(logits[rows, 0].float(), shifted, out=sums[rows])
     return sums
@@ -95,8 +95,8 @@ def _gradient_by_rows(logits: Tensor, sums: Tensor, local: Tensor, scales: Tenso
     hits = (local >= 0).float().mul_(scales).neg_().unsqueeze(-1)
     columns = local.clamp(min=0).unsqueeze(-1)
     for rows in _row_slices(logits):
-        # As fp32 first: a kernel of mixed precisions takes twice as long as both. A copy, for fp32
-        # logits are not this function's to change.
+        # Converted to fp32 first, because a kernel of mixed precisions takes twice as long as both.
+        # A copy, because logits in fp32 must not be changed here.
         difference = logits[rows].to(torch.float32, copy=True)
         difference.sub_(sums[rows].unsqueeze(-1)).exp_()
         difference.mul_(scales[rows].unsqueeze(-1))

@@ -1,6 +1,6 @@
 """The tokens that a step trains on: the same for every layout of a cell.
 
-A step's global batch is drawn from the seed and the step's number; each replica takes its slice.
+A step's global batch is drawn from the seed and the step's number; each replica takes its share.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from workflow_lib.training.mesh import Mesh
 
 
 class DataError(ValueError):
-    """The tokens cannot be trained on."""
+    """The tokens cannot be used for training."""
 
 
 class Source(Protocol):
     """Something that yields sequences."""
 
     def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
-        """Sequence ``index`` of a step's global batch: ``length`` ids."""
+        """Sequence ``index`` of a step's global batch, as [length] ids."""
         ...
 
 
 @dataclass(frozen=True)
 class SyntheticTokens:
-    """Ids drawn uniformly from the vocabulary: there is nothing in them to learn."""
+    """Ids drawn uniformly from the vocabulary, so that there is nothing to learn."""
 
     vocabulary_size: int
 
@@ -47,8 +47,8 @@ class TokenFile:
     def __init__(self, description: Path, vocabulary_size: int, length: int) -> None:
         """Open the file that ``description`` (a tokens.json) describes.
 
-        Raises DataError where it is missing, damaged, too short for one sequence of ``length`` ids,
-        or made with a larger vocabulary than the model's.
+        Raises DataError if it is missing, damaged, too short for one sequence of ``length`` ids, or
+        made with a larger vocabulary than the model's.
         """
         try:
             plain = read_json(description)
@@ -97,7 +97,7 @@ class TokenFile:
 
 
 def open_source(cell: Cell, description: Path | None) -> Source:
-    """Open what the cell trains on. Raises DataError, as TokenFile does."""
+    """Open the source of the cell's tokens. Raises DataError, as TokenFile does."""
     if cell.data.kind == "synthetic":
         return SyntheticTokens(cell.model.vocabulary_size)
     if description is None:
@@ -110,8 +110,8 @@ def open_source(cell: Cell, description: Path | None) -> Source:
 def step_batches(source: Source, cell: Cell, mesh: Mesh, step: int) -> list[tuple[Tensor, Tensor]]:
     """The micro-batches of this rank's replica in a step: ids and the ids that follow them.
 
-    Each is a pair of [micro-batch size, sequence length] on the mesh's device; of context-parallel
-    ranks each has its chunks of the sequences.
+    Each is a pair of [micro-batch size, sequence length] on the mesh's device. A context-parallel
+    rank gets only its chunks of the sequences.
     """
     training, length = cell.training, cell.model.sequence_length
     count = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size

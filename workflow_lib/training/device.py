@@ -1,4 +1,4 @@
-"""The device of a rank: its GPU, or the CPU where the cell's platform has none."""
+"""The device of a rank: its GPU, or the CPU if the cell's platform has no GPUs."""
 
 from __future__ import annotations
 
@@ -15,47 +15,48 @@ from workflow_lib.training.launch import Launch
 
 
 def on_gpu(device: torch.device) -> bool:
-    """Whether a device is a GPU, of NVIDIA's or of AMD's: torch has one name for both."""
+    """Whether a device is a GPU of NVIDIA or AMD; torch calls both "cuda"."""
     return device.type == "cuda"
 
 
 @dataclass(frozen=True)
 class Memory:
-    """A rank's memory, in bytes; on a CPU the process's resident memory, and nothing else."""
+    """A rank's memory, in bytes; on a CPU only the process's resident memory."""
 
-    #: by tensors, now and at its highest
+    #: allocated by tensors, now and at most
     allocated: int
     peak: int
-    #: the most that torch's allocator held: what is allocated, and what it kept for later
+    #: the most that torch's allocator held: allocated memory, and freed blocks that it kept
     reserved: int | None = None
-    #: of the whole GPU, as the driver counts it when the allocator holds the most: with contexts,
-    #: libraries and communicators
+    #: used on the whole GPU, as the driver counts it when the allocator holds the most; includes
+    #: contexts, libraries and communicators
     used: int | None = None
 
 
 @dataclass(frozen=True)
 class Device:
-    """Where a rank computes, and how it talks to the others."""
+    """The device on which a rank computes, and the backend of its communication."""
 
     torch: torch.device
     name: str
     #: index among the node's GPUs that the job sees; None on a CPU
     gpu: int | None
     backend: str
-    #: as telemetry's driver identifies the GPU; None on a CPU, and where torch does not tell
+    #: the UUID by which telemetry identifies the GPU; None on a CPU, and if torch does not give it
     uuid: str | None = None
 
     def synchronise(self) -> None:
-        """Wait until the device has done all that it was given."""
+        """Wait until the device has finished all work that it was given."""
         if on_gpu(self.torch):
             torch.cuda.synchronize(self.torch)
 
     def memory(self) -> Memory:
-        """What is allocated, reserved and used."""
+        """The memory of this rank's device."""
         if on_gpu(self.torch):
             free, total = torch.cuda.mem_get_info(self.torch)
             reserved = torch.cuda.max_memory_reserved(self.torch)
-            # A full GPU makes the allocator give blocks back, so that the end of a step sees less.
+            # If the GPU is full, the allocator frees blocks, so that the driver counts less at a
+            # step's end.
             given_back = reserved - torch.cuda.memory_reserved(self.torch)
             return Memory(
                 torch.cuda.memory_allocated(self.torch),
@@ -76,13 +77,14 @@ def choose(
     gpu_order: Sequence[int] = (),
     gpu_uuids: Sequence[str] = (),
 ) -> Device:
-    """Take the rank's GPU where there are enough of them, else the CPU.
+    """Choose the rank's GPU if the node has enough GPUs, else the CPU.
 
-    ``gpu_order`` gives the GPU of each local rank; unless given, local rank i takes GPU i.
-    ``gpu_uuids`` are the GPUs that the cell is for, a node's after another's; any unless given.
+    ``gpu_order`` gives the GPU of each local rank; without it, local rank i takes GPU i.
+    ``gpu_uuids`` lists the GPUs that the cell was placed on, node after node; without it, any GPU
+    is accepted.
 
-    Raises ValueError where the platform has GPUs and this node does not show them, or shows others
-    than the cell is for: a run that was meant for a GPU never falls back to the CPU.
+    Raises ValueError if the platform has GPUs and this node shows too few, or other GPUs than the
+    cell is for. A run that is meant for GPUs never falls back to the CPU.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if count < launch.local_world_size:
@@ -110,12 +112,13 @@ def choose(
             f"{' or '.join(meant)}: a placement says nothing of other GPUs; run it on the node of "
             "these, or place it anew"
         )
-    # Telemetry, too, counts the GPUs that the job sees.
+    # Telemetry numbers the GPUs that the job sees in the same way.
     return Device(device, name, gpu, "nccl", uuid)
 
 
 def _uuid(device: torch.device) -> str | None:
-    """The GPU's UUID in NVML's form. ROCm's torch has one, too, but not the one of AMD SMI."""
+    """The GPU's UUID in NVML's form. On ROCm it is None, because torch's UUID is not that of AMD
+    SMI."""
     if torch.version.hip is not None:
         return None
     return f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}"

@@ -1,7 +1,7 @@
 """Products of many experts' rows with many experts' matrices.
 
-One operator to torch: selective recomputation keeps its result, and what is kept for the backward
-pass is the parameter itself, which ZeRO-3 can then take away in between.
+Each is one operator of torch, so that selective recomputation keeps its result. For the backward
+pass the parameter itself is kept, which ZeRO-3 can free in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from workflow_lib.training.device import on_gpu
 
-#: its public name from torch 2.10 on, else the one before
+#: the public name from torch 2.10 on, else the private one before
 _grouped_mm: Callable[..., Tensor] = getattr(
     torch.nn.functional, "grouped_mm", getattr(torch, "_grouped_mm", None)
 )  # type: ignore[assignment]
@@ -25,18 +25,19 @@ _grouped_mm: Callable[..., Tensor] = getattr(
 def expert_product(rows: Tensor, matrices: Tensor, counts: Tensor | None) -> Tensor:
     """Multiply each expert's rows with the transpose of its matrix.
 
-    ``rows`` is [rows, in], sorted by expert; ``matrices`` [experts, out, in]; ``counts`` holds the
-    rows of each expert, or is None where all have equally many. The result is [rows, out].
+    ``rows`` is [rows, in], sorted by expert. ``matrices`` is [experts, out, in]. ``counts`` is the
+    number of rows of each expert, [experts], or None if all have equally many. The result is [rows,
+    out].
     """
     grouped = counts is not None and has_grouped_product(rows.device, rows.dtype)
     result: Tensor = _product(rows, matrices, counts, grouped)
     return result
 
 
-# A compiler is to take the answer as it is, and not to look for it.
+# A compiler takes the result as a constant, and does not trace into the function.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_grouped_product(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether one kernel can do all experts' products on a device: tried out, once."""
+    """Whether one kernel can do all experts' products on a device; this is tried once."""
     return _tried(device, dtype)
 
 
@@ -44,8 +45,7 @@ def has_grouped_product(device: torch.device, dtype: torch.dtype) -> bool:
 def _tried(device: torch.device, dtype: torch.dtype) -> bool:
     if not on_gpu(device) or dtype != torch.bfloat16 or _grouped_mm is None:
         return False
-    # Small integers, of which bf16 knows the products and sums exactly; all of them different, and
-    # one expert without rows.
+    # Small integers, whose products and sums are exact in bf16; one expert has no rows.
     numbers = torch.arange(2 * 48 * 64 + 3 * 64 * 64, device=device) * 7 % 11 % 3 - 1
     rows, gradient = numbers[: 2 * 48 * 64].view(2, 48, 64).to(dtype)
     matrices = numbers[2 * 48 * 64 :].view(3, 64, 64).to(dtype)
@@ -72,7 +72,8 @@ def _tried(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def _times(rows: Tensor, matrices: Tensor, counts: Tensor | None, grouped: bool) -> Tensor:
-    """Each expert's rows, [rows, in], times its matrix of [experts, in, out]."""
+    """Each expert's rows, [rows, in], times its matrix of [experts, in, out]; the result is [rows,
+    out]."""
     if counts is None:
         stacked = rows.view(len(matrices), -1, rows.shape[1])
         return torch.bmm(stacked, matrices).flatten(0, 1)
@@ -89,7 +90,8 @@ def _times(rows: Tensor, matrices: Tensor, counts: Tensor | None, grouped: bool)
 def _transposed_times(
     left: Tensor, right: Tensor, experts: int, counts: Tensor | None, grouped: bool
 ) -> Tensor:
-    """For each expert its rows of ``left``, transposed, times those of ``right``."""
+    """For each expert, its rows of ``left``, transposed, times its rows of ``right``: [experts,
+    left columns, right columns]."""
     if counts is None:
         stacked = left.view(experts, -1, left.shape[1]).transpose(1, 2)
         return torch.bmm(stacked, right.view(experts, -1, right.shape[1]))
@@ -116,7 +118,8 @@ def _product(rows: Tensor, matrices: Tensor, counts: Tensor | None, grouped: boo
 def _product_backward(
     gradient: Tensor, rows: Tensor | None, matrices: Tensor, counts: Tensor | None, grouped: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of the rows and, where these were kept, of the matrices; else nothing."""
+    """The gradients of the rows and of the matrices; the latter is empty if the rows
+    were not kept."""
     gradient = gradient.contiguous()
     of_rows = _times(gradient, matrices, counts, grouped)
     if rows is None:
@@ -139,7 +142,7 @@ def _(
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
     rows, matrices, counts, ctx.grouped = inputs
-    # Nothing is kept of the rows for matrices that are frozen.
+    # If the matrices are frozen, the rows are not needed for the backward pass.
     ctx.save_for_backward(rows if ctx.needs_input_grad[1] else None, matrices, counts)
 
 
@@ -151,5 +154,5 @@ def _gradients(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 _product.register_autograd(_gradients, setup_context=_remember)
 
-#: as torch dispatches them, without those of the backward pass
+#: the operator as torch dispatches it, without that of the backward pass
 OPERATORS = [torch.ops.triptych.expert_product.default]

@@ -1,9 +1,9 @@
 """Mixtral's sparse feed-forward part (arXiv 2401.04088).
 
 Each token goes to its best experts, weighted by the softmax over their logits. With expert
-parallelism the rows travel to the rank that holds their expert and back. Dropless routing gives
-every expert what the router sends it, so that the loads are as uneven as the routing; balanced
-routing gives all of them equally many rows.
+parallelism the rows travel to the rank that holds their expert and back. With dropless routing
+every expert gets all rows that the router sends to it, so the load is as uneven as the routing.
+With balanced routing all experts get equally many rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class LocalExperts(nn.Module):
         )
 
     def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
-        """Pass rows, [rows, hidden] sorted by expert, through their experts; see ``Rows``."""
+        """Apply experts to their rows, [rows, hidden], sorted by expert; ``counts`` is as in
+        ``Rows``."""
         inner = gated(expert_product(rows, self.gate_up, counts))
         return expert_product(inner, self.down, counts)
 
@@ -81,8 +82,8 @@ class SparseFeedForward(nn.Module):
         self.choices = ChoiceCounter(weights.mesh.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        # The router sees what this rank has of the sequence. Its logits then enter the group like
-        # the tokens: both meet sums that are partial on each rank.
+        # The router sees this rank's part of the sequence. Its logits then enter the group like the
+        # tokens, because both become parts of sums over the ranks.
         logits = F.linear(x, self.parallel.whole(self.router)).float()
         logits = self.parallel.enter(logits).flatten(0, 1)
         whole = self.parallel.enter(x)
@@ -102,12 +103,14 @@ class SparseFeedForward(nn.Module):
         return self.parallel.leave(mixed.view_as(whole))
 
     def _through_all_experts(self, rows: Tensor, counts: Tensor | None) -> Tensor:
-        """Pass rows, sorted by expert, through their experts; ``counts`` as in ``Rows``."""
+        """Apply the experts of all ranks to rows that are sorted by expert; ``counts`` is as in
+        ``Rows``."""
         if self.expert_group is None or self.ep == 1:
             alone: Tensor = self.local(rows, counts)
             return alone
         if counts is None:
-            # Equally many rows from and to everywhere: [ranks, local experts, capacity, hidden].
+            # All ranks send and receive equally many rows: [ranks, local experts, capacity,
+            # hidden].
             equal = [len(rows) // self.ep] * self.ep
             arrived = exchange(rows, equal, equal, self.expert_group)
             by_rank = arrived.view(self.ep, self.experts // self.ep, -1, rows.shape[1])
@@ -122,7 +125,8 @@ class SparseFeedForward(nn.Module):
         sent, received = totals.tolist()
         arrived = exchange(rows, received, sent, self.expert_group)
 
-        # What arrives is sorted by sender, then expert; the experts want it by expert alone.
+        # Arriving rows are sorted by sender and then by expert; the experts need them sorted by
+        # expert only.
         local = torch.arange(received_counts.shape[1], device=rows.device).repeat(self.ep)
         local = local.repeat_interleave(received_counts.flatten(), output_size=len(arrived))
         order = local.argsort(stable=True)
@@ -131,10 +135,10 @@ class SparseFeedForward(nn.Module):
 
 
 def choices_of(modules: Iterable[nn.Module], per_layer: int) -> Choices | None:
-    """The choices of a rank's routers since the last call; None where there is no router.
+    """The choices of a rank's routers since the last call; None if there is no router.
 
-    ``per_layer`` is how many a layer made in truth: what recomputation counted twice is put right
-    by it.
+    ``per_layer`` is the true number of choices of a layer. It corrects counts that recomputation
+    doubled.
     """
     inner = [each for module in modules for each in module.modules()]
     counters = [each.choices for each in inner if isinstance(each, SparseFeedForward)]

@@ -1,4 +1,4 @@
-"""What an exception means for the run, and its record on disk."""
+"""The outcome that an exception stands for, and its record on disk."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class NonfiniteLoss(ArithmeticError):
     """The loss of a step is NaN or infinite."""
 
 
-#: What torch's collectives say when another rank does not answer, or is gone: the cause lies there,
-#: so this rank reports no more than that it waited in vain.
+#: What torch's collectives say if another rank does not answer or is gone. The cause lies there, so
+#: this rank reports only that its wait timed out.
 _SIGNS_OF_A_LOST_RANK = (
     "timed out",
     "timeout",
@@ -30,9 +30,9 @@ _SIGNS_OF_A_LOST_RANK = (
     "remote process exited",
 )
 
-#: what libraries say of memory that they could not have, where they raise no error of its own kind
+#: what libraries say if an allocation fails and they do not raise an error of that kind
 _SIGNS_OF_NO_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
-#: What CUDA says of a GPU that is broken: cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
+#: What CUDA says if a GPU is broken: cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
 #: cudaErrorHardwareStackError (CUDA Runtime API, error types).
 _SIGNS_OF_A_BROKEN_GPU = (
     "uncorrectable ecc error",
@@ -42,7 +42,7 @@ _SIGNS_OF_A_BROKEN_GPU = (
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Say which outcome of the run an exception stands for."""
+    """The outcome of the run that an exception stands for."""
     message = str(error).lower()
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Outcome.OUT_OF_MEMORY
@@ -63,7 +63,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's first line, with its type where the message alone says little."""
+    """The first line of an exception, with its type if the message alone says little."""
     lines = str(error).strip().splitlines()
     if isinstance(error, (ValueError, OSError, ArithmeticError)) and lines:
         return lines[0]
@@ -71,12 +71,13 @@ def one_line(error: BaseException) -> str:
 
 
 def memory_at_hand(cell: Cell) -> str:
-    """What the rank's GPU holds, as torch counts it, and by kind what the planner expected."""
+    """The GPU memory that torch counts, and the planner's estimate by kind, as text."""
     expected = memory.estimate(cell.model, cell.degrees, cell.training).arithmetic()
     said = f"expected of the fullest rank, in GB: {expected}"
     if torch.cuda.is_available():
         allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        # As torch found it at the start: the driver, with no memory left, may not answer.
+        # The total that torch read at the start, because the driver may not answer without free
+        # memory.
         total = torch.cuda.get_device_properties().total_memory
         said = (
             f"{allocated / 1e9:.1f} GB allocated and {reserved / 1e9:.1f} GB reserved of "
@@ -86,7 +87,8 @@ def memory_at_hand(cell: Cell) -> str:
 
 
 def describe(rank: int, phase: str, error: BaseException, cell: Cell | None = None) -> ErrorRecord:
-    """What ``errors/rank<n>.json`` says of an exception; with the cell, of memory, too."""
+    """The record of an exception for ``errors/rank<n>.json``. If memory ran out and ``cell`` is
+    given, the message says what memory held."""
     outcome, message = outcome_of(error), one_line(error)
     if outcome is Outcome.OUT_OF_MEMORY and cell is not None:
         message += f" ({memory_at_hand(cell)})"

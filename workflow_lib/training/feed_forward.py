@@ -77,8 +77,8 @@ class GatedFeedForward(nn.Module):
 def gated(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
     """SiLU, or a GELU, of the first half of the last dimension, times the second half.
 
-    Only ``gate_up`` is kept for the backward pass. A compiler finds that out by itself, and must:
-    torch 2.11 compiles the function below into one whose gradients are zero.
+    Only ``gate_up`` is kept for the backward pass. A compiler derives this by itself, and has to:
+    torch 2.11 compiles the autograd function below into one whose gradients are zero.
     """
     if torch.compiler.is_compiling():
         gate, up = gate_up.chunk(2, dim=-1)
@@ -102,7 +102,7 @@ def _activation_gradient(gradient: Tensor, gate: Tensor, activation: Activation)
     return result
 
 
-#: how torch calls the GELUs
+#: torch's names of the GELUs
 _APPROXIMATE = {"gelu": "none", "gelu_tanh": "tanh"}
 
 

@@ -1,11 +1,11 @@
 """The matrix products of a decoder layer in 8 bits, by torchao.
 
 Attention's query-key-value and output, and the matrices of a dense feed-forward part, are computed
-in float8 "rowwise": weights, activations and gradients are cast to e4m3 as they meet, each row or
-column along the summed dimension with a scale of its own, a power of two. That holds for all three
-products of a map: its result, its input's gradient and its weight's. Sums are not in 8 bits, nor is
-anything else: embedding, norms, attention itself, residual path, head, loss, and what is held and
-communicated.
+in float8 "rowwise". Weights, activations and gradients are cast to e4m3 just before a product. Each
+row or column along the summed dimension has a scale of its own, a power of two. This holds for all
+three products of a map: its result, its input's gradient and its weight's gradient. Sums are not in
+8 bits, and neither are embedding, norms, attention itself, residual path, head, loss, held weights
+and communication.
 
 On a CPU torchao simulates it: operands are cast to 8 bits and back, and multiplied in fp32.
 """
@@ -22,20 +22,20 @@ from torch import Tensor, nn
 from workflow_lib.training.device import on_gpu
 from workflow_lib.training.layers import ColumnParallelLinear, OutputHead, RowParallelLinear
 
-#: torchao's recipe; of torchao's others one has scales of whole matrices, the other leaves weights'
-#: gradients as they are
+#: torchao's recipe. Of its two others, one has one scale for a whole matrix, and one leaves
+#: gradients of weights in high precision.
 RECIPE = "rowwise"
 
 
 class Float8Map(nn.Module):
-    """A map of a layer, cut over the tensor-parallel group as ``base`` is, in 8 bits."""
+    """A linear map of a layer in 8 bits, cut over the tensor-parallel group as ``base`` is."""
 
     def __init__(self, base: ColumnParallelLinear | RowParallelLinear) -> None:
         super().__init__()
         self.parallel = base.parallel
         self.rows_cut = isinstance(base, ColumnParallelLinear)
         outputs, inputs = base.weight.shape
-        # torchao swaps this one for its own.
+        # torchao replaces this one with its own.
         self.product: nn.Module = nn.Linear(inputs, outputs, bias=False, device="meta")
         self.product.weight = base.weight
         self.bias = base.bias
@@ -50,8 +50,8 @@ class Float8Map(nn.Module):
 
 
 def convert(layer: nn.Module, device: torch.device) -> None:
-    """Compute the maps of a layer in 8 bits; the weights stay the same parameters."""
-    # Of torchao's C++ extensions none is needed here, and each warns where it cannot be loaded.
+    """Make the linear maps of a layer compute in 8 bits; the weights stay the same parameters."""
+    # None of torchao's C++ extensions is needed here, and each warns if it cannot be loaded.
     os.environ.setdefault("TORCHAO_FORCE_SKIP_LOADING_SO_FILES", "1")
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
@@ -63,7 +63,8 @@ def convert(layer: nn.Module, device: torch.device) -> None:
 
 
 def precision_of_products(roots: Iterable[nn.Module], held: str) -> str:
-    """What the maps of layers compute in: fp8, ``held`` where they are not converted, or both."""
+    """The precision in which the maps of layers compute: fp8, ``held`` if they are not converted,
+    or both."""
     found = {
         each
         for root in roots
@@ -74,7 +75,7 @@ def precision_of_products(roots: Iterable[nn.Module], held: str) -> str:
 
 
 def _precision(module: nn.Module, held: str) -> str | None:
-    """That of a module's product; None where it is no map of a layer."""
+    """The precision of a module's product; None if it is not a map of a layer."""
     if isinstance(module, Float8Map):
         # Only torchao's linear maps have casts.
         return held if getattr(module.product, "config", None) is None else "fp8"

@@ -1,4 +1,4 @@
-"""What attention keeps of the tokens that it has seen, while a sequence is generated."""
+"""Keys and values of the tokens so far, kept while a sequence is generated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor
 class KeyValueCache:
     """Keys and values of one layer, for the sequences of one micro-batch.
 
-    Room for ``capacity`` tokens is taken at once: [batch, capacity, heads, head size] each.
+    Memory for ``capacity`` tokens is allocated at once: [batch, capacity, heads, head size] for
+    each.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class KeyValueCache:
         self.length = 0
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add [batch, new tokens, heads, head size]; return those of all tokens so far.
+        """Add [batch, new tokens, heads, head size] of each; return keys and values of all tokens
+        so far.
 
-        Raises ValueError for several tokens at once after the first: attention could no longer tell
-        them apart by being causal.
+        Raises ValueError for several tokens at once after the first call, because a causal mask
+        would then be wrong.
         """
         if self.length and keys.shape[1] != 1:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Which rank this process is: as Slurm, torch.distributed.run, or nobody says."""
+"""Finds which rank this process is: by Slurm, by torch.distributed.run, or as the only one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workflow_lib.records import Degrees
 
 @dataclass(frozen=True)
 class Launch:
-    """A process's number among the ranks, and where the first rank listens."""
+    """A process's rank and local rank, and the address where rank 0 listens."""
 
     rank: int
     world_size: int
@@ -22,12 +22,12 @@ class Launch:
 
 
 def detect() -> Launch:
-    """Read the environment; a process that nobody launched is the only rank.
+    """Read the environment; a process without a launcher is the only rank.
 
-    ``MASTER_ADDR`` and ``MASTER_PORT`` win over what Slurm's job would give: its first node, and a
-    port that follows from the job's id, so that two jobs on one host do not meet.
+    ``MASTER_ADDR`` and ``MASTER_PORT`` take precedence over the values from Slurm: the job's first
+    node, and a port derived from the job's id, so that two jobs on one host use different ports.
 
-    Raises ValueError where a launcher set some variables but not all.
+    Raises ValueError if a launcher set some variables but not all.
     """
     environment = os.environ
     if "RANK" in environment:
@@ -52,7 +52,7 @@ def detect() -> Launch:
 
 
 def _from_slurm() -> Launch:
-    # submitit tells its clusters apart by this variable: the job sets it, srun by hand does not.
+    # submitit recognises Slurm by this variable, which the job sets but srun by hand does not.
     os.environ.setdefault("SUBMITIT_EXECUTOR", "slurm")
     from submitit.helpers import TorchDistributedEnvironment
 
@@ -68,7 +68,7 @@ def _from_slurm() -> Launch:
 
 
 def check(launch: Launch, degrees: Degrees) -> None:
-    """Raise ValueError where the number of ranks is not the cell's."""
+    """Raise ValueError if the number of ranks is not the cell's."""
     if launch.world_size != degrees.world_size:
         raise ValueError(
             f"{launch.world_size} ranks were started, but the cell's tp {degrees.tp} × "

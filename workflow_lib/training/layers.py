@@ -1,9 +1,9 @@
 """The parts of a decoder, cut over a tensor-parallel group.
 
-Activations between the parts are [batch, sequence, hidden], whole on every rank of the group or,
-with sequence parallelism, sliced along the sequence (``tensor_parallel`` has both). Matrices that
-widen are cut by rows, those that narrow again by columns (arXiv 1909.08053). Embedding, head and
-loss are cut over the vocabulary.
+Between the parts, activations are [batch, sequence, hidden]. They are whole on every rank of the
+group or, with sequence parallelism, cut along the sequence (see ``tensor_parallel``). Matrices that
+widen are cut by rows, and those that narrow again by columns (arXiv 1909.08053). Embedding, head
+and loss are cut over the vocabulary.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from workflow_lib.training.weights import STANDARD_DEVIATION, Weights
 
 
 class ColumnParallelLinear(nn.Module):
-    """Several linear maps of one input in one product; each rank yields a slice of each output.
+    """Several linear maps of one input in one product; each rank computes a slice of each output.
 
-    The result is [batch, sequence, sum(outputs) / tp], the slices in the order of ``names``.
+    The result is [batch, sequence, sum(outputs) / tp], with the slices in the order of ``names``.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class RowParallelLinear(nn.Module):
 
 
 def attention_kernels(device: torch.device) -> list[SDPBackend]:
-    """The attention kernels to try on a device, best first; empty where torch's choice stands.
+    """The attention kernels to try on a device, best first; empty if torch chooses.
 
-    On Hopper cuDNN's is about twice as fast as flash attention. Whether torch tries it first
-    depends on torch's version, and a cell is to run the same kernel under all of them.
+    On Hopper cuDNN's kernel is about twice as fast as flash attention. Whether torch tries it first
+    depends on torch's version, but a cell should run the same kernel under all versions.
     """
     if not on_gpu(device) or torch.version.hip is not None:
         return []
@@ -96,7 +96,7 @@ def attention_kernels(device: torch.device) -> list[SDPBackend]:
 class Attention(nn.Module):
     """Causal attention with grouped key and value heads, the heads spread over the group.
 
-    ``context`` says what this rank has of each sequence.
+    ``context`` says which part of each sequence this rank has.
     """
 
     def __init__(
@@ -113,13 +113,13 @@ class Attention(nn.Module):
             model.kv_heads // parallel.size,
         )
         self.head_size = model.head_size
-        #: columns of a head that positions turn
+        #: columns of a head that rotary positions turn
         self.turned = model.rotary_size
         device = weights.mesh.device
         self.kernels = attention_kernels(device)
-        #: of the sequences that are being generated; None in training
+        #: cache of the sequences that are generated; None in training
         self.cache: KeyValueCache | None = None
-        # No buffer: engines cast those to bf16.
+        # Not a buffer, because engines cast buffers to bf16.
         self.rotary = None
         self.context = context
         if model.family != "gpt":
@@ -163,7 +163,7 @@ class Attention(nn.Module):
                 part, rest = turning.split([self.turned, self.head_size - self.turned], dim=-1)
                 turned = torch.cat([rotate(part, *rows), rest], dim=-1)
             query, key = torch.split(turned, [heads, kv_heads], dim=2)
-            # As a view it would keep the unturned queries and keys, too, for the backward pass.
+            # A view would keep the unturned queries and keys for the backward pass as well.
             value = value.contiguous()
         if self.cache is not None:
             key, value = self.cache.extend(key, value)
@@ -171,10 +171,10 @@ class Attention(nn.Module):
         return result
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Mix the values; all are [batch, sequence, heads, size].
+        """Attention; all tensors are [batch, sequence, heads, size].
 
-        A single query sees all keys: it is the last one's. cuDNN would plan anew for each length of
-        what it sees.
+        A single query is that of the last token and sees all keys, so it needs no mask. cuDNN is
+        not preferred for it, because it would plan anew for each length of the keys.
         """
         several = query.shape[1] > 1
         ordered = self.kernels and several
@@ -201,9 +201,9 @@ class Attention(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A matrix with one row a token, the vocabulary spread over the group.
+    """A matrix with one row for each token of the vocabulary, which is spread over the group.
 
-    Given token ids [batch, sequence] it looks their rows up; given hidden states it acts as the
+    Given token ids [batch, sequence], it looks their rows up. Given hidden states, it acts as the
     output head that is tied to it, and returns this rank's slice of the logits.
     """
 
@@ -250,7 +250,7 @@ class PositionEmbedding(nn.Module):
         super().__init__()
         self.parallel, self.context = parallel, context
         self.weight = weights.normal("positions", (length, hidden_size))
-        #: tokens that came before, where a sequence is being generated
+        #: number of earlier tokens while a sequence is generated
         self.first = 0
 
     def forward(self, x: Tensor) -> Tensor:
@@ -270,5 +270,6 @@ class OutputHead(ColumnParallelLinear):
 
 
 def output_deviation(layers: int) -> float:
-    """Deviation of the matrices that write to the residual stream, as in GPT-2: it has 2·L adds."""
+    """Deviation of the matrices that write to the residual stream, as in GPT-2; it gets 2·L
+    additions."""
     return float(STANDARD_DEVIATION / (2.0 * layers) ** 0.5)

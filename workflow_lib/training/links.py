@@ -1,13 +1,13 @@
-"""Counts what a rank's GPU sends and receives over its links, from one step's end to another's.
+"""Counts the bytes that a rank's GPU sends and receives over its links, over whole steps.
 
-A step exchanges its bytes in bursts, so that a rate between two moments within steps is wrong by
-up to 8 %. Counted over whole steps it is exact::
+A step exchanges its bytes in bursts, so a rate between two moments within steps is wrong by up to 8
+%. Counted over whole steps it is exact::
 
     steps    0         1 … warm-up … measured …          last
               barrier, wait, read ┘                       └ barrier, wait, read
 
-Steps are alike but for the first, in which groups connect. So counting begins after it: the pause
-to read lies as far from the measured steps as it can.
+All steps exchange equally many bytes except the first, in which groups connect. So counting begins
+after the first step, and the pause for reading is as far from the measured steps as possible.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workflow_lib.telemetry.links import ReadLinks, open_links
 from workflow_lib.telemetry.source import UnreadableError
 from workflow_lib.training.device import Device
 
-#: drivers renew their counters about every 0.1 s
+#: wait before a reading in s: drivers update their counters about every 0.1 s
 _RENEWED_S = 0.25
 
 
 class LinkCounting:
-    """The count of one rank. All ranks begin and end theirs together."""
+    """The count of one rank. All ranks must begin and end theirs together."""
 
     def __init__(
         self,
@@ -66,7 +66,8 @@ class LinkCounting:
         return LinkCount(self._rank, self.first_step, counted, self._before, after)
 
     def _at_rest(self) -> LinkReading | None:
-        """The counters once every rank has done its steps, and before any begins the next."""
+        """The counters, read after every rank has finished its steps and before any begins the
+        next."""
         if self._device.gpu is None:
             return None  # on all ranks: a run never mixes GPUs and CPUs
         self._device.synchronise()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class StepWriter:
-    """Appends rows to ``steps/rank<n>.csv``; each reaches the file whole, when it is written."""
+    """Appends rows to ``steps/rank<n>.csv``; each row is flushed as a whole when it is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -42,7 +42,7 @@ class StepWriter:
 
 @dataclass(frozen=True)
 class Work:
-    """What a step did: it trained, and has a loss, or generated, and ended its prefill."""
+    """The result of a step: a loss if it trained, the end of its prefill if it generated."""
 
     loss: float | None = None
     prefill_ended_unix_s: float | None = None
@@ -50,25 +50,25 @@ class Work:
 
 @dataclass(frozen=True)
 class Run:
-    """What this rank's steps are of: the same for training and for generation."""
+    """What this rank's steps need, the same for training and for generation."""
 
     cell: Cell
     mesh: Mesh
     device: Device
     source: Source
     paths: RunPaths
-    #: of this rank, written before the first step, and after it once more
+    #: the record of this rank, written before the first step and again after it
     record: RankRecord
-    #: told the phase that begins, for the record of an error
+    #: called with each phase that begins, for the record of an error
     enter: Callable[[str], None]
-    #: where not 0, only so many steps follow the warm-up, and leave a trace
+    #: if not 0, only so many steps follow the warm-up, and they are traced
     profiled_steps: int = 0
 
 
 def train(run: Run, engine: Engine) -> None:
     """Run the cell's warm-up and measured steps of training.
 
-    Raises WrongPrecision, NonfiniteLoss, and whatever the engine or the data raise.
+    Raises WrongPrecision, NonfiniteLoss, and the errors of the engine and the data.
     """
 
     def step(number: int) -> Work:
@@ -85,7 +85,7 @@ def train(run: Run, engine: Engine) -> None:
 def generate(run: Run, engine: GenerationEngine) -> None:
     """Run the cell's warm-up and measured steps of inference, as ``train`` does those of training.
 
-    A step's prompts are the beginnings of what a step of training would train on.
+    A step's prompts are the beginnings of the sequences that a step of training would train on.
     """
     length = run.cell.model.sequence_length - run.cell.training.generated_tokens
 
@@ -117,7 +117,7 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
     steps = training.warmup_steps + (run.profiled_steps or training.measured_steps)
     sequences = training.micro_batches(mesh.degrees.dp) * training.micro_batch_size
     tokens = sequences * cell.model.sequence_length
-    # The last token that is generated is never fed back.
+    # The last generated token is never an input.
     routed = tokens - sequences if training.workload == "inference" else tokens
     profiler = links = None
     if run.profiled_steps:

@@ -13,9 +13,9 @@ from workflow_lib.records import Coordinates, Degrees, coordinates, group_member
 
 
 def limit_waiting(timeout: datetime.timedelta) -> None:
-    """Let every process group that there is give up after ``timeout``.
+    """Set the timeout of every process group that exists to ``timeout``.
 
-    Groups do not inherit it from the default one, and DeepSpeed makes some of its own.
+    Groups do not inherit it from the default group, and DeepSpeed creates some of its own.
     """
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)
@@ -30,10 +30,10 @@ class Mesh:
     place: Coordinates
     device: torch.device
     tp_group: dist.ProcessGroup | None = None
-    #: the ranks that hold the same weights: of all replicas, and those that share a sequence
+    #: the ranks that hold the same weights: those of all replicas, and those that share a sequence
     dp_group: dist.ProcessGroup | None = None
     cp_group: dist.ProcessGroup | None = None
-    #: the ranks that pass activations and gradients on, first stage to last
+    #: the ranks that pass activations and gradients on, from the first stage to the last
     pp_group: dist.ProcessGroup | None = None
     #: the ranks of one replica: all stages and tensor-parallel ranks
     replica_group: dist.ProcessGroup | None = None
@@ -49,7 +49,7 @@ def single_process(device: torch.device) -> Mesh:
 def create(degrees: Degrees, device: torch.device) -> Mesh:
     """Create the process groups. Every rank of the default group must call this.
 
-    Raises ValueError where the number of ranks is not what the degrees ask for.
+    Raises ValueError if the number of ranks is not what the degrees ask for.
     """
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size != degrees.world_size:
@@ -81,21 +81,22 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
 def end_stages_group(degrees: Degrees) -> dist.ProcessGroup | None:
     """Create groups of a first-stage rank and its counterpart on the last; return this rank's.
 
-    Every rank of the default group must call this. None on ranks of the stages between them.
+    Every rank of the default group must call this. The result is None on ranks of the other stages.
     """
     ends = [[ranks[0], ranks[-1]] for ranks in group_members(degrees, "pp")]
     return _own_group(ends, "pp_ends")
 
 
 def lone_group(degrees: Degrees) -> dist.ProcessGroup:
-    """Create a group of each rank alone; return this rank's. Every rank must call this."""
+    """Create a group of one rank for each rank; return this rank's. Every rank must call this."""
     mine = _own_group([[rank] for rank in range(degrees.world_size)], "alone")
     assert mine is not None
     return mine
 
 
 def _own_group(groups: list[list[int]], description: str) -> dist.ProcessGroup | None:
-    """Create all of the groups; return this rank's. Traces give each by its ``description``."""
+    """Create all of the groups; return this rank's, None if it is in none. Traces name each group
+    by its ``description``."""
     rank, mine = dist.get_rank(), None
     # Creating a group is collective: every rank creates all of them, in the same order.
     for members in groups:

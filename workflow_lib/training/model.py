@@ -1,6 +1,6 @@
-"""The decoders: GPT-3, NeoX, Llama 3 and Mixtral, as lists of parts that are built where they run.
+"""The decoders (GPT-3, NeoX, Llama 3 and Mixtral) as lists of parts that are built where they run.
 
-One list serves both a model that one rank holds and one that is cut into pipeline stages.
+The same list serves a model on one rank and a model that is cut into pipeline stages.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TransformerLayer(nn.Module):
     """Attention and a feed-forward part, each after a norm and beside a residual path. In neox both
     take the layer's input (arXiv 2204.06745, section 2.1.2).
 
-    ``recomputation`` has what is kept of them for the backward pass.
+    ``recomputation`` says what is kept for the backward pass.
     """
 
     def __init__(
@@ -92,10 +92,7 @@ class TransformerLayer(nn.Module):
 
 @dataclass(frozen=True)
 class Part:
-    """One step of the forward pass: the module's class and what to build it from.
-
-    Parts with the same ``tied`` name share one module.
-    """
+    """One part of the forward pass: the module's class and the arguments to build it."""
 
     kind: type[nn.Module]
     arguments: tuple[Any, ...]
@@ -107,7 +104,7 @@ class Part:
 
 
 def parts(model: Model, weights: Weights, training: Training) -> list[Part]:
-    """List a model's parts, from token ids to logits, over its padded vocabulary."""
+    """List a model's parts, from token ids to logits over its padded vocabulary."""
     size, vocabulary = model.hidden_size, model.padded_vocabulary_size
     gpt = model.family == "gpt"
     parallel = TensorParallel(weights.mesh.tp_group, training.sequence_parallel, training.overlap)

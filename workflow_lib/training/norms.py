@@ -47,8 +47,8 @@ class RMSNorm(nn.Module):
 class QueryKeyNorm(nn.Module):
     """RMS norms over each head's queries and over each head's keys, as in Qwen3 (arXiv 2505.09388).
 
-    Heads of one kind share a weight, which every rank of the group holds: each has only some of
-    the heads, so its gradient is summed.
+    Heads of one kind share a weight, which every rank of the group holds. Each rank has only some
+    of the heads, so the weight's gradient is summed.
     """
 
     def __init__(self, weights: Weights, parallel: TensorParallel, model: Model) -> None:

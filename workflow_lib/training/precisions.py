@@ -1,4 +1,4 @@
-"""Whether a rank's numbers have the precisions that the cell and the documentation say."""
+"""Checks that a rank's numbers have the precisions that the cell and the documentation say."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from workflow_lib.records import Cell, Precision, Precisions, precisions_of
 
 DTYPES: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp32": torch.float32}
-#: names of AdamW's states that have one number for each of the weights'
+#: names of those states of AdamW that have one number for each weight
 MOMENTS = ("exp_avg", "exp_avg_sq")
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -20,16 +20,18 @@ class WrongPrecision(RuntimeError):
 
 
 def named(dtypes: Iterable[torch.dtype | None]) -> str | None:
-    """The name of a precision; of several, where they differ, as in "bf16 and fp32"; else None."""
+    """The names of precisions, joined as in "bf16 and fp32" if they differ; None if
+    there are none."""
     found = {dtype for dtype in dtypes if dtype is not None}
     names = sorted(_NAMES.get(each, str(each).removeprefix("torch.")) for each in found)
     return " and ".join(names) or None
 
 
 def checked(cell: Cell, found: Precisions, stepped: bool) -> Precisions:
-    """What was found, without what the cell has not, for the rank's record.
+    """The precisions found, for the rank's record; those that the cell does not have are null.
 
-    Until the rank has ``stepped``, null means not there yet. Raises WrongPrecision.
+    Until the rank has ``stepped``, a null precision is accepted as not there yet. Raises
+    WrongPrecision.
     """
     expected = asdict(precisions_of(cell.training, cell.degrees))
     wrong = {

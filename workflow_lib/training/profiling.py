@@ -13,15 +13,16 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from workflow_lib.records import whole_file
 from workflow_lib.training.device import on_gpu
 
-#: at 9, which is gzip's own choice, text takes ten times as long to become a fifth smaller
+#: at level 9, gzip's default, text takes ten times as long to become a fifth smaller
 _COMPRESSION_LEVEL = 3
 
 
 def recorder(device: torch.device, warmup_steps: int, steps: int) -> profile:
-    """What records ``steps`` steps, those after the warm-up, where it is told of each step's end.
+    """A profiler that records the ``steps`` steps after the warm-up, if it is told of each step's
+    end.
 
-    It begins to trace, which takes seconds on a GPU, with the last step of the warm-up, of which it
-    keeps nothing. Its marks, ``ProfilerStep#<n>``, count as the steps do.
+    It begins to trace, which takes seconds on a GPU, with the last step of the warm-up, and
+    discards that step. The numbers of its marks, ``ProfilerStep#<n>``, are those of the steps.
     """
     activities = [ProfilerActivity.CPU]
     if on_gpu(device):
@@ -35,7 +36,8 @@ def recorder(device: torch.device, warmup_steps: int, steps: int) -> profile:
 def write(profiler: profile, path: Path) -> None:
     """Write what was recorded, compressed, whole or not at all. Raises OSError.
 
-    The text, perhaps a gigabyte, passes through the node's temporary directory (``TMPDIR``).
+    The uncompressed text, perhaps a gigabyte, is stored in the node's temporary directory
+    (``TMPDIR``).
     """
     with tempfile.TemporaryDirectory(prefix="triptych-trace-") as directory:
         text = Path(directory) / "trace.json"

@@ -1,7 +1,7 @@
 """What a layer keeps of its forward pass, and what the backward pass computes again.
 
-Full recomputation keeps the layer's input alone. Selective recomputation also keeps the results of
-products, attention and collectives, which are dear, and computes the rest again: norms, rotary
+Full recomputation keeps only the layer's input. Selective recomputation also keeps the results of
+products, attention and collectives, which are expensive. It computes the rest again: norms, rotary
 positions, activation functions, the routing and the order of the experts' rows.
 """
 
@@ -56,8 +56,8 @@ def run(layer: Callable[[Tensor], Tensor], x: Tensor, recomputation: Recomputati
 def _keep_and_reuse() -> tuple[TorchDispatchMode, TorchDispatchMode]:
     """The contexts of a forward pass and of its recomputation.
 
-    torch's own, which its compiler needs, wants both to run the same operators throughout. That is
-    not so where FSDP2 gathers experts' weights inside of the layer.
+    torch's own contexts, which its compiler needs, require both passes to run the same operators.
+    This fails if FSDP2 gathers experts' weights inside of the layer.
     """
     kept: dict[object, deque[Any]] = {operator: deque() for operator in KEPT}
     return _Keep(kept), _Reuse(kept)
@@ -73,7 +73,7 @@ class _Keep(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         results = operator(*arguments, **(named or {}))
         if operator in self._kept:
-            # Detached, for the results themselves will know the graph, which knows of this.
+            # Detached, because the results will refer to the graph, and the graph refers to this.
             self._kept[operator].append(tree_map_only(Tensor, Tensor.detach, results))
         return results
 
@@ -81,7 +81,7 @@ class _Keep(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class _Reuse(_Keep):  # type: ignore[no-untyped-call]
     def __init__(self, kept: dict[object, deque[Any]]) -> None:
         super().__init__(kept)
-        #: the kept result that was given out last
+        #: the kept result that was returned last
         self._last: Any = None
 
     def __torch_dispatch__(

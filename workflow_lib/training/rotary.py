@@ -1,4 +1,4 @@
-"""Rotary positions (arXiv 2104.09864), as Llama and Mixtral have them."""
+"""Rotary positions (arXiv 2104.09864), as in Llama and Mixtral."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def rotary_table(
 ) -> tuple[Tensor, Tensor]:
     """Cosines, [length, 1, size], and sines, [length, 1, size / 2], of rotary positions in fp32.
 
-    The positions are those in ``chunks``.
+    The positions are those of ``chunks``.
 
-    Pair i of size / 2 turns by base^(−2i / size) from one position to the next, which ``scaling``
-    makes less; see :class:`workflow_lib.records.Model`. Both numbers of a
-    pair turn by one angle, so that the cosines are there twice. One table serves every layer.
-    Integers are converted, since DeepSpeed's ZeRO-3 makes bf16 of every new tensor of floats.
+    Pair i of size / 2 turns by base^(−2i / size) radians from one position to the next; ``scaling``
+    makes that less (see :class:`workflow_lib.records.Model`). Both numbers of a pair turn by one
+    angle, so each cosine occurs twice. One table serves every layer. It is computed from integers,
+    because DeepSpeed's ZeRO-3 makes every new tensor of floats bf16.
     """
     exponents = torch.arange(0, size, 2, device=device).float() / size
     positions = torch.cat([torch.arange(*chunk, device=device) for chunk in chunks]).float()
@@ -38,10 +38,10 @@ def rotary_table(
 def _scaled(frequencies: Tensor, scaling: tuple[float, ...]) -> Tensor:
     """Radians per position of each pair, stretched.
 
-    One factor divides all of them (arXiv 2306.15595, section 2.3). Llama 3.1 divides those that
-    turn less than ``low`` times within the length before, leaves alone those that turn more than
-    ``high`` times, and goes linearly from the one to the other between (its reference code,
-    github.com/meta-llama/llama-models, models/llama3/model.py, apply_scaling).
+    A single factor divides all of them (arXiv 2306.15595, section 2.3). Llama 3.1 divides the
+    frequencies of pairs that turn fewer than ``low`` times within the original length, keeps those
+    of pairs that turn more than ``high`` times, and interpolates linearly between (its reference
+    code, github.com/meta-llama/llama-models, models/llama3/model.py, apply_scaling).
     """
     if not scaling:
         return frequencies
@@ -56,9 +56,10 @@ def _scaled(frequencies: Tensor, scaling: tuple[float, ...]) -> Tensor:
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Turn each pair (i, i + size/2) of x, [batch, sequence, heads, size], by its position.
 
-    ``cosines`` and ``sines`` are the rows of ``rotary_table`` for these positions. Computed in
-    fp32. Nothing else is kept for the backward pass, which turns the gradient back. A compiler
-    gets the bare formula: torch 2.11 compiles the function below into one with wrong gradients.
+    ``cosines`` and ``sines`` are the rows of ``rotary_table`` for these positions. It is computed
+    in fp32. Only they are kept for the backward pass, which turns the gradient back. A compiler
+    gets the plain formula, because torch 2.11 compiles the autograd function below into one with
+    wrong gradients.
     """
     if torch.compiler.is_compiling():
         first, second = x.float().chunk(2, dim=-1)

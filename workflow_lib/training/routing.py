@@ -1,4 +1,5 @@
-"""Which tokens go to which expert, in which order their rows lie, and what keeps the loads even."""
+"""Which tokens go to which expert, the order of the experts' rows, and the loss that
+balances load."""
 
 from __future__ import annotations
 
@@ -12,18 +13,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rows:
-    """The order in which the experts' rows lie: all of the first expert, all of the second, …
+    """The order of the experts' rows: all of the first expert, all of the second, …
 
-    A choice is one of a token's experts; choice c is token c // k's. Rows and choices belong to
-    each other one to one, but for padded rows and dropped choices, which are null where there can
-    be none.
+    A choice is one of a token's k experts; choice c belongs to token c // k. Rows and choices
+    correspond one to one, except padded rows and dropped choices. ``padded`` and ``dropped`` are
+    None if there can be none.
     """
 
-    #: of each row the choice it holds, [rows]; any choice where it is padded
+    #: the choice of each row, [rows]; any choice if the row is padded
     choice: Tensor
-    #: of each choice its row, [tokens · k]; any row where it was dropped
+    #: the row of each choice, [tokens · k]; any row if the choice was dropped
     row: Tensor
-    #: rows of each expert, [experts]; null where all have equally many
+    #: number of rows of each expert, [experts]; None if all have equally many
     counts: Tensor | None
     padded: Tensor | None = None
     dropped: Tensor | None = None
@@ -36,12 +37,13 @@ class Rows:
         )
 
     def collect(self, rows: Tensor) -> Tensor:
-        """Bring what the experts yielded into the order of the choices, [tokens · k, size]."""
+        """Put the experts' results, [rows, size], into the order of the choices, [tokens · k,
+        size]."""
         return _take(rows, self.row, self.dropped, self.choice, self.padded, 1)
 
 
 def dropless_rows(chosen: Tensor, experts: int) -> Rows:
-    """Give every expert the rows that the router sends it; ``chosen`` is [tokens, k]."""
+    """Give every expert all rows that the router sends to it; ``chosen`` is [tokens, k]."""
     flat = chosen.flatten()
     choice = flat.argsort(stable=True)
     counts = flat.new_zeros(experts).scatter_add_(0, flat, torch.ones_like(flat))
@@ -51,9 +53,9 @@ def dropless_rows(chosen: Tensor, experts: int) -> Rows:
 def balanced_rows(chosen: Tensor, probabilities: Tensor) -> Rows:
     """Give every expert ceil(tokens · k / experts) rows: a capacity factor of 1 (arXiv 2101.03961).
 
-    An expert that more tokens chose drops those to which the router gave it the lowest probability,
-    one that fewer chose gets rows of zeros. ``chosen`` is [tokens, k], ``probabilities`` [tokens,
-    experts]. All sizes are known beforehand, so that nothing waits for the device.
+    If more tokens chose an expert, it drops those to which the router gave it the lowest
+    probability. If fewer did, it gets rows of zeros. ``chosen`` is [tokens, k], ``probabilities``
+    [tokens, experts]. All sizes are known beforehand, so nothing waits for the device.
     """
     tokens, per_token = chosen.shape
     experts = probabilities.shape[1]
@@ -65,7 +67,7 @@ def balanced_rows(chosen: Tensor, probabilities: Tensor) -> Rows:
     best, token = wanted.topk(capacity, dim=0)  # [capacity, experts]
     choice = choice_of.gather(0, token).t().flatten()
     padded = best.t().flatten() < 0
-    # Padded rows write to one place more than there are choices.
+    # Padded rows write to one extra place behind those of the choices.
     row = choices.new_full((choices.numel() + 1,), -1)
     row[choice.masked_fill(padded, choices.numel())] = torch.arange(
         len(choice), device=chosen.device
@@ -77,7 +79,7 @@ def balanced_rows(chosen: Tensor, probabilities: Tensor) -> Rows:
 
 @dataclass(frozen=True)
 class Choices:
-    """How often a rank's routers chose an expert for a token, and how often in vain."""
+    """How often a rank's routers chose an expert for a token, and how many choices were dropped."""
 
     made: int
     dropped: int
@@ -86,12 +88,12 @@ class Choices:
 class ChoiceCounter:
     """Counts a layer's choices on its device, without waiting for it.
 
-    Where the layer is computed again in the backward pass, it may count its choices twice: both
-    numbers alike.
+    If the layer is computed again in the backward pass, its choices may be counted twice, those
+    made and those dropped alike.
     """
 
     def __init__(self, device: torch.device) -> None:
-        #: made, dropped; whole numbers, which no engine casts
+        #: made and dropped, as integers, which engines do not cast
         self._counts = torch.zeros(2, dtype=torch.int64, device=device)
 
     def count(self, rows: Rows) -> None:
@@ -100,14 +102,15 @@ class ChoiceCounter:
 
     @staticmethod
     def take(counters: Sequence[ChoiceCounter]) -> Choices:
-        """What several have counted since they were last asked; waits for the device once."""
+        """The counts of several counters since the last call, added up; waits for the
+        device once."""
         made, dropped = torch.stack([each._counts for each in counters]).sum(dim=0).tolist()
         for each in counters:
             each._counts.zero_()
         return Choices(made, dropped)
 
 
-# An operator, so that a compiler need not look inside and checkpointing leaves it alone.
+# An operator of torch, so that a compiler does not trace into it and checkpointing ignores it.
 @torch.library.custom_op("triptych::count_choices", mutates_args=("counts",))
 def _count(row: Tensor, dropped: Tensor | None, counts: Tensor) -> None:
     counts[0] += row.numel()
@@ -126,17 +129,18 @@ def reorder(rows: Tensor, order: Tensor) -> Tensor:
 
 
 def inverse(order: Tensor) -> Tensor:
-    """The permutation that undoes one."""
+    """The permutation that undoes ``order``."""
     result = torch.empty_like(order)
     result[order] = torch.arange(len(order), device=order.device)
     return result
 
 
 def balancing_loss(logits: Tensor, chosen: Tensor) -> Tensor:
-    """Experts times the sum over them of the fraction of choices and the mean probability.
+    """The number of experts times the sum over experts of their share of choices times their mean
+    probability.
 
-    Equations 4 to 6 of arXiv 2101.03961 without the coefficient, and with each of a token's k
-    choices counted: k where the router is even. ``logits`` is [tokens, experts] in fp32, ``chosen``
+    It is equations 4 to 6 of arXiv 2101.03961 without the coefficient, and counts each of a token's
+    k choices. It is k if the router is even. ``logits`` is [tokens, experts] in fp32, ``chosen``
     [tokens, k].
     """
     tokens, experts = logits.shape
@@ -148,9 +152,9 @@ def balancing_loss(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def attach(x: Tensor, loss: Tensor, factor: float) -> Tensor:
-    """Pass x on; in the backward pass add ``factor`` times the gradient of ``loss`` to the rest.
+    """Return x; in the backward pass add ``factor`` times the gradient of ``loss`` to the rest.
 
-    So a loss inside of a layer takes part in the training whatever carries the activations on.
+    So a loss inside of a layer takes part in the training, whatever passes the activations on.
     """
     result: Tensor = _Attach.apply(x, loss, factor)  # type: ignore[no-untyped-call]
     return result
@@ -170,10 +174,10 @@ class _Attach(torch.autograd.Function):
 
 
 class _Take(torch.autograd.Function):
-    """Rows by their index, each source being used ``times`` times or less.
+    """Rows by their index, where each source is used at most ``times`` times.
 
-    The backward pass reads by the other direction's index, where torch's own would have to add up
-    into places that it cannot know to be distinct.
+    The backward pass reads by the index of the other direction. torch's own would have to add up
+    gradients at indices that it cannot know to be distinct.
     """
 
     @staticmethod

@@ -11,10 +11,10 @@ from workflow_lib.training.model import Part, TransformerLayer
 def bounds(sequence: Sequence[Part], layers_of_stages: Sequence[int]) -> list[int]:
     """Where stages begin in a list of parts, and where the last one ends: stages + 1 numbers.
 
-    ``layers_of_stages`` holds the transformer layers of each stage. What comes before the layers is
-    on the first stage, what comes after them on the last.
+    ``layers_of_stages`` holds the number of transformer layers of each stage. Parts before the
+    layers are on the first stage, parts after them on the last.
 
-    Raises ValueError where the stages do not take up exactly the layers that there are.
+    Raises ValueError if the stages do not hold exactly the model's layers.
     """
     layers = [place for place, part in enumerate(sequence) if part.kind is TransformerLayer]
     if sum(layers_of_stages) != len(layers):

@@ -1,13 +1,13 @@
-"""How the ranks of a tensor-parallel group share activations, and products cut over them.
+"""How the ranks of a tensor-parallel group share activations and products.
 
-Without sequence parallelism every rank holds all activations between the parts, and each part
-begins with a copy and ends in an all-reduce (arXiv 1909.08053, section 3). With it each rank holds
-a slice of the sequence there; parts begin by gathering it and end by summing to slices (arXiv
-2205.05198, section 4.2.2).
+Without sequence parallelism every rank holds all activations between the parts. Each part begins
+with a copy and ends with an all-reduce (arXiv 1909.08053, section 3). With it each rank holds a
+slice of the sequence between the parts. Parts begin by gathering it and end by summing to slices
+(arXiv 2205.05198, section 4.2.2).
 
-Only slices are kept for the backward pass, which gathers the input again. With overlap, a gather
-or a sum is in flight during a product: in chunks of the sequence where the one needs the other,
-else whole. Without, each is waited for before anything else is computed.
+Only slices are kept for the backward pass, which gathers the input again. With overlap, a gather or
+a sum runs during a product: in chunks of the sequence if one needs the other's result, else whole.
+Without overlap, each collective is waited for before anything else is computed.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from workflow_lib.training.collectives import (
     sum_to_slices,
 )
 
-#: chunks of the sequence in which a product and a collective that needs it overlap. More chunks
-#: expose less of the first and last one, but make the products small: on 4×H200 two trained 6 %
-#: faster than four.
+#: Number of chunks of the sequence in which a product overlaps with a collective that depends on
+#: it. More chunks expose less of the first and last one, but make the products small: on 4×H200,
+#: training with two was 6 % faster than with four.
 CHUNKS = 2
 
 
 class TensorParallel:
-    """What a layer needs to know of its tensor-parallel group.
+    """A layer's tensor-parallel group, and the operations that it does in it.
 
-    ``sequence`` says whether activations between the parts are slices of the sequence, ``overlap``
-    whether the collectives then run beside the products.
+    ``sequence`` says whether activations between the parts are slices of the sequence. ``overlap``
+    says whether the collectives then run beside the products.
     """
 
     def __init__(self, group: Group, sequence: bool = False, overlap: bool = False) -> None:
@@ -54,17 +54,20 @@ class TensorParallel:
         self.overlap = overlap
 
     def enter(self, x: Tensor) -> Tensor:
-        """Give the group's ranks, which each compute a part of a sum, the whole sequence of x."""
+        """Give all ranks of the group the whole sequence of x, of which each computes a part of a
+        sum."""
         return gather_slices(x, self.group) if self.sequence else copy_to_group(x, self.group)
 
     def leave(self, x: Tensor) -> Tensor:
-        """Sum what the ranks computed; keep a slice of the sequence where it is sliced."""
+        """Sum the ranks' results; with sequence parallelism, keep only this rank's slice of the
+        sequence."""
         return sum_to_slices(x, self.group) if self.sequence else sum_over_group(x, self.group)
 
     def whole(self, parameter: Tensor) -> Tensor:
         """A parameter that every rank holds, for use on what may be a slice of the sequence.
 
-        Its gradient is then summed over the group here, so that no engine has to know.
+        With sequence parallelism its gradient is summed over the group here, so that no engine has
+        to.
         """
         return copy_to_group(parameter, self.group) if self.sequence else parameter
 
@@ -99,8 +102,8 @@ def _gathered_product(
 ) -> tuple[Tensor, Tensor | None]:
     """Multiply the gathered x, [batch, local, in], by ``matrix``, [in, out], chunk by chunk.
 
-    The gathers of later chunks are in flight meanwhile. Returns [batch, sequence, out], and the
-    gathered x if it is to be kept.
+    The gathers of later chunks run meanwhile. Returns [batch, sequence, out], and the gathered x if
+    ``keep``, else None.
     """
     batch, local, _ = x.shape
     chunks = math.gcd(CHUNKS, local)
@@ -110,7 +113,7 @@ def _gathered_product(
     for index, (pieces, finish) in enumerate(started):
         finish()
         for sequence in range(batch):
-            # One product for the pieces of all ranks, written to where the sequence has them.
+            # One product for the pieces of all ranks, written to their places in the sequence.
             torch.bmm(
                 pieces[:, sequence], matrix.expand(ranks, -1, -1), out=product[sequence, :, index]
             )
@@ -136,7 +139,7 @@ def _product_to_slices(x: Tensor, matrix: Tensor, group: str) -> Tensor:
         partial = x.new_empty(ranks, *mine.shape[1:])
         for each in range(batch):
             torch.bmm(x[each, :, index], matrix.expand(ranks, -1, -1), out=partial[:, each])
-        # The partial sums have to live until they were sent.
+        # The partial sums must live until they have been sent.
         started.append((partial, start_stacked_sum(partial, mine[index], group, wait=False)))
     for _, finish in started:
         finish()
@@ -171,7 +174,7 @@ def _summed_linear(x: Tensor, weight: Tensor, group: str) -> Tensor:
 def _gathered_linear_backward(
     gradient: Tensor, x: Tensor | None, weight: Tensor, group: str, overlap: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x and, where x was kept, of the weight; else nothing."""
+    """The gradients of x and of the weight; the latter is empty if x was not kept."""
     finish_gather = None if x is None else start_gather(x, group, wait=not overlap)
     finish_sum = start_sum_to_slices(gradient @ weight, group, wait=not overlap)
     of_weight = weight.new_empty(0)
@@ -184,7 +187,7 @@ def _gathered_linear_backward(
 def _linear_to_slices_backward(
     gradient: Tensor, x: Tensor | None, weight: Tensor, group: str, overlap: bool
 ) -> tuple[Tensor, Tensor]:
-    """The gradients of x and, where x was kept, of the weight; else nothing."""
+    """The gradients of x and of the weight; the latter is empty if x was not kept."""
     whole: Tensor | None
     if overlap:
         of_x, whole = _gathered_product(gradient, weight, group, keep=x is not None)
@@ -239,7 +242,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
 
 def _remember_operands(ctx: Any, inputs: tuple[Any, ...], output: object) -> None:
     x, weight, *_ = inputs
-    # Never the gathered input; and nothing of it for a weight that is frozen.
+    # Never the gathered input; and no input at all if the weight is frozen.
     ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
 
 
@@ -269,7 +272,7 @@ _linear_to_slices.register_autograd(_linear_to_slices_gradients, setup_context=_
 
 _summed_linear.register_autograd(_summed_linear_gradients, setup_context=_remember_operands)
 
-#: as torch dispatches them, without those of the backward pass
+#: the operators as torch dispatches them, without those of the backward pass
 OPERATORS = [
     torch.ops.triptych.gathered_linear.default,
     torch.ops.triptych.linear_to_slices.default,

@@ -32,7 +32,7 @@ class TokenizeError(ValueError):
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Turns text into ids."""
+    """A tokenizer: its name, its number of ids, and the function that turns text into ids."""
 
     name: str
     vocabulary_size: int
@@ -41,7 +41,7 @@ class Tokenizer:
 
     @property
     def dtype(self) -> str:
-        """The narrower of the two types of a token file that holds every id."""
+        """The narrower of a token file's two types that holds every id."""
         return "uint16" if self.vocabulary_size <= 1 << 16 else "uint32"
 
 
@@ -51,7 +51,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def file_tokenizer(path: Path) -> Tokenizer:
-    """A Hugging Face ``tokenizer.json``. Raises TokenizeError where it cannot be used."""
+    """A Hugging Face ``tokenizer.json``. Raises TokenizeError if it cannot be used."""
     if not path.is_file():
         raise TokenizeError(f"{path}: no such tokenizer file; give a tokenizer.json, or bytes")
     try:
@@ -91,7 +91,7 @@ def documents(sources: list[str]) -> list[Path]:
     for source in sources:
         if source == STANDARD_LIBRARY:
             library = Path(sysconfig.get_path("stdlib"))
-            # Installed packages are no part of the library, and test data is not all UTF-8.
+            # Installed packages are not part of the library, and test data is not all UTF-8.
             apart = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
             files = [
                 path
@@ -115,7 +115,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def pieces(path: Path) -> Iterator[str]:
-    """Read a document as text, about a megabyte at a time, each piece ending with a line if it can.
+    """Read a document as text in pieces of about a megabyte, each ending with a line if possible.
 
     Raises TokenizeError where the file is not UTF-8.
     """
@@ -151,7 +151,7 @@ def tokenize(
 ) -> int:
     """Write ``output``/tokens.bin and tokens.json; return the number of tokens.
 
-    Raises TokenizeError where a source cannot be used or holds nothing.
+    Raises TokenizeError if a source cannot be used or is empty.
     """
     files = documents(sources)
     digest = hashlib.sha256()
@@ -173,7 +173,8 @@ def tokenize(
                     break
         if count == 0:
             raise TokenizeError(f"{sources[0]}: the corpus is empty; give files that hold text")
-        # The description goes first and comes back last: it never describes another file's tokens.
+        # The description is removed first and written last, so that it never describes other
+        # tokens.
         (output / "tokens.json").unlink(missing_ok=True)
     description = {
         "dtype": tokenizer.dtype,
@@ -189,7 +190,7 @@ def tokenize(
 
 
 def _document_ids(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """The ids of a document piece by piece, and its end; nothing for an empty one."""
+    """The ids of a document, piece by piece, and its end; nothing if the document is empty."""
     empty = True
     for text in pieces(path):
         empty = False

@@ -1,7 +1,7 @@
 """Initial weights that do not depend on the layout.
 
-Each weight is drawn whole from a generator that is seeded by the run's seed and the weight's global
-name, and then cut. So any two layouts of one model start from the same numbers.
+Each weight is drawn whole, by a generator that is seeded with the run's seed and the weight's
+global name, and then cut. So any two layouts of a model start from the same numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from workflow_lib.training.collectives import group_rank, group_size
 from workflow_lib.training.mesh import Mesh
 
-#: standard deviation of every matrix but those that write to the residual stream
+#: standard deviation of all matrices except those that write to the residual stream
 STANDARD_DEVIATION = 0.02
 
 
@@ -27,11 +27,11 @@ class Weights:
     mesh: Mesh
     seed: int
     dtype: torch.dtype
-    #: where low-rank adapters train and all else is frozen, the precision of the adapters
+    #: if low-rank adapters train and all else is frozen, the precision of the adapters
     adapters: torch.dtype | None = None
 
     def for_adapters(self) -> Weights:
-        """What makes the adapters, which train, beside these weights, which do not."""
+        """The maker of adapters, which are trained, beside these weights, which are frozen."""
         return replace(self, dtype=self.adapters or self.dtype, adapters=None)
 
     def normal(
@@ -78,13 +78,13 @@ class Weights:
         ]
         parameter = self._parameter(torch.stack(stack), split)
         if self.mesh.degrees.ep > 1:
-            # These two names are what DeepSpeed knows an expert's weight by.
+            # DeepSpeed recognises an expert's weight by these two attributes.
             parameter.allreduce = False  # type: ignore[attr-defined]
             parameter.group_name = expert_group_name(self.mesh)  # type: ignore[attr-defined]
         return parameter
 
     def constant(self, size: int, value: float, split: int | None = None) -> nn.Parameter:
-        """A vector of ``size`` equal numbers (cut, where ``split`` is 0)."""
+        """A vector of ``size`` equal numbers, cut if ``split`` is 0."""
         whole = torch.full((size,), value, device=self.mesh.device, dtype=self.dtype)
         return self._parameter(self._cut(whole, split), split)
 
@@ -110,7 +110,7 @@ class Weights:
 
     def _parameter(self, tensor: Tensor, split: int | None) -> nn.Parameter:
         parameter = nn.Parameter(tensor, requires_grad=self.adapters is None)
-        # Gradient norms count a weight that is cut on every rank, any other on one only.
+        # Gradient norms count a cut weight on every rank, any other weight on one rank only.
         parameter.tensor_model_parallel = split is not None  # type: ignore[attr-defined]
         return parameter
 

@@ -1,1 +1,1 @@
-"""From one Kineto trace a rank to kernel classes, overlap, waiting and bandwidth."""
+"""Analyses Kineto traces, one per rank: kernel classes, overlap, waiting and bandwidth."""

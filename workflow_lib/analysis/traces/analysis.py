@@ -1,4 +1,5 @@
-"""Traces of a run's ranks to tables: kernels by class, and how each rank's time divides."""
+"""Turns the traces of a run's ranks into tables: kernels by class, and how each rank spent its
+time."""
 
 from __future__ import annotations
 
@@ -23,15 +24,15 @@ _ALIGNED = ("waiting_s", "transfer_s")
 
 @dataclass(frozen=True)
 class TraceAnalysis:
-    """What a run's traces say; ``cell`` and ``run`` are null in both tables unless given."""
+    """The tables of a run's traces; ``cell`` and ``run`` are null in both unless given."""
 
-    #: of KERNELS
+    #: rows of KERNELS
     kernels: pl.DataFrame
-    #: of TRACES
+    #: rows of TRACES
     ranks: pl.DataFrame
     #: what was wrong with each rank's trace
     notes: Mapping[int, tuple[str, ...]]
-    #: what holds of the traces together
+    #: notes on the traces taken together
     remarks: tuple[str, ...]
 
 
@@ -45,11 +46,12 @@ def analyse(
 ) -> TraceAnalysis:
     """Analyse the traces of some or all ranks of a run, one after the other.
 
-    ``degrees`` name the groups, ``ranks_per_node`` tells which share a clock and a fabric (without
-    it all ranks are taken to share one clock), ``link_peaks_bytes_per_s`` are the peaks of
-    ``intra_node`` and ``inter_node`` in one direction, ``identity`` are columns of every row, and
-    ``expected`` ranks that have no trace are remarked upon.
-    Raises OSError where a trace cannot be opened; damage within one is in ``notes``.
+    ``paths`` maps ranks to traces. ``degrees`` are needed to name the groups. ``ranks_per_node``
+    tells which ranks share a clock and a fabric; without it all ranks are taken to share one clock.
+    ``link_peaks_bytes_per_s`` are the peaks of ``intra_node`` and ``inter_node`` in one direction.
+    ``identity`` holds columns that are added to every row. A rank of ``expected`` that has no trace
+    is named in ``remarks``. Raises OSError if a trace cannot be opened; damage within one is in
+    ``notes``.
     """
     remarks = Notes()
     for rank in expected:
@@ -120,7 +122,8 @@ def _add_waiting(
     nodes: list[int],
     remarks: Notes,
 ) -> dict[int, collectives.Shift]:
-    """Add what matching finds to rows and ranks; return the shifts of the nodes' clocks."""
+    """Match collectives, add times of waiting and transfer to rows and ranks, and return the shifts
+    of the nodes' clocks."""
     everything = pl.concat([pl.DataFrame(schema=dict(collectives.SCHEMA)), *exchanged])
     known = collectives.matched(everything, remarks)
     shifts = collectives.node_shifts(known, nodes, remarks)
@@ -157,13 +160,14 @@ def _bubble(
     ranks_per_node: int | None,
     shifts: Mapping[int, collectives.Shift],
 ) -> tuple[float | None, str]:
-    """How long a rank had nothing to do but wait for its pipeline, in s, or None and why.
+    """A rank's bubble: how long it only waited for its pipeline, in s, or None and why.
 
     The window of a step lasts from the first start to the last end of its kernels on any rank of
-    the pipeline; the bubble is what of it the rank's kernels other than pipeline exchange do not
-    cover. With equal stages and nothing else this is (p − 1) / (m + p − 1) of the window for p
-    stages and m micro-batches: t_pb / (t_pb + t_id) of Narayanan et al., "Efficient Large-Scale
-    Language Model Training on GPU Clusters Using Megatron-LM" (SC '21), section 2.2.
+    the pipeline. The bubble is the part of it that the rank's kernels, except those of pipeline
+    exchange, do not cover. With equal stages and no other waiting this is (p − 1) / (m + p − 1) of
+    the window for p stages and m micro-batches: t_pb / (t_pb + t_id) of Narayanan et al.,
+    "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC '21),
+    section 2.2.
     """
     if degrees is None:
         return None, "the layout is not known"
@@ -196,7 +200,7 @@ def _bubble(
 def _kernel_row(
     row: dict[str, Any], rank: Mapping[str, Any], peaks: Mapping[str, float]
 ) -> dict[str, Any]:
-    """A row of KERNELS, with what follows from it, and why what is null is null."""
+    """Complete a row of KERNELS: bandwidths, shares, and the reasons of null values."""
     matched, reasons = row.pop("matched", 0), {}
     whole = {**row, "share_of_span": row["covered_s"] / rank["span_s"] if rank["span_s"] else None}
     if row["class"] not in COMMUNICATION:
@@ -229,7 +233,7 @@ def _kernel_row(
 
 
 def _rank_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of TRACES, and why what is null is null."""
+    """Complete a row of TRACES: shares, and the reasons of null values."""
     whole = dict(row)
     reasons = {}
     if reason := whole.pop("bubble_reason"):

@@ -1,8 +1,8 @@
-"""A batch of a trace's events, sorted by what they are, as frames.
+"""Sorts the events of a trace, batch by batch, into frames of kernels, launches and operators.
 
-What counts as a kernel is what PyTorch's Kineto writes as ``kernel``, ``gpu_memcpy`` and
-``gpu_memset``. A trace without any of these is one of a CPU: there operators, and gloo's work, take
-their place.
+Events that PyTorch's Kineto writes as ``kernel``, ``gpu_memcpy`` and ``gpu_memset`` count as
+kernels. A trace without any of these comes from a CPU: there operators, and gloo's work, take their
+place.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from workflow_lib.analysis.traces.decoding import Event
 from workflow_lib.analysis.traces.names import COMMUNICATION, class_of_kernel, class_of_operator
 from workflow_lib.analysis.traces.notes import Notes
 
-#: ns; no kernel, and no profile, is as long as a day: what is, is damage
+#: one day, in ns; a kernel or profile that is longer is damage
 LONGEST_NS = 86_400 * 10**9
-#: µs; beyond, a float's last digit is more than a nanosecond
+#: µs; above this, the last digit of a float is more than a nanosecond
 _EXACT_US = 2.0**43
 _ROWS_A_FRAME = 1 << 16
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.step")
@@ -38,7 +38,7 @@ _CATEGORIES = {
 
 
 class Collective(msgspec.Struct, frozen=True, gc=False):
-    """What torch says of a collective, on its kernel or on its ``record_param_comms``."""
+    """What torch records of a collective, on its kernel or on its ``record_param_comms``."""
 
     name: str | None = msgspec.field(default=None, name="Collective name")
     sent_elements: int | None = msgspec.field(default=None, name="In msg nelems")
@@ -53,14 +53,14 @@ class Collective(msgspec.Struct, frozen=True, gc=False):
 
 
 class Identifiers(msgspec.Struct, gc=False):
-    """What links an event to others."""
+    """The numbers that link an event to others."""
 
     correlation: int | None = None
     external: int | None = msgspec.field(default=None, name="External id")
 
 
 class _Classes(dict[str | None, str]):
-    """The class of each name, worked out once."""
+    """The class of each name, computed once."""
 
     def __init__(self, class_of: Callable[[str], str]) -> None:
         self._class_of = class_of
@@ -71,7 +71,7 @@ class _Classes(dict[str | None, str]):
 
 
 class _Rows:
-    """Rows of events, by column, that become frames many at a time."""
+    """Rows of events, collected by column and turned into frames, many rows at a time."""
 
     def __init__(self, notes: Notes, **columns: Any) -> None:
         self._notes = notes
@@ -80,7 +80,7 @@ class _Rows:
         self._frames: list[pl.DataFrame] = []
 
     def extend(self, events: Sequence[Event], **columns: Iterable[Any]) -> None:
-        """Add a row an event: its time, and what is given."""
+        """Add a row for each event: its time, and the given columns."""
         self._columns["start_us"] += [event.ts for event in events]
         self._columns["length_us"] += [event.dur for event in events]
         for name, values in columns.items():
@@ -102,7 +102,7 @@ class _Rows:
         return pl.concat(self._frames)
 
     def _flush(self) -> None:
-        """Columns to a frame, less the events whose time cannot be."""
+        """Turn the collected columns into a frame, without events whose times are impossible."""
         frame = pl.DataFrame(self._columns, self._schema)
         self._columns = {name: [] for name in self._schema}
         start, length = pl.col("start_us"), pl.col("length_us")
@@ -112,7 +112,7 @@ class _Rows:
             self._notes.add("an event has no time, or an impossible one, and was left out", gone)
         if coarse := kept.filter((start.abs() >= _EXACT_US) & (start.floor() != start)).height:
             self._notes.add("a time counts from 1970, and is rounded to a quarter µs", coarse)
-        # The fraction apart from the rest, which times 1000 would not fit a float.
+        # The fraction is converted by itself, because a float is too coarse for a whole time in ns.
         whole = start.floor().cast(pl.Int64) * 1000
         start_ns = whole + ((start - start.floor()) * 1000).round().cast(pl.Int64)
         self._frames.append(
@@ -141,22 +141,22 @@ class Batches:
             external=pl.Int64,
         )
         self.launches = _Rows(notes, correlation=pl.Int64)
-        #: ``whole`` where what runs within is not looked at
+        #: ``whole`` is true if operators that run within this one are ignored
         self.operators = _Rows(notes, thread=pl.String, **{"class": pl.String}, whole=pl.Boolean)
-        #: of the profiler's steps and the optimiser's
+        #: annotations of the profiler's steps and of the optimiser's
         self.annotations = _Rows(notes, name=pl.String)
         #: (an operator's external id, the index of the collective that it announces)
         self.announced: list[tuple[int, int]] = []
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """What was said of collectives; kernels refer to it by index."""
+        """The distinct descriptions of collectives; kernels refer to them by index."""
         return tuple(self._indices)
 
     def take(self, events: Sequence[Event]) -> None:
         """Sort one batch of events."""
         sorted_: dict[str, list[Event]] = {kind: [] for kind in _CATEGORIES.values()}
-        # One look-up an event: this loop sees every event of a trace.
+        # One look-up for each event, because this loop sees every event of a trace.
         append_to = {category: sorted_[kind].append for category, kind in _CATEGORIES.items()}.get
         for event in events:
             append = append_to(event.cat)  # type: ignore[arg-type]
@@ -191,7 +191,7 @@ class Batches:
         self.launches.extend(events, correlation=[each.correlation for each in of])
 
     def _take_announcements(self, events: list[Event]) -> None:
-        # Kernels repeat what this operator says of them only where Kineto links the two.
+        # A kernel repeats the contents of this operator only if Kineto links the two.
         announcing = [event for event in events if event.name == "record_param_comms"]
         of = _decode_args(announcing, Identifiers, "what is said of a collective", self._notes)
         for each, index in zip(of, self._said_of(announcing), strict=True):
@@ -219,7 +219,7 @@ class Batches:
         self.annotations.extend(kept, name=[event.name for event in kept])
 
     def _said_of(self, events: list[Event]) -> list[int | None]:
-        """The index of what each event says of a collective; None where it says nothing."""
+        """The index of each event's description of a collective; None if it has none."""
         said = _decode_args(events, Collective, "what is said of a collective", self._notes)
         return [
             None

@@ -1,9 +1,9 @@
-"""How one rank's time divides: what its kernels cover, together and class by class.
+"""How one rank spent its time: what its kernels cover, together and class by class.
 
-Definitions, as HolisticTraceAnalysis has them, with overlapping intervals merged first: the *span*
-lasts from the first start to the last end of any kernel, copy or set; *idle* is what of it none of
-them covers; communication is *overlapped* while a computation kernel runs too, and *exposed*
-otherwise. A copy hides no communication.
+The definitions are those of HolisticTraceAnalysis; overlapping intervals are merged first. The
+*span* lasts from the first start to the last end of any kernel, copy or set. *Idle* is the part of
+it that none of them covers. Communication is *overlapped* while a computation kernel runs too, and
+*exposed* otherwise. A copy does not overlap communication.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, MEMOR
 from workflow_lib.analysis.traces.reading import Trace
 from workflow_lib.records import Degrees
 
-#: what makes a row of kernels.parquet within a run and rank
+#: the columns that identify a row of kernels.parquet within a run and rank
 ROW = ("class", "group", "fabric")
 
 
 def with_groups(
     trace: Trace, rank: int, degrees: Degrees | None, ranks_per_node: int | None
 ) -> pl.DataFrame:
-    """A trace's kernels with what is known of the communicator of each.
+    """A trace's kernels with columns on the communicator of each, as far as it is known.
 
     Adds ``group``, ``fabric``, ``communicator`` (a text that is the same on all its ranks),
     ``members`` (its number of ranks), ``message_bytes`` and ``bus_bytes``.
@@ -75,11 +75,11 @@ def _described(
 ) -> dict[str, Any]:
     alike = {ranks: name for name, ranks in groups.items() if len(ranks) > 1}
     if collective is None and len(alike) == 1:
-        # gloo says nothing of its groups, but all with anybody to talk to have the same ranks.
+        # gloo does not name its groups, but all groups of two or more ranks have the same ranks.
         ((shared, name),) = alike.items()
         collective = Collective(group=name, group_size=len(shared))
     if collective is None:
-        # A pipeline's exchange is told by its kernel alone where nothing else sends and receives.
+        # If no other axis sends and receives, a send-receive kernel belongs to the pipeline.
         lone = kind == SEND_RECEIVE and degrees is not None and degrees.pp > 1 and degrees.ep == 1
         return {"group": "PP" if lone else None}
     size = collective.group_size
@@ -88,7 +88,7 @@ def _described(
     using = pair or ranks
     members = len(using) if using else size
     if kind == SEND_RECEIVE and pair is None and members != 2:
-        communicator = None  # which two of the group exchange is not said
+        communicator = None  # the trace does not say which two ranks exchange
     elif using:
         communicator = (">" if pair else ",").join(map(str, using))
     else:
@@ -106,7 +106,8 @@ def _described(
 
 
 def _pair(collective: Collective, rank: int) -> tuple[int, int] | None:
-    """Who sends to whom: torch says the destination on the sender and the source on the other."""
+    """The sending and the receiving rank. Torch records the destination on the sender and the
+    source on the receiver. None if it records neither."""
     source, destination = collective.source, collective.destination
     if source is None and destination is None:
         return None
@@ -114,7 +115,8 @@ def _pair(collective: Collective, rank: int) -> tuple[int, int] | None:
 
 
 def rank_times(kernels: pl.DataFrame) -> dict[str, float | None]:
-    """Span, and what covers it, in seconds; all null without kernels."""
+    """The span, and the time that each kind of kernel covers of it, in s; all null
+    without kernels."""
     computing = pl.col("class").is_in(COMPUTATION)
     communicating = pl.col("class").is_in(COMMUNICATION)
     span = kernels.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
@@ -161,10 +163,7 @@ def class_rows(kernels: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def step_work(kernels: pl.DataFrame) -> pl.DataFrame:
-    """When each step's kernels began and ended, and how long others than pipeline exchange ran.
-
-    Columns ``step`` (null where the trace has none), ``start_ns``, ``end_ns``, ``work_ns``.
-    """
+    """When each step's kernels began and ended, and how long all but pipeline exchange ran."""
     exchange = (pl.col("class") == SEND_RECEIVE) & (pl.col("group") == "PP")
     rows: list[Sequence[int | None]] = []
     stepped = kernels.filter(pl.col("step").is_not_null())

@@ -1,9 +1,10 @@
-"""The same collective on several ranks: who came last, and how long the others waited for it.
+"""Matches collectives over ranks: which rank came last, and how long the others waited for it.
 
-A collective's kernel starts when its rank arrives, and moves data once all have: until the last
-arrival it waits, from then on it transfers. Ranks name no collective that they share, but run those
-of one group in one order, so the k-th of a kind within a step is the same one everywhere. Where
-ranks disagree on their number, or the trace of a member is missing, none of these is matched.
+The kernel of a collective starts when its rank arrives, and moves data once all ranks have arrived.
+Until the last arrival it waits; from then on it transfers. Traces have no common number for a
+collective, but all ranks of a group run its collectives in the same order. So the k-th of a kind
+within a step is the same one on all ranks. If ranks ran different numbers of them, or the trace of
+a member is missing, none of these is matched.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import polars as pl
 from workflow_lib.analysis.traces.names import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL
 from workflow_lib.analysis.traces.notes import Notes
 
-#: of every communication kernel
+#: columns of the communication kernels
 SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
     "rank": pl.Int64,
     "node": pl.Int64,
@@ -32,14 +33,14 @@ SCHEMA: Mapping[str, pl.DataType | type[pl.DataType]] = {
 
 _SERIES = ("communicator", "class", "step")
 _INSTANCE = (*_SERIES, "ordinal")
-#: the fastest that clocks drift, or are turned without being set (adjtimex(2))
+#: the fastest rate at which clocks drift or are slewed (adjtimex(2))
 _FASTEST_DRIFT = 500e-6
-#: no rank can end one of these before all have begun, nor much before another does
+#: no rank ends one of these before all ranks have begun it, and all end it at about the same time
 _ENDS_TOGETHER = (ALL_REDUCE, ALL_GATHER, ALL_TO_ALL)
 
 
 def matched(kernels: pl.DataFrame, notes: Notes) -> pl.DataFrame:
-    """The kernels whose collective is known on all of its ranks, with ``ordinal``.
+    """The kernels whose collective was traced on all of its ranks, with its number, ``ordinal``.
 
     ``kernels`` are as ``SCHEMA``. Those without a communicator are left out.
     """
@@ -62,19 +63,20 @@ def matched(kernels: pl.DataFrame, notes: Notes) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Shift:
-    """What to add to a node's times: a straight line over its own clock, since clocks drift."""
+    """The shift that is added to a node's times: a straight line over its own clock, since clocks
+    drift."""
 
     origin_ns: int = 0
     constant_ns: float = 0.0
     slope: float = 0.0
 
     def at(self, times: pl.Expr) -> pl.Expr:
-        """What to add to each of ``times``, in whole ns."""
+        """The shift of each of ``times``, in whole ns."""
         since = (times - self.origin_ns).cast(pl.Float64)
         return (self.constant_ns + self.slope * since).round().cast(pl.Int64)
 
     def after(self, other: Shift) -> Shift:
-        """This one, whose times then are of another clock, and that one's shift."""
+        """The shift that applies this one first, and then ``other`` to the shifted times."""
         return Shift(
             self.origin_ns,
             self.constant_ns + other.constant_ns + other.slope * self.constant_ns,
@@ -83,13 +85,13 @@ class Shift:
 
 
 def node_shifts(kernels: pl.DataFrame, nodes: Sequence[int], notes: Notes) -> dict[int, Shift]:
-    """What to add to each node's times so that all nodes have one clock.
+    """The shift of each node's times to the clock of the first node in ``nodes``.
 
     Ranks of a node share its clock. Two nodes are compared by the collectives that both take part
-    in and that end everywhere at once: the differences of the ends lie about a straight line, which
-    network latency makes uncertain by some microseconds. A node that no such collective links to
-    the first is left out. ``kernels`` are as :func:`matched` gives them, ``nodes`` are all that
-    have traces, none where that is not known.
+    in and that end on all ranks at once. The differences of these ends lie about a straight line,
+    which network latency makes uncertain by some microseconds. A node that no such collective links
+    to the first is left out. ``kernels`` are as :func:`matched` gives them. ``nodes`` are all nodes
+    that have traces; it is empty if that is not known.
     """
     ends = (
         kernels.filter(pl.col("class").is_in(_ENDS_TOGETHER))
@@ -126,7 +128,8 @@ def node_shifts(kernels: pl.DataFrame, nodes: Sequence[int], notes: Notes) -> di
 def _line(origin_ns: int, times_ns: Sequence[int], behind_ns: Sequence[int]) -> Shift:
     """Tukey's resistant line, through the medians of the first and the last third of the points.
 
-    A constant where it is steeper than clocks drift: that is the noise of collectives too close.
+    The slope is 0 if it would be steeper than clocks drift, which is noise of collectives that are
+    close in time.
     """
     third = len(times_ns) // 3
     slope = 0.0
@@ -143,9 +146,9 @@ def _line(origin_ns: int, times_ns: Sequence[int], behind_ns: Sequence[int]) -> 
 def waiting(kernels: pl.DataFrame, shifts: Mapping[int, Shift], notes: Notes) -> pl.DataFrame:
     """``waiting_ns``, ``transfer_ns`` and ``late_ns`` of each matched kernel.
 
-    ``late_ns`` is how long after the last but one the last rank came: what would have been saved,
-    had it come with that one. It is 0 on the others. Collectives with a rank on a node without a
-    shift are left out; without nodes (null), all times are taken to be of one clock.
+    ``late_ns`` is how long after the last but one rank the last one came: the time that would be
+    saved if both came together. It is 0 on the other ranks. Collectives with a rank on a node
+    without a shift are left out. If ``node`` is null, all times are taken to be of one clock.
     """
     node = pl.col("node")
     whole = (node.is_null() | node.is_in(list(shifts))).all().over(_INSTANCE)

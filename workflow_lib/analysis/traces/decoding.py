@@ -1,9 +1,10 @@
-"""The events of a trace file, batch by batch, whatever state the file is in.
+"""Reads the events of a trace file, batch by batch, even if the file is damaged.
 
 A file is ``{…, "traceEvents": [{…}, {…}], …}`` or the list alone, gzipped or not, and may be larger
-than memory. It is cut where ``}, {`` stands, and the cut proves itself: what lies before it is
-decoded as a list, which fails unless it is whole elements. What fails is read again element by
-element, by a decoder that bears with what JSON forbids, and what cannot be read even so is counted.
+than memory. It is cut where ``}, {`` stands, which may also be inside of an event. So the part
+before a cut is decoded as a list, which fails unless it consists of whole elements. A part that
+fails is read again element by element, by a decoder that accepts some text that JSON forbids.
+Elements that it cannot read either are counted.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from isal import igzip_lib, isal_zlib
 from workflow_lib.analysis.traces.notes import Notes
 from workflow_lib.records import bounds, open_file
 
-#: what is decompressed at once; a batch of events is about as large
+#: bytes that are decompressed at once; a batch of events is about as large
 CHUNK_BYTES = 2 << 20
 #: an event longer than this is damage
 LONGEST_EVENT_BYTES = bounds.TRACE_EVENT_BYTES.most
@@ -31,14 +32,14 @@ _TEXT_BOUNDARY = re.compile(r"\}\s*,\s*(?=\{)")
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(r"[\s,]*")
 _DIGITS_KEPT = 400
-#: what decoding raises; RecursionError where something is nested a thousand deep
+#: errors of decoding; RecursionError if something is nested a thousand levels deep
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class Event(msgspec.Struct, gc=False):
-    """What is decoded of every event, in the order in which Kineto writes it.
+    """The fields of every event that are decoded, in the order in which Kineto writes them.
 
-    ``args`` are decoded where somebody asks for them.
+    ``args`` are decoded only where they are needed.
     """
 
     cat: str | None = None
@@ -51,7 +52,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ThreadEvent(Event, gc=False):
-    """With the thread that it ran on."""
+    """An event with the thread that it ran on."""
 
     tid: int | str | None = None
 
@@ -71,7 +72,7 @@ _LENIENT = json.JSONDecoder(
 
 
 class TraceFile:
-    """A trace file that is iterated once, for lists of its events.
+    """A trace file; iterating over it, which works only once, gives lists of its events.
 
     ``header`` is complete after the first list, ``notes`` after the last.
     """
@@ -80,7 +81,7 @@ class TraceFile:
         self.path = path
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._lenient: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, strict=False)
-        #: what the file says beside its events, as far as it stands before them
+        #: the file's other fields, of those that stand before its events
         self.header: dict[str, Any] = {}
         self.bytes_read = 0
         self._notes = notes
@@ -90,7 +91,7 @@ class TraceFile:
 
     @property
     def _hopeless(self) -> bool:
-        """Whether so much is damaged that reading on would cost time and tell nothing."""
+        """Whether so many events are damaged that reading on would take long and find nothing."""
         return self._damaged > bounds.TRACE_DAMAGED_EVENTS.most
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -114,7 +115,7 @@ class TraceFile:
                     self._notes.add("an event goes on for too long, and was left out")
                 continue
             events, left = self._decode(b"".join((b"[", rest, memoryview(chunk)[: cut[0]], b"]")))
-            # What is left of the elements goes on where they were cut, separator and all.
+            # The rest of an element that was cut goes before the next chunk, with its separator.
             rest = left + chunk[cut[0] :] if left or self._ended else chunk[cut[1] :]
             yield events
             if self._hopeless:
@@ -131,7 +132,7 @@ class TraceFile:
             self._notes.add("the file ends before its list of events does")
 
     def _chunks(self) -> Iterator[bytes]:
-        """The file's text, as far as it is no more than a trace of its size unpacks to."""
+        """The file's text, up to the size that a trace of the file's size can unpack to."""
         size = self.path.stat().st_size
         left = min(
             bounds.TRACE_BYTES.most,
@@ -179,7 +180,8 @@ class TraceFile:
                 self._notes.add("the compressed file ends early")
 
     def _enter(self, buffer: bytes) -> int | None:
-        """Read the header; return where the list's elements begin, or None where not yet."""
+        """Read the header; return where the list's elements begin, or None if that is not reached
+        yet."""
         if buffer.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
             self._list_alone = True
             return buffer.index(b"[") + 1
@@ -196,7 +198,7 @@ class TraceFile:
         return found.end()
 
     def _leave(self, rest: bytes) -> None:
-        """Look at what follows the list."""
+        """Check what follows the list."""
         text = rest.decode("utf-8", "replace").strip()
         try:
             whole = text == "" if self._list_alone else _object_after(text) is not None
@@ -206,14 +208,16 @@ class TraceFile:
             self._notes.add("the file ends oddly after its list of events")
 
     def _decode(self, array: bytes) -> tuple[list[Event], bytes]:
-        """The events of an array, and what of it is part of an element that goes on after it."""
+        """The events of an array, and its last bytes if they belong to an element that goes on
+        after it."""
         try:
             return self._decoder.decode(array), b""
         except _UNREADABLE:
             return self._element_by_element(array[1:-1], last=False)
 
     def _element_by_element(self, data: bytes, last: bool) -> tuple[list[Event], bytes]:
-        # Surrogates stand for bytes that are not UTF-8, so that what is left over keeps them.
+        # Surrogates stand for bytes that are not UTF-8, so that the rest that is returned keeps
+        # them.
         text = data.decode("utf-8", "surrogateescape")
         events: list[Event] = []
         position = 0
@@ -267,13 +271,13 @@ class TraceFile:
 
 
 def _object_after(text: str) -> dict[str, Any] | None:
-    """The object that a list's rest ends, as in ``, "a": 1}``."""
+    """The object whose end follows the list, as in ``, "a": 1}``."""
     value = _LENIENT.decode("{" + text.lstrip(", \t\r\n"))
     return value if isinstance(value, dict) else None
 
 
 def _last_boundary(chunk: bytes) -> tuple[int, int] | None:
-    """Where the last element ends that another follows, and where that one begins."""
+    """The end of the last element that is followed by another, and the start of that one."""
     for window in (1 << 14, len(chunk)):
         found = None
         for each in _BOUNDARY.finditer(chunk, max(0, len(chunk) - window)):
@@ -284,7 +288,7 @@ def _last_boundary(chunk: bytes) -> tuple[int, int] | None:
 
 
 def _runs_out(error: Exception, text: str) -> bool:
-    """Whether more text might make an element whole."""
+    """Whether an element might be completed by more text."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     return error.msg.startswith("Unterminated string") or error.pos >= len(text.rstrip())

@@ -24,8 +24,8 @@ _ELIDED = re.compile(r"\[([\d, ]+), ?\.\.\.,? ?(\d+)?\]")
 def listed_ranks(text: str | None, size: int | None) -> tuple[int, ...] | None:
     """Ranks as torch lists them: ``[0, 1]``, or ``[0, 2, ..., 126]`` where they are many.
 
-    What is left out is filled in where the ranks that are there are evenly spaced and fit the
-    group's size; otherwise, as for anything that is not such a list, the answer is None.
+    Ranks left out are filled in if those listed are evenly spaced and fit the group's size.
+    Otherwise, and for any other text, the result is None.
     """
     if text is None:
         return None
@@ -52,10 +52,10 @@ def axis_of(
 ) -> str | None:
     """The axes of the layout along which ``ranks`` and this rank differ, as in "TP" or "TP+PP".
 
-    Replicas that share one set of experts are "EP". Where experts are spread over all replicas, EP
-    and DP are the same ranks: then all-to-all is EP and the rest DP, unless the group's description
-    says. Without degrees or ranks the description decides; None where it says nothing. A group of
-    one rank has no axis.
+    Replicas that share one set of experts are "EP". If experts are spread over all replicas, EP and
+    DP have the same ranks: then all-to-all is "EP" and the rest "DP", unless the group's
+    description says which. Without degrees or ranks the description decides; the result is None if
+    it names no axis. A group of one rank has no axis.
     """
     described = next((axis for words, axis in _DESCRIBED if words.search(description or "")), None)
     if ranks is None or degrees is None or len(ranks) < 2:

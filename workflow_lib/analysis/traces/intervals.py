@@ -1,4 +1,4 @@
-"""How long any of a set of intervals lasts."""
+"""The time that a set of intervals covers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import polars as pl
 def covered_ns(kernels: pl.DataFrame) -> int:
     """The length of the union of ``[start_ns, end_ns)``, in ns; ``kernels`` are sorted by start.
 
-    Each interval adds what of it lies after all that ended before.
+    Each interval adds the part of it that lies after the ends of all intervals before.
     """
     before = pl.col("end_ns").cum_max().shift(1).fill_null(pl.col("start_ns").min())
     added = (pl.col("end_ns") - pl.max_horizontal("start_ns", before)).clip(lower_bound=0)

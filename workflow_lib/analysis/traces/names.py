@@ -1,7 +1,7 @@
-"""What kernels and collectives are called, and which class each name means.
+"""The names of kernels and collectives, and the class that each name belongs to.
 
 Sources of the names: PyTorch's ``ATen/native/cuda`` and Inductor's generated kernels; cuBLAS, cuDNN
-and CUTLASS as they show in traces of V100 to H200; Tensile, hipBLASLt and composable kernels on
+and CUTLASS as they appear in traces of V100 to H200; Tensile, hipBLASLt and composable kernels on
 MI250; NCCL's and RCCL's ``src/device`` (``ncclKernel_<collective>_…`` up to 2.18, then
 ``ncclDevKernel_…``; RCCL's one ``…_Generic`` kernel serves every collective); the names of
 collectives that ``torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp`` gives to
@@ -44,7 +44,8 @@ ELEMENT_BYTES = {
 
 _COMMUNICATES = re.compile(r"^(?:void )?(?:nccl|rccl|msccl)|^gloo:")
 
-#: the first part that occurs in a kernel's, torch's or gloo's name, without underscores, decides
+#: name part → class; the first part that occurs in a name of a kernel, of torch or of gloo decides.
+#: Names are compared without underscores.
 _COLLECTIVES = (
     ("allreduce", ALL_REDUCE),
     ("allgather", ALL_GATHER),
@@ -56,8 +57,8 @@ _COLLECTIVES = (
     ("broadcast", BROADCAST),
 )
 
-#: the first pattern that fits a kernel decides. A fused kernel of Inductor is named after every
-#: operator that it holds, so that what kind of kernel it is comes first.
+#: The first pattern that matches a kernel's name decides. Inductor names a fused kernel after every
+#: operator in it, so the patterns of Inductor's kinds of kernels come first.
 _KERNELS = tuple(
     (re.compile(pattern, re.IGNORECASE), kind)
     for pattern, kind in (
@@ -113,7 +114,7 @@ def class_of_operator(name: str) -> str:
 
 
 def class_of_collective(name: str) -> str | None:
-    """The class that a collective's name means; None where it does not say ("coalesced")."""
+    """The class of a collective by its name; None if the name does not tell it ("coalesced")."""
     plain = name.replace("_", "").lower()
     return next((kind for part, kind in _COLLECTIVES if part in plain), None)
 

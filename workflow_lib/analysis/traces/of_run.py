@@ -1,4 +1,4 @@
-"""The traces of a profiled run's directory: into tables beside them, and into a few lines."""
+"""Turns the traces of a profiled run into tables in its directory, and into a short text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def analyse_run(
 ) -> TraceAnalysis:
     """Analyse ``traces/rank<n>.json.gz`` of a run, and write ``kernels`` and ``traces.parquet``.
 
-    ``link_peaks_bytes_per_s`` are as for :func:`analyse`, and come before those of ``cell.json``.
-    The tables of a run that ran out of memory have no rows. Raises RecordError where the directory
-    is not a run's or holds no traces otherwise, and FileNotFoundError without ``cell.json``.
+    ``link_peaks_bytes_per_s`` are as for :func:`analyse`, and take precedence over those of
+    ``cell.json``. If the run ended without traces but with a result, as out of memory, its tables
+    have no rows. Otherwise raises RecordError if the directory is not a run's or holds no traces,
+    and FileNotFoundError without ``cell.json``.
     """
     paths = RunPaths(directory)
     cell = read_record(paths.cell, Cell)
@@ -61,7 +62,7 @@ def analyse_run(
 
 
 def _link_peaks(cell: Cell) -> dict[str, float]:
-    """Those that the platform's file gave when the run was rendered."""
+    """The link peaks that the platform's file gave when the run was rendered."""
     hardware = cell.hardware
     given = {
         INTRA_NODE: hardware.intra_node_bytes_per_s,
@@ -81,7 +82,8 @@ def _without_traces(paths: RunPaths) -> TraceAnalysis:
 
 
 def described(analysis: TraceAnalysis) -> str:
-    """What a person asks first: how each rank's time divides, who is late, and what was wrong."""
+    """A summary as text: how each rank spent its time, which ranks were late, and what
+    was wrong."""
     rank_columns = ("rank", "span_s", "computation_s", "exposed_communication_s", "idle_share")
     late = ("bubble_s", "waiting_s", "late_collectives", "late_s")
     kernels = (

@@ -1,4 +1,4 @@
-"""A rank's trace as a frame of what ran, with the steps that it was launched in."""
+"""Reads a rank's trace into a frame of what ran, with the step in which it was launched."""
 
 from __future__ import annotations
 
@@ -26,31 +26,32 @@ _TIMES = ("start_ns", "end_ns")
 class Trace:
     """One rank's trace.
 
-    ``kernels`` has a row a kernel, by start: ``start_ns`` and ``end_ns`` since the epoch where the
-    trace says when that was, ``class``, ``step`` (that it was launched in, null outside of the
-    profiler's steps), ``collective`` (an index of ``collectives``, null where nothing is said) and
-    ``launched_ns`` (null where no launch is known). ``steps`` has ``step``, ``start_ns`` and
-    ``end_ns`` of the profiler's steps on the host.
+    ``kernels`` has a row for each kernel, sorted by start. Its columns are ``start_ns`` and
+    ``end_ns`` (since the epoch if the trace gives its base time), ``class``, ``step`` (the step in
+    which it was launched, null outside of the profiler's steps), ``collective`` (an index of
+    ``collectives``, null if the trace says nothing of it) and ``launched_ns`` (null if no launch is
+    known). ``steps`` has ``step``, ``start_ns`` and ``end_ns`` of the profiler's steps on the host.
     """
 
     kernels: pl.DataFrame
     steps: pl.DataFrame
     collectives: tuple[Collective, ...]
-    #: process groups by name, as the trace's header lists them: their ranks
+    #: process group → its ranks, as the trace's header lists them
     groups: dict[str, tuple[int, ...]]
-    #: whether these are kernels; otherwise a CPU's operators stand for them
+    #: whether ``kernels`` ran on a GPU; otherwise they are a CPU's operators
     on_gpu: bool
-    #: of the JSON text
+    #: bytes of the JSON text
     bytes_read: int
     notes: tuple[str, ...]
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace, ``.json`` or ``.json.gz``, as far as it goes; what was wrong is in ``notes``.
+    """Read a trace, ``.json`` or ``.json.gz``, up to where it can be read; ``notes`` say what was
+    wrong.
 
     Raises OSError where the file cannot be opened.
     """
-    # A CPU's operators are most of a GPU's trace, so they are kept only where nothing else is.
+    # Most of a GPU's trace are operators of the CPU, so they are only kept if there are no kernels.
     trace = _read(path, with_operators=False)
     return trace if trace.on_gpu else _read(path, with_operators=True)
 
@@ -86,7 +87,8 @@ def _read(path: Path, with_operators: bool) -> Trace:
 
 
 def _kernels(batches: Batches) -> pl.DataFrame:
-    """Kernels with what was announced of them, and when they were launched."""
+    """Kernels with their collectives, as operators announced them, and the times of
+    their launches."""
     announced = pl.DataFrame(
         batches.announced, {"external": pl.Int64, "announced": pl.Int32}, orient="row"
     )
@@ -110,7 +112,8 @@ def _kernels(batches: Batches) -> pl.DataFrame:
 
 
 def _operators(batches: Batches) -> pl.DataFrame:
-    """ATen's outermost operators and gloo's work on each thread, and what else holds no other."""
+    """The outermost of ATen's operators and of gloo's work on each thread, and other operators that
+    contain no operator."""
     operators = batches.operators.frame()
     following = pl.col("start_ns").shift(-1).over("thread")
     whole_until = pl.when("whole").then("end_ns").cum_max().forward_fill().shift(1)
@@ -129,7 +132,7 @@ def _operators(batches: Batches) -> pl.DataFrame:
 
 
 def _without_strays(kernels: pl.DataFrame, notes: Notes) -> pl.DataFrame:
-    """Without what lies a day or more from the rest, as a timestamp of 0 does."""
+    """Drop what lies a day or more from the median, such as an event with a timestamp of 0."""
     near = (pl.col("start_ns") - pl.col("start_ns").median()).abs() < LONGEST_NS
     kept = kernels.filter(near)
     if strays := kernels.height - kept.height:
@@ -140,7 +143,8 @@ def _without_strays(kernels: pl.DataFrame, notes: Notes) -> pl.DataFrame:
 def _with_steps(
     kernels: pl.DataFrame, steps: pl.DataFrame, optimiser: pl.DataFrame
 ) -> pl.DataFrame:
-    """With the step that each was launched in; what the optimiser launched is of its class."""
+    """Add the step in which each was launched. What the optimiser launched gets the optimiser's
+    class."""
     launched = kernels.sort("launched_ns")
     launched = launched.with_columns(
         _within(launched, steps, "step"),
@@ -153,7 +157,7 @@ def _with_steps(
 
 
 def _within(launched: pl.DataFrame, spans: pl.DataFrame, name: str) -> pl.Series:
-    """What column ``name`` is of the span that each launch lies in, null outside of all."""
+    """Column ``name`` of the span that each launch lies in, null if it lies in none."""
     begun = spans.select(
         pl.col("start_ns").alias("launched_ns"), pl.col("end_ns").alias("until_ns"), name
     ).sort("launched_ns")

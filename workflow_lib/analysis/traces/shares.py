@@ -1,10 +1,10 @@
-"""What the traces of a profiled run come to: shares of time, means over its ranks."""
+"""Shares of time of a profiled run, as means over its ranks."""
 
 from __future__ import annotations
 
 import polars as pl
 
-#: each of PROFILED: a column of TRACES, over which other
+#: name in PROFILED → the column of TRACES that is divided, and the one that it is divided by
 _SHARES = {
     "exposed_communication_share": ("exposed_communication_s", "span_s"),
     "overlapped_communication_share": ("overlapped_communication_s", "communication_s"),
@@ -16,7 +16,7 @@ _SHARES = {
 def profiled_shares(traces: pl.DataFrame) -> dict[str, float | None]:
     """The columns of :data:`~workflow_lib.records.measures.PROFILED` from a run's rows of TRACES.
 
-    Null where a rank lacks what it is made of, and where there is nothing to be a share of.
+    A share is null if a rank lacks one of its columns, or if the divisor is 0.
     """
     found: dict[str, float | None] = {}
     for name, (part, whole) in _SHARES.items():

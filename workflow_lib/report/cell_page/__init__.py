@@ -1,1 +1,1 @@
-"""The page of a single cell, as data that the report holds and its script shows."""
+"""The data of the pages of single cells, which the report embeds and its script shows."""

@@ -1,8 +1,8 @@
-"""What a run's files tell on its cell's page: configuration, script, environment, logs, errors.
+"""The files of a run on its cell's page: configuration, script, environment, logs and errors.
 
-A file that is missing, or is no text that can be read, is said; a damaged record raises
-RecordError, as it does elsewhere in the report. Paths are given within the run's directory: a page
-that is made elsewhere is the same.
+The page says so if a file is missing or cannot be read as text. A damaged record raises
+RecordError, as elsewhere in the report. Paths are relative to the run's directory, so that a page
+is the same wherever it is made.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from workflow_lib.report.cell_page.text import Clean, clean_value, shortened, ta
 from workflow_lib.report.cells import natural
 from workflow_lib.report.environments import flat
 
-#: records of ranks that are listed, lines of a traceback, letters of a message
+#: the most records of ranks that are listed, lines of a traceback, and letters of a message
 _LISTED, _TRACEBACK_LINES, _MESSAGE_LETTERS = 8, 20, 400
-#: logs that are shown: a job has a handful
+#: the most logs that are shown: a job has a handful
 _LOGS = 100
-#: a script longer than this is not one of this workflow
+#: at most so many bytes of a script are shown; scripts of this workflow are shorter
 _SCRIPT_BYTES = 65536
 
 _Rank = TypeVar("_Rank", ErrorRecord, ExitRecord)
-#: heading, and key and value of each line
+#: heading, and (key, value) of each line
 Section = tuple[str, list[tuple[str, str]]]
 
 
 def configuration(paths: RunPaths, clean: Clean) -> list[Section] | None:
-    """``cell.json`` by section, null where it is not there."""
+    """``cell.json`` by section, None if the file is missing."""
     record = _object(paths.cell)
     return None if record is None else sections(record, "cell", clean)
 
 
 def precisions(paths: RunPaths, clean: Clean) -> list[Section]:
-    """What the first rank found, which is what all have; no section where it recorded none."""
+    """The precisions that rank 0 found, which all ranks share; no section if it recorded none."""
     record = read_if_there(paths.rank(0), RankRecord)
     if record is None or record.precisions is None:
         return []
@@ -55,7 +55,7 @@ def precisions(paths: RunPaths, clean: Clean) -> list[Section]:
 
 
 def environment(paths: RunPaths, clean: Clean) -> list[Section] | None:
-    """``environment.json`` by section, null where it is not there."""
+    """``environment.json`` by section, None if the file is missing."""
     record = _object(paths.environment)
     if record is None:
         return None
@@ -67,7 +67,8 @@ def environment(paths: RunPaths, clean: Clean) -> list[Section] | None:
 
 
 def sections(record: Mapping[str, Any], rest: str, clean: Clean) -> list[Section]:
-    """Keys and values of nested objects, a section for each; what is in none under ``rest``."""
+    """Keys and values of nested objects, with a section for each; the other values are under
+    ``rest``."""
     alone = {key: value for key, value in record.items() if not isinstance(value, dict)}
     nested = {key: value for key, value in record.items() if isinstance(value, dict)}
     return [
@@ -86,13 +87,14 @@ def _value(key: str, value: Any, clean: Clean) -> str:
 
 
 def script(paths: RunPaths, clean: Clean) -> dict[str, str]:
-    """``job.sh`` as ``text``, or what is to be said ``instead``."""
+    """``job.sh`` as ``text``, or under ``instead`` the sentence that the page shows in
+    its place."""
     return _text(paths.script, "job.sh", _whole, clean)
 
 
 def logs(paths: RunPaths, clean: Clean) -> list[dict[str, str]]:
-    """The ends of a run's logs, of training first; each with its ``name``, and ``text`` or
-    ``instead``. Of the sampler's, and of the job's own, those that say anything.
+    """The ends of a run's logs, each with its ``name``, and with ``text`` or ``instead``. The log
+    of training comes first. Logs of the sampler and the job are only listed if they are not empty.
     """
     training, sampler = paths.logs / "training.log", paths.logs / "telemetry.log"
     found = [{"name": "logs/training.log", **_text(training, training.name, tail, clean)}]
@@ -125,10 +127,9 @@ def _whole(path: Path, clean: Clean) -> str:
 
 
 def failure(paths: RunPaths, clean: Clean) -> dict[str, Any]:
-    """What the ranks of a failed run left: ``errors`` and ``exits``, the first ones first, as lines
-    of text; how many there are (``all_errors``, ``all_exits``), and the first error's end of its
-    ``traceback``.
-    """
+    """What the ranks of a failed run left. ``errors`` and ``exits`` are lines of text, the earliest
+    first; ``all_errors`` and ``all_exits`` count them. ``traceback`` is the end of the first
+    error's traceback."""
     errors = _of_ranks(paths.errors, ErrorRecord)
     exits = _of_ranks(paths.exits, ExitRecord)
     traceback = errors[0].traceback.rstrip("\n").split("\n") if errors else []
@@ -156,7 +157,7 @@ def _ended(each: ExitRecord) -> str:
 
 
 def _of_ranks(directory: Path, kind: type[_Rank]) -> Sequence[_Rank]:
-    """A directory's records, in the order of time."""
+    """A directory's records, sorted by time."""
     found = [read_record(path, kind) for path in directory.glob("rank*.json")]
     return sorted(found, key=lambda each: (each.unix_time_s, each.rank))
 

@@ -1,4 +1,4 @@
-"""What the pages of single cells show, as the data that the report holds for them."""
+"""The data that the report holds for the pages of single cells."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ from workflow_lib.results import PROFILED_RUN, run_directory
 from workflow_lib.words import counted
 
 _NOT_RUN = "not_run"
-#: where the head of a page tells of an axis: by its role, else by the part of the cell it is of
+#: headings at the head of a page: by an axis's role, else by the part of the cell that it belongs
+#: to
 _HEADINGS = {
     "model": "Model",
     "data": "Data",
@@ -49,11 +50,12 @@ _HEADINGS = {
 def cell_pages(
     tables: Tables, plan: Sequence[Row], labels: Mapping[str, str], results: Path
 ) -> dict[str, Any]:
-    """All that the pages of cells show, for every row of CELLS, in the order of the report.
+    """The data of the pages of all cells, for every row of CELLS, in the order of the report.
 
-    Lists of one length, an entry a cell, so that what is alike lies together and compresses; the
-    page's script, ``cell_page.js.j2``, is the one reader. ``plan`` are rows of PLAN, ``labels`` are
-    by cell, ``results`` holds the runs. Raises RecordError where a record of a run is damaged.
+    It consists of lists of one length, with an entry for each cell, so that similar data lies
+    together and compresses well. Only the page's script, ``cell_page.js.j2``, reads it. ``plan``
+    holds rows of PLAN, ``labels`` maps cells to labels, and ``results`` holds the runs. Raises
+    RecordError if a record of a run is damaged.
     """
     clean = cleaning(os.environ)
     cells = in_order(tables.cells)
@@ -107,7 +109,7 @@ def cell_pages(
 
 
 def _nodes(gpus: Sequence[Row]) -> dict[tuple[str, int], list[str]]:
-    """The nodes whose GPUs were read, by cell and run."""
+    """(cell, run) → the nodes whose GPUs were read."""
     found: dict[tuple[str, int], dict[str, None]] = {}
     for gpu in gpus:
         found.setdefault((gpu["cell"], gpu["run"]), {})[gpu["node"]] = None
@@ -115,7 +117,7 @@ def _nodes(gpus: Sequence[Row]) -> dict[tuple[str, int], list[str]]:
 
 
 def _first(runs: Sequence[Row], *, completed: bool) -> int | None:
-    """The first run that completed, or the first that ended otherwise."""
+    """The number of the first run that completed, or of the first that ended otherwise."""
     for run in runs:
         if run["outcome"] != _NOT_RUN and (run["outcome"] == Outcome.COMPLETED.value) == completed:
             return int(run["run"])
@@ -123,7 +125,7 @@ def _first(runs: Sequence[Row], *, completed: bool) -> int | None:
 
 
 def _first_failed(cell: Row, runs: Sequence[Row]) -> int | None:
-    """The first run that did not complete; the profiled one counts last."""
+    """The number of the first run that did not complete; the profiled run counts last."""
     failed = _first(runs, completed=False)
     fine = (None, _NOT_RUN, Outcome.COMPLETED.value)
     if failed is None and cell["profiled_outcome"] not in fine:
@@ -151,11 +153,11 @@ def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str,
 
 
 def _facts(cell: Row) -> list[tuple[str, str]]:
-    """What the cell is, in words, a line for each part of it and role of its axes."""
+    """The cell's axes in words, as (heading, text), a line for each role or part."""
     lines: dict[str, list[str]] = {}
     for axis in AXES.values():
         heading = _HEADINGS.get(axis.role) or _HEADINGS[axis.part]
-        # What is off, or not there, needs no words.
+        # Axes that are off or not set are not mentioned.
         if cell[axis.name] not in (None, False, 0) and (told := axis.in_words(cell)):
             lines.setdefault(heading, []).append(told)
     lines[_HEADINGS["layout"]].append(counted(cell["gpus"], "GPU"))
@@ -173,7 +175,7 @@ def _run(
     reasons: Reasons,
     clean: Clean,
 ) -> list[Any]:
-    """Number, outcome, cause, nodes, those of them at fault, job, and figures of a run."""
+    """A run's number, outcome, cause, nodes, failed nodes, job and values of MEASURES."""
     ended = None
     if run["outcome"] != _NOT_RUN:
         ended = read_outcome(RunPaths(run_directory(results, run["cell"], run["run"])))
@@ -192,7 +194,8 @@ def _run(
 def _add_files(
     pages: dict[str, Any], cell: Row, told: int, failed: int | None, results: Path, clean: Clean
 ) -> None:
-    """Add what the files of a cell's runs say: of run ``told``, but logs of ``failed`` if any."""
+    """Add the contents of the files of run ``told``; the logs are those of run ``failed`` if there
+    is one."""
     paths = RunPaths(run_directory(results, cell["cell"], told))
     resolved = configuration(paths, clean)
     known = {column.name: cell[column.name] for column in IDENTITY}

@@ -1,7 +1,7 @@
-"""Cells over time, for their pages: what a screen shows of their series and steps.
+"""The series and steps of cells over time, for their pages.
 
-Numbers are whole multiples of a panel's smallest unit, each less the one before it: a page with
-hundreds of cells stays small so. Null stays null, and is a gap.
+Numbers are whole multiples of a panel's smallest unit, and each is stored as its difference from
+the one before, so that a page with hundreds of cells stays small. Null stays null, and is a gap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 
 from workflow_lib.report.tables import by_cell
 
-#: points of a chart; SERIES has fewer, and steps beyond are joined
+#: the most points of a chart; SERIES has fewer, and more steps are joined into groups
 MOST_POINTS = 240
 
 
@@ -25,7 +25,7 @@ class Curve:
 
     legend: str
     column: str
-    #: of the GPUs there alone
+    #: only GPUs in this place of the airflow
     airflow: str | None = None
 
 
@@ -35,7 +35,7 @@ class Panel:
 
     title: str
     unit: str
-    #: column × factor is in ``unit``, of which a point keeps 1/scale
+    #: column × ``factor`` is in ``unit``; points are kept to 1/``scale`` of the unit
     factor: int
     scale: int
     curves: tuple[Curve, ...]
@@ -69,20 +69,21 @@ PANELS = (
         band=False,
     ),
 )
-#: SERIES keeps three decimals at most: whole thousandths add up to the same in any order
+#: SERIES keeps at most three decimals, and whole thousandths add up to the same in any order
 _STORED = 1000
-#: every curve, by a name that no two have
+#: every curve, by a unique name
 _CURVES = {f"curve {panel.title} {c.legend}": c for panel in PANELS for c in panel.curves}
 
 
 def series_of(series: pl.DataFrame | None) -> dict[str, dict[str, Any]]:
     """The series of each cell that has rows of SERIES, which ``series`` are.
 
-    ``run``; ``gpus`` that it is of; ``from`` and ``every``, the middle of its first interval and
-    their length, in s; ``panels``, as :data:`PANELS`: null without any value, else how many GPUs
-    had one (``of``), and ``lines``, ``low`` and ``high`` of the intervals. A line is null where any
-    of these GPUs gave no reading, because the mean would be of others; low and high are of those
-    that did.
+    Each holds ``run``; ``gpus``, their number; ``from`` and ``every``, the middle of its first
+    interval and the length of intervals, in s; ``points``, the number of intervals; and ``panels``,
+    as in :data:`PANELS`. A panel is null without any value, else it has the number of GPUs that
+    gave one (``of``), and ``lines``, ``low`` and ``high`` of the intervals. A line is null where
+    one of these GPUs gave no reading, because the mean would be of other GPUs. Low and high are of
+    the GPUs that gave one.
     """
     return {cell: _series(rows) for cell, rows in by_cell(series).items()}
 
@@ -110,7 +111,7 @@ def _series(rows: pl.DataFrame) -> dict[str, Any]:
         )
         .sort("place")
     )
-    # An interval of which nothing at all was read has no row.
+    # An interval without any reading has no row.
     every_place = pl.DataFrame({"place": range(points["place"][-1] + 1)})
     counts = gpus.select(pl.col(names).sum()).row(0, named=True)
     values = every_place.join(points, on="place", how="left", maintain_order="left")
@@ -137,7 +138,7 @@ def _panel(
     curves = {name: curve for name, curve in _CURVES.items() if curve in panel.curves}
     if not any(counts[name] for name in curves):
         return None
-    # Front and rear tell something beside each other alone.
+    # Front and rear are only drawn together.
     apart = all(counts[name] for name in curves)
     found: dict[str, Any] = {"of": max(counts[name] for name in curves)}
     found["lines"] = [
@@ -157,16 +158,17 @@ def _panel(
 
 
 def _scaled(thousandths: int | None, panel: Panel, count: int = 1) -> int | None:
-    """In the panel's smallest unit, halves rounded up; ``thousandths`` are a sum over ``count``."""
+    """A value in the panel's smallest unit, halves rounded up; ``thousandths`` is a sum over
+    ``count`` GPUs."""
     if thousandths is None:
         return None
-    # Whole numbers: no order of summing and no machine rounds them otherwise.
+    # Whole numbers give the same result in any order and on any machine.
     parts = _STORED * count
     return (2 * thousandths * panel.factor * panel.scale + parts) // (2 * parts)
 
 
 def deltas(values: Iterable[int | None]) -> list[int | None]:
-    """Each value less the one before it that is not null, the first less 0."""
+    """Each value minus the one before it that is not null; the first stays as it is."""
     last = 0
     found: list[int | None] = []
     for value in values:
@@ -176,11 +178,12 @@ def deltas(values: Iterable[int | None]) -> list[int | None]:
 
 
 def steps_of(steps: pl.DataFrame | None, run: int) -> dict[str, Any] | None:
-    """A run's steps from rows of STEP_TIMES of its cell; None where none has a time.
+    """A run's steps from rows of STEP_TIMES of its cell; None if none has a time.
 
-    ``scale`` parts of a second are 1; ``starts`` and ``times``; ``each``: how many steps a point
-    stands for; with more than one, ``times`` are means, beside ``low`` and ``high``; ``warmup`` of
-    the points; ``counted``: when the first step begins that measures are over, in s.
+    ``starts`` and ``times`` are in 1/``scale`` s, as :func:`deltas`. ``each`` is how many steps a
+    point stands for; if more than one, ``times`` are means, and ``low`` and ``high`` are added.
+    ``warmup`` is how many points are of the warm-up. ``counted`` is when the first step begins that
+    measures are taken over, in s.
     """
     if steps is None:
         return None
@@ -189,7 +192,7 @@ def steps_of(steps: pl.DataFrame | None, run: int) -> dict[str, Any] | None:
     typical = times.median()
     if not len(times) or not isinstance(typical, float):
         return None
-    # Four digits of a usual step.
+    # Keep four digits of a typical step.
     scale = 10 ** (3 - math.floor(math.log10(typical)) if typical > 0 else 3)
     scale = max(scale, 1)
     each = -(-len(known) // MOST_POINTS)

@@ -1,4 +1,5 @@
-"""Text of a run's files as a page may show it: no secrets, no escapes, not too long."""
+"""Makes text of a run's files fit for a page: without secrets or control characters,
+and shortened."""
 
 from __future__ import annotations
 
@@ -12,20 +13,20 @@ from workflow_lib.safety import holds_password, names_secret, printable
 Clean = Callable[[str], str]
 
 HIDDEN = "‹hidden›"
-#: lines of a log that are shown, their letters, and how much of its end is looked at, in bytes
+#: lines of a log that are shown, letters of a line, and bytes that are read from its end
 LOG_LINES, _LINE_LETTERS, _END = 40, 200, 65536
-#: what is shorter would be found within words, and is no secret that is worth its name
+#: a shorter value would also be found within words, and is too short for a secret
 _LEAST_LETTERS = 8
-#: a shell keeps its directory there, which is none
+#: names that look like a secret's (PWD), but in which a shell keeps its directory
 _NO_SECRETS = frozenset(("PWD", "OLDPWD"))
 _ADDRESS = re.compile(r"(?<![\w+.-])(?P<scheme>[\w+.-]+://)(?P<user>[^/?#\s]*@)")
-#: from the start of a word, as a long one would be searched from each of its letters;
-#: NAME=value, "name": "value", --name=value
+#: NAME=value, "name": "value", --name=value; only from the start of a word, because a long word
+#: would otherwise be searched from each of its letters
 _ASSIGNED = re.compile(
     rf"(?<!\w)(?<!\w-)(?P<name>[A-Za-z_]\w*(?:-\w+)*)(?P<between>[\"']?\s*[=:]\s*[\"']?)"
     rf"(?P<value>[^\s\"',;&]{{{_LEAST_LETTERS},}})"
 )
-#: --name value, and the header of a request, Bearer value
+#: --name value, and a request's header: Bearer value
 _FOLLOWED = re.compile(
     rf"(?<![\w-])(?P<name>--?[A-Za-z][\w-]*|Bearer)(?P<between>[ \t]+[\"']?)"
     rf"(?P<value>(?!-)[^\s\"',;&]{{{_LEAST_LETTERS},}})",
@@ -35,11 +36,11 @@ _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?[a-zA-Z/%]{0,4}", re.IGNORECASE)
 
 
 def cleaning(environment: Mapping[str, str]) -> Clean:
-    """What makes text fit to be shown: it hides secrets, and spells out what a terminal obeys.
+    """Return a function that hides secrets in text, and spells out control characters.
 
     Secrets are the values of variables in ``environment`` whose names say so, what is assigned to
     such a name in the text or follows it as an option, and passwords in addresses: see
-    :mod:`workflow_lib.safety`. Each line of a value that has many counts.
+    :mod:`workflow_lib.safety`. Each line of a value of several lines is hidden.
     """
     values = {
         line.strip()
@@ -48,7 +49,7 @@ def cleaning(environment: Mapping[str, str]) -> Clean:
         for line in value.splitlines()
         if len(line.strip()) >= _LEAST_LETTERS
     }
-    # The longest first: one may be part of another.
+    # The longest first, because one may be part of another.
     known = re.compile("|".join(map(re.escape, sorted(values, key=lambda v: (-len(v), v)))))
 
     def clean(text: str) -> str:
@@ -73,7 +74,8 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def clean_value(name: str, value: str, clean: Clean) -> str:
-    """A value as it is shown, or that it is hidden, where its name says that it is a secret."""
+    """A value made fit to be shown, or the mark that it is hidden if its name says that it is a
+    secret."""
     secret = names_secret(name) and len(value) >= _LEAST_LETTERS and not _NUMBER.fullmatch(value)
     return HIDDEN if secret else clean(value)
 
@@ -81,8 +83,8 @@ def clean_value(name: str, value: str, clean: Clean) -> str:
 def tail(path: Path, clean: Clean) -> str:
     """The last lines of a log, each cut to what a line on a page holds; "" where it is empty.
 
-    Of a line that was written over, as progress bars are, the last state is kept, as on a terminal.
-    What is no UTF-8 is replaced. Raises OSError where it cannot be read.
+    If a line was overwritten, as progress bars do, its last state is kept, as on a terminal. Bytes
+    that are not UTF-8 are replaced. Raises OSError if the file cannot be read.
     """
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
@@ -98,6 +100,6 @@ def tail(path: Path, clean: Clean) -> str:
 
 
 def shortened(line: str, letters: int = _LINE_LETTERS) -> str:
-    """A line of at most ``letters``; what is left out is counted."""
+    """The first ``letters`` of a line, and how many are left out."""
     more = len(line) - letters
     return line if more <= 0 else f"{line[:letters]} … ({more} more)"

@@ -1,4 +1,4 @@
-"""The figures of a cell and its runs as text, and why they are missing."""
+"""The measures of a cell and its runs as text, and why they are missing."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _NO_REASON = "no reason was recorded"
 
 
 class Reasons:
-    """Reasons why figures are missing, each once: hundreds of runs may share one."""
+    """The distinct reasons why values are missing: hundreds of runs may share one."""
 
     def __init__(self, clean: Clean) -> None:
         self._clean = clean
         self._numbers: dict[str, int] = {}
 
     def number(self, reason: str) -> int:
-        """A reason's place in :meth:`texts`."""
+        """A reason's index in :meth:`texts`."""
         return self._numbers.setdefault(self._clean(reason), len(self._numbers))
 
     def texts(self) -> list[str]:
@@ -32,9 +32,9 @@ class Reasons:
 
 
 def figures_of_cell(cell: Row, runs: Sequence[Row], reasons: Reasons) -> list[Any]:
-    """A cell's MEASURES: text, or text and range; where one is missing, the number of the reasons
-    of the runs that lack it; null where it means nothing for the workload.
-    """
+    """A cell's MEASURES, in order. A value is its text, or its text and range. A missing value is
+    the index of the reasons of the runs that lack it. A measure that does not apply to the workload
+    is null."""
     why = [(run["run"], _reasons(run)) for run in runs if completed(run)]
     found: list[Any] = []
     for measure in MEASURES.values():
@@ -74,7 +74,7 @@ def figures_of_run(run: Row, reasons: Reasons) -> list[Any]:
 
 
 def estimates(planned: Row) -> list[tuple[str, str, str]]:
-    """What the plan says of a cell: heading, unit and figure."""
+    """The plan's estimates of a cell, as (heading, unit, value)."""
     return [
         (
             measure.heading,
@@ -87,7 +87,7 @@ def estimates(planned: Row) -> list[tuple[str, str, str]]:
 
 
 def profiled_shares(cell: Row) -> list[tuple[str, str, str]]:
-    """What the traces of a cell's profiled run tell: heading, unit and share, of those known."""
+    """The known shares from the traces of a cell's profiled run, as (heading, unit, value)."""
     return [
         (each.heading, each.people_unit, significant(value * each.factor, decimals=each.decimals))
         for each in PROFILED.values()
@@ -97,7 +97,7 @@ def profiled_shares(cell: Row) -> list[tuple[str, str, str]]:
 
 
 def _estimate(value: float, measure: Measure) -> str:
-    # What is counted has no decimals.
+    # Counts have no decimals.
     return significant(value * measure.factor, decimals=0 if isinstance(value, int) else None)
 
 

@@ -1,4 +1,4 @@
-"""Every figure of a sweep: which there are, which are not and why, and how they are written.
+"""All figures of a sweep: which can be drawn, why others cannot, and how they are written.
 
 A new kind of figure is a module with a ``KIND``, and a line here.
 """
@@ -43,10 +43,10 @@ __all__ = [
     "write_figures_of",
 ]
 
-#: what a process draws in the time that another takes to start
+#: how many figures a process draws in the time that another takes to start
 _FIGURES_A_PROCESS = 10
 
-#: in the order of the page
+#: all kinds of figures, in the order of the page
 KINDS: tuple[FigureKind, ...] = (
     parallelism.KIND,
     energy.KIND,
@@ -65,17 +65,18 @@ KINDS: tuple[FigureKind, ...] = (
 
 
 def figures(tables: Tables) -> list[FigureEntry]:
-    """The figures that a sweep's tables give, kind by kind."""
+    """The figures that can be drawn from a sweep's tables, kind by kind."""
     return figures_and_gaps(tables)[0]
 
 
 def undrawn(tables: Tables) -> list[tuple[str, str]]:
-    """The kinds of figure that these tables do not give: what each would show, and why not."""
+    """The kinds of figure that cannot be drawn from these tables: what each would show, and why
+    not."""
     return figures_and_gaps(tables)[1]
 
 
 def figures_and_gaps(tables: Tables) -> tuple[list[FigureEntry], list[tuple[str, str]]]:
-    """Both of the above at once, as finding either takes seconds of a whole study."""
+    """:func:`figures` and :func:`undrawn` at once, because each takes seconds for a large study."""
     found: list[FigureEntry] = []
     missing = []
     for kind in KINDS:
@@ -92,9 +93,10 @@ def write_figures(
     formats: Sequence[str] = style.FORMATS,
     share: slice = slice(None),
 ) -> list[Path]:
-    """Draw figures into ``output``, as SVG and PDF unless told; returns what was written.
+    """Draw figures into ``output``, as SVG and PDF unless ``formats`` says otherwise; return the
+    paths.
 
-    All of them, or the ``share`` of them that is told.
+    ``share`` selects some of the figures; all are drawn by default.
     """
     output.mkdir(parents=True, exist_ok=True)
     written = []
@@ -105,9 +107,10 @@ def write_figures(
 
 
 def write_figures_of(directory: Path, output: Path, processes: int) -> list[Path]:
-    """Draw all figures of the tables in a directory, with as many processes as are worth it.
+    """Draw all figures of the tables in a directory, with as many of ``processes`` as save time;
+    return the paths.
 
-    Raises as :func:`read_tables`; what fails in another process is raised here.
+    Raises as :func:`read_tables` does; an error in another process is raised here as well.
     """
     tables = read_tables(directory)
     processes = min(processes, -(-len(figures(tables)) // _FIGURES_A_PROCESS))
@@ -119,7 +122,7 @@ def write_figures_of(directory: Path, output: Path, processes: int) -> list[Path
 def _written(tables: Tables, directory: Path, output: Path, processes: int) -> list[Path]:
     if processes < 2:
         return write_figures(tables, output)
-    # Not forked, because polars has threads that a fork would lose.
+    # polars must not be forked: its threads would be missing in the child.
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(processes, context) as pool:
         shares = [

@@ -1,4 +1,4 @@
-"""Energy against throughput: which cells no other beats in both, by model."""
+"""Energy against throughput by model, with the cells that no other cell beats in both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 from workflow_lib.words import counted
 
-#: in what the cells of a figure may differ: how, and where, the same work is done
+#: the axes in which the cells of a figure may differ: how, and where, the same work is done
 _FREE = cell_axes.of_roles("layout", "option", "place")
 #: a colour and marker for each platform
 _LOOKS = (
@@ -31,19 +31,19 @@ _LOOKS = (
     (style.PURPLE, "D"),
     (style.GREEN, "v"),
 )
-#: cells that are named below the figure: all where there are no more, else the front's first; the
-#: page's table has the others
+#: the most cells that are named below the figure. If there are more, only those of the front are
+#: named; the page's table has the others
 _MOST_NAMES = 12
-#: about the size of the axes in points, and where a number may be beside a point
+#: approximate size of the axes in points, and where a number may be placed beside a point
 _AXES_PT = (190.0, 140.0)
 _BESIDE = ((3.0, -7.0), (-7.0, 3.0), (3.0, 3.0), (-7.0, -7.0))
-#: letters that fit below the figure on a line
+#: letters of a line below the figure
 _LETTERS = 58
 
 
 @dataclass(frozen=True)
 class Point:
-    """A cell's place: median, lower and upper end of both measures."""
+    """A cell's point: median, lower and upper end of both measures."""
 
     cell: Row
     #: over all GPUs
@@ -53,7 +53,7 @@ class Point:
 
 
 def _divide(tables: Tables) -> Iterator[Division[Sequence[Row]]]:
-    """The cells of one work, all in one figure, where one has both measures."""
+    """The cells that do the same work, in one figure, if at least two have both measures."""
     for model, cells in by_model(tables.cells):
         works = cell_axes.alike(cells, _FREE)
         groups = sorted(works, key=lambda group: natural(group[0]["workload"]))
@@ -79,7 +79,7 @@ def _why_not(tables: Tables) -> str:
 
 
 def points(cells: Sequence[Row]) -> list[Point]:
-    """The cells that completed and have both measures."""
+    """The points of the cells that completed and have both measures."""
     found = []
     for cell in cells:
         inference = cell["workload"] == "inference"
@@ -99,7 +99,7 @@ def points(cells: Sequence[Row]) -> list[Point]:
                     cell[f"{speed}_low"] * factor,
                     cell[f"{speed}_high"] * factor,
                 ),
-                # Few tokens a joule are many joules a token.
+                # The lower end of tokens per joule is the upper end of joules per token.
                 (1 / middle, 1 / high, 1 / low),
             )
         )
@@ -107,9 +107,10 @@ def points(cells: Sequence[Row]) -> list[Point]:
 
 
 def front(some: Sequence[Point]) -> list[Point]:
-    """Those that none has both a higher throughput and a lower energy than, slowest first.
+    """The points to which no other has both a higher throughput and a lower energy, slowest first.
 
-    Of two that tie in one measure the better in the other is in the front; of equals, both are.
+    If two are equal in one measure, the better in the other is in the front; if they are equal in
+    both, both are.
     """
     chosen: list[Point] = []
     for point in sorted(some, key=lambda each: (-each.tokens_per_s[0], each.j_per_token[0])):
@@ -125,7 +126,7 @@ def front(some: Sequence[Point]) -> list[Point]:
 
 
 def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
-    """Draw cells of one work within :func:`style.styled`."""
+    """Draw cells that do the same work, within :func:`style.styled`."""
     some = points(cells)
     best = front(some)
     named = best if len(some) > _MOST_NAMES else [*best, *(p for p in some if p not in best)]
@@ -184,7 +185,7 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
 
 
 def _number(axes: Axes, named: Sequence[Point]) -> None:
-    """A number beside each point, each where it hides none before it."""
+    """Write a number beside each point, where it hides no earlier number."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     taken: list[tuple[float, float]] = []
     for number, point in enumerate(named, start=1):
@@ -206,7 +207,7 @@ def _lengths(ends: Sequence[tuple[float, float, float]]) -> tuple[list[float], l
 
 
 def _told(ends: tuple[float, float, float]) -> tuple[str, str]:
-    """A median, and its interval in brackets where there is one."""
+    """A median, and its interval in brackets, "" if there is none."""
     middle, low, high = map(significant, ends)
     return middle, "" if low == middle == high else f" ({low}–{high})"
 

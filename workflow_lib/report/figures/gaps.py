@@ -10,7 +10,7 @@ from workflow_lib.report.cells import Row
 
 
 def reasons_of_gpus(gpus: Iterable[Row], columns: Sequence[str]) -> str:
-    """Why no row of GPUS has any of ``columns``: the reasons that are given most often."""
+    """Why no row of GPUS has any of ``columns``: the three most frequent reasons."""
     given: Counter[str] = Counter()
     rows = 0
     for gpu in gpus:

@@ -1,4 +1,4 @@
-"""Heat maps over the GPUs of many cells: a row a cell, a column a GPU by its place in the run."""
+"""Heat maps over the GPUs of many cells: a row for each cell, a column for each GPU."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workflow_lib.report.figures.marks import tell
 from workflow_lib.report.labels import fate, short_labels
 from workflow_lib.report.numbers import significant
 
-#: cells in one heat map, so that it fits on a page
+#: the most cells in one heat map, so that it fits on a page
 ROWS = 14
-#: inches that a colour bar and its ticks take
+#: inches for a colour bar and its ticks
 _BAR_IN = 0.62
 
-#: a GPU's place in its run: which of the run's nodes, from 1, in the order of names; and its index
+#: a GPU's place in its run: the number of its node, from 1, in the order of names; and its slot
 Place = tuple[int, int]
 
 
@@ -33,18 +33,18 @@ class Panel:
     unit: str
     #: a matplotlib colour map whose lightness rises throughout
     colours: str
-    #: by cell and place, in ``unit``
+    #: (cell, place) → value in ``unit``
     values: Mapping[tuple[str, Place], float]
-    #: whether the scale begins at 0, as of shares and rates
+    #: whether the scale begins at 0, as for shares and rates
     from_zero: bool = True
 
 
 def means(
     gpus: Sequence[Row], value: Callable[[Row], float | None]
 ) -> dict[tuple[str, Place], float]:
-    """The mean over runs of a value of rows of GPUS, by cell and place.
+    """(cell, place) → the mean over runs of a value of rows of GPUS.
 
-    A null in any run leaves the place out.
+    A place is left out if its value is null in any run.
     """
     ordinals = _ordinals(gpus)
     found: dict[tuple[str, Place], list[float | None]] = {}
@@ -64,10 +64,10 @@ def heat_map(
 ) -> Figure:
     """Draw cells of one platform and model, in the order given, within :func:`style.styled`.
 
-    ``cells`` and ``gpus`` are rows of CELLS and GPUS. Columns are GPUs by their place: the first
-    node of each run, then the second, whatever they are called. A field without a value is hatched.
-    ``gpus`` and the panels may hold more cells than are drawn: columns and colours are those of all
-    of them, so that several figures can be compared.
+    ``cells`` and ``gpus`` are rows of CELLS and GPUS. Columns are GPUs by their place: first those
+    of the first node of each run, then those of the second, whatever the names of nodes. A field
+    without a value is hatched. ``gpus`` and the panels may hold more cells than are drawn. Columns
+    and colours are those of all of them, so that several figures can be compared.
     """
     airflow = _airflow(gpus)
     places = sorted(airflow)
@@ -97,7 +97,7 @@ def heat_map(
 
 
 def _airflow(gpus: Sequence[Row]) -> dict[Place, str]:
-    """Where each place sits in the air stream."""
+    """Place → front, rear or unknown in the airflow."""
     ordinals = _ordinals(gpus)
     return {
         (ordinals[gpu["cell"], gpu["run"], gpu["node"]], gpu["gpu"]): gpu["airflow"] for gpu in gpus
@@ -118,7 +118,7 @@ def _ordinals(gpus: Sequence[Row]) -> dict[tuple[str, int, str], int]:
 def _draw(
     axes: Axes, panel: Panel, cells: Sequence[Row], places: Sequence[Place], field_in: float
 ) -> Any:
-    """Fill the fields; returns the image for its colour bar."""
+    """Draw the fields; return the image for its colour bar."""
     columns = max(len(places), 1)
     background = Rectangle((0, 0), columns, len(cells), linewidth=0, zorder=0)
     background.set(facecolor=style.HATCHED, hatch="/////")
@@ -126,7 +126,7 @@ def _draw(
     nan = float("nan")
     fields = [[panel.values.get((cell["cell"], place), nan) for place in places] for cell in cells]
     low, high = _scale(panel)
-    # As an image, because a path a field would make the page large.
+    # An image, because a path for each field would make the page large.
     image = axes.imshow(
         fields,
         cmap=panel.colours,
@@ -152,7 +152,7 @@ def _draw(
 def _tell(
     axes: Axes, panel: Panel, cells: Sequence[Row], names: Sequence[str], places: Sequence[Place]
 ) -> None:
-    """Have each field say whose it is, and its value."""
+    """Add a mark to each field with its cell, its GPU and its value."""
     decimals = 2 if "%" in panel.unit else None
     for line, (cell, name) in enumerate(zip(cells, names, strict=True)):
         for column, place in enumerate(places):
@@ -163,7 +163,8 @@ def _tell(
 
 
 def _scale(panel: Panel) -> tuple[float, float]:
-    """The ends of the colours; of nothing but zeros, a share's whole range."""
+    """The lowest and highest value of the colour scale; if all values are 0, a share's
+    whole range."""
     low, high = min(panel.values.values()), max(panel.values.values())
     if panel.from_zero:
         nothing = 100.0 if "%" in panel.unit else 1.0
@@ -174,7 +175,7 @@ def _scale(panel: Panel) -> tuple[float, float]:
 def _write_numbers(
     axes: Axes, fields: Sequence[Sequence[float]], low: float, high: float, field_in: float
 ) -> None:
-    """The number in each field, if all have room: with a decimal where they are close together."""
+    """Write the number in each field if there is room for all; with a decimal if they are close."""
     shown = [value for of_line in fields for value in of_line if value == value]
     decimals = 1 if shown and max(shown) - min(shown) < 5.0 and max(shown) > 0 else 0
     widest = max((len(f"{value:.{decimals}f}") for value in shown), default=0)
@@ -200,7 +201,7 @@ def _room_for_letters(field_in: float) -> bool:
 
 
 def _label_places(axes: Axes, places: Sequence[Place], field_in: float) -> None:
-    """A number a GPU where there is room, else one a node."""
+    """Label each GPU if there is room, else each node."""
     if _room_for_letters(field_in):
         ticks = [column + 0.5 for column in range(len(places))]
         axes.set_xticks(ticks, [str(gpu) for _, gpu in places], fontsize=style.SMALLEST_PT)
@@ -208,7 +209,7 @@ def _label_places(axes: Axes, places: Sequence[Place], field_in: float) -> None:
     columns: dict[int, list[int]] = {}
     for column, (node, _) in enumerate(places):
         columns.setdefault(node, []).append(column)
-    # A node of few GPUs is narrow: then only some have room for their number.
+    # If nodes have few GPUs and are narrow, only some have room for their number.
     step = max(1, round(3 * style.LABEL_LETTER_IN / (field_in * len(places) / len(columns))))
     nodes = list(columns)[::step]
     middles = [(columns[node][0] + columns[node][-1] + 1) / 2 for node in nodes]
@@ -218,7 +219,7 @@ def _label_places(axes: Axes, places: Sequence[Place], field_in: float) -> None:
 def _mark_airflow(
     axes: Axes, places: Sequence[Place], airflow: Mapping[Place, str], field_in: float
 ) -> None:
-    """A letter or a bar above each column by its place in the air stream; lines between nodes."""
+    """Mark each column's place in the airflow by a letter or a bar; draw lines between nodes."""
     letters = {"front": "F", "rear": "R"}
     for column, place in enumerate(places):
         where = airflow[place]

@@ -1,4 +1,4 @@
-"""Cells as horizontal bars of kernel time a step, stacked by class."""
+"""Cells as horizontal bars of kernel time per step, stacked by class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from workflow_lib.report.labels import fate
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 
-#: bars in one figure, so that it fits on a page
+#: the most bars in one figure, so that it fits on a page
 MOST_BARS = 36
 CAPTION = (
     "Durations of all kernels of a step by class, mean over ranks. Kernels that run at the same "
@@ -37,19 +37,19 @@ CAPTION = (
 
 @dataclass(frozen=True)
 class Bar:
-    """A cell's place in the figure."""
+    """A cell's bar in the figure."""
 
     label: str
     cell: Row
-    #: of each rank with a trace; none where the cell was not profiled or failed
+    #: rank → its times, of ranks with a trace; empty if the cell was not profiled or failed
     ranks: Mapping[int, Times]
-    #: whether it is set apart from the bar above, and under what words
+    #: whether there is a gap above the bar; ``heading`` is the text in a row above it
     apart: bool = False
     heading: str = ""
 
 
 def why_no_kernels(tables: Tables) -> str:
-    """Why there is no figure of kernel times at all; "" where there are such times."""
+    """Why there are no kernel times at all; "" if there are."""
     if tables.kernels is None or tables.traces is None:
         return "there is no kernels.parquet and traces.parquet: no run was profiled"
     if len(tables.kernels):
@@ -60,7 +60,7 @@ def why_no_kernels(tables: Tables) -> str:
 
 
 def why_no_times(cell: Row) -> str:
-    """What stands in the place of a cell that has no kernel times."""
+    """The text in place of the bar of a cell that has no kernel times."""
     if not completed(cell):
         return fate(cell)
     asked = cell["profiled_outcome"]
@@ -73,8 +73,8 @@ def why_no_times(cell: Row) -> str:
 def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     """Draw bars downwards within :func:`style.styled`.
 
-    A cell without kernel times is a hatched row that says why. Where ranks lack a trace, the label
-    counts those that have one.
+    A cell without kernel times is a hatched row that says why. If only some ranks have a trace, the
+    label counts them.
     """
     have = [bar for bar in bars if bar.ranks]
     stacks = folded([mean_times(list(bar.ranks.values())) for bar in have])
@@ -123,13 +123,14 @@ def _counted(bar: Bar) -> str:
 
 
 def _draw_ranks(axes: Axes, bar: Bar, stack: Times, place: float) -> float:
-    """The range over ranks, and the share of communication behind it; returns the range's end."""
+    """Draw the range over ranks, and the share of communication beside it; return the
+    range's end."""
     totals = [sum(times.values()) for times in bar.ranks.values()]
     end = max(totals)
     ranks = f"ranks {significant(min(totals))}–{significant(end)} s"
     tell(axes, f"{bar.label}: {ranks}", min(totals), place + 0.4, end - min(totals), 0.0)
     if len(totals) > 1:
-        # At the lower edge, so that it hides no class.
+        # At the lower edge, so that it covers no class.
         axes.errorbar(
             (min(totals) + end) / 2,
             place + 0.4,
@@ -153,7 +154,7 @@ def _draw_ranks(axes: Axes, bar: Bar, stack: Times, place: float) -> float:
 
 
 def _head(axes: Axes, place: float, text: str) -> None:
-    """Words above a bar, at the left edge."""
+    """Write a heading above a bar, at the left edge."""
     axes.annotate(
         text,
         (0.0, place - 1.0),

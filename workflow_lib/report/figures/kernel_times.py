@@ -1,4 +1,4 @@
-"""Kernel time a step, by class of kernel, of every rank of a cell's profiled run."""
+"""Kernel time per step, by class of kernel, for every rank of a cell's profiled run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KernelClass:
         return bool(self.hatch)
 
 
-#: in the order in which they are stacked: computation, memory, communication
+#: all classes in the order in which they are stacked: computation, memory, communication
 CLASSES = (
     KernelClass("gemm", "GEMM", style.BLUE),
     KernelClass("attention", "attention", style.SKY),
@@ -47,17 +47,17 @@ CLASSES = (
     KernelClass("broadcast", "broadcast", "#f3cfb3", "||||||"),
     KernelClass("other_communication", "other communication", "#a0529a", "++++++"),
 )
-#: a class that is less than this of every bar of a figure is drawn with the others of its kind
+#: a class that is less than this share of every bar of a figure is added to "other" of its kind
 _SMALL = 0.01
 
-#: seconds a step, by class
+#: class → seconds per step
 Times = Mapping[str, float]
 
 
 def kernel_times(tables: Tables, cells: Iterable[str]) -> dict[str, dict[int, dict[str, float]]]:
-    """Seconds of kernels a step by cell, rank and class: sums of durations, mean over runs.
+    """Seconds of kernels per step by cell, rank and class: sums of durations, mean over runs.
 
-    Only ranks whose trace says how many steps it holds; cells without any are left out.
+    Only ranks whose traces contain steps are included; cells without any such rank are left out.
     """
     if tables.kernels is None or tables.traces is None:
         return {}
@@ -70,7 +70,8 @@ def kernel_times(tables: Tables, cells: Iterable[str]) -> dict[str, dict[int, di
         .group_by(*key, "class")
         .agg((pl.col("kernel_s").sum() / pl.col("steps").first()).alias("seconds"))
     )
-    # A class that a run lacks is 0 in it, so the mean is over the rank's runs, not the class's rows
+    # A class that a run lacks counts as 0 in it, so the sum is divided by the rank's runs, not
+    # rows.
     runs = sums.group_by("cell", "rank").agg(pl.col("run").n_unique().alias("runs"))
     averaged = (
         sums.group_by("cell", "rank", "class")
@@ -95,7 +96,7 @@ def mean_times(ranks: Sequence[Times]) -> dict[str, float]:
 
 
 def communication_share(times: Times) -> float | None:
-    """What of the kernel time is communication; None without any time."""
+    """The share of communication in the kernel time; None if there is no time."""
     total = sum(times.values())
     if not total:
         return None
@@ -103,7 +104,7 @@ def communication_share(times: Times) -> float | None:
 
 
 def folded(bars: Sequence[Times]) -> list[dict[str, float]]:
-    """Bars with the classes that are small in all of them added to "other" of their kind."""
+    """Bars in which the classes that are small in all bars are added to "other" of their kind."""
     small = {
         each.name: "other_communication" if each.communicates else "other_computation"
         for each in CLASSES
@@ -125,7 +126,7 @@ def draw_bars(
 ) -> None:
     """Stack each bar's classes from 0 on, to the right or ``upright``; sets no limits.
 
-    All bars of a class are one path, because a path each would make the page large.
+    All bars of a class are one path, because a path for each bar would make the page large.
     """
     begin = [0.0] * len(bars)
     for each in CLASSES:
@@ -147,7 +148,7 @@ def draw_bars(
 
 
 def _look(each: KernelClass) -> dict[str, Any]:
-    """White edges set classes apart, and are the colour of hatches."""
+    """The look of a class. White edges separate classes, and are the colour of hatches."""
     return {
         "facecolor": each.colour,
         "hatch": each.hatch,
@@ -157,7 +158,7 @@ def _look(each: KernelClass) -> dict[str, Any]:
 
 
 def stretches(bar: Times) -> list[tuple[float, float, str]]:
-    """Where each class of a bar begins, how long it is, and what is to be said of it."""
+    """Where each class of a bar begins, its length, and the text of its mark."""
     found, begin = [], 0.0
     for each in CLASSES:
         if length := bar.get(each.name, 0.0):
@@ -166,7 +167,7 @@ def stretches(bar: Times) -> list[tuple[float, float, str]]:
     return found
 
 
-#: three columns of these names are as wide as a paper's column
+#: the legend's three columns are together as wide as a paper's column
 LEGEND: dict[str, Any] = {"ncols": 3, "columnspacing": 0.7, "handlelength": 1.2}
 
 

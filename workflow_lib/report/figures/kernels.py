@@ -1,4 +1,5 @@
-"""Like the study's figure 3: kernel time by class, the cells of a model across platforms."""
+"""Like figure 3 of arXiv 2509.10371: kernel time by class, the cells of a model across
+platforms."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ from workflow_lib.report.tables import Tables
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
-    """The cells of a model, where any was profiled."""
+    """The cells of each model of which any cell was profiled."""
     for model, cells in by_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
-        # Cells that nobody wanted profiled are not missing here.
+        # Cells for which no profile was asked are not shown.
         shown = [
             cell
             for cell in cells
@@ -48,7 +49,7 @@ def _draw(
     times: Mapping[str, Mapping[int, Times]],
     names: Mapping[str, str],
 ) -> Figure:
-    """A bar a cell, each platform's below its name."""
+    """Draw a bar for each cell, those of a platform below its name."""
     bars = []
     for number, cell in enumerate(cells):
         first = not number or cell["platform"] != cells[number - 1]["platform"]

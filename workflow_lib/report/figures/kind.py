@@ -1,4 +1,4 @@
-"""Kinds of figures: what each shows, of which cells, and how many of them fit into one figure.
+"""Kinds of figures: what each shows, of which cells, and how many cells fit into one figure.
 
 A kind is a module with a :class:`FigureKind` in it; :mod:`workflow_lib.report.figures` lists them.
 """
@@ -29,7 +29,7 @@ KERNELS = (
 
 @dataclass(frozen=True)
 class FigureEntry:
-    """A figure: the stem of its files, what the page says of it, and how it is drawn.
+    """A figure: the stem of its files, its text on the page, and the function that draws it.
 
     ``draw`` is called within :func:`workflow_lib.report.figures.style.styled`.
     """
@@ -38,23 +38,24 @@ class FigureEntry:
     title: str
     caption: str
     draw: Callable[[], Figure]
-    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    #: whether it shows cells over time: the page then only names it, as a cell's own page says more
     over_time: bool = False
 
 
 @dataclass(frozen=True)
 class Division(Generic[Item]):
-    """What figures of one kind show together, such as the cells of a model on a platform."""
+    """The items that figures of one kind show together, such as the cells of a model
+    on a platform."""
 
     heading: str
     #: parts of the names of files
     names: tuple[str, ...]
-    #: cells, or whatever a figure has a bar, a row or a panel for; in the order of the figures
+    #: the items that have a bar, a row or a panel each, such as cells; in the order of the figures
     items: Sequence[Item]
     caption: str
     #: draws some of the items under a heading, within :func:`style.styled`
     draw: Callable[[str, Sequence[Item]], Figure]
-    #: what stands behind the heading, where it is not the kind's title
+    #: the text behind the heading, if it is not the kind's title
     title: str = ""
 
 
@@ -62,25 +63,25 @@ class Division(Generic[Item]):
 class FigureKind:
     """One kind of figures."""
 
-    #: what the names of its files begin with: one word
+    #: the first word of the names of its files
     stem: str
-    #: what the page says that it would show, where there is none
+    #: what the page calls it if it cannot be drawn
     subject: str
-    #: what it shows, with units, and what limits it has: for `snakemake --report`
+    #: what it shows, with units, and its limits: for `snakemake --report`
     about: str
     limits: str
-    #: items in one figure, so that it fits on a page
+    #: the most items in one figure, so that it fits on a page
     most: int
     divide: Callable[[Tables], Iterable[Division[Any]]]
-    #: why tables give no such figure
+    #: why it cannot be drawn from given tables
     why_not: Callable[[Tables], str]
-    #: whether it has a panel a cell over time: there are many such, and a cell's own page says more
+    #: whether it shows cells over time: the page then only names it, as a cell's own page says more
     over_time: bool = False
-    #: what stands behind a figure's heading, on the page; the subject where empty
+    #: the text behind a figure's heading on the page; the subject if empty
     title: str = ""
 
     def entries(self, tables: Tables) -> list[FigureEntry]:
-        """The figures that a sweep's tables give."""
+        """The figures of this kind that can be drawn from a sweep's tables."""
         return [
             self._entry(division, part)
             for division in self.divide(tables)
@@ -100,9 +101,9 @@ class FigureKind:
 
 @dataclass(frozen=True)
 class Part(Generic[Item]):
-    """What one figure of several shows."""
+    """The items of one figure, where the items of a division take several."""
 
-    #: to be set behind the stem, and behind the heading; both "" where there is one part
+    #: texts behind the stem and behind the heading; both "" if there is only one part
     suffix: str
     counted: str
     items: list[Item]
@@ -118,14 +119,15 @@ def slug(*names: str) -> str:
 
 
 def by_model(cells: Iterable[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """Cells of each model, in the order in which figures show them."""
+    """Each model with its cells, in the order in which figures show them."""
     ordered = sorted(cells, key=_place)
     for model in sorted({cell["model"] for cell in ordered}, key=natural):
         yield model, [cell for cell in ordered if cell["model"] == model]
 
 
 def _place(cell: Row) -> tuple[object, ...]:
-    """Platform, layout, micro-batch size; then base, overlap, recomputation, both."""
+    """The sort key of a cell: platform, layout, micro-batch size, recomputation,
+    overlap, options."""
     return (
         natural(cell["platform"]),
         natural(cell["parallelism"]),
@@ -138,14 +140,14 @@ def _place(cell: Row) -> tuple[object, ...]:
 
 
 def by_platform_and_model(cells: Iterable[Row]) -> Iterator[tuple[str, str, list[Row]]]:
-    """Cells of each model on each platform, in order."""
+    """Each platform and model with its cells, in the order in which figures show them."""
     for model, of_model in by_model(cells):
         for platform in sorted({cell["platform"] for cell in of_model}, key=natural):
             yield platform, model, [cell for cell in of_model if cell["platform"] == platform]
 
 
 def parts(items: Sequence[Item], most: int) -> list[Part[Item]]:
-    """Items divided, in their order, into the fewest parts of at most ``most``, about equal."""
+    """Items divided in order into the fewest parts of at most ``most``, of about equal size."""
     count = -(-len(items) // most)
     edges = [round(number * len(items) / count) for number in range(count + 1)] if count else []
     divided = [list(items[first:last]) for first, last in itertools.pairwise(edges)]

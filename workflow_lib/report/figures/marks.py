@@ -1,7 +1,7 @@
-"""What each mark of a figure says where one points at it: its name, its value, the interval.
+"""Marks of a figure: texts that a browser shows at a bar, a point or a field.
 
-Only SVG has that. A mark is a rectangle that is not seen, over a bar, a point or a field, with a
-title, which browsers show and screen readers read.
+Only SVG has marks. A mark is an invisible rectangle with a title: a name, its value and its
+interval. Browsers show titles, and screen readers read them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import Row
 from workflow_lib.report.numbers import shown
 
-#: nothing is smaller than this, in points, so that one can point at it
+#: the smallest side of a mark in points, so that one can point at it
 _SMALLEST_PT = 3.0
 
 
 class _Marks(Artist):
-    """The marks of a panel; drawn above all else in SVG, and in nothing but SVG."""
+    """The marks of a panel, drawn above all else, and only in SVG."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class _Marks(Artist):
             return
         panel = self.axes.bbox
         height: float = renderer.get_canvas_width_height()[1]
-        # Presentation attributes: the page's style does not know of them.
+        # Presentation attributes, because the page's style does not set these.
         writer.start("g", attrib={"fill": "none", "pointer-events": "all"})
         for corner, other, text in self.marks:
             ends = self.axes.transData.transform((corner, other))
@@ -51,7 +51,7 @@ class _Marks(Artist):
 
 
 def _least(low: float, high: float) -> tuple[float, float]:
-    """Ends at least the smallest size apart, about the same middle."""
+    """Two ends, widened about their middle to the smallest size of a mark."""
     missing = max(_SMALLEST_PT - (high - low), 0.0) / 2
     return low - missing, high + missing
 
@@ -59,9 +59,9 @@ def _least(low: float, high: float) -> tuple[float, float]:
 def tell(
     axes: Axes, text: str, x: float, y: float, width: float = 0.0, height: float = 0.0
 ) -> None:
-    """Have a mark say ``text``: a point, or what reaches from (x, y) on; all in data's units.
+    """Add a mark with ``text`` at a point, or from (x, y) on with a size, in units of the data.
 
-    Limits of the axes may still change, and tell nothing of it.
+    The limits of the axes may change afterwards; the mark follows.
     """
     for child in axes.artists:
         if isinstance(child, _Marks):
@@ -73,7 +73,7 @@ def tell(
 
 
 def told(axes: Axes) -> list[str]:
-    """What the marks of a panel say, in order."""
+    """The texts of a panel's marks, in order."""
     return [text for child in axes.artists if isinstance(child, _Marks) for *_, text in child.marks]
 
 

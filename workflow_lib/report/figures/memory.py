@@ -1,4 +1,4 @@
-"""What a GPU's memory held, beside what was planned: a row a cell."""
+"""Memory of a GPU, planned and used: a row for each cell."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables
 
-#: measure, its word in the legend, colour and marker; each holds the one before it
+#: measure, its word in the legend, colour and marker; each includes the one before it
 _HELD = (
     ("memory_peak_bytes", "allocated", style.SKY, "o"),
     ("memory_reserved_peak_bytes", "reserved", style.ORANGE, "s"),
@@ -27,7 +27,7 @@ _USED, _ERROR = "memory_used_peak_bytes", "memory_estimate_error"
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
-    """The cells of a platform and model of which the driver's count is known."""
+    """The completed cells of a platform and model whose memory use the driver counted."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         shown = [cell for cell in cells if completed(cell) and has_measure(cell, _USED)]
         yield Division(

@@ -1,4 +1,5 @@
-"""Like the study's figure 13: throughput, efficiency, power and temperature by micro-batch size."""
+"""Like figure 13 of arXiv 2509.10371: throughput, efficiency, power and temperature by micro-batch
+size."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from workflow_lib.report.labels import fate, group_labels
 from workflow_lib.report.tables import Tables
 
 _FREE = cell_axes.varied_by("microbatch")
-#: a colour, marker and line for each layout; as many lines as one can follow
+#: a colour, marker and line style for each layout; no more lines than one can tell apart
 _LINES: tuple[tuple[str, str, tuple[float, Sequence[float]]], ...] = (
     (style.BLUE, "o", (0, ())),
     (style.VERMILLION, "s", (0, (5, 1))),
@@ -34,9 +35,8 @@ _WITHOUT = ("throttle_power_share",)
 
 
 def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
-    """Groups of cells of a platform and model that differ in the micro-batch size alone, with
-    labels.
-    """
+    """Groups of cells of a platform and model that differ only in the micro-batch size, with
+    labels."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
         shown = [cell for group in groups for cell in group]
@@ -59,7 +59,8 @@ def _why_not(tables: Tables) -> str:
 
 
 def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:
-    """Draw labelled groups of cells that differ in the micro-batch size, a panel a measure."""
+    """Draw labelled groups of cells that differ in the micro-batch size, with a panel for each
+    measure."""
     groups, labels = [group for group, _ in labelled], [label for _, label in labelled]
     cells = [cell for group in groups for cell in group]
     panels = panels_with_values(cells, _WITHOUT)
@@ -99,7 +100,8 @@ def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]
 def _draw(
     axes: Axes, panel: Measure, group: Sequence[Row], label: str, number: int, count: int
 ) -> None:
-    """A layout's line, broken where a size has no value; beside the others, so all bars show."""
+    """Draw a layout's line, broken where a size has no value. Lines are shifted so that all bars
+    show."""
     colour, marker, line = _LINES[number]
     ordered = sorted(group, key=lambda cell: cell["micro_batch_size"])
     have = [cell for cell in ordered if has_measure(cell, panel.name)]
@@ -134,7 +136,7 @@ def _draw(
 
 
 def _draw_failed(axes: Axes, groups: Sequence[Sequence[Row]], sizes: Sequence[int]) -> None:
-    """A line of words for each layout: what became of the sizes that have no value."""
+    """Write a line for each layout with the outcomes of the sizes that have no value."""
     for number, group in enumerate(groups):
         colour, marker, _ = _LINES[number]
         axes.plot(
@@ -162,7 +164,7 @@ def _draw_failed(axes: Axes, groups: Sequence[Sequence[Row]], sizes: Sequence[in
 
 
 def _band(axes: Axes, line: int, first: float, last: float, said: str) -> None:
-    """What became of neighbouring sizes of a layout."""
+    """Write the outcome of neighbouring sizes of a layout."""
     axes.barh(
         line,
         last - first + 0.9,

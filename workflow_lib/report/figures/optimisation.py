@@ -1,4 +1,4 @@
-"""Like the study's figure 8: overlap and recomputation, each alone and both, side by side."""
+"""Like figure 8 of arXiv 2509.10371: overlap and recomputation, each alone and both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workflow_lib.report.labels import fate, group_labels
 from workflow_lib.report.tables import Tables
 
 _FREE = cell_axes.varied_by("optimisation")
-#: these would repeat what the others say
+#: measures that would repeat what other panels show
 _WITHOUT = ("power_peak_w", "prefill_tokens_per_s_per_gpu")
 
 
@@ -45,7 +45,7 @@ _VARIANTS = (
 
 
 def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
-    """Groups of cells of a platform and model that differ in these options alone, with labels."""
+    """Groups of cells of a platform and model that differ only in these options, with labels."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         groups = [group for group in cell_axes.alike(cells, _FREE) if len(group) > 1]
         shown = [cell for group in groups for cell in group]
@@ -68,7 +68,8 @@ def _why_not(tables: Tables) -> str:
 
 
 def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:
-    """Draw labelled groups of cells that differ in these options alone, a panel a measure."""
+    """Draw labelled groups of cells that differ only in these options, with a panel for each
+    measure."""
     groups, labels = [group for group, _ in labelled], [label for _, label in labelled]
     cells = [cell for group in groups for cell in group]
     panels = panels_with_values(cells, _WITHOUT)
@@ -126,7 +127,7 @@ def _draw(
     shift: float,
     width: float,
 ) -> None:
-    """A variant's bars, or markers where 0 means nothing."""
+    """Draw a variant's bars, or markers if the panel does not begin at 0."""
     have = [
         (place + shift, cell, label)
         for place, (group, label) in enumerate(zip(groups, labels, strict=True))
@@ -177,7 +178,8 @@ def _say_why(
     variants: Sequence[_Variant],
     width: float,
 ) -> None:
-    """Hatch what failed, in words in the first panel; and what a completed cell lacks."""
+    """Hatch cells that failed, with the outcome in the first panel, and missing values of other
+    cells."""
     for number, variant in enumerate(variants):
         cell = _of(group, variant)
         if cell is None:

@@ -1,4 +1,4 @@
-"""Measures as panels of a figure: which there are, how they are labelled, and what is missing."""
+"""The panels of a figure with several measures: which are drawn."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from workflow_lib.report.cells import Row, completed
 
 
 def panels_with_values(cells: Iterable[Row], without: Sequence[str] = ()) -> list[Measure]:
-    """The panels of which any completed cell has a value, but for measures ``without``.
+    """The measures that have a panel and a value in any completed cell, except those in
+    ``without``.
 
-    A share of throttling is left out, too, where it is 0 throughout.
+    A share of throttling that is 0 in all cells is left out as well.
     """
     done = [cell for cell in cells if completed(cell)]
     return [
@@ -26,5 +27,5 @@ def panels_with_values(cells: Iterable[Row], without: Sequence[str] = ()) -> lis
 
 
 def has_measure(cell: Row, measure: str) -> bool:
-    """Whether there is a value to draw."""
+    """Whether the cell completed and has a value of the measure."""
     return completed(cell) and cell[measure] is not None

@@ -1,4 +1,5 @@
-"""Like the study's figure 4: temperature, power, clock, efficiency and throughput by cell."""
+"""Like figure 4 of arXiv 2509.10371: temperature, power, clock, efficiency and
+throughput by cell."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ class _Series:
 
 @dataclass(frozen=True)
 class _Panel:
-    #: what the page calls it
+    #: its name on the page
     name: str
     label: str
     series: tuple[_Series, ...]
@@ -69,16 +70,16 @@ _PANELS = (
 )
 
 
-#: with fewer cells than this, each keeps the width that it would have among so many
+#: a figure with fewer cells keeps the column width of a figure with so many
 _FEWEST_COLUMNS = 6
-#: of peaks of power, one for each kind of sensor: marker, and what the caption calls it
+#: markers of power peaks, one for each kind of sensor, and their names in the caption
 _PEAK_MARKERS = {"^": "triangles", "v": "inverted triangles", "<": "triangles that point left"}
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
-    """The cells of a model, where they fit into one figure; else those of each platform.
+    """The cells of a model in one figure if they fit into it, else those of each platform.
 
-    There is none of which every panel would be empty, unless that is because no cell completed.
+    A figure whose panels would all be empty is left out, unless no cell completed.
     """
     for model, cells in by_model(tables.cells):
         if len(cells) <= KIND.most:
@@ -113,7 +114,7 @@ def _division(
 
 
 def _peaks_by_sensor(cells: Sequence[Row]) -> dict[str, str]:
-    """Marker → what the peaks of power with it are the highest of."""
+    """Marker → the kind of readings that its peaks of power are taken from."""
     sensors = {_peak_sensor(cell) for cell in cells if cell["power_peak_w"] is not None}
     return dict(zip(itertools.cycle(_PEAK_MARKERS), sorted(sensors), strict=False))
 
@@ -123,7 +124,7 @@ def _peak_sensor(cell: Row) -> str:
 
 
 def _of_power(cells: Sequence[Row]) -> str:
-    """What the caption says of power: peaks of unlike sensors are told apart by their markers."""
+    """The caption's sentence on power. Peaks of different sensors have different markers."""
     sensors = _peaks_by_sensor(cells)
     if not sensors:
         return "Power is the mean of one GPU. "
@@ -156,9 +157,9 @@ def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) 
     """Draw cells of one model within :func:`style.styled`.
 
     ``cells`` and ``runs`` are rows of CELLS and RUNS. A filled marker is the median over completed
-    runs with its interval, a small dot each of several runs. A cell that did not complete is a
-    hatched band that says why; a missing measure says "no data", and a panel of which no cell has a
-    value is left out. Raises ValueError where that is true of all panels.
+    runs, with its interval. A small dot is one of several runs. A cell that did not complete is a
+    hatched band with the reason. A missing measure is marked "no data". A panel without any value
+    is left out. Raises ValueError if no panel has a value.
     """
     ordered = list(cells)
     panels = _panels(ordered)
@@ -249,7 +250,8 @@ def _draw_panel(
 def _alike(
     series: _Series, have: Sequence[tuple[int, Row]]
 ) -> Iterator[tuple[str, list[tuple[int, Row]]]]:
-    """A series' values by what they can be compared with, each with its marker."""
+    """The values of a series in groups that can be compared with each other, each with
+    its marker."""
     if series.measure != "power_peak_w":
         yield series.marker, list(have)
         return
@@ -258,7 +260,8 @@ def _alike(
 
 
 def _widen(axes: Axes) -> None:
-    """Show at least 2 % of the value: what no sensor resolves must not fill a panel."""
+    """Show a range of at least 2 % of the value, so that differences below a sensor's resolution do
+    not fill a panel."""
     low, high = axes.get_ylim()
     middle = (low + high) / 2
     least = 0.02 * abs(middle)
@@ -274,7 +277,7 @@ def _draw_runs(
     runs: Sequence[Row],
     shift: float,
 ) -> None:
-    """A small dot for each run, where a cell has several."""
+    """Draw a small dot for each run of cells with several runs."""
     places = {cell["cell"]: place for place, cell in have if cell["completed"] > 1}
     measure = MEASURES[series.measure]
     points = []
@@ -293,7 +296,8 @@ def _platforms(cells: Sequence[Row]) -> int:
 
 
 def _divide_platforms(axes: Sequence[Axes], cells: Sequence[Row]) -> None:
-    """Where there are several platforms, name each above its cells and draw lines between."""
+    """If there are several platforms, write each name above its cells and draw lines
+    between them."""
     if _platforms(cells) == 1:
         return
     begin = 0

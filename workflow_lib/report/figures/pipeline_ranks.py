@@ -1,4 +1,5 @@
-"""Like the study's figure 15: kernel time by class of every pipeline rank, at two micro-batches."""
+"""Like figure 15 of arXiv 2509.10371: kernel time by class of every pipeline rank, at two
+micro-batch sizes."""
 
 from __future__ import annotations
 
@@ -28,16 +29,15 @@ from workflow_lib.report.labels import group_labels
 from workflow_lib.report.tables import Tables
 
 _FREE = cell_axes.varied_by("pipeline-ranks")
-#: the study's micro-batch sizes
+#: micro-batch sizes of that figure
 _SIZES = (1, 4)
 
 Ranks = Mapping[int, Times]
 
 
 def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
-    """The pipelined layouts of a platform and model: groups that differ in the micro-batch size
-    alone, with labels.
-    """
+    """The pipelined layouts of a platform and model: groups that differ only in the micro-batch
+    size, with labels."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
         pipelined = [cell for cell in cells if cell["pp"] > 1]
@@ -46,7 +46,7 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             for group in map(_chosen, cell_axes.alike(pipelined, _FREE))
             if any(cell["cell"] in times for cell in group)
         ]
-        # Where some were profiled at two sizes, only these: all have two panels then, or one.
+        # If some were profiled at two sizes, only these, so that each has as many panels.
         several = [group for group in groups if len(group) > 1]
         groups = several or groups
         yield Division(
@@ -71,7 +71,7 @@ def pipeline_rank_figure(
 ) -> Figure:
     """Draw a panel for each cell of groups that differ in the micro-batch size, with its label.
 
-    ``times`` are those of :func:`kernel_times`. A cell without any is hatched and says why.
+    ``times`` are those of :func:`kernel_times`. A cell without any is hatched, with the reason.
     """
     cells = [cell for group, _ in labelled for cell in group]
     labels = [label for group, label in labelled for _ in group]
@@ -112,7 +112,7 @@ def pipeline_rank_figure(
         empty.set_axis_off()
     for lowest in axes[len(cells) - across : len(cells)]:
         lowest.set_xlabel("Pipeline rank")
-    # Beside the panels, however low these are: the legend is below.
+    # In the middle of the panels, because the legend is below them.
     middle = (below_in + (height - head_in - below_in) / 2) / height
     figure.supylabel("Kernel time per\nstep and rank (s)", x=0.01, y=middle, fontsize=7)
     figure.legend(handles=handles, loc="lower center", **LEGEND)
@@ -121,14 +121,15 @@ def pipeline_rank_figure(
 
 
 def _chosen(group: Sequence[Row]) -> list[Row]:
-    """The study's micro-batch sizes where the group has them, else its smallest and largest."""
+    """The cells of micro-batch sizes 1 and 4 if the group has both, else those of its smallest and
+    largest."""
     of_size = {cell["micro_batch_size"]: cell for cell in group}
     sizes = _SIZES if set(_SIZES) <= of_size.keys() else sorted({min(of_size), max(of_size)})
     return [of_size[size] for size in sizes]
 
 
 def _stages(cell: Row, ranks: Ranks) -> dict[int, list[Times]]:
-    """Times of the ranks of each pipeline rank."""
+    """Pipeline rank → the times of its ranks."""
     axes = ("tp", "cp", "pp", "dp", "ep")
     degrees = Degrees(**{axis: cell[axis] for axis in axes})
     found: dict[int, list[Times]] = {}
@@ -142,7 +143,7 @@ def _draw(
 ) -> None:
     draw_bars(axes, list(stacks), list(stacks.values()), 0.85, upright=True)
     for stage, stack in stacks.items():
-        # One for a bar, as its classes are too small to point at.
+        # One mark for each bar, because its classes are too small to point at.
         text = ", ".join(said for _, _, said in stretches(stack))
         tell(axes, f"pipeline rank {stage}: {text}", stage - 0.425, 0.0, 0.85, sum(stack.values()))
     for stage, ranks in stages.items():

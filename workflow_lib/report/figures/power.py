@@ -1,4 +1,4 @@
-"""Power over time: of each cell's first completed run, with its steps marked."""
+"""Power over time of each cell's first completed run, with its steps marked."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def power_figure(
 
 
 def _share_scale(axes: Sequence[Axes]) -> None:
-    """One scale of power in all panels, whose numbers are at the left."""
+    """Set one scale of power for all panels; its numbers are at the left."""
     limits = [panel.get_ylim() for panel in axes if panel.lines]
     for number, panel in enumerate(axes):
         if panel.lines:
@@ -109,7 +109,7 @@ def _draw(axes: Axes, series: pl.DataFrame, steps: pl.DataFrame | None) -> None:
     over_gpus = (
         series.group_by("elapsed_s")
         .agg(
-            # Without one of its GPUs, the mean would be of others.
+            # If a GPU gave no reading, the mean would be of other GPUs.
             pl.when(power.null_count() == 0).then(power.sort().mean()).alias("mean"),
             power.min().alias("low"),
             power.max().alias("high"),

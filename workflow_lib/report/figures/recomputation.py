@@ -1,4 +1,4 @@
-"""Like the study's figure 10: kernel time by class, without recomputation and with it."""
+"""Like figure 10 of arXiv 2509.10371: kernel time by class, without and with recomputation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORDS = {"none": "off", "selective": "selective", "full": "on"}
 
 
 def _divide(tables: Tables) -> Iterator[Division[Bar]]:
-    """Bars of the cells of a platform and model that differ in recomputation alone."""
+    """Bars of the cells of a platform and model that differ only in recomputation."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         times = kernel_times(tables, [cell["cell"] for cell in cells])
         groups = [

@@ -1,4 +1,4 @@
-"""Temperature and clock over time by slot: of each cell's first completed run."""
+"""Temperature and clock over time by slot, of each cell's first completed run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workflow_lib.report.figures.time_panels import (
 from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables
 
-#: inches that the axis of time and the colour bars take
+#: inches for the axis of time and the colour bars
 _BELOW_IN = 0.95
 #: column of SERIES, label, colour map
 _PANELS = (
@@ -33,20 +33,20 @@ _PANELS = (
 )
 _AIRFLOWS = ("front", "unknown", "rear")
 
-#: the ends of the colours of each column
+#: column → the lowest and highest value of its colours
 Scales = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class _Slots:
-    """A cell's slots in the air stream's order, and the mean over nodes at each time."""
+    """A cell's slots in the order of the airflow, and their means over nodes at each time."""
 
     slots: list[int]
-    #: how many of them are not at the rear, where any is; else 0
+    #: how many slots are not at the rear, if any is at the rear; else 0
     before_rear: int
     start_s: float
     end_s: float
-    #: by column, a row a slot; not a number where a node gave no reading
+    #: column → a row of values for each slot; NaN where a node gave no reading
     values: dict[str, list[list[float]]]
 
 
@@ -110,7 +110,7 @@ def slots_figure(
 
 
 def _scales(series: Sequence[pl.DataFrame]) -> Scales:
-    """The lowest and highest value of each column that has any, a unit apart at least."""
+    """The lowest and highest value of each column that has any, at least one unit apart."""
     found = {}
     for name, *_ in _PANELS:
         ends = [end for of_cell in series for end in (of_cell[name].min(), of_cell[name].max())]
@@ -128,7 +128,7 @@ def _slots(series: pl.DataFrame) -> _Slots:
     times = series["elapsed_s"].unique().sort().to_list()
     columns = [name for name, *_ in _PANELS]
     means = series.group_by("gpu", "elapsed_s").agg(
-        # Without one of its nodes, the mean would be of others.
+        # If a node gave no reading, the mean would be of other nodes.
         pl.when(pl.col(name).null_count() == 0).then(pl.col(name).sort().mean()).alias(name)
         for name in columns
     )
@@ -146,7 +146,7 @@ def _slots(series: pl.DataFrame) -> _Slots:
 
 
 def _draw(axes: Axes, slots: _Slots, name: str, scale: tuple[float, float], colours: str) -> Any:
-    """Returns the image, for the colour bar."""
+    """Draw a heat map of one column; return the image, for the colour bar."""
     axes.patch.set(facecolor=style.HATCHED, edgecolor=style.HATCH, hatch="/////", linewidth=0)
     image = axes.imshow(
         slots.values[name],
@@ -160,7 +160,7 @@ def _draw(axes: Axes, slots: _Slots, name: str, scale: tuple[float, float], colo
     if slots.before_rear:
         axes.axhline(slots.before_rear, color="white", linewidth=1.2)
         axes.axhline(slots.before_rear, color="black", linewidth=0.6)
-    # As many numbers as have room.
+    # Only as many numbers as there is room for.
     every = -(-len(slots.slots) // 4)
     axes.set_yticks(
         [place + 0.5 for place in range(0, len(slots.slots), every)],

@@ -1,7 +1,8 @@
-"""How figures look and how they are saved: legible in a paper's column, the same bytes always.
+"""The look of figures and how they are saved: legible in a paper's column, and always the same
+bytes.
 
-Colours are Okabe and Ito's (jfly.uni-koeln.de/color, 2008), which differ for the colour-blind;
-neighbours differ in grey, too, or in their hatch, marker or line.
+Colours are Okabe and Ito's (jfly.uni-koeln.de/color, 2008), which colour-blind people can tell
+apart. Neighbours also differ in grey, or in their hatch, marker or line.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from workflow_lib.report.figures.svg import shortened
 
 BLUE, VERMILLION, GREY = "#0072B2", "#D55E00", "#6b6b6b"
 SKY, ORANGE, GREEN, YELLOW, PURPLE = "#56B4E9", "#E69F00", "#009E73", "#F0E442", "#CC79A7"
-#: what has no value
+#: colours of a place without a value
 HATCHED, HATCH = "#f4f4f4", "#9a9a9a"
 #: width in inches of one column of a two-column paper: every figure fits in it
 COLUMN_IN = 3.35
 #: height in inches that a page has for a figure and its caption
 PAGE_HEIGHT_IN = 8.5
-#: no text is smaller than this
+#: the smallest size of text
 SMALLEST_PT = 6.0
-#: widths of a letter of a tick's label and of a title
+#: width in inches of a letter of a tick's label and of a title
 LABEL_LETTER_IN, _TITLE_LETTER_IN = 0.052, 0.083
-#: height of the title, on one line or two
+#: height in inches of the title, on one line or two
 HEAD_IN = 0.36
-#: height of a line of tick labels
+#: height in inches of a line of tick labels
 LINE_IN = 0.115
 #: inches left, right, above and below
 Margins = tuple[float, float, float, float]
-#: letters of a title that fit above a panel of half a column
+#: letters of a title's line above a panel of half a column
 _PANEL_LETTERS = 27
 SIMULATED_MARK = "SIMULATED GPU readings"
 
@@ -62,7 +63,7 @@ _SETTINGS: dict[str, Any] = {
     "legend.handletextpad": 0.4,
     "legend.columnspacing": 1.0,
     "legend.borderpad": 0.0,
-    # One weight alone: each font that is set into a PDF costs a tenth of a second a figure.
+    # Only one weight, because each font in a PDF takes a tenth of a second per figure.
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -71,20 +72,19 @@ _SETTINGS: dict[str, Any] = {
     "ytick.major.width": 0.6,
     "hatch.linewidth": 0.5,
     "hatch.color": HATCH,
-    # Text stays text: it can be searched, read aloud and restyled.
+    # Text stays text, so that it can be searched, read aloud and restyled.
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "figure.constrained_layout.use": True,
-    # A name may have a dollar sign in it.
+    # A name may contain a dollar sign.
     "text.parse_math": False,
 }
 
 
 @functools.cache
 def _forget_other_fonts() -> None:
-    """Of the one font's copies, take matplotlib's own: a system may have another version of it, and
-    which of them is found first depends on what some matplotlib once remembered for this user.
-    """
+    """Use matplotlib's own copy of the font. A system may have another version of it, and which
+    copy matplotlib finds first depends on the user's font cache."""
     fonts = font_manager.fontManager
     fonts.ttflist[:] = [each for each in fonts.ttflist if each.name != _FONT]
     for style in ("", "-Bold", "-Oblique", "-BoldOblique"):
@@ -93,7 +93,7 @@ def _forget_other_fonts() -> None:
 
 @contextmanager
 def styled(salt: str) -> Iterator[None]:
-    """Draw and save within this; ``salt`` makes the ids within the SVG the figure's own."""
+    """Draw and save within this; ``salt`` makes the ids within the SVG unique to the figure."""
     _forget_other_fonts()
     settings: dict[Any, Any] = {**mpl.rcParamsDefault, **_SETTINGS, "svg.hashsalt": salt}
     with mpl.rc_context(settings):
@@ -101,10 +101,10 @@ def styled(salt: str) -> Iterator[None]:
 
 
 def title(figure: Figure, text: str, simulated: bool) -> None:
-    """Head a figure; where readings were simulated, say so in the figure itself."""
+    """Set a figure's title; if readings were simulated, mark that in the figure itself."""
     mark_in = 1.6 if simulated else 0.0
     if len(text) * _TITLE_LETTER_IN + mark_in > figure.get_figwidth():
-        # Below the mark, as there is no room beside it.
+        # Below the mark, because there is no room beside it.
         text = f"\n{text}"
     placed = figure.suptitle(text, x=0.01, ha="left", va="top", fontsize=8.5)
     if not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
@@ -123,7 +123,7 @@ def title(figure: Figure, text: str, simulated: bool) -> None:
 
 
 def blank(axes: Axes, left: float, right: float, text: str = "") -> None:
-    """Hatch a span of the x axis that has no values, and say why in it."""
+    """Hatch a span of the x axis that has no values, and write the reason in it."""
     axes.axvspan(left, right, facecolor=HATCHED, edgecolor=HATCH, hatch="////", linewidth=0)
     if text:
         place = (left + right) / 2, 0.5
@@ -131,20 +131,20 @@ def blank(axes: Axes, left: float, right: float, text: str = "") -> None:
 
 
 def blank_row(axes: Axes, bottom: float, top: float, text: str = "") -> None:
-    """Hatch a span of the y axis that has no values, and say why in it."""
+    """Hatch a span of the y axis that has no values, and write the reason in it."""
     axes.axhspan(bottom, top, facecolor=HATCHED, edgecolor=HATCH, hatch="////", linewidth=0)
     if text:
         _say(axes, 0.5, (bottom + top) / 2, text, transform=axes.get_yaxis_transform())
 
 
 def blank_panel(axes: Axes, text: str) -> None:
-    """Hatch a whole panel that has no values, and say why in it."""
+    """Hatch a whole panel that has no values, and write the reason in it."""
     axes.patch.set(facecolor=HATCHED, edgecolor=HATCH, hatch="////", linewidth=0)
     _say(axes, 0.5, 0.5, text, transform=axes.transAxes)
 
 
 def _say(axes: Axes, x: float, y: float, text: str, **how: Any) -> None:
-    """Print why there is nothing, on white so that the hatch does not cross it."""
+    """Write the reason on white, so that the hatch does not cross it."""
     box = {"boxstyle": "square,pad=0.12", "facecolor": "white", "edgecolor": "none"}
     axes.text(
         x,
@@ -163,7 +163,7 @@ def _say(axes: Axes, x: float, y: float, text: str, **how: Any) -> None:
 def grid(
     figure: Figure, down: int, across: int, margins_in: Margins, gaps_in: tuple[float, float]
 ) -> list[list[Axes]]:
-    """Panels of one size within margins, ``gaps_in`` apart to the side and downwards.
+    """Panels of one size within margins; ``gaps_in`` are the gaps beside and below each.
 
     Many panels are placed like this because matplotlib's own layout takes a second for them.
     """
@@ -191,19 +191,21 @@ def grid(
 
 
 def panel_titles(axes: Sequence[Axes], titles: Sequence[str]) -> None:
-    """Head panels of a :func:`grid`; :func:`title_in` says how much room that takes."""
+    """Set the titles of the panels of a :func:`grid`; :func:`title_in` gives the room that they
+    take."""
     for panel, text in zip(axes, titles, strict=False):
         panel.set_title(wrapped(text, _PANEL_LETTERS), fontsize=SMALLEST_PT, loc="left", pad=2)
 
 
 def title_in(titles: Sequence[str]) -> float:
-    """The height in inches of the highest title of a panel."""
+    """The height in inches of the title with the most lines."""
     lines = max(wrapped(text, _PANEL_LETTERS).count("\n") + 1 for text in titles)
     return 0.05 + 0.1 * lines
 
 
 def wrapped(label: str, letters: int) -> str:
-    """A label on lines of at most ``letters`` where it can be broken, behind blanks and hyphens."""
+    """A label in lines of at most ``letters`` where possible; it is broken after blanks and
+    hyphens."""
     lines = [""]
     for piece in label.replace("-", "-\0").replace(" ", " \0").split("\0"):
         if lines[-1] and len(lines[-1]) + len(piece.rstrip(" ")) > letters:
@@ -212,7 +214,7 @@ def wrapped(label: str, letters: int) -> str:
     return "\n".join(line.rstrip(" ") for line in lines)
 
 
-#: the formats of a figure, each with what it would hold of dates and versions
+#: format → the metadata to leave out: dates and versions
 _FORMATS: dict[str, dict[str, Any]] = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": {"CreationDate": None},
@@ -224,7 +226,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
     """Write ``stem``.svg and ``stem``.pdf, without dates, each whole or not at all."""
     if engine := figure.get_layout_engine():
         engine.execute(figure)
-        # It is laid out now; doing that again for each format would take as long as all the rest.
+        # The layout is done; to repeat it for each format would take as long as all the rest.
         figure.set_layout_engine("none")
     written = []
     for kind in formats:

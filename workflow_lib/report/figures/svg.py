@@ -1,4 +1,4 @@
-"""Figures as SVG, made small without a change that one could see."""
+"""Makes the SVG of figures smaller without a visible change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ _BARE = re.compile(rb"<g>((?:(?!</?g[ />]).)*)</g>", re.DOTALL)
 
 
 def shortened(svg: bytes) -> bytes:
-    """An SVG of matplotlib's to a hundredth of a point, without indentation, without ids that
-    nothing refers to, groups that hold nothing, and what each text repeats of the one font.
-    """
+    """Shorten an SVG of matplotlib's. Numbers are rounded to a hundredth of a point. Indentation,
+    unused ids, empty groups and the repeated name of the font are removed."""
     svg = re.sub(rb"<!DOCTYPE[^>]*>\s*", b"", svg)
     svg = re.sub(rb">\n *<", b"><", svg)
     svg = re.sub(rb' transform="rotate\(-?0(?:\.0*)? [^"]*"', b"", svg)
@@ -32,7 +31,7 @@ def shortened(svg: bytes) -> bytes:
 
 
 def _rounded(text: bytes) -> bytes:
-    """Numbers to two decimals, as short as they can be."""
+    """Round numbers to two decimals, and write them as short as possible."""
     return re.sub(rb"-?\d+\.\d+", lambda number: _short(float(number[0])), text)
 
 
@@ -41,8 +40,8 @@ def _short(number: float) -> bytes:
 
 
 def _path(path: bytes) -> bytes:
-    """Path commands without what is between them, and lines along an axis by one number:
-    M 1 2 ⏎ L 3 2 as M1 2H3."""
+    """Shorten a path: without blanks between commands, and with one number for lines along an axis.
+    M 1 2 ⏎ L 3 2 becomes M1 2H3."""
     pieces = []
     at: tuple[bytes, bytes] | None = None
     for command, numbers in re.findall(rb"([A-Za-z])([^A-Za-z]*)", path):
@@ -64,7 +63,7 @@ def _style(declarations: bytes) -> bytes:
 
 
 def _without_groups(svg: bytes) -> bytes:
-    """Groups that hold nothing, or that say nothing of what they hold, from the inside out."""
+    """Remove groups that are empty or have no attributes, from the inside out."""
     while True:
         fewer = _BARE.sub(rb"\1", _EMPTY.sub(b"", svg))
         if fewer == svg:

@@ -1,4 +1,5 @@
-"""Like the study's figure 17: a heat map of every GPU's temperature and throttling by cell."""
+"""Like figure 17 of arXiv 2509.10371: a heat map of every GPU's temperature and
+throttling by cell."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def _why_not(tables: Tables) -> str:
 
 
 def _panels(gpus: Sequence[Row]) -> list[Panel]:
-    """Those that have a value; that of the power brake only where any GPU was braked."""
+    """The panels that have a value; that of the power brake only if any GPU was braked."""
     panels = []
     for name, title, unit, factor, colours in _PANELS:
         values = means(gpus, partial(_scaled, name, factor))

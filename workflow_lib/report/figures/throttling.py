@@ -26,7 +26,7 @@ _CAUSES = (
 
 
 def _divide(tables: Tables) -> Iterator[Division[Row]]:
-    """The cells of a platform and model, where one has a share of any cause."""
+    """The cells of a platform and model, if any of them has a share of a cause."""
     for platform, model, cells in by_platform_and_model(tables.cells):
         if any(_known(cell) for cell in cells if completed(cell)):
             yield Division(
@@ -47,7 +47,7 @@ def _why_not(tables: Tables) -> str:
 
 
 def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -> Figure:
-    """Draw a bar a cell, downwards; ``cells`` and ``runs`` are rows of CELLS and RUNS."""
+    """Draw a bar for each cell, downwards; ``cells`` and ``runs`` are rows of CELLS and RUNS."""
     figure = Figure(figsize=(style.COLUMN_IN, 0.95 + 0.14 * max(len(cells), 2)))
     axes = figure.subplots()
     names = short_labels(cells)
@@ -93,7 +93,8 @@ def _known(row: Row) -> list[str]:
 
 
 def _finish(axes: Axes, place: int, cell: Row, end: float, runs: Sequence[Row]) -> float:
-    """The range of sums over runs, and which causes are unknown; returns the range's end."""
+    """Draw the range of the runs' sums, and name the causes that are unknown; return the range's
+    end."""
     known = _known(cell)
     sums: list[float] = [
         100.0 * sum(run[name] for name in known)

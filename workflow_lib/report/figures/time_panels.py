@@ -1,4 +1,4 @@
-"""Cells over time, a panel or a row each: their series, their steps, and what failed."""
+"""Cells over time, with a panel or a row for each: their series, their steps, and failed cells."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workflow_lib.report.figures import style
 from workflow_lib.report.labels import fate
 from workflow_lib.report.tables import Tables, by_cell
 
-#: with more steps than this, only their beginnings are marked, at the bottom
+#: with more steps than this, only their beginnings are marked, by short lines at the bottom
 _MOST_LINES = 40
 
 
 def why_no_series(tables: Tables, column: str) -> str:
-    """Why nothing of a column of SERIES can be drawn; "" where something can."""
+    """Why nothing of a column of SERIES can be drawn; "" if it can."""
     if tables.series is None:
         return "there is no series.parquet"
     if not len(tables.series):
@@ -38,21 +38,21 @@ def series_of_cells(tables: Tables, *columns: str) -> dict[str, pl.DataFrame]:
 
 
 def worth_a_panel(cells: Sequence[Row], having: Container[str]) -> list[Row]:
-    """Those with a series, and those that failed; none where none has a series."""
+    """The cells with a series, and those that failed; none if no cell has a series."""
     if not any(cell["cell"] in having for cell in cells):
         return []
     return [cell for cell in cells if cell["cell"] in having or not completed(cell)]
 
 
 def said_instead(cell: Row) -> str:
-    """What stands in the panel of a cell that has no series."""
+    """The text in the panel of a cell that has no series."""
     return "no data" if completed(cell) else fate(cell)
 
 
 def mark_steps(axes: Axes, steps: pl.DataFrame | None, run: int) -> None:
-    """A line where each step of a run begins, and where the last ends; warm-up is shaded.
+    """Draw a line where each step of a run begins, and where the last ends; shade the warm-up.
 
-    ``steps`` are rows of STEP_TIMES of the run's cell, or null where there are none.
+    ``steps`` are rows of STEP_TIMES of the run's cell, or None if there are none.
     """
     if steps is None:
         return
@@ -71,11 +71,11 @@ def mark_steps(axes: Axes, steps: pl.DataFrame | None, run: int) -> None:
 
 
 def time_axis(axes: Axes) -> None:
-    """As many times as have room below a panel of half a column."""
+    """Label as many times as have room below a panel of half a column."""
     axes.xaxis.set_major_locator(MaxNLocator(4))
 
 
 def blank_time_panel(axes: Axes, cell: Row) -> None:
-    """A panel without a series: hatched, with the reason in it."""
+    """Hatch a panel without a series, with the reason in it."""
     style.blank_panel(axes, said_instead(cell))
     axes.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)

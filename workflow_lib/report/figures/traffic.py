@@ -1,6 +1,6 @@
-"""Like the study's figure 5: a heat map of every GPU's traffic, over its links alone.
+"""Like figure 5 of arXiv 2509.10371: a heat map of every GPU's traffic, but only over its links.
 
-The study drew PCIe as well. Its counters have 32 bits, which go round in a fraction of a second.
+That figure shows PCIe as well. Its counters have 32 bits, which overflow in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _why_not(tables: Tables) -> str:
 
 
 def _panels(gpus: Sequence[Row], durations: Mapping[tuple[str, int], float | None]) -> list[Panel]:
-    """The one, where it has a value."""
+    """The panel, if it has a value."""
     values = means(gpus, partial(_gb_per_s, durations))
     return [Panel("NVLink, in and out", "GB/s", "viridis", values)] if values else []
 

@@ -1,1 +1,1 @@
-"""The report of a sweep: one page with all in it."""
+"""The report of a sweep: one page that holds everything."""

@@ -1,4 +1,4 @@
-"""The figures as the page holds them: checked, fit to stand beside each other, packed if large."""
+"""The figures as the page holds them: checked, with unique ids, and packed if they are large."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.page.safe_svg import safe_svg
 
-#: figures that together have more are packed, and unpacked by the page's script when shown
+#: if figures together have more bytes, they are packed, and the page's script unpacks them
 _MOST_PLAIN_BYTES = 1_500_000
-#: a figure is shown so much larger than in print
+#: how much larger a figure is on the page than in print
 _ENLARGED = 1.3
 
 
 def saved(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
-    """Draw figures into a directory; returns what a small page shows of each, in itself."""
+    """Draw figures into a directory; return what a small page shows of each, unpacked."""
     found = []
     for entry in entries:
         directory.mkdir(parents=True, exist_ok=True)
@@ -32,10 +32,10 @@ def saved(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any
 
 
 def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any]]:
-    """What the page shows of each figure; figures over time lie beside it and are only named.
-    ``same_as`` is the first figure with the same caption, null where it is this one.
+    """What the page shows of each figure. Figures over time are not in the page, only named.
+    ``same_as`` is the first figure with the same caption, None if it is this one.
 
-    Raises FileNotFoundError where a file is missing, and RecordError where one would load or run
+    Raises FileNotFoundError if a file is missing, and RecordError if one would load or run
     something.
     """
     found = [shown(entry, directory) for entry in entries]
@@ -52,7 +52,8 @@ def drawn(entries: Iterable[FigureEntry], directory: Path) -> list[dict[str, Any
 
 
 def shown(entry: FigureEntry, directory: Path) -> dict[str, Any]:
-    """What a page shows of one figure; ``svg`` is "" where it is one over time. Raises as drawn."""
+    """What a page shows of one figure; ``svg`` is "" for a figure over time. Raises as
+    :func:`drawn`."""
     path = directory / f"{entry.stem}.svg"
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such figure; draw the figures of these tables first")

@@ -1,4 +1,4 @@
-"""The summary of what did not complete: how often and why; and how much there was to do."""
+"""The summary of what did not complete, with causes; and the counts of cells and runs."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import significant
 from workflow_lib.words import counted
 
-#: of a cause, so many letters; the page's table has all of it
+#: letters of a cause that are shown; the page's table has all of it
 _MOST_LETTERS = 160
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What kept cells or runs from completing: "3 runs of 2 cells: out of memory"."""
+    """An outcome that kept cells or runs from completing: "3 runs of 2 cells: out of memory"."""
 
     counted: str
     outcome: str
-    #: the cause given most often, and how often
+    #: the most frequent cause, with its count if there are several
     cause: str
 
 
 def failures(cells: Sequence[Row], runs: Iterable[Row]) -> list[Fate]:
-    """Everything that did not complete, by outcome: how often, and the most frequent cause."""
+    """The outcomes of everything that did not complete: how often each occurred, and its most
+    frequent cause."""
     found = []
     infeasible = [cell for cell in cells if cell["outcome"] == "infeasible"]
     if infeasible:
@@ -44,7 +45,7 @@ def failures(cells: Sequence[Row], runs: Iterable[Row]) -> list[Fate]:
 
 
 def _most(causes: Counter[str]) -> str:
-    """The most frequent cause, and of several how frequent it is."""
+    """The most frequent cause; if there are several, with its count."""
     cause, count = min(causes.items(), key=lambda item: (-item[1], item[0]))
     cause = cause.rstrip(".")
     if len(cause) > _MOST_LETTERS:
@@ -75,6 +76,6 @@ def counts(cells: Sequence[Row], runs: Sequence[Row]) -> dict[str, int]:
 
 
 def gpu_hours(plan: Sequence[Row], unknown: str) -> str:
-    """The estimate over all feasible cells; unknown as soon as one of theirs is."""
+    """The estimated GPU hours of all feasible cells; ``unknown`` if one of them has no estimate."""
     hours = [cell["gpu_hours"] for cell in plan if cell["feasible"]]
     return unknown if None in hours else significant(sum(hours))

@@ -1,4 +1,4 @@
-"""What else drew power on the nodes of runs: GPUs that no rank used, and other jobs."""
+"""Other load on the nodes of runs: GPUs that no rank used, and other jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workflow_lib.words import counted
 
 
 def unused_gpus(rows: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs without a rank of each node and run, with their idle power; ``rows`` are those of
-    UNUSED_GPUS, ``labels`` are by cell."""
+    """A line for each run and node with GPUs that no rank used, and their power. ``rows`` are those
+    of UNUSED_GPUS, ``labels`` maps cells to labels."""
     found: dict[tuple[str, int, str], list[str]] = {}
     for row in rows:
         power = row["power_mean_w"]
@@ -27,7 +27,7 @@ def unused_gpus(rows: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ..
 
 
 def shared_nodes(runs: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Runs on whose nodes other jobs were seen, and how many at the most."""
+    """A line for each run on whose nodes other jobs were seen, with their largest number."""
     return tuple(
         f"{labels[run['cell']]}, run {run['run']}: "
         f"up to {counted(round(run['other_jobs_peak']), 'other job')} on a node"

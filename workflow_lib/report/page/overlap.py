@@ -1,4 +1,4 @@
-"""Names cells that overlap made slower, and says where the time of their steps went."""
+"""Names cells that overlap made slower, and says which parts of their steps took longer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from workflow_lib.report.numbers import MINUS, shown, significant
 from workflow_lib.report.tables import Tables
 
 _RATE = MEASURES["tokens_per_s_per_gpu"]
-#: what a step's time on a rank is made of, one after the other, by its column of TRACES
+#: column of TRACES → the part of a step's time on a rank that it measures; time with only copies is
+#: in none of them
 _PARTS = {
     "computation_s": "computation",
     "exposed_communication_s": "exposed communication",
     "idle_s": "nothing running",
 }
-#: changes of a class that are less than this of the largest one are not told
+#: changes of a class that are less than this share of the largest change are left out
 _SMALL = 0.05
 
 
@@ -29,19 +30,19 @@ class _Step:
     """A step of a cell's profiled run, in s: means over its ranks."""
 
     span: float
-    #: by column of TRACES, those of _PARTS
+    #: column of TRACES → s, for those of _PARTS
     parts: dict[str, float]
-    #: by class of KERNELS; of communication what was exposed
+    #: class of KERNELS → s; for communication only the exposed time
     computation: dict[str, float] = field(default_factory=dict)
     exposed: dict[str, float] = field(default_factory=dict)
 
 
 def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence for each cell with overlap that is slower than the same one without, where their
-    intervals do not meet: how much slower, and what of its step takes longer, or why that is not
-    known. ``labels`` are by cell.
+    """A sentence for each cell with overlap that is slower than the same cell without, if their
+    intervals do not overlap: how much slower, and which parts of its step take longer, or why that
+    is not known. ``labels`` maps cells to labels.
 
-    Cells of one run have no interval, and are not judged.
+    Cells with one run have no interval, and are left out.
     """
     done = [cell for cell in tables.cells if completed(cell) and cell["completed"] > 1]
     pairs = [tuple(sorted(pair, key=_overlaps)) for pair in cell_axes.alike(done, ("overlap",))]
@@ -81,7 +82,7 @@ def _rate(cell: Row) -> str:
 
 
 def _parts(before: _Step, after: _Step) -> Iterator[str]:
-    """What the step is made of, off → on, that which grew most first."""
+    """The parts of the step, without → with overlap; the part that grew most comes first."""
     by_class = {
         "computation_s": (before.computation, after.computation),
         "exposed_communication_s": (before.exposed, after.exposed),
@@ -93,7 +94,7 @@ def _parts(before: _Step, after: _Step) -> Iterator[str]:
 
 
 def _classes(before: Mapping[str, float], after: Mapping[str, float]) -> Iterator[str]:
-    """By how much each class changed, in ms, the largest change first."""
+    """How much each class changed, in ms, with the largest change first."""
     changes = {
         each.legend: after.get(each.name, 0.0) - before.get(each.name, 0.0) for each in CLASSES
     }
@@ -109,7 +110,7 @@ def _change(before: float, after: float) -> str:
 
 
 def _steps(tables: Tables, cells: Sequence[str]) -> dict[str, _Step]:
-    """The profiled steps of some cells, those of which a trace says how many steps it holds."""
+    """The mean profiled step of each cell whose traces contain steps."""
     if tables.kernels is None or tables.traces is None:
         return {}
     known = pl.col("cell").is_in(cells) & (pl.col("steps") > 0)
@@ -132,7 +133,7 @@ def _steps(tables: Tables, cells: Sequence[str]) -> dict[str, _Step]:
     )
     communicating = {each.name for each in CLASSES if each.communicates}
     for row in of_class.iter_rows(named=True):
-        # A class that a rank lacks took none of its time, so the mean is over all ranks.
+        # A class that a rank lacks took no time on it, so the mean is over all ranks.
         step, name = found[row["cell"]], row["class"]
         if name in communicating:
             step.exposed[name] = row["exposed_s"] / row["ranks"]

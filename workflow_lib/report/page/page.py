@@ -1,4 +1,5 @@
-"""The report: one page with all in it, which needs no network and can be read without scripts."""
+"""Writes the report: one page that holds everything, needs no network and is readable without
+scripts."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ from workflow_lib.report.systematic_error import systematic_error
 
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
-#: columns that are named where no cell has a value; of the error of sensors the text says enough
+#: columns that are listed if no cell has a value; the sensors' error has a sentence of its own
 _WATCHED = measures.shown_in("watched")
 _LISTED_IF_EMPTY = tuple(each for each in _WATCHED if each.name != "energy_systematic_share")
 
@@ -55,9 +56,9 @@ _LISTED_IF_EMPTY = tuple(each for each in _WATCHED if each.name != "energy_syste
 def write_page(sweep: str, description: str, results: Path, directory: Path) -> Path:
     """Write ``report.html`` of a sweep beside its tables, and return its path.
 
-    ``directory`` holds ``plan.parquet``, the tables that collecting writes, and ``figures/``;
-    ``results`` holds the runs themselves, whose environments are read. Raises
-    FileNotFoundError where a table or figure is missing, and RecordError where a file is damaged.
+    ``directory`` holds ``plan.parquet``, the tables that collecting writes, and ``figures/``.
+    ``results`` holds the runs, whose environments and logs are read. Raises FileNotFoundError if a
+    table or figure is missing, and RecordError if a file is damaged.
     """
     paths = SweepPaths(directory)
     plan = in_order(read_table(paths.plan, PLAN).to_dicts())
@@ -67,7 +68,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     unused = read_table(paths.table("unused_gpus"), UNUSED_GPUS).to_dicts()
     done = [cell for cell in cells if completed(cell)]
     applying = [each for each in measures.shown_in("cells") if _applies(each, cells)]
-    # Where nothing completed, empty columns show what would have been measured.
+    # If nothing completed, empty columns show what would have been measured.
     columns = [each for each in applying if not done or has_values(each.name, done)]
     watched = [each for each in _WATCHED if has_values(each.name, done)]
     names = labels(cells)
@@ -125,7 +126,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
 
 
 def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
-    """By what the table of cells can be filtered: column, its name, its values."""
+    """The filters of the table of cells: column, its name, its values."""
     found = []
     for column in ("outcome", "model", "platform"):
         values = list(dict.fromkeys(cell[column] for cell in cells))
@@ -136,7 +137,8 @@ def _choices(cells: Sequence[Row]) -> list[tuple[str, str, list[str]]]:
 
 
 def _applies(measure: Measure, cells: Sequence[Row]) -> bool:
-    """Whether a measure means anything for the workload of any cell, and says more than another."""
+    """Whether a measure applies to the workload of any cell, and does not repeat
+    another measure."""
     if measure.name == "mfu_causal_bf16_peak" and not any(c["precision"] == "fp8" for c in cells):
         return False
     return any(measure.applies(cell["workload"]) for cell in cells)
@@ -169,7 +171,7 @@ def _planned(cell: Row, label: str) -> dict[str, Any]:
 def _unfinished(
     cells: Sequence[Row], labels: Mapping[str, str], runs: Sequence[Row]
 ) -> list[dict[str, Any]]:
-    """Everything that did not complete: infeasible cells, and runs, alike ones in one line."""
+    """Everything that did not complete: infeasible cells, and runs, with equal ones in one line."""
     of_cells = runs_by_cell(runs)
     lines: dict[tuple[str, str, str], list[int]] = {}
     for cell in cells:

@@ -16,9 +16,8 @@ _MOSTLY_CAPPED, _BELOW_LIMIT = 0.9, 0.95
 def capped_below_limit(
     cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]
 ) -> tuple[str, ...]:
-    """A sentence for each such cell: how much it draws, how often and for how long power comes up
-    to the limit, and how far the clock is held down; or why that is not known.
-    """
+    """A sentence for each such cell: its power, how often and for how long power reaches the limit,
+    and how far the clock is held down; or why that is not known."""
     return tuple(
         f"{label} ({cell['model']} on {cell['platform']}): {'; '.join(_parts(cell, runs))}"
         for cell, label in zip(cells, labels, strict=True)

@@ -10,15 +10,15 @@ from workflow_lib import results
 from workflow_lib.records import Outcome
 from workflow_lib.report.cells import Row
 
-#: the shell's variable for where results lie: were it a path, a page that is made elsewhere would
-#: be another
+#: the shell's variable for the directory of results; a path would make the page depend on where it
+#: is made
 _RESULTS = '"$results"'
 
 
 def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> str:
     """Lines for a shell, which reduce the sweep's own runs and write tables, figures and page.
 
-    Those runs are reduced that the workflow reduces: the others have no summary.
+    Only runs that the workflow reduces are named; the others have no summary.
     """
     reduced = [
         _below_results(results.run_directory(Path(), run["cell"], run["run"]))
@@ -37,7 +37,7 @@ def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> st
         f" --output {tables}"
     )
     lines.append(f"python -m workflow_lib.report figures --tables {tables} --output {figures}")
-    # With an equals sign, since a description may begin with a dash.
+    # With an equals sign, because a description may begin with a dash.
     told = f" --description={shlex.quote(description)}" if description else ""
     lines.append(
         f"python -m workflow_lib.report page --sweep {shlex.quote(sweep)}{told}"

@@ -1,8 +1,8 @@
-"""Figures taken apart and put together again from what this package draws, and nothing else.
+"""Rebuilds the SVG of figures so that only what this package draws gets into the page.
 
-The figures of a sweep may be somebody else's files, and the page holds them in itself. So they are
-read by an XML parser, and written anew: an element, an attribute or a value that is not on the
-lists here is refused. A browser then sees what the parser saw, whatever the file's text was.
+The files of a sweep's figures may come from others, and the page embeds them. So an XML parser
+reads them, and they are written anew. An element, an attribute or a value that is not on the lists
+in this module is refused. A browser then sees exactly what the parser saw.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLOUR = rf"#[0-9a-fA-F]{{3,8}}|none|[a-z]+|url\(#{_WORD}\)"
 _ELEMENTS = frozenset(
     ("svg", "defs", "g", "path", "use", "rect", "clipPath", "pattern", "image", "text", "title")
 )
-#: what matplotlib's style element says of every element, of which the root says it instead
+#: the content of matplotlib's style element; attributes of the root replace it
 _STYLE = "*{stroke-linejoin: round; stroke-linecap: butt}"
 _ATTRIBUTES: Mapping[str, re.Pattern[str]] = {
     **{name: re.compile(_NUMBERS) for name in ("x", "y", "viewBox")},
@@ -62,7 +62,7 @@ _DECLARATIONS: Mapping[str, re.Pattern[str]] = {
 
 
 class _Writer:
-    """Writes an SVG anew as a parser reads it; ids get a prefix, and the root no size."""
+    """Writes an SVG anew as a parser reads it; ids get a prefix, and the root loses its size."""
 
     def __init__(self, path: Path, prefix: str) -> None:
         self._path, self._prefix = path, prefix
@@ -89,7 +89,7 @@ class _Writer:
         self.parts.append(f"<{local}{told}>")
 
     def _begin(self, attributes: dict[str, str]) -> None:
-        """Take the root's size from it: that is the page's matter."""
+        """Take the root's size out of its attributes, because the page sets the size."""
         ends = [attributes.pop(end, "") for end in ("width", "height")]
         if not all(re.fullmatch(r"[0-9]{1,6}([.][0-9]{1,9})?pt", end) for end in ends):
             self._refuse(f"a size of {ends}")
@@ -138,7 +138,7 @@ class _Writer:
                 self._refuse(f"a style {declaration[:40]!r}")
 
     def _own(self, name: str, value: str) -> str:
-        """A value in which ids are this figure's own."""
+        """A value with the figure's prefix before ids."""
         if name == "id":
             return f"{self._prefix}{value}"
         if name == "href" and value.startswith("#"):
@@ -156,7 +156,8 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
     """A figure as a page may hold it, and its width and height in points.
 
     Its ids begin with ``stem``, so that figures do not share clip paths. Raises FileNotFoundError,
-    and RecordError where the file is no SVG, or holds what no figure of this package has.
+    and RecordError if the file is not an SVG, or holds something that no figure of this package
+    has.
     """
     writer = _Writer(path, f"{stem}-")
     parser = expat.ParserCreate(namespace_separator=" ")

@@ -1,4 +1,4 @@
-"""The summary in words: which cells are best, how sure that is, and what was throttled."""
+"""The summary in words: which cells are best, how certain that is, and which were throttled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.numbers import shown
 from workflow_lib.words import counted
 
-#: measures whose best cell is asked for
+#: measures for which the best cell is named
 _ASKED = tuple(measure for measure in MEASURES.values() if measure.question)
-#: measures of the time that is spent in a state, as at the power cap
+#: measures of the time in a state, such as at the power cap
 _STATES = tuple(measure for measure in MEASURES.values() if measure.state)
-#: so many cells that a best one is not told apart from are named
+#: how many cells are named that cannot be told apart from the best one
 _MOST_NAMES = 3
 
 
@@ -23,7 +23,7 @@ class Answer:
     """A sentence on a cell: "Fastest: <cell> (32 GPUs), 99 tokens/s (98–100). <rest>"."""
 
     question: str
-    #: None where no cell can be named; the rest then says why
+    #: None if no cell can be named; ``rest`` then says why
     cell: Row | None
     label: str
     value: str
@@ -37,19 +37,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Group:
-    """Cells that compete: they do the same work in one place, measured alike, and
-    are all simulated or none are.
-    """
+    """Cells that are compared: they do the same work in one place, are measured in the same way,
+    and are all simulated or all real."""
 
     name: str
     answers: tuple[Answer, ...]
-    #: where there is nothing to compare
+    #: a sentence in place of answers if there is nothing to compare
     instead: str
     throttled: str
 
 
 def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
-    """What there is to say of each group of cells, in order; ``labels`` are by cell."""
+    """The answers for each group of cells, in order; ``labels`` maps cells to labels."""
     divided = sorted(cell_axes.alike(cells, cell_axes.of_roles("layout", "option")), key=_place)
     found = []
     for group in divided:
@@ -72,7 +71,7 @@ def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
 
 
 def _place(group: Sequence[Row]) -> tuple[object, ...]:
-    """By model and platform; pre-training comes first."""
+    """The sort key of a group: by model and platform; pre-training comes first."""
     model, platform, workload = (group[0][name] for name in ("model", "platform", "workload"))
     return natural(model), natural(platform), workload != "pretrain", natural(workload)
 
@@ -119,9 +118,10 @@ def _certainty(
     measure: Measure,
     labels: Mapping[str, str],
 ) -> str:
-    """How sure it is that a cell is the best: whether an interval of another reaches into its own.
+    """A sentence on how certain it is that a cell is the best: whether another cell's interval
+    overlaps its own.
 
-    One run has no interval, so that nothing can be said; it then is said whom it concerns.
+    One run has no interval, so the order is uncertain; the sentence then says so.
     """
     name = measure.name
     low, high = f"{name}_low", f"{name}_high"
@@ -151,7 +151,7 @@ def _certainty(
 
 
 def _throttled(done: Sequence[Row], labels: Mapping[str, str]) -> str:
-    """Which cells were throttled by what, and which of them the most; "" where nothing is known."""
+    """Which cells were throttled by what, and which of them most; "" if that is not known."""
     parts = []
     for measure in _STATES:
         name = measure.name

@@ -1,4 +1,5 @@
-"""What is not there: measures that completed runs lack and why, and columns without any value."""
+"""Missing values: measures that completed runs lack, with reasons, and columns without
+any value."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ def has_values(measure: str, cells: Iterable[Row]) -> bool:
 
 
 def left_out(shown: Sequence[Measure], cells: Sequence[Row], runs: Iterable[Row]) -> str:
-    """Which of a table's columns no cell has a value for: "A, B (why); C", or "".
+    """The columns of a table in which no cell has a value: "A, B (why); C", or "".
 
-    The reason is there where it is one and the same in all runs that lack the measure.
+    A reason is given if all runs that lack the measure have the same one.
     """
     why: dict[str, set[str]] = {}
     for run in filter(completed, runs):
@@ -38,7 +39,7 @@ def left_out(shown: Sequence[Measure], cells: Sequence[Row], runs: Iterable[Row]
 def unmeasured(runs: Iterable[Row]) -> list[dict[str, Any]]:
     """Reasons why completed runs lack measures: each with the columns and the runs it is for.
 
-    A column that not all of these runs lack says how many do.
+    A column that only some of these runs lack says how many.
     """
     columns: dict[str, Counter[str]] = {}
     of_reason: Counter[str] = Counter()
@@ -61,7 +62,7 @@ def unmeasured(runs: Iterable[Row]) -> list[dict[str, Any]]:
 
 
 def _reasons(run: Row) -> dict[str, str]:
-    """Why a run lacks what its workload has."""
+    """The reasons of a run for missing measures, only of those that apply to its workload."""
     reasons: dict[str, str] = json.loads(run["missing_reasons"] or "{}")
     meant = reasons.keys() - set(inapplicable(run["workload"]))
     return {column: reasons[column] for column in meant}

@@ -1,4 +1,4 @@
-"""What the page says of the watching itself: whether a run was steady, and what sampling cost."""
+"""The page's lines on measuring itself: whether runs were steady, and what sampling cost."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from workflow_lib.words import counted
 
 @dataclass(frozen=True)
 class Steadiness:
-    """What became of the steady state in the completed runs: a sentence for each group of cells."""
+    """Whether completed runs were steady: a sentence for each group of cells."""
 
-    #: how much of a drift may have been overlooked in each
+    #: cells with steady runs, with the drift that may have been overlooked
     steady: tuple[str, ...]
-    #: with their drift
+    #: cells with runs that were not steady, with their drift
     never: tuple[str, ...]
-    #: and why
+    #: cells with runs for which that is not known, and why
     unknown: tuple[str, ...]
 
 
 def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row]) -> Steadiness:
-    """Which cells were steady, which were not, and of which it could not be told.
+    """Which cells were steady, which were not, and for which it is not known.
 
-    A cell of which some runs were steady and others did not is in several groups.
+    A cell is in several groups if its runs differ.
     """
     steady: list[str] = []
     never: list[str] = []
@@ -53,8 +53,8 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
 
 
 def steady_state(cell: Row, runs: Sequence[Row]) -> str:
-    """What the table of cells says of the steady state; null is not steady, and is said to be
-    unknown."""
+    """The table's entry for whether a cell's runs were steady: yes, no, unknown, or several with
+    counts."""
     ended = _ended(cell, runs)
     found = [run for run in ended if run["steady"]]
     fates = (
@@ -73,7 +73,7 @@ def _ended(cell: Row, runs: Iterable[Row]) -> list[Row]:
 
 
 def _part(some: Sequence[Row], ended: Sequence[Row]) -> str:
-    """How many of a cell's several runs are meant, and the end of the brackets about it."""
+    """How many of a cell's runs are meant, if it has several, and the closing bracket."""
     return ")" if len(ended) == 1 else f", {len(some)} of {len(ended)} runs)"
 
 
@@ -81,7 +81,7 @@ def _grouped(names: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     return tuple(f"{what}: {'; '.join(names[what])}" for what in sorted(names, key=natural))
 
 
-#: column, what drifts, unit, by what the column is multiplied to be in it
+#: column, what drifts, unit, factor from the column to the unit
 _DRIFTS = (
     ("step_time_drift", "step time", "%", 100.0),
     ("power_drift", "power", "%", 100.0),
@@ -99,7 +99,7 @@ def _drift(runs: Sequence[Row], column: str, what: str, unit: str, factor: float
 
 
 def _margin(runs: Sequence[Row], column: str, what: str, unit: str, factor: float) -> str:
-    """The largest margin of a drift, which says how much may have been overlooked."""
+    """The largest margin of a drift, which says how large a drift may have been overlooked."""
     name = f"{column.removesuffix('_c')}_margin{'_c' if column.endswith('_c') else ''}"
     known = [run[name] for run in runs if run[name] is not None]
     if not known:
@@ -108,7 +108,7 @@ def _margin(runs: Sequence[Row], column: str, what: str, unit: str, factor: floa
 
 
 def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:
-    """What the training gave of the runs that telemetry alone made invalid."""
+    """The measures of training of runs that are invalid only for their telemetry."""
     return [
         {
             "cell": run["cell"],
@@ -124,7 +124,8 @@ def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:
 
 
 def overhead_lines(overhead: Iterable[Row], labels: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A line of "What sampling costs" for each run and rate; ``labels`` are those of cells."""
+    """The lines of "What sampling costs", for each run and rate; ``labels`` maps cells
+    to labels."""
     lines = []
     order = sorted(overhead, key=lambda row: (row["cell"], row["run"], row["sample_rate_hz"]))
     for row in order:

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """A cell's model on this rank, and what steps it."""
+    """A cell's model on this rank, and the methods that step it."""
 
-    #: that this rank holds before ZeRO cuts them, over all of its stages
+    #: parameters that this rank holds before ZeRO cuts them, over all of its stages
     parameters: int
 
     def train_step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> float:
         """Do one optimiser step over this replica's micro-batches.
 
-        Each is a pair of [micro-batch size, sequence length] ids: tokens, and what follows them.
-        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
-        the loss is finite and the gradient is not.
+        Each is a pair of [micro-batch size, sequence length] ids: tokens, and the tokens that
+        follow them. Returns the loss of the global batch in nats, on every rank. Raises
+        NonfiniteGradient if the loss is finite and the gradient is not.
         """
         ...
 
@@ -32,16 +32,17 @@ class Engine(Protocol):
         ...
 
     def modules(self) -> Sequence[nn.Module]:
-        """What of the model this rank holds."""
+        """The modules of the model that this rank holds."""
         ...
 
     def precisions(self) -> Precisions:
-        """What the backend has in which precision; null what it will only have after a step."""
+        """The precisions in which the backend holds and exchanges numbers. Some are null before the
+        first step."""
         ...
 
 
 def create(cell: Cell, mesh: Mesh) -> Engine:
-    """Build a cell's model with the backend that the cell names; no other is imported.
+    """Build a cell's model with the backend that the cell names; no other backend is imported.
 
     The default process group must exist already.
     """

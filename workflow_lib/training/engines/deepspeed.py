@@ -1,6 +1,6 @@
 """DeepSpeed as the engine: ZeRO-0 to 3 without stages, its 1F1B pipeline with ZeRO-0 and 1.
 
-What it cannot run is listed in ``workflow_lib.training.capabilities``, which the planner reads.
+``workflow_lib.training.capabilities``, which the planner reads, lists what it cannot run.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ def import_deepspeed(device: torch.device) -> Any:
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     if not on_gpu(device):
-        # On a CPU it would build a shared-memory collective with g++ (a minute, and a crash where
-        # there is no compiler); gloo does the same work. The name deepspeed.comm.torch is shadowed
-        # by torch itself, hence sys.modules.
+        # On a CPU DeepSpeed would build a shared-memory collective with g++, which takes a minute,
+        # and crashes without a compiler; gloo does the same work. The name deepspeed.comm.torch is
+        # shadowed by torch itself, hence sys.modules.
         sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
-    # It asks whether AdamW is its own Muon, whose module starts torch's compiler: a third of a
-    # small run's start. Nothing else is compiled through this name, and nothing here uses Muon.
+    # DeepSpeed asks whether AdamW is its own Muon, whose module starts torch's compiler: a third of
+    # a small run's start. Nothing else is compiled through this name, and nothing here uses Muon.
     deepspeed.runtime.compiler.compile = lambda *_, **__: lambda function: function
     return deepspeed
 
 
 class DeepSpeedEngine:
-    """A cell's model on this rank, and what steps it."""
+    """A cell's model on this rank, stepped by DeepSpeed."""
 
     def __init__(self, cell: Cell, mesh: Mesh) -> None:
         """Build and place the model. The default process group must exist already."""
@@ -70,7 +70,7 @@ class DeepSpeedEngine:
         weights = Weights(mesh, cell.training.seed, dtype, adapters=dtype if lora else None)
         sequence = parts(cell.model, weights, cell.training)
         configuration = settings(cell.training, mesh.degrees.dp, cell.model.hidden_size)
-        with contextlib.redirect_stdout(io.StringIO()):  # it announces each layer and group there
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints each layer and group
             if mesh.degrees.pp > 1:
                 module = _pipeline(sequence, mesh, cell.model.layers, tie=not lora)
                 mpu = module.mpu()
@@ -93,14 +93,14 @@ class DeepSpeedEngine:
         def clip() -> None:
             self._plain_norm = clip_gradients(module.parameters(), mesh)
 
-        # With a plain fp32 optimiser DeepSpeed counts the gradients of the first stage only.
+        # With a plain fp32 optimiser DeepSpeed counts only the gradients of the first stage.
         self._engine.clip_fp32_gradients = clip
 
     def train_step(self, batches: Sequence[Batch]) -> float:
         """Do one optimiser step over this replica's micro-batches.
 
-        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
-        the loss is finite and the gradient is not.
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient if the
+        loss is finite and the gradient is not.
         """
         if self._mesh.degrees.pp > 1:
             loss = self._engine.train_batch(iter(batches))
@@ -134,11 +134,12 @@ class DeepSpeedEngine:
         return float(self._engine.get_global_grad_norm())
 
     def modules(self) -> Sequence[nn.Module]:
-        """What of the model this rank holds."""
+        """The modules of the model that this rank holds."""
         return [self._engine.module]
 
     def precisions(self) -> Precisions:
-        """What DeepSpeed holds and exchanges; no moments before the first step."""
+        """The precisions of what DeepSpeed holds and exchanges; moments are null before the first
+        step."""
         return deepspeed_precisions(self._engine, self._adamw)
 
     def _spread_experts(self, module: nn.Module) -> None:
@@ -164,27 +165,28 @@ class DeepSpeedEngine:
 
         experts = [p for p in module.parameters() if not getattr(p, "allreduce", True)]
         if not any(expert.requires_grad for expert in experts):
-            # It wants experts to train where there are any, and need not know of these: only not to
-            # overwrite them by those of the first replica, as this name tells it.
+            # DeepSpeed requires experts to train if there are any, and need not know of these. This
+            # mark only keeps it from overwriting them with those of the first replica.
             for expert in experts:
                 expert.ds_optim_param = True  # type: ignore[attr-defined]
             return
 
         class Marker(MoE):  # type: ignore[misc]
-            """Has no weights: DeepSpeed looks for its own layer to know that experts exist."""
+            """A module without weights: DeepSpeed looks for its own layer to know that experts
+            exist."""
 
             def __init__(self) -> None:
                 nn.Module.__init__(self)
                 self.num_experts = 0
 
             def set_deepspeed_parallelism(self, *_: object) -> None:
-                """Do nothing: the groups are there already."""
+                """Do nothing: the groups exist already."""
 
         module.add_module("expert_marker", Marker())
 
 
 class _ModelParallelUnit:
-    """What DeepSpeed asks about tensor parallelism where there are no stages."""
+    """The answers to DeepSpeed's questions about parallelism if there is no pipeline."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -218,13 +220,13 @@ class _ModelParallelUnit:
 def _whole(
     sequence: list[Part], mesh: Mesh, configuration: dict[str, Any], mpu: object
 ) -> nn.Module:
-    """Build the whole model; with ZeRO-3, each weight is cut as soon as it has been drawn."""
+    """Build the whole model; with ZeRO-3, each weight is cut as soon as it is drawn."""
     if configuration["zero_optimization"]["stage"] < 3:
         return Decoder(sequence, mesh.tp_group)
     import deepspeed
 
-    # The configuration gives the precision. As Init's own ``dtype`` it would count only where the
-    # accelerator supports fp16: elsewhere weights would be bf16, whatever it says.
+    # The configuration gives the precision. Init's own ``dtype`` would count only where the
+    # accelerator supports fp16; elsewhere weights would be bf16 in any case.
     with deepspeed.zero.Init(
         data_parallel_group=mesh.dp_group, mpu=mpu, config_dict_or_path=configuration
     ):
@@ -234,7 +236,8 @@ def _whole(
 def _pipeline(sequence: list[Part], mesh: Mesh, layers: int, tie: bool) -> Any:
     """Build this rank's stage of a model of so many transformer layers.
 
-    ``tie`` sums the gradients of what two stages share, which a frozen model does not have.
+    ``tie`` makes DeepSpeed sum the gradients of weights that two stages share; a frozen model has
+    none.
     """
     from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
@@ -242,7 +245,8 @@ def _pipeline(sequence: list[Part], mesh: Mesh, layers: int, tie: bool) -> Any:
     begins = stages.bounds(sequence, mesh.degrees.layers_of_stages(layers))
 
     class Stages(PipelineModule):  # type: ignore[misc]
-        """Takes its stages from the cell; DeepSpeed's own ways to divide know no list."""
+        """A pipeline whose stages the cell gives; DeepSpeed's own methods of division accept no
+        list."""
 
         def _partition_layers(self, method: str = "") -> None:
             self.parts = begins
@@ -257,12 +261,12 @@ def _pipeline(sequence: list[Part], mesh: Mesh, layers: int, tie: bool) -> Any:
     topology = PipeModelDataParallelTopology(
         num_pp=mesh.degrees.pp, num_mp=mesh.degrees.tp, num_dp=mesh.degrees.dp
     )
-    with torch.no_grad():  # it broadcasts the tied embedding, which autograd would remember
+    with torch.no_grad():  # it broadcasts the tied embedding, which autograd must not record
         return Stages(specifications, topology=topology, loss_fn=Loss(mesh.tp_group))
 
 
 def _parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
-    """Group what trains as DeepSpeed wants it: the spread experts apart from the rest."""
+    """Group the trained weights as DeepSpeed expects: spread experts apart from the rest."""
     dense: list[nn.Parameter] = []
     experts: list[Any] = []
     for parameter in module.parameters():

@@ -1,10 +1,10 @@
-"""Batched generation: every sequence's prompt in one pass, then a token at a time, greedily.
+"""Batched generation: each sequence's prompt in one pass, then a token at a time, greedily.
 
-All micro-batches of a replica are prefilled, then decoded together, round by round, so that they
-fill a pipeline. Stages pass hidden states on to their neighbours; the last one sends the tokens
-that it chose back to the first. Replicas share nothing but experts, yet all ranks meet at the end
-of prefill and of decoding, so that what GPUs draw belongs to the one or the other. Nothing is
-captured in CUDA graphs, batches are static, and no token ends a sequence.
+All micro-batches of a replica are prefilled, and then decoded together, round by round, so that
+they fill a pipeline. Stages pass hidden states on to their neighbours; the last stage sends the
+tokens that it chose back to the first. Replicas share nothing but experts. Yet all ranks wait for
+each other at the end of prefill and of decode, so that the GPUs' power belongs to one of the two.
+There are no CUDA graphs, batches are static, and no token ends a sequence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from workflow_lib.training.model import held_parameters, parts
 from workflow_lib.training.precisions import DTYPES, named
 from workflow_lib.training.weights import Weights
 
-#: hidden states on their way to the next stage, beyond which a stage waits for the oldest
+#: how many sends of hidden states may be pending before a stage waits for the oldest
 _SENT_AHEAD = 2
 
 
@@ -34,14 +34,14 @@ class GenerationEngine:
     """A cell's model on this rank, and the caches of its replica's sequences."""
 
     def __init__(self, cell: Cell, mesh: Mesh) -> None:
-        """Build the model. Where there are several ranks, the process groups must exist already."""
+        """Build the model. If there are several ranks, the process groups must exist already."""
         model, training, degrees = cell.model, cell.training, mesh.degrees
         self._model, self._training, self._mesh = model, training, mesh
         self._dtype = DTYPES[training.held_precision]
         sequence = parts(model, Weights(mesh, training.seed, self._dtype), training)
         mine = stages.split(sequence, degrees.layers_of_stages(model.layers))[mesh.place.pp]
         built: dict[str | None, nn.Module] = {}
-        #: this stage's
+        #: the parts of this stage
         self.parts = nn.ModuleList()
         for part in mine:
             module = built[part.tied] if part.tied in built else part.build()
@@ -50,7 +50,7 @@ class GenerationEngine:
             self.parts.append(module)
         self.parameters = held_parameters(self.parts)
         self._first, self._last = mesh.place.pp == 0, mesh.place.pp == degrees.pp - 1
-        # The last token of a prompt is the only one whose logits are wanted: final norm and head.
+        # Final norm and head only run for the last token of a prompt, whose logits are needed.
         modules = list(self.parts)
         self._body, self._head = (modules[:-2], modules[-2:]) if self._last else (modules, [])
         inner = list(self.parts.modules())
@@ -60,18 +60,18 @@ class GenerationEngine:
             [self._cache(attention) for attention in self._attentions]
             for _ in range(training.micro_batches(degrees.dp))
         ]
-        # A communicator of their own: tokens run against the hidden states' direction.
+        # A communicator of their own, because tokens go in the other direction than hidden states.
         self._token_group = end_stages_group(degrees) if degrees.pp > 1 else None
         self._sent_states: deque[tuple[dist.Work, Tensor]] = deque()
         self._sent_tokens: deque[tuple[dist.Work, Tensor]] = deque()
         self._chosen: list[Tensor | None] = []
 
     def modules(self) -> Sequence[nn.Module]:
-        """What of the model this rank holds."""
+        """The modules of the model that this rank holds."""
         return list(self.parts)
 
     def precisions(self) -> Precisions:
-        """That of the weights; there is nothing else."""
+        """The precision of the weights; there are no others."""
         return Precisions(named(weight.dtype for weight in self.parts.parameters()))
 
     def _cache(self, attention: Attention) -> KeyValueCache:
@@ -86,9 +86,8 @@ class GenerationEngine:
 
     @torch.inference_mode()
     def prefill(self, prompts: Sequence[Tensor]) -> None:
-        """Pass a step's prompts, [micro-batch size, prompt length] each, and choose their first
-        tokens. When the device has done what this gives it to do, all ranks' devices have.
-        """
+        """Run a step's prompts, [micro-batch size, prompt length] each, and choose the first token
+        of each sequence. When this rank's device has finished the work, all ranks' devices have."""
         for caches in self._caches:
             for cache in caches:
                 cache.clear()
@@ -99,9 +98,9 @@ class GenerationEngine:
 
     @torch.inference_mode()
     def decode(self) -> list[Tensor] | None:
-        """Generate the other tokens of the prompts that were prefilled; all ranks meet again.
+        """Generate the other tokens of the prefilled prompts, and wait for all ranks again.
 
-        Returns all tokens chosen, [micro-batch size, generated tokens] for each micro-batch; None
+        Returns all chosen tokens, [micro-batch size, generated tokens] for each micro-batch; None
         on ranks without the last stage.
         """
         rounds = [self._chosen]
@@ -113,7 +112,7 @@ class GenerationEngine:
                     token = self._returned(token)
                 chosen.append(self._pass(index, token, 1))
             rounds.append(chosen)
-        # Nobody waits for the last round's tokens, but they were sent.
+        # The last round's tokens are not used, but they were sent and must be received.
         if self._training.generated_tokens > 1:
             for token in rounds[-1]:
                 self._returned(token)
@@ -124,9 +123,11 @@ class GenerationEngine:
         return [torch.cat([each for each in of_one if each is not None], dim=1) for of_one in whole]
 
     def _pass(self, micro_batch: int, tokens: Tensor | None, length: int) -> Tensor | None:
-        """Pass ``length`` new tokens of a micro-batch; the last stage chooses what follows them.
+        """Run ``length`` new tokens of a micro-batch; the last stage chooses the tokens that
+        follow.
 
-        Takes tokens on the first stage alone. Returns [micro-batch size, 1] on the last stage.
+        Only the first stage takes ``tokens``. Returns [micro-batch size, 1] on the last stage, else
+        None.
         """
         caches = self._caches[micro_batch]
         for attention, cache in zip(self._attentions, caches, strict=True):
@@ -150,7 +151,8 @@ class GenerationEngine:
         return token
 
     def _returned(self, token: Tensor | None) -> Tensor | None:
-        """On the first stage, the token that the last one chose; else the token itself."""
+        """On the first stage, receive the token that the last stage chose; elsewhere return
+        ``token``."""
         if not self._first or self._token_group is None:
             return token
         token = torch.empty(
@@ -176,8 +178,8 @@ class GenerationEngine:
     def _meet(self) -> None:
         """Wait for all that was sent, and for all ranks.
 
-        Tokens are never waited for earlier: the first stage takes them only after it has sent on
-        what this rank would then not receive.
+        Sends of tokens are not waited for earlier: the first stage receives them only after it has
+        sent hidden states, which this rank would then not receive.
         """
         for sent in (self._sent_states, self._sent_tokens):
             while sent:
@@ -187,7 +189,8 @@ class GenerationEngine:
 
 
 def greedy(logits: Tensor, vocabulary_size: int, group: Group) -> Tensor:
-    """The likeliest token of each sequence, [batch, 1]; padding of the vocabulary is never chosen.
+    """The most likely token of each sequence, [batch, 1]; padding of the vocabulary is never
+    chosen.
 
     ``logits`` is this rank's slice, [batch, 1, padded vocabulary / group size].
     """
@@ -200,7 +203,7 @@ def greedy(logits: Tensor, vocabulary_size: int, group: Group) -> Tensor:
     if group_size(group) > 1:
         everywhere = highest.clone()
         dist.all_reduce(everywhere, op=dist.ReduceOp.MAX, group=group)
-        # Of equals the lowest, so that all ranks agree.
+        # Of equal logits the lowest token, so that all ranks agree.
         token = token.masked_fill(highest < everywhere, vocabulary_size)
         dist.all_reduce(token, op=dist.ReduceOp.MIN, group=group)
     return token

@@ -17,7 +17,7 @@ def adamw(
     training: Training,
     device: torch.device,
 ) -> torch.optim.AdamW:
-    """AdamW with a cell's options, over weights or groups of them; one kernel for all on GPUs."""
+    """AdamW with a cell's options, over weights or groups of them; on GPUs one fused kernel."""
     return torch.optim.AdamW(
         weights,
         lr=training.learning_rate,

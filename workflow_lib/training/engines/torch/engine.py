@@ -1,6 +1,6 @@
 """A cell's model on this rank under torch alone.
 
-What it cannot run is listed in ``workflow_lib.training.capabilities``, which the planner reads.
+``workflow_lib.training.capabilities``, which the planner reads, lists what it cannot run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Batch = tuple[Tensor, Tensor]
 class Chunk(nn.Module):
     """Consecutive parts of the model, each cut over the replicas as soon as it has been built.
 
-    So a rank holds one whole part at a time, beside the slices of the others.
+    So a rank holds only one whole part at a time, beside its slices of the others.
     """
 
     def __init__(self, sequence: Sequence[Part], sharding: Sharding, compiled: bool) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
-        #: before they are cut; a module that occurs twice counts once
+        #: parameters before they are cut; those of a module that occurs twice count once
         self.held_parameters = 0
         shared = {part.tied for part in sequence if sequence.count(part) > 1} - {None}
         built: dict[str, nn.Module] = {}
@@ -51,22 +51,22 @@ class Chunk(nn.Module):
                 module.compile(dynamic=False)
             if part.tied is not None:
                 built[part.tied] = module
-            # Vectors alone are not worth a collective of their own: the root takes them, and what
-            # the first and last part of one chunk share.
+            # Parts with only vectors are not worth a collective of their own, so the chunk's root
+            # takes them. It also takes what the first and last part of one chunk share.
             if part.tied not in shared and any(p.dim() > 1 for p in module.parameters()):
                 sharding.apply(module, keep=place == len(sequence) - 1)
             self.parts.append(module)
         sharding.finish(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """From token ids or hidden states to hidden states or logits."""
+        """Map token ids or hidden states to hidden states or logits."""
         for part in self.parts:
             x = part(x)
         return x
 
 
 class TorchEngine:
-    """A cell's model on this rank, and what steps it."""
+    """A cell's model on this rank, stepped by torch."""
 
     def __init__(self, cell: Cell, mesh: Mesh) -> None:
         """Build and place the model. The default process group must exist already."""
@@ -95,14 +95,14 @@ class TorchEngine:
 
             self._pipeline = Pipeline(cell, mesh, chunks, self._sharding, self._share_of_loss)
         self._norm = math.nan
-        #: the precision in which they reached the first step
+        #: precision of gradients at the first step
         self._gradients: str | None = None
 
     def train_step(self, batches: Sequence[Batch]) -> float:
         """Do one optimiser step over this replica's micro-batches.
 
-        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient where
-        the loss is finite and the gradient is not.
+        Returns the loss of the global batch in nats, on every rank. Raises NonfiniteGradient if the
+        loss is finite and the gradient is not.
         """
         mesh = self._mesh
         if mesh.degrees.pp > 1:
@@ -112,7 +112,7 @@ class TorchEngine:
         total = torch.zeros((), device=mesh.device)
         for loss in losses:
             total += loss.detach()
-        # Ranks without the last stage add nothing.
+        # Ranks without the last stage add 0.
         if mesh.degrees.pp > 1:
             dist.all_reduce(total, group=mesh.pp_group)
         if mesh.degrees.copies > 1:
@@ -124,7 +124,7 @@ class TorchEngine:
         norm = clip_gradients(self._weights, mesh, self._sharding.cut)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        # The step's only wait for the device.
+        # Only here the step waits for the device.
         value: float
         value, self._norm = torch.stack([total / mesh.degrees.copies, norm]).tolist()
         if math.isfinite(value) and not math.isfinite(self._norm):
@@ -136,11 +136,12 @@ class TorchEngine:
         return self._norm
 
     def modules(self) -> Sequence[nn.Module]:
-        """What of the model this rank holds."""
+        """The modules of the model that this rank holds."""
         return self.chunks
 
     def precisions(self) -> Precisions:
-        """What FSDP2 has been given; of gradients and moments, what there was in the last step."""
+        """The precisions that FSDP2 was given; those of gradients and moments are from the steps so
+        far."""
         moments = (state[name] for state in self._optimizer.state.values() for name in MOMENTS)
         return replace(
             self._sharding.precisions(self.chunks),
@@ -164,14 +165,14 @@ class TorchEngine:
 
     @torch.no_grad()
     def _correct_gradients(self) -> None:
-        """Complete what FSDP2 has averaged over its own group alone."""
+        """Correct gradients that FSDP2 has averaged over its own group only."""
         tied = [each for each in map(local_gradient, self._tied) if each is not None]
         if len(tied) == 2:
             tied[1].copy_(tied[0].add_(tied[1]))
         elif tied:
             dist.all_reduce(tied[0], group=self._tied_group)
         if self._mesh.degrees.ep > 1:
-            # Experts have seen the tokens of ep replicas each, and were averaged over dp / ep.
+            # Experts saw the tokens of ep replicas each, but were averaged only over dp / ep.
             experts = [p for p in self._weights if not getattr(p, "allreduce", True)]
             gradients = [each for each in map(local_gradient, experts) if each is not None]
             if gradients:  # frozen experts have none
@@ -179,7 +180,8 @@ class TorchEngine:
 
 
 def _held_precision(training: Training) -> torch.dtype:
-    """What weights are held in: fp32 where the optimiser changes them, as they run where not."""
+    """The precision in which weights are held: fp32 if the optimiser changes them, else as computed
+    with."""
     frozen = training.workload == "lora"
     return DTYPES[training.held_precision if frozen else SUMS]
 
@@ -187,11 +189,8 @@ def _held_precision(training: Training) -> torch.dtype:
 def _tied_over_stages(
     of_stages: list[list[Part]], chunks: list[Chunk], mesh: Mesh
 ) -> tuple[list[nn.Parameter], dist.ProcessGroup | None]:
-    """The copies of the weight that the first and the last stage share, those that this rank has,
-    and the group of the two ranks; no group where one rank has both stages.
-
-    The copy on the last stage is marked, by DeepSpeed's name, so that norms count it once.
-    """
+    """This rank's copies of the weight that the first and the last stage share, and the group of
+    the two ranks; the group is None if one rank has both stages."""
     degrees = mesh.degrees
     if degrees.pp == 1 or not any(part.tied for part in of_stages[0]):
         return [], None

@@ -1,8 +1,8 @@
-"""The stages of a rank, and the schedules that run them: 1F1B, plain and interleaved, and torch's
-zero-bubble ones (arXiv 2401.10241), which split the backward pass.
+"""The stages of a rank, and the schedules that run them: plain and interleaved 1F1B, and torch's
+zero-bubble schedules (arXiv 2401.10241), which split the backward pass.
 
-Without overlap a rank waits for all sends and receives after each of its passes. With it, receives
-are awaited where they are used, and sends at the end of the step.
+Without overlap a rank waits for all sends and receives after each of its passes. With overlap it
+waits for receives where they are used, and for sends at the end of the step.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ Slot = tuple[str, int] | None
 class _Packed(nn.Module):
     """Gives its input the strides of a fresh tensor of its shape.
 
-    A batch of one may have any stride along the batch and still counts as contiguous: what a
-    compiled layer gives then keeps that of the whole sequence. torch 2.11 compares strides with
+    A batch of one may have any stride along the batch and still counts as contiguous. So the output
+    of a compiled layer may keep the stride of the whole sequence. torch 2.11 compares strides with
     those of `_shapes`, and refuses the stage.
     """
 
@@ -50,25 +50,24 @@ class _Packed(nn.Module):
 
 
 class _Stage(PipelineStage):
-    """A stage whose gradients are reduced by FSDP2 within the backward passes themselves.
+    """A stage whose gradients FSDP2 reduces within the backward passes.
 
-    torch's own stage would reduce them in one go after the last of them. It leaves alone what is no
-    FSDP module, hence the Sequential.
+    torch's own stage would reduce them at once after the last pass. It only does that for FSDP
+    modules, so the root is wrapped in a Sequential.
     """
 
     def __init__(
         self, root: nn.Module, sharding: Sharding, packed: bool, *arguments: Any, **named: Any
     ) -> None:
-        """``packed`` says whether the output may be a view, which no backward pass in two parts
-        takes: it drops the graph behind the output.
-        """
+        """``packed`` says that the output may be a view. A backward pass in two parts does not
+        allow this, because it drops the graph behind the output."""
         parts = [root, _Packed()] if packed else [root]
         super().__init__(nn.Sequential(*parts), *arguments, **named)
         assert isinstance(root, FSDPModule)
         self._root, self._sharding = root, sharding
 
     def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
-        # Of a rank's own two stages, one next to the other: torch 2.11 has it connect with itself.
+        # If a rank has two neighbouring stages, torch 2.11 would connect the rank with itself.
         return [
             each for each in super()._get_init_p2p_neighbors_ops() if each.peer != dist.get_rank()
         ]
@@ -77,7 +76,7 @@ class _Stage(PipelineStage):
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> Any:
         self._sharding.before_backward(self._root, last_backward)
-        # Before the last one, other micro-batches are still between their passes.
+        # Before the last one, other micro-batches are still between forward and backward pass.
         self._root.set_is_last_backward(last_backward)
         result = super().backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
         if backward_type == "weight":
@@ -86,7 +85,7 @@ class _Stage(PipelineStage):
 
 
 class _Plain1F1B(_PipelineScheduleRuntime):
-    """1F1B on torch's runtime, which posts a receive when its sender may send."""
+    """1F1B on torch's runtime, which starts a receive as soon as its sender may send."""
 
     def __init__(self, stages: list[_Stage], micro_batches: int, **options: Any) -> None:
         super().__init__(stages, micro_batches, **options)  # type: ignore[no-untyped-call]
@@ -109,15 +108,16 @@ class _AwaitedPlain1F1B(_Plain1F1B):
 
 
 class _AwaitedInterleaved1F1B(ScheduleInterleaved1F1B):
-    """The same with several chunks of the model on each rank."""
+    """Interleaved 1F1B, with several chunks of the model on each rank, that waits in
+    the same way."""
 
     _step_microbatches = PipelineScheduleMulti._step_microbatches
 
 
 def one_forward_one_backward(ranks: int, micro_batches: int) -> list[list[Slot]]:
-    """What each rank does in each time slot (arXiv 2104.04473, figure 4).
+    """The passes of each rank in each time slot (arXiv 2104.04473, figure 4).
 
-    A slot is a pass ("F" or "B") and its micro-batch, or None where the rank waits for another.
+    A slot is a pass ("F" or "B") and its micro-batch, or None if the rank waits for another.
     """
     waiting: list[list[tuple[str, int]]] = []
     for rank in range(ranks):
@@ -179,15 +179,16 @@ class Pipeline:
             ("zero-bubble", True, True): ScheduleInterleavedZeroBubble,
             ("zero-bubble-v", True, True): ScheduleZBVZeroBubble,
         }[degrees.schedule, len(stages) > 1, training.overlap]
-        # The loss is a mean over the replica's micro-batches already.
+        # The loss is already a mean over the replica's micro-batches.
         self._schedule: _PipelineSchedule = kind(
             stages, training.micro_batches(degrees.dp), loss_fn=loss, scale_grads=False
         )
 
     def step(self, batches: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
-        """Run all passes of a step; returns the micro-batches' losses on the last stage's ranks."""
+        """Run all passes of a step; return the micro-batches' losses on ranks of the last stage,
+        else []."""
         losses: list[Tensor] = []
-        # The schedule cuts whole batches itself.
+        # The schedule itself cuts whole batches into micro-batches.
         tokens = [torch.cat([each for each, _ in batches])] if self._first else []
         targets = torch.cat([each for _, each in batches]) if self._last else None
         self._schedule.step(*tokens, target=targets, losses=losses, return_outputs=False)
@@ -195,7 +196,8 @@ class Pipeline:
 
 
 def _shapes(cell: Cell, mesh: Mesh, stage: int) -> dict[str, Tensor]:
-    """What a stage takes and gives for one micro-batch, so that no rank has to ask another."""
+    """The shapes of a stage's input and output for one micro-batch, so that no rank has to ask
+    another."""
     model, training, tp = cell.model, cell.training, mesh.degrees.tp
     batch, length = training.micro_batch_size, model.sequence_length // mesh.degrees.cp
     activations = DTYPES[training.held_precision]

@@ -1,6 +1,6 @@
 """Weights, gradients and optimiser states cut over the replicas by FSDP2.
 
-What the ZeRO stages (arXiv 1910.02054) mean here:
+The ZeRO stages (arXiv 1910.02054) mean here:
 
 ====  =====================================  ==========================================
  0    every replica holds all                gradients all-reduced once a step
@@ -10,8 +10,8 @@ What the ZeRO stages (arXiv 1910.02054) mean here:
       pass, and let go after it
 ====  =====================================  ==========================================
 
-The optimiser works on fp32 weights; with bf16 they are cast as they are gathered, and gradients are
-summed and reduced in fp32.
+The optimiser works on fp32 weights. With bf16, weights are cast when they are gathered, and
+gradients are summed and reduced in fp32.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from workflow_lib.training.precisions import DTYPES, named
 
 
 class Sharding:
-    """Cuts modules over a cell's replicas, and says when they communicate."""
+    """Cuts modules over a cell's replicas, and controls when they communicate."""
 
     def __init__(self, mesh: Mesh, training: Training) -> None:
         assert mesh.dp_group is not None
@@ -55,7 +55,7 @@ class Sharding:
             if training.precision == SUMS
             else MixedPrecisionPolicy(DTYPES[training.held_precision], DTYPES[SUMS])
         )
-        #: units in the order in which the forward pass meets them
+        #: units in the order of the forward pass
         self._units: list[FSDPModule] = []
 
     @property
@@ -64,7 +64,8 @@ class Sharding:
         return self._stage > 0
 
     def apply(self, module: nn.Module, keep: bool = False) -> None:
-        """Make a module a unit that is gathered and reduced at once; spread experts, one more.
+        """Make a module a unit that is gathered and reduced at once; its spread experts become
+        another one.
 
         With ``keep`` its weights stay gathered after the forward pass in ZeRO-3 too, because the
         backward pass begins with them.
@@ -77,7 +78,7 @@ class Sharding:
         self._units += [unit for unit in (module, *experts) if isinstance(unit, FSDPModule)]
 
     def finish(self, root: nn.Module) -> None:
-        """Make all of a stage one tree: weights that no unit has yet belong to its root."""
+        """Make a stage one tree: weights that belong to no unit yet belong to its root."""
         self._unit(root, self._replicas, keep=True)
         if self._overlap:
             # The host asks for the next unit's weights before it launches this one's kernels.
@@ -86,14 +87,15 @@ class Sharding:
         self._units = []
 
     def before_backward(self, root: FSDPModule, last: bool) -> None:
-        """Say what the next backward pass does; ``last``: it is the step's last micro-batch."""
+        """Set what the next backward pass does; ``last`` says that it is of the step's last
+        micro-batch."""
         root.set_requires_gradient_sync(last or self._stage >= 2)
         root.set_reshard_after_backward(last or self._stage == 3)
 
     @staticmethod
     def after_weights(root: FSDPModule, last: bool) -> None:
-        """Sum the gradients of weights that were computed apart from those of a stage's input, and
-        with ``last`` reduce them: FSDP2 does that itself only in a pass through the whole stage.
+        """Sum the gradients of weights after a backward pass for weights only, and with ``last``
+        reduce them. FSDP2 does this by itself only after a backward pass through the whole stage.
         """
         assert isinstance(root, nn.Module)
         for group in (each._get_fsdp_state()._fsdp_param_group for each in _units(root)):
@@ -104,7 +106,8 @@ class Sharding:
 
     @staticmethod
     def precisions(roots: Iterable[nn.Module]) -> Precisions:
-        """What the units of some stages hold and have been told, by FSDP2's rules; no moments."""
+        """The precisions that the units of some stages have by FSDP2's rules; moments are not
+        included."""
         weights: set[torch.dtype] = set()
         reduced: set[torch.dtype] = set()
         held: set[torch.dtype] = set()
@@ -120,7 +123,8 @@ class Sharding:
                     held.add(parameter.dtype)
         return Precisions(
             weights=named(weights),
-            # Sums of whole gradients have the one, those of gradients that are cut the other.
+            # Sums of whole gradients have the reduced precision, those of cut gradients the held
+            # one.
             gradients=named(reduced | held),
             reduction=named(reduced),
             gathering=named(weights),
@@ -130,7 +134,7 @@ class Sharding:
     def _over(self, group: dist.ProcessGroup) -> DeviceMesh:
         if self._stage > 0:
             return DeviceMesh.from_group(group, self._device.type)
-        # Replicated: cut over a group of this rank alone, and all-reduced over the replicas.
+        # Replicated: cut over a group of only this rank, and all-reduced over the replicas.
         assert self._alone is not None
         return DeviceMesh.from_group(
             [group, self._alone],
@@ -155,20 +159,20 @@ class Sharding:
             unit.set_custom_reduce_scatter(AloneReduceScatter(self._device))  # type: ignore[arg-type]
             if self._stage == 0:
                 unit.set_all_reduce_hook(AfterAllReduce(self._device))
-        # FSDP2 puts new parameters in their places; what the old ones were marked with stays true.
+        # FSDP2 replaces the parameters; the new ones get the marks of the old ones.
         for name, parameter in module.named_parameters():
             vars(parameter).update(marks[name])
 
 
 def _units(root: nn.Module) -> Iterator[FSDPModule]:
-    """What of a stage is gathered and reduced at once, the stage itself first."""
+    """The units of a stage, which are gathered and reduced at once, with the stage itself first."""
     return (each for each in root.modules() if isinstance(each, FSDPModule))
 
 
 def _placement(ranks: int, parameter: nn.Parameter) -> Shard | None:
-    """Along which dimension a weight is cut: experts by rows where there are fewer of them than
-    ranks, or where they would spread unevenly; all else as FSDP2 does it, along the first.
-    """
+    """The dimension along which a weight is cut. Experts are cut by rows if there are fewer experts
+    than ranks, or if they would be spread unevenly. Other weights are cut by FSDP2's default, along
+    the first dimension."""
     stacked = parameter.dim() == 3
     if stacked and parameter.shape[0] % ranks and parameter.shape[1] % ranks == 0:
         return Shard(1)

@@ -1,8 +1,8 @@
 """Collectives that never run beside compute, for cells without overlap.
 
-FSDP2 issues its collectives on streams of their own. These make that stream wait for the compute
-issued so far, and the compute that comes after wait for the collective. On a CPU there are no
-streams, and a collective has ended when its call returns.
+FSDP2 issues its collectives on streams of their own. The classes here make such a stream wait for
+the compute issued so far, and later compute wait for the collective. On a CPU there are no streams,
+and a collective has ended when its call returns.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 from workflow_lib.training.device import on_gpu
 
-# The names of the collectives below are the only ones that every supported torch knows.
+# Every supported version of torch knows only these names of the collectives below.
 warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
 
 
 class _Alone:
-    """A collective between two waits, with memory from the usual allocator."""
+    """A collective between two waits; its memory comes from the usual allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -31,14 +31,15 @@ class _Alone:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def wait_for_compute(self) -> None:
-        """Let the collective's stream, which is current, wait for the compute issued so far."""
+        """Make the collective's stream, which is the current one, wait for the compute issued so
+        far."""
         if on_gpu(self._device):
             torch.cuda.current_stream(self._device).wait_stream(
                 torch.cuda.default_stream(self._device)
             )
 
     def hold_compute(self) -> None:
-        """Let compute that is issued from now on wait for the current stream."""
+        """Make compute that is issued from now on wait for the current stream."""
         if on_gpu(self._device):
             torch.cuda.default_stream(self._device).wait_stream(
                 torch.cuda.current_stream(self._device)
@@ -55,7 +56,7 @@ class AloneAllGather(_Alone):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> None:
-        """Gather [n] elements of each rank into [ranks · n]; has ended for whoever computes."""
+        """Gather [n] elements of each rank into [ranks · n]; later compute waits for it."""
         self.wait_for_compute()
         dist.all_gather_into_tensor(output_tensor, input_tensor, group=group)
         self.hold_compute()
@@ -72,7 +73,7 @@ class AloneReduceScatter(_Alone):
         op: dist.ReduceOp.RedOpType,
         async_op: bool = False,
     ) -> None:
-        """Reduce [ranks · n] elements to this rank's [n]; has ended for whoever computes."""
+        """Reduce [ranks · n] elements to this rank's [n]; later compute waits for it."""
         self.wait_for_compute()
         dist.reduce_scatter_tensor(output_tensor, input_tensor, op=op, group=group)
         self.hold_compute()
@@ -81,9 +82,9 @@ class AloneReduceScatter(_Alone):
 class AfterAllReduce(_Alone):
     """Called by FSDP2 once it has issued its own all-reduce on the current stream.
 
-    That stream waits for the compute before it anyway; this makes the compute after it wait.
+    That stream already waits for the compute before it; this makes later compute wait for it.
     """
 
     def __call__(self, reduced: Tensor) -> None:
-        """Hold compute until ``reduced`` is there."""
+        """Make later compute wait until ``reduced`` is complete."""
         self.hold_compute()
