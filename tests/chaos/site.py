@@ -35,7 +35,9 @@ _COPIED = ("workflow_lib", "rules", "envs", "workflow")
 _SBATCH = """#!/usr/bin/env bash
 [ -z "${CHAOS_HOLD_IN_QUEUE:-}" ] || set -- --hold "$@"
 answer=$(%s "$@") || exit
-{ printf '%%s' "${answer%%%%;*}"; printf '\\t%%s' "$@"; echo; } >>%s
+# In one write, so that lines of two submissions are not mixed up.
+printf -v line '\\t%%s' "$@"
+printf '%%s\\n' "${answer%%%%;*}$line" >>%s
 [ -z "${CHAOS_KILL_SUBMITTER:-}" ] || kill -KILL "$PPID"
 printf '%%s\\n' "$answer"
 """
