@@ -24,7 +24,7 @@ def runs(times_s: list[float], energies_j: list[float | None]) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     for block, (time_s, energy_j) in enumerate(zip(times_s, energies_j, strict=True), start=1):
         known = {"run": block, "outcome": "completed", "platform": "h200"}
-        known |= {"order_seed": 1, "order_block": block}
+        known |= {"order_seed": 1, "order_block": block, "simulated": False}
         began = {"started_unix_s": 1e9 + 100 * block}
         values = {"step_time_s": 2.0, "energy_per_token_j": 0.5}
         rows.append(known | began | values | {"cell": "plain"})
@@ -77,6 +77,11 @@ def test_what_cannot_be_judged_says_why() -> None:
         "",
         "no verdict: not every run has a value",
     )
+    made_up = [row | {"simulated": True} for row in rows]
+    assert [line[2] for line in shown(made_up)] == [
+        "holds",
+        "no verdict: readings of GPUs were simulated",
+    ]
     other = shown(rows, other_gpu_of="plain")
     assert other[0][1:] == ("", "no verdict: the runs were not all on the same GPUs")
     few = shown(rows[:-1])

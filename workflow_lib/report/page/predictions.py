@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from workflow_lib.intervals import contrasts
 from workflow_lib.intervals.design import Gpus, design
 from workflow_lib.intervals.differences import FEWEST_RUNS, Interval
+from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
 from workflow_lib.report.numbers import MINUS
 from workflow_lib.report.tables import Tables
@@ -71,6 +72,8 @@ def _measured(cell: str, against: str, measure: str, tables: Tables) -> Interval
     used = {*gpus_after, *gpus_before}
     if frozenset() in used or len(used) > 1:
         return "no verdict: the runs were not all on the same GPUs"
+    if MEASURES[measure].sensor and any(run["simulated"] for run in (*after, *before)):
+        return "no verdict: readings of GPUs were simulated"
     gained, had = ([run[measure] for run in runs] for runs in (after, before))
     if None in (*gained, *had):
         return "no verdict: not every run has a value"
