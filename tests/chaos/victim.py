@@ -133,8 +133,15 @@ class Victim:
 
     def train(self) -> list[processes.Process]:
         """Wait until it trains; returns the processes of its job."""
-        self.until(self.trains, "training")
-        return self.processes()
+        found: list[processes.Process] = []
+
+        def has_ranks() -> bool:
+            # Right after a requeue the steps of the first start may still lie there.
+            found[:] = self.processes() if self.trains() else []
+            return bool(processes.ranks(found))
+
+        self.until(has_ranks, "training")
+        return found
 
     def processes(self) -> list[processes.Process]:
         return processes.of_job(self.job(), self.site.cluster.conf)
