@@ -48,8 +48,7 @@ START = 1_700_000_000.0
 
 #: what no run of three steps, and without a cool-down, has
 TOO_SHORT = (
-    "the measured steps make 2 blocks of a second or more; 10 are the fewest that tell a drift "
-    "from noise"
+    "the measured steps make 2 blocks of a second or more; 10 are needed to tell a drift from noise"
 )
 LACKING = {
     "steady": TOO_SHORT,

@@ -112,7 +112,7 @@ def test_an_unused_gpu_of_the_node_counts_for_no_phase(tmp_path: Path) -> None:
 
 
 def test_a_prefill_that_ends_after_its_step_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"step 1 began at .*, ended its prefill at"):
+    with pytest.raises(RecordError, match=r"step 1 began at .*, its prefill ended at"):
         reduced(Run(cell=INFERENCE, prefill_s=11.0), tmp_path)
 
 

@@ -163,7 +163,7 @@ def test_two_blocks_that_are_equally_near_are_averaged(tmp_path: Path) -> None:
     assert rows[10]["slowdown"] == pytest.approx(0, abs=1e-9)
     assert rows[10]["pairs"] == 1
     reasons = json.loads(rows[10]["missing_reasons"])
-    assert reasons["slowdown_low"] == "1 pairs give no interval; it takes 4"
+    assert reasons["slowdown_low"] == "an interval needs 4 pairs, but this rate has 1"
     assert "no measured step lies wholly" in json.loads(rows[50]["missing_reasons"])["slowdown"]
 
 

@@ -45,14 +45,14 @@ def test_a_file_that_ends_who_reads_it_is_refused_in_a_sentence(
     monkeypatch.setattr(parquet_check.sys, "executable", str(child))
     other = tmp_path / "other.parquet"
     other.write_bytes(table.read_bytes())
-    with pytest.raises(RecordError, match=rf"^{other}: .* takes more memory than it may"):
+    with pytest.raises(RecordError, match=rf"^{other}: .* takes more memory than is allowed"):
         check_readable([table, other])
 
 
 def test_memory_is_bounded(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not even polars itself fits.
     monkeypatch.setattr(bounds, "PARQUET_CHECK_BYTES", bounds.Bound(1 << 26, "B", ""))
-    with pytest.raises(RecordError, match="takes more memory than it may"):
+    with pytest.raises(RecordError, match="takes more memory than is allowed"):
         check_readable([table])
 
 

@@ -84,7 +84,7 @@ def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: P
     row, _ = reduced(Run(power_limits_w={0: None}).write(tmp_path / "run1"))
     reasons = json.loads(row["missing_reasons"])
     for name in ("power_limit_w", "power_of_limit_share", "at_power_limit_share"):
-        assert reasons[name] == "node1 GPU 0: its driver does not tell its power limit"
+        assert reasons[name] == "node1 GPU 0: the driver does not report the power limit"
 
 
 def test_one_run_never_has_shares_of_two_sources(tmp_path: Path) -> None:

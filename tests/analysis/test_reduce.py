@@ -219,7 +219,7 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
                     ("at_power_limit_burst_s", "at_power_limit_share"),
                     "power readings are means over too long to show bursts",
                 ),
-                "power_seen_share": "not known of NVIDIA H200",
+                "power_seen_share": "not known for NVIDIA H200",
             }
         ),
     }
@@ -248,7 +248,7 @@ def test_gpus_that_their_driver_does_not_identify_are_unknown_and_say_so(tmp_pat
     _, gpus, _ = reduce(Run(identified=False), tmp_path)
     for gpu in gpus:
         assert gpu["gpu_uuid"] is None
-        assert json.loads(gpu["missing_reasons"])["gpu_uuid"] == "its driver does not give it"
+        assert json.loads(gpu["missing_reasons"])["gpu_uuid"] == "the driver does not report it"
 
 
 def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) -> None:
@@ -521,8 +521,8 @@ def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: P
     assert (known["gpu"], known["watched"], known["power_mean_w"]) == (5, False, 68.5)
     assert (unknown["gpu"], unknown["power_mean_w"]) == (6, None)
     reasons = json.loads(unknown["missing_reasons"])
-    assert reasons["power_mean_w"] == "its driver does not give it"
-    assert reasons["gpu_utilisation_share"] == "the job does not have it"
+    assert reasons["power_mean_w"] == "the driver does not report it"
+    assert reasons["gpu_utilisation_share"] == "the GPU does not belong to the job"
 
 
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:
@@ -537,7 +537,7 @@ def test_where_nobody_counted_what_was_dropped_there_is_no_mfu(tmp_path: Path) -
     reasons = json.loads(row["missing_reasons"])
     unknown = "a rank did not record what its routers dropped"
     assert reasons["dropped_choices_share"] == unknown
-    assert reasons["mfu_6n"] == f"what of the model was computed is not known: {unknown}"
+    assert reasons["mfu_6n"] == f"how much of the model was computed is not known: {unknown}"
     assert row["model_flops_per_j"] is None
     assert row["tokens_per_j"] is not None
 

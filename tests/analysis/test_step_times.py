@@ -65,7 +65,7 @@ def test_one_gpu_without_power_makes_the_energy_null_not_smaller(tmp_path: Path)
     for row in steps(tmp_path, silent):
         assert (row["energy_j"], row["power_mean_w"]) == (None, None)
         reasons = json.loads(row["missing_reasons"])
-        assert reasons["energy_j"] == "node1 GPU 1: power_w was not read throughout it"
+        assert reasons["energy_j"] == "node1 GPU 1: readings of power_w do not cover the whole step"
         assert row["hottest_gpu"] == 1
 
 

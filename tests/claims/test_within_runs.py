@@ -54,7 +54,7 @@ def test_rear_gpus_that_are_hotter_by_more_than_their_sensors_round():
 
 def test_where_gpus_sit_has_to_be_known():
     row = of_gpus({**REAR, "above": 0.0}, *[[("unknown", 70.0, 1.0), ("unknown", 60.0, 1.0)]] * 3)
-    assert (row["verdict"], row["in_words"]) == ("not_testable", "no GPU is known as rear")
+    assert (row["verdict"], row["in_words"]) == ("not_testable", "no GPU belongs to the group rear")
 
 
 def test_the_hottest_gpus_clock():
@@ -67,7 +67,7 @@ def test_the_hottest_gpus_clock():
     alone = of_gpus(test, *[[("unknown", 60.0, 1600.0)]] * 3)
     assert alone["verdict"] == "not_testable"
     unread = of_gpus(test, *[[("unknown", 60.0, 1600.0), ("unknown", 70.0, None)]] * 3)
-    assert unread["in_words"] == "no value: run 1 has none of a GPU"
+    assert unread["in_words"] == "no value: in run 1 a GPU has none"
 
 
 def test_two_runs_of_gpus_give_no_interval():

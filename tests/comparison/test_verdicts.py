@@ -23,7 +23,7 @@ LOW, HIGH = 1.071284, 1.216591
 #: what dates and nodes may do to a ratio, where runs are apart
 DATES = 1.014
 APART = (
-    "assumes normal noise and, because the sides ran on different platforms, no drift but a "
+    "assumes normal noise and, because the sides ran on different platforms, no drift other than a "
     "steady one"
 )
 MORE, REFERENCE = [110.0, 112.0, 114.0], [100.0, 100.0, 100.0]
@@ -64,12 +64,12 @@ def test_a_ratio_with_its_interval_and_its_word():
     assert row["verdict"] == "a_more"
     assert row["assumes"] == APART
     assert row["in_words"] == (
-        "h200 is 12 % faster (interval +5.6 to +23 % with dates and nodes off by ±1.4 %, +7.1 to "
+        "h200 is 12 % faster (interval +5.6 to +23 % with ±1.4 % for dates and nodes, +7.1 to "
         f"+22 % by the runs alone; coverage 95 %; {APART})"
     )
     less = compared("tokens_per_s", REFERENCE, [200.0] * 3)["tokens_per_s"]
     assert less["verdict"] == "b_more"
-    assert less["in_words"].startswith("h200 is 50 % slower (interval −51 to −49 % with dates")
+    assert less["in_words"].startswith("h200 is 50 % slower (interval −51 to −49 % with ±1.4 %")
 
 
 def test_overlapping_runs_are_not_told_apart():
@@ -100,15 +100,15 @@ def test_efficiencies_must_differ_by_more_than_their_sensors_may_be_off():
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert row["verdict"] == "not_told_apart"
     assert row["in_words"] == (
-        "not told apart: +7.1 to +22 % by the runs, but dates and nodes off by ±1.4 % and sensors "
-        f"off by ±6 % leave −6.3 to +39 % (coverage 95 %; {APART})"
+        "not told apart: +7.1 to +22 % by the runs, but ±1.4 % for dates and nodes and ±6 % for "
+        f"sensors leave −6.3 to +39 % (coverage 95 %; {APART})"
     )
     row = compared("tokens_per_j", MORE, REFERENCE, share=0.02)["tokens_per_j"]
     expected = (LOW / DATES * 0.98 / 1.02, HIGH * DATES * 1.02 / 0.98)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
     assert row["in_words"] == (
-        "h200 makes 12 % more tokens of a joule (interval +1.5 to +28 % with dates and nodes off "
-        "by ±1.4 % and sensors off by ±2 %, +7.1 to +22 % by the runs alone; coverage 95 %; "
+        "h200 makes 12 % more tokens of a joule (interval +1.5 to +28 % with ±1.4 % for dates "
+        "and nodes and ±2 % for sensors, +7.1 to +22 % by the runs alone; coverage 95 %; "
         f"{APART})"
     )
 
@@ -172,7 +172,9 @@ def test_an_unknown_gain_of_the_same_gpus_cancels_as_well():
     found = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_systematic_share=shares)
     row = found["power_mean_w"]
     assert row["verdict"] == "a_more"
-    assert row["in_words"].endswith("; and that each sensor of power has one gain at all powers)")
+    assert row["in_words"].endswith(
+        "; and that each sensor of power has the same gain at all powers)"
+    )
 
 
 def layouts_on(gpus_a, gpus_b):
@@ -196,7 +198,9 @@ ONE, OTHER = ("GPU-1",), ("GPU-2",)
 def test_the_gain_of_one_gpu_cancels_between_layouts():
     row = layouts_on([ONE, ONE, OTHER], [OTHER, ONE, ONE])
     assert row["verdict"] == "a_more"
-    assert row["in_words"].endswith("; and that each sensor of power has one gain at all powers)")
+    assert row["in_words"].endswith(
+        "; and that each sensor of power has the same gain at all powers)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,9 +401,9 @@ def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
         ({"seeds": (None, None)}, "not submitted in one random order"),
         ({"platforms": ("h200", "h100")}, "different platforms"),
         ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "did not begin in the order of the blocks"),
-        ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "when a run began was not recorded"),
+        ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "the start of a run was not recorded"),
         ({"gpus": [("GPU-1",), ("GPU-2",)]}, "the sides ran on different GPUs"),
-        ({"gpus": ()}, "on which GPUs a run was is not known"),
+        ({"gpus": ()}, "the GPUs of a run are not known"),
     ],
 )
 def test_what_keeps_runs_from_being_in_blocks_is_said_and_allowed_for(changed, why):

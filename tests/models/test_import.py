@@ -237,7 +237,7 @@ def test_an_existing_file_is_kept_unless_asked(written, tmp_path, capsys):
     path = config / "models" / "mine.yaml"
     path.write_text("layers: 3\n", encoding="utf-8")
     assert main(arguments) == 1
-    assert "is there already and says something else" in capsys.readouterr().err
+    assert "exists with other content" in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "layers: 3\n"
     assert main([*arguments, "--overwrite"]) == 0
     assert path.read_text(encoding="utf-8") != "layers: 3\n"

@@ -96,7 +96,7 @@ def test_another_schedule_is_refused():
     whole = dataclasses.replace(
         WHOLE, degrees=dataclasses.replace(WHOLE.degrees, schedule="zero-bubble")
     )
-    with pytest.raises(RecordError, match="how long its schedule idles is not measured"):
+    with pytest.raises(RecordError, match="the idle time of its schedule was not measured"):
         twin_of(whole, 8)
     assert "schedule: 1f1b in the twin, zero-bubble in the whole" in refusals(WHOLE, whole)
 
@@ -123,7 +123,7 @@ def test_the_command_makes_a_twin_of_a_planned_cell(capsys):
     # 96 layers on 4 ranks are 24; (128 + 3) / 128 passes.
     said = capsys.readouterr().out
     assert "layers: 24" in said
-    assert "times 1.0234" in said
+    assert "multiplied by 1.0234" in said
     assert main(["twin", "--cell", "h200/", "--gpus", "8"]) == 1
     assert "expected 1" in capsys.readouterr().err
 

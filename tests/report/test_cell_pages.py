@@ -233,7 +233,7 @@ def test_a_failed_cell_says_what_its_ranks_left(tmp_path: Path) -> None:
     assert failure["traceback"].split("\n")[-1] == "Boom 9"
     assert failure["traceback"].count("\n") == 19
     (killed,) = failure["exits"]
-    assert killed.startswith("rank 3 on n1 ended by SIGKILL, for want of memory, after")
+    assert killed.startswith("rank 3 on n1 ended by SIGKILL, for lack of memory, after")
     (logged,) = pages["logs"]
     assert logged["run"] == 1
     assert [file["name"] for file in logged["files"]] == [

@@ -100,8 +100,10 @@ def test_without_traces_the_page_says_that_it_does_not_know() -> None:
     (one,) = sentences(off, on, traces=[of_off])
     (uncounted,) = sentences(off, on, traces=[of_off, of_off | {"cell": "on", "steps": 0}])
 
-    assert neither.endswith("Where the time went is not known: no trace tells a step of either.")
-    assert one.endswith("no trace tells a step of the one with.")
+    assert neither.endswith(
+        "Where the time went is not known: no trace contains a step of either cell."
+    )
+    assert one.endswith("no trace contains a step of the cell with overlap.")
     assert uncounted == one
 
 
@@ -110,4 +112,4 @@ def test_there_may_be_no_tables_of_traces_at_all() -> None:
 
     (sentence,) = slower_with_overlap(Tables(cells, (), ()), {"on": "on", "off": "off"})
 
-    assert sentence.endswith("no trace tells a step of either.")
+    assert sentence.endswith("no trace contains a step of either cell.")

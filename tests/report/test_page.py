@@ -373,4 +373,4 @@ def test_figures_that_are_not_drawn_say_why_and_those_over_time_lie_beside(tmp_p
     assert "power over time: figures/power-h200-gpt3-175b.svg" in page.text
     assert 'id="power-h200-gpt3-175b-title"' not in page.source
     why = page.text.partition("Figures that are not drawn, and why")[2]
-    assert why.startswith(" Measures by micro-batch size: no two cells differ in the micro-batch")
+    assert why.startswith(" Measures by micro-batch size: no two cells with a value")

@@ -75,7 +75,7 @@ def test_coolest_is_the_lowest_and_a_missing_value_is_counted() -> None:
     )
     (coolest,) = (each for each in group.answers if each.question == "Coolest (mean)")
     assert (coolest.label, coolest.value) == ("b", "50.0 °C (49.0–51.0)")
-    assert coolest.rest.endswith("1 completed cell lacks it.")
+    assert coolest.rest.endswith("1 completed cell lacks this measure.")
     (energy,) = (each for each in group.answers if each.question == "Most tokens per joule")
     assert energy.cell is None
     assert energy.rest == "no completed cell has this measure."

@@ -273,7 +273,8 @@ def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
     ]
     text = build(tmp_path, cells).text
     assert (
-        "tp2-pp16-dp1, run 1, node1: GPU 6 (69.0 W once, before training; not the job's), " in text
+        "tp2-pp16-dp1, run 1, node1: GPU 6 (69.0 W; not part of the job, read once before "
+        "training), " in text
     )
     assert "GPU 4 (71.4 W), GPU 5 (power unknown)" in text
     assert text.count("up to 2 other jobs on a node") == 1

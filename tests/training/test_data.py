@@ -85,7 +85,7 @@ def test_the_last_possible_sequence_is_the_whole_file(tmp_path):
     [
         (range(64), {}, "64 tokens are too few for one sequence, which takes 65"),
         (range(100), {"vocabulary_size": 300}, "its tokenizer has 300 ids, the model only 257"),
-        (range(100), {"tokens": 101}, "has 200 bytes, but tokens.json promises 202"),
+        (range(100), {"tokens": 101}, "has 200 bytes, but tokens.json states 202"),
         (range(100), {"dtype": "teapot"}, "not a description of tokens"),
     ],
 )
@@ -100,7 +100,7 @@ def test_tokens_that_do_not_fit_are_refused_by_name(tmp_path, ids, changes, said
 def test_an_id_beyond_the_vocabulary_is_refused_even_if_the_description_hides_it(tmp_path):
     source = TokenFile(write_tokens(tmp_path, [5] * 99 + [999]), 257, 100)
 
-    with pytest.raises(DataError, match="holds the id 999, the model only knows ids below 257"):
+    with pytest.raises(DataError, match="holds the id 999, the model has only ids below 257"):
         source.sequence(0, 0, 0, 100)
 
 

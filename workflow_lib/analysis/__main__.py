@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tracing.add_argument(
             f"--{fabric}-gb-per-s",
             type=float,
-            help="the link's peak in one direction, for shares; the cell's unless given",
+            help="the link's peak in one direction, for shares (default: the cell's)",
         )
     tracing.add_argument("--quiet", action="store_true", help="print nothing")
     collecting = commands.add_parser("collect", help="write the tables of a sweep")

@@ -34,7 +34,7 @@ def clock_values(clocks: Mapping[str, NodeClock], nodes: int) -> Values:
     if nodes == 1:
         reason = "one node has one clock"
     elif len(clocks) < nodes:
-        reason = "the run is of an earlier version, which compared no clocks"
+        reason = "an earlier version made the run, and did not compare clocks"
     if reason:
         return dict.fromkeys(("clock_skew_s", "clock_error_s"), (None, reason))
     return {

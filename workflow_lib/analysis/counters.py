@@ -165,7 +165,7 @@ def _counted(
         if trapezoid_j is None:
             compared_reason = no_power
         elif trapezoid_j <= 0:
-            compared_reason = f"power adds up to {trapezoid_j} J, with which nothing is compared"
+            compared_reason = f"the trapezoid rule gives {trapezoid_j} J, which cannot be compared"
         else:
             compared = ends[1].value - ends[0].value, trapezoid_j
     return CountedEnergy(energy_j, reason, compared, compared_reason)

@@ -55,7 +55,7 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
     }
     tokens = batch * later * len(steps.phases["decode"])
     if decode_j is not None and decode_j <= 0:
-        decode_j, reason = None, f"decode_energy_j is {decode_j}, by which nothing can be divided"
+        decode_j, reason = None, f"decode_energy_j is {decode_j}, so nothing can be divided by it"
     found["decode_tokens_per_j"] = known(None if decode_j is None else tokens / decode_j, reason)
     return found
 

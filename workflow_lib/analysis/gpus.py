@@ -96,7 +96,7 @@ class Gpu:
         uuid = self.recording.start.gpus[self.gpu].get("uuid")
         gap = self._problem("sample", any_gap=True)
         return {
-            "gpu_uuid": known(uuid, "its driver does not give it"),
+            "gpu_uuid": known(uuid, "the driver does not report it"),
             "longest_gap_s": self._of_look("sample", "longest_gap_s", gap),
         }
 
@@ -112,7 +112,7 @@ class Gpu:
             driver = self.power_source == "driver"
             window_s = model.sample_window_s if driver else model.reading_window_s
             seen_share = model.seen_share
-        unknown = f"not known of {name}"
+        unknown = f"not known for {name}"
         return {
             "power_window_s": known(window_s, unknown),
             "power_seen_share": known(seen_share, unknown),
@@ -220,7 +220,7 @@ class Gpu:
         if self.throttled is None:
             return None, problem or "event bits as sampled have no bound on their error"
         if self.recording.start.simulated:
-            return None, "simulated counters have no steps"
+            return None, "simulated counters do not advance in steps"
         if self.recording.start.source != "nvidia":
             return None, "the steps of this driver's counters are not known"
         return self.throttled.error, ""
@@ -229,7 +229,7 @@ class Gpu:
         """The power limit, how close power came to it, and how the cap lowered the clock."""
         package = self._package_reason(gpus_per_package)
         limit_w = None if package else power_limit_w(self.recording.start, self.gpu)
-        no_limit = package or "its driver does not tell its power limit"
+        no_limit = package or "the driver does not report the power limit"
         problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
         mean_w = over(self._of_look("power_w", "integral", problem), self.window.duration_s)
         if problem is None and self.power_source != "driver":
@@ -240,8 +240,9 @@ class Gpu:
         highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
         capped_s = self._look("power_capped").get("integral")
         if highest_mhz is None or not capped_s:
-            reason = "its driver does not tell its highest clock"
-            clock = None, clock[1] or (reason if capped_s else "the power cap never held it")
+            reason = "the driver does not report the highest clock"
+            never = "the power cap never lowered the clock"
+            clock = None, clock[1] or (reason if capped_s else never)
         return {
             "power_limit_w": known(limit_w, no_limit),
             "power_of_limit_share": over(mean_w, limit_w or 1.0),

@@ -15,7 +15,7 @@ from workflow_lib.records import LinkCount, RunPaths, read_if_there
 #: column → field of LinkReading
 COLUMNS = {"gpu_link_received_bytes": "received_bytes", "gpu_link_sent_bytes": "sent_bytes"}
 
-_NOT_COUNTED = "the run is of an earlier version, whose ranks did not count whole steps"
+_NOT_COUNTED = "an earlier version made the run, and its ranks did not count whole steps"
 
 
 def link_values(

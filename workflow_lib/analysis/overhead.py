@@ -171,7 +171,7 @@ def _row(
     if len(slowdowns) >= _FEWEST_PAIRS:
         row["slowdown_low"], row["slowdown_high"] = slowdown_interval(slowdowns)
     else:
-        few = f"{len(slowdowns)} pairs give no interval; it takes {_FEWEST_PAIRS}"
+        few = f"an interval needs {_FEWEST_PAIRS} pairs, but this rate has {len(slowdowns)}"
         for name in ("slowdown_low", "slowdown_high"):
             reasons[name] = reasons.get("slowdown", few)
     row |= _cost(blocks)

@@ -45,9 +45,8 @@ def check_readable(paths: Iterable[Path]) -> None:
         begun = done.output.splitlines()
         file = there[max(0, len(begun) - 1)]
         why = begun[-1].partition(" ")[2] if done.exit_code == _UNREADABLE and begun else ""
-        raise RecordError(
-            f"{file}: not readable as parquet: {why or 'to read it takes more memory than it may'}"
-        )
+        why = why or "reading it takes more memory than is allowed"
+        raise RecordError(f"{file}: not readable as parquet: {why}")
 
 
 def _main(most_bytes: int, paths: list[str]) -> int:

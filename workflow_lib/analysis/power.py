@@ -63,7 +63,7 @@ def power_values(
     }
     energy_j, reason = energy
     if energy_j is not None and energy_j <= 0:
-        energy_j, reason = None, f"energy_j is {energy_j}, by which nothing can be divided"
+        energy_j, reason = None, f"energy_j is {energy_j}, so nothing can be divided by it"
     tflops_per_s, no_flops = of_steps["model_tflops_per_s_per_gpu"]
     useful: Known = (None, no_flops or reason)
     if tflops_per_s is not None and energy_j is not None:

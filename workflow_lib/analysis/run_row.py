@@ -123,7 +123,7 @@ def _model_flops(cell: Cell, steps: Steps, tokens_per_s_per_gpu: float, dropped:
     """The rate of model FLOPs and the MFUs, without products that were dropped."""
     share, unknown = dropped
     if share is None and cell.training.routing is not None:
-        reason = f"what of the model was computed is not known: {unknown}"
+        reason = f"how much of the model was computed is not known: {unknown}"
         return dict.fromkeys(
             ("model_tflops_per_s_per_gpu", *_CONVENTIONS, "mfu_causal_bf16_peak"), (None, reason)
         )

@@ -63,7 +63,7 @@ def read_files(
         or any(frame[name].null_count() for name in required)
         or not _in_range(frame, there)
     ):
-        _raise_for_bad_file(paths, bodies, there, required, "a value is missing or cannot be")
+        _raise_for_bad_file(paths, bodies, there, required, "a value is missing or impossible")
     # polars refuses a line with too many fields, but silently fills one with too few with nulls.
     # Then the last column has a null, and there are fewer commas than there should be.
     if frame[names[-1]].null_count():
@@ -99,7 +99,7 @@ def _parted(path: Path) -> tuple[str, memoryview]:
     text = read_bytes(path, bounds.CSV_BYTES)
     size = text.rfind(b"\n") + 1
     if not size:
-        raise RecordError(f"{path}:1: empty, expected a header; its writer never got to write it")
+        raise RecordError(f"{path}:1: empty, expected a header; its writer ended before writing it")
     end = text.index(b"\n")
     header = text[:end].rstrip(b"\r").decode("utf-8", "replace")
     return header, memoryview(text)[end + 1 : size]

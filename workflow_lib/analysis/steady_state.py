@@ -163,7 +163,7 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
     step_time = Series([block.step_time_s for block in blocks], STEP_TIME_TOLERANCE, True)
     few = (
         f"the measured steps make {counted(len(blocks), 'block')} of a second or more; "
-        f"{FEWEST_VALUES} are the fewest that tell a drift from noise"
+        f"{FEWEST_VALUES} are needed to tell a drift from noise"
     )
     values: Values = {}
     drifts = []

@@ -136,7 +136,7 @@ def _over_gpus(
     for place, total in enumerate(sums):
         if without[:, place].any():
             node, gpu = recordings.place(sensors[int(without[:, place].argmax())])
-            found.append(f"{node} GPU {gpu}: {quantity} was not read throughout it")
+            found.append(f"{node} GPU {gpu}: readings of {quantity} do not cover the whole step")
             continue
         hottest = int(means[:, place].argmax())
         node, gpu = recordings.place(sensors[hottest])

@@ -128,8 +128,8 @@ def _phases(paths: RunPaths, measured: pl.DataFrame) -> dict[str, tuple[Window, 
     for step, start, prefilled, end in times:
         if not start < prefilled <= end:
             raise RecordError(
-                f"{paths.steps}: step {step} began at {start}, ended its prefill at {prefilled} "
-                f"and itself at {end}; expected one after the other"
+                f"{paths.steps}: step {step} began at {start}, its prefill ended at {prefilled} "
+                f"and the step at {end}; expected times in this order"
             )
     return {
         "prefill": tuple(Window(start, prefilled) for _, start, prefilled, _ in times),

@@ -22,7 +22,7 @@ def unused_row(gpu: Gpu, hardware: Hardware) -> dict[str, Any]:
     row["watched"] = True
     row["gpu_name"] = gpu.recording.start.gpus[gpu.gpu].get("name")
     if row["gpu_name"] is None:
-        reasons["gpu_name"] = "its driver does not give it"
+        reasons["gpu_name"] = "the driver does not report it"
     lacking = {column: reason for column, reason in reasons.items() if column in row}
     row["missing_reasons"] = json.dumps(lacking, sort_keys=True, ensure_ascii=False)
     return row
@@ -32,7 +32,7 @@ def rows_of_others(recording: Recording) -> Iterator[dict[str, Any]]:
     """Rows of UNUSED_GPUS of GPUs that the job did not have, as the sampler found them when it
     began."""
     for other in recording.start.other_gpus:
-        untold, unwatched = "its driver does not give it", "the job does not have it"
+        untold, unwatched = "the driver does not report it", "the GPU does not belong to the job"
         values: Values = {
             "gpu_name": known(other.get("name"), untold),
             "gpu_uuid": known(other.get("uuid"), untold),

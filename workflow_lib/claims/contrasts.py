@@ -149,7 +149,7 @@ def _slowdown(rate_hz: float, rows: Sequence[Row]) -> dict[str, Any]:
     high = max(row["slowdown_high"] for row in known)
     return {
         **_ends(VALUE, statistics.fmean(slowdowns), low, high, 0.0),
-        "assumes": "assumes normal noise, independent between turns of one run",
+        "assumes": "assumes normal noise, independent between sampling blocks of one run",
     }
 
 
@@ -163,9 +163,9 @@ def _between_gpus(test: ClaimTest, measured: Measured, cell: Row) -> dict[str, A
             group = _GROUPS[name](rows)
             readings = [row[test.measure] for row in group]
             if not group:
-                return {"in_words": f"no GPU is known as {name}"}
+                return {"in_words": f"no GPU belongs to the group {name}"}
             if None in readings:
-                return {"in_words": f"no value: run {run['run']} has none of a GPU"}
+                return {"in_words": f"no value: in run {run['run']} a GPU has none"}
             of_side.append(statistics.fmean(readings))
     as_ratio = measure.sensor == "clock"
     if as_ratio and min(*sides[0], *sides[1]) <= 0:

@@ -31,7 +31,7 @@ _BY = {
 }
 _KINDS = {
     "ratio": "the first over the second",
-    "difference": "the first less the second",
+    "difference": "the first minus the second",
     "value": "the measure itself",
 }
 _TEMPLATES = page_templates("workflow_lib.claims", "workflow_lib.report")

@@ -25,7 +25,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "--names",
         nargs=2,
         metavar=("A", "B"),
-        help="what the sides are called; their platforms or directories if not told",
+        help="names of the sides (default: their platforms or directories)",
     )
     parser.add_argument(
         "--pair",

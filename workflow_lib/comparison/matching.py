@@ -132,7 +132,7 @@ def _named(cells: Sequence[Row], part: str, end: str) -> Row:
     raise RecordError(
         f"{part!r} is in the id of {len(fitting)} cells of {end}"
         + (f" ({several}{' …' if len(fitting) > 5 else ''})" if fitting else "")
-        + ": give a part that one alone has"
+        + ": give a part that only one cell's id contains"
     )
 
 
@@ -188,7 +188,7 @@ def check_matched(pairs: Sequence[Pair], a: Sequence[Row], b: Sequence[Row]) -> 
         "no cell of A corresponds to one of B: "
         + (
             "; ".join(differing)
-            or "no axis differs in all cells, but no cell of B has all of one of A's"
+            or "no axis differs in all cells, but no cell of B equals a cell of A in all axes"
         )
         + ". Name two sweeps with cells of the same model, options, layout and protocol, or name "
         "pairs of cells with --pair"

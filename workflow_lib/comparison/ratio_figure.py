@@ -33,6 +33,7 @@ _SETS = (
         ("prefill_tokens_per_s_per_gpu", "decode_tokens_per_s_per_gpu", "decode_tokens_per_j"),
     ),
 )
+_CHOSEN = " The best cells are chosen by the same runs, so their values are biased in their favour."
 _TITLES = {
     "tokens_per_s": "Throughput",
     "tokens_per_j": "Tokens\nper joule",
@@ -92,15 +93,15 @@ def entries(
 def _caption(measures: Sequence[str], names: tuple[str, str], match: str) -> str:
     kinds = {contrast(MEASURES[name]).kind for name in measures}
     what = [f"ratios of {names[0]} to {names[1]} on logarithmic axes"] * (RATIO in kinds)
-    what += [f"differences, {names[0]} less {names[1]}, in °C"] * ("difference" in kinds)
+    what += [f"differences, {names[0]} minus {names[1]}, in °C"] * ("difference" in kinds)
     said = " and ".join(what)
     return (
         f"{said[:1].upper()}{said[1:]}; right of the line {names[0]} has more. Dots are the "
-        "Hodges–Lehmann estimate, thick whiskers the interval that the runs support, thin ones the "
-        "same with what the sensors may be off by. Filled: told apart. Hollow: not told apart. "
+        "Hodges–Lehmann estimate, thick whiskers the interval that the runs support, thin ones "
+        "include dates, nodes and sensor errors. Filled: told apart. Hollow: not told apart. "
         "Squares: too few runs for a verdict. Hatched rows say what is missing."
         + _letters(names)
-        + (" The best cells are chosen by the same runs, so they are flattered." * (match == BEST))
+        + (_CHOSEN if match == BEST else "")
     )
 
 

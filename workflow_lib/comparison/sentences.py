@@ -54,23 +54,26 @@ def assumption(lie: Design) -> str:
     """What a verdict assumes."""
     if lie.in_blocks:
         return "assumes normal noise, and that dates and drifts act equally on both runs of a block"
-    return f"assumes normal noise and, because {lie.apart_because}, no drift but a steady one"
+    return (
+        f"assumes normal noise and, because {lie.apart_because}, no drift other than a steady one"
+    )
 
 
 def _assumed(wide: Wide, lie: Design) -> str:
     """What a verdict assumes, also about sensors."""
-    gain = "; and that each sensor of power has one gain at all powers" if wide.gain_cancels else ""
-    return assumption(lie) + gain
+    gain = "; and that each sensor of power has the same gain at all powers"
+    return assumption(lie) + (gain if wide.gain_cancels else "")
 
 
 def _added(measure: Measure, wide: Wide) -> str:
-    """What was added to the runs' interval: "dates and nodes ±1.4 %, sensors ±6 %"; or ""."""
+    """What was added to the runs' interval: "±1.4 % for dates and nodes and ±6 % for sensors"; or
+    ""."""
     parts = []
     if wide.date:
         factor, unit = (100.0, "%") if is_ratio(measure) else (1.0, difference_unit(measure))
-        parts.append(f"dates and nodes off by ±{factor * wide.date:g} {unit}")
+        parts.append(f"±{factor * wide.date:g} {unit} for dates and nodes")
     if wide.error_a is not None:
-        parts.append(f"sensors off by {_errors(measure, wide)}")
+        parts.append(f"{_errors(measure, wide)} for sensors")
     return " and ".join(parts)
 
 

@@ -39,13 +39,13 @@ KINDS = {
         "More replicas",
         "The same model-parallel degrees and options; the data-parallel degree, and with it the "
         "number of GPUs, differs. For this reason alone throughput and power of all GPUs differ: "
-        "read them beside those of one GPU.",
+        "compare those of one GPU as well.",
     ),
     OTHER_STAGES: (
         "A deeper pipeline",
         "The same tensor-, expert- and data-parallel degrees and options; the number of pipeline "
         "stages differs, for example because one side has more GPUs. For this reason alone "
-        "throughput and power of all GPUs differ: read them beside those of one GPU.",
+        "throughput and power of all GPUs differ: compare those of one GPU as well.",
     ),
 }
 _ASKED = ("tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_j", "temperature_mean_c")

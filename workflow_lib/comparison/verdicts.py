@@ -11,8 +11,8 @@ sensors, the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t
 worst case: all GPUs of a side are off in one direction, as those of one batch may be. The gain
 cancels if one GPU did the runs of both sides, or if one layout ran on the same GPUs on both sides,
 for example at two dates. Each GPU then has the same share of both energies. The verdict then
-assumes that a sensor has one gain at all powers. Temperatures are whole degrees, so each side may
-be off by half a degree.
+assumes that a sensor has the same gain at all powers. Temperatures are whole degrees, so each side
+may be off by half a degree.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
             return "the sensors that gave the peaks were not recorded"
         if len(peaks) > 1:
             names = " and ".join(sorted(str(each or "an unknown sensor") for each in peaks))
-            return f"the peaks come from {names}, whose highest values differ for this reason alone"
+            return f"the peaks come from {names}, and so cannot be compared"
     if is_temperature(measure):
         makers = [{run["sensors"] for run in runs} for runs in (runs_a, runs_b)]
         if makers[0] != makers[1]:
@@ -261,7 +261,7 @@ def _widened(
         error = READING_ERROR_C
         return Wide(low - 2 * error, high + 2 * error, date, error, error), {}
     if not measure.gain:
-        return plain, _no_error("no sensor of power is in it")
+        return plain, _no_error("the measure does not use a power sensor")
     if gain_cancels:
         why = "the same GPUs ran both sides, so the gain of each sensor cancels"
         return plain._replace(gain_cancels=True), _no_error(why)

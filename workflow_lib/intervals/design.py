@@ -64,7 +64,7 @@ def _apart(
     if blocks != [run["order_block"] for run in runs_b] or len(set(blocks)) < len(blocks):
         return "not every block has a completed run of both sides"
     if None in [run["started_unix_s"] for run in runs]:
-        return "when a run began was not recorded"
+        return "the start of a run was not recorded"
     spans = [
         sorted((one["started_unix_s"], other["started_unix_s"]))
         for one, other in zip(runs_a, runs_b, strict=True)
@@ -72,7 +72,7 @@ def _apart(
     if any(before[1] > after[0] for before, after in pairwise(spans)):
         return "the runs did not begin in the order of the blocks"
     if frozenset() in (*gpus_a, *gpus_b):
-        return "on which GPUs a run was is not known"
+        return "the GPUs of a run are not known"
     if len(set(gpus_a)) == len(set(gpus_b)) == 1 and set(gpus_a) != set(gpus_b):
         return "the sides ran on different GPUs"
     return ""

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     importing = commands.add_parser("import", help="write config/models/NAME.yaml")
     importing.add_argument("path", type=Path, help="a config.json, or a directory with one")
-    importing.add_argument("--name", help="of the model; that of the directory unless given")
+    importing.add_argument("--name", help="the model's name (default: the directory's)")
     importing.add_argument(
         "--sequence-length", type=int, help="tokens of a training sequence; at most 8192 if not"
     )
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     importing.add_argument(
         "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
     )
-    importing.add_argument("--overwrite", action="store_true", help="an existing file, too")
+    importing.add_argument("--overwrite", action="store_true", help="replace an existing file")
     chosen = parser.parse_args(arguments)
     try:
         imported = import_model(chosen.path, chosen.name, chosen.sequence_length, chosen.ignore)
@@ -57,9 +57,7 @@ def _write(imported: Imported, directory: Path, overwrite: bool) -> Path:
     has its name."""
     path = directory / f"{imported.name}.yaml"
     if path.exists() and not overwrite and path.read_text(encoding="utf-8") != imported.text:
-        raise ImportRefusedError(
-            f"{path} is there already and says something else; use --name, or --overwrite"
-        )
+        raise ImportRefusedError(f"{path} exists with other content; use --name, or --overwrite")
     directory.mkdir(parents=True, exist_ok=True)
     path.write_text(imported.text, encoding="utf-8")
     return path

@@ -123,7 +123,7 @@ def _llama_like(config: ConfigJson, sequence_length: int | None) -> Plain:
     config.must_be(
         "attention_bias",
         False,
-        "a bias of attention's output is implemented for gpt models alone",
+        "a bias of attention's output is implemented only for gpt models",
     )
     config.must_be("use_mrope", False, "positions in images are not implemented")
     config.must_be("mlp_bias", False, "biases of a gated feed-forward part are not implemented")

@@ -1,4 +1,5 @@
-"""``python -m workflow_lib.projection``: what a model needs on more GPUs, and how wrong that is."""
+"""``python -m workflow_lib.projection``: project what a model needs on more GPUs, and validate
+projections."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     parser.add_argument("--model", required=True, help="of config/models")
     parser.add_argument("--platform", required=True, help="of config/platforms")
-    parser.add_argument("--gpus", type=int, required=True, help="more than there are, if need be")
+    parser.add_argument(
+        "--gpus", type=int, required=True, help="how many; may be more than there are"
+    )
     parser.add_argument("--batch", type=int, help="sequences of a step; else 4 Mi tokens")
     parser.add_argument("--tokens", type=float, default=1e12, help="of the whole training")
     parser.add_argument(
@@ -127,7 +130,7 @@ def _twin(chosen: argparse.Namespace) -> None:
     else:
         other = _side(sweeps, chosen.against)
         factor = twins.whole_over_twin(other, whole)
-        print(f"a twin: its step, times {factor:.4f}, is that of the whole")
+        print(f"a twin: its step time multiplied by {factor:.4f} is that of the whole model")
 
 
 def _side(sweeps: Mapping[str, Sweep], part: str) -> twins.Side:

@@ -79,7 +79,7 @@ def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) 
     if hardware.gpu_memory_bytes is None:
         return "the platform's file does not say gpu_memory_gb"
     if known is None:
-        return f"nothing is known of the memory and links of {hardware.gpu}"
+        return f"the memory and links of {hardware.gpu} are not known"
     network = node_bytes_per_s or hardware.inter_node_bytes_per_s
     return replace(
         known,

@@ -67,7 +67,7 @@ class OwnRun:
         """The cell's layout. Raises RecordError if its GPU is not known here."""
         machine = published_machine(self.gpu, self.gpus_per_node)
         if machine is None:
-            raise RecordError(f"{self.cell}: nothing is known of {self.gpu}")
+            raise RecordError(f"{self.cell}: the memory and links of {self.gpu} are not known")
         return Layout(
             machine=machine,
             shape=Shape(

@@ -171,7 +171,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
     lines = [
         (
             "speed of this workflow's stack on this GPU",
-            "not measured: intervals hold how much stacks differ"
+            "not measured: intervals include the differences between stacks"
             if "stack" in unseen
             else f"measured: {own}; each predicted from the others is off by "
             f"{sum(errors) / len(errors):.1%} on average and {max(errors):.1%} at most",

@@ -72,7 +72,7 @@ def meter(best: Projected, facility: Facility) -> str:
     if found is None:
         return ""
     return (
-        f"With {facility.node_rest_w:g} W a node besides its GPUs"
+        f"With {facility.node_rest_w:g} W per node besides its GPUs"
         + (f" and a PUE of {facility.pue:g}" if facility.pue else "")
         + f", as given, the best layout takes {found:.4g} MWh at the meter."
     )

@@ -221,7 +221,9 @@ def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
         try:
             value = float(text)
         except ValueError:
-            raise RecordError(f"{path}, line {line}: {name} is {text!r}, no number") from None
+            raise RecordError(
+                f"{path}, line {line}: {name} is {text!r}, expected a number"
+            ) from None
         if not (math.isfinite(value) and value > 0):
             raise RecordError(f"{path}, line {line}: {name} is {text}, expected more than 0")
         return value
@@ -229,7 +231,7 @@ def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
     def count(name: str) -> int | None:
         value = number(name)
         if value is not None and value != int(value):
-            raise RecordError(f"{path}, line {line}: {name} is {value}, no whole number")
+            raise RecordError(f"{path}, line {line}: {name} is {value}, expected a whole number")
         return None if value is None else int(value)
 
     return PublishedRun(

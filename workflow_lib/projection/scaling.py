@@ -90,8 +90,9 @@ def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[Fi
             FigureEntry(
                 stem="two-fabrics",
                 title=f"{subject}: replicas of one layout on two fabrics",
-                caption=f"Up to {base.name}, with the same work a GPU. {bands}"
-                "No fabric was measured: bands hold how much fabrics of one rate differ.",
+                caption=f"Up to {base.name}, with the same work per GPU. {bands}"
+                "No fabric was measured: bands include the differences between fabrics of one "
+                "rate.",
                 draw=partial(_draw, fabrics, f"{subject}: two fabrics"),
             )
         )

@@ -120,14 +120,14 @@ def twin_of(whole: Side, gpus: int) -> Side:
     least = of.tp * of.cp * replicas
     if of.schedule != "1f1b":
         raise RecordError(
-            f"{whole.model.name} on {of.name}: how long its schedule idles is not measured; twins "
-            "are of 1F1B"
+            f"{whole.model.name} on {of.name}: the idle time of its schedule was not measured; "
+            "twins exist only for 1F1B"
         )
     stages = of.layers_of_stages(whole.model.layers)
     if len(set(stages)) > 1:
         raise RecordError(
             f"{whole.model.name} on {of.name}: its stages have {sorted(set(stages))} layers; "
-            "a twin needs as many in each"
+            "a twin needs equally many in each"
         )
     pp = min(gpus // least, of.pp)
     if of.virtual_stages > 1 and pp == 1:
@@ -159,8 +159,9 @@ def describe(twin: Side, whole: Side) -> str:
         + f"pp: {degrees.pp}, dp: {degrees.dp}, ep: {degrees.ep}, "
         f"virtual_stages: {degrees.virtual_stages}, "
         f"global_batch_size: {twin.training.global_batch_size}}}",
-        f"# its step, times {whole_over_twin(twin, whole):.4f}, is that of {whole.model.name} on "
-        f"{whole.degrees.name}: ({whole.micro_batches} + {whole.degrees.pp - 1}/"
+        f"# its step time multiplied by {whole_over_twin(twin, whole):.4f} is that of "
+        f"{whole.model.name} on {whole.degrees.name}: "
+        f"({whole.micro_batches} + {whole.degrees.pp - 1}/"
         f"{whole.degrees.virtual_stages}) / ({twin.micro_batches} + {degrees.pp - 1}/"
         f"{degrees.virtual_stages}) passes",
         f"# not in it: what {whole.degrees.dp} replicas exchange, and what a larger fabric costs",

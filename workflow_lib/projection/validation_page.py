@@ -37,7 +37,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
         "median": "–",
         "90 % covers": "–",
         "τ, regret": "–",
-        "goal": _limits(goal) or "intervals alone",
+        "goal": _limits(goal) or "only intervals",
         "bar": f"{_limits(bar)}, {bar['of']}" if bar else "–",
         "reached": "",
     }

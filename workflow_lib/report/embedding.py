@@ -19,7 +19,7 @@ def embedded(name: str, data: object) -> Markup:
     word, and for NaN and infinity, which JSON does not have.
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        raise ValueError(f"{name!r} cannot be an id: use small letters, digits and hyphens")
+        raise ValueError(f"{name!r} cannot be an id: use lowercase letters, digits and hyphens")
     text = json.dumps(
         data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     )

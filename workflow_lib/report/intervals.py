@@ -10,7 +10,7 @@ _WORDS = {
     frozenset(("range",)): "the range of fewer than five runs",
     frozenset(("order_statistics",)): "an interval that holds the median at 94 % or more",
     frozenset(("range", "order_statistics")): (
-        "an interval that holds the median at 94 % or more, of fewer than five runs the range"
+        "an interval that holds the median at 94 % or more (with fewer than five runs, their range)"
     ),
 }
 

@@ -116,9 +116,10 @@ def _context(degrees: Degrees, training: Training, model: Model) -> Iterator[str
         return
     chunks = 2 * cp * (degrees.tp if training.sequence_parallel else 1)
     if model.sequence_length % chunks:
+        product = "2 · cp · tp" if training.sequence_parallel else "2 · cp"
         yield (
             f"CP {cp}: {model.name}'s sequences of {model.sequence_length} tokens cannot be cut in "
-            f"{chunks} chunks, two for each rank; use a cp that 2 · cp divides them by"
+            f"{chunks} chunks, two for each rank; use a cp for which {product} divides them"
         )
     if model.experts:
         yield (
@@ -127,8 +128,8 @@ def _context(degrees: Degrees, training: Training, model: Model) -> Iterator[str
         )
     if training.compile:
         yield (
-            f"CP {cp} with compile: how the causal mask of a chunk is compiled is not known to be "
-            "right; use compile: false, or cp 1"
+            f"CP {cp} with compile: the compiled causal mask of a chunk is not known to be "
+            "correct; use compile: false, or cp 1"
         )
 
 
@@ -151,8 +152,9 @@ def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[st
         )
     if training.routing == "balanced":
         yield (
-            "balanced routing with workload inference: experts would drop tokens, and others with "
-            "each micro_batch_size, so that layouts generate different text; use routing: dropless"
+            "balanced routing with workload inference: experts would drop tokens, different "
+            "ones for each micro_batch_size, so layouts would generate different text; use "
+            "routing: dropless"
         )
     for given, what, remedy in (
         (training.zero_stage, f"ZeRO-{training.zero_stage}", "zero_stage: 0"),
@@ -165,8 +167,8 @@ def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[st
     ):
         if given:
             yield (
-                f"{what} with workload inference: there are no gradients, so that it would run "
-                f"as a silent copy of the cell without; use {remedy}"
+                f"{what} with workload inference: there are no gradients, so the cell would run "
+                f"exactly as without it; use {remedy}"
             )
 
 
@@ -207,8 +209,8 @@ def _float8(degrees: Degrees, training: Training, model: Model) -> Iterator[str]
     ):
         if size % FLOAT8_MULTIPLE:
             yield (
-                f"fp8: {model.name} has {size} {what}, but GPUs multiply 8-bit matrices whose "
-                f"sides {FLOAT8_MULTIPLE} divides; use another size, {bf16}"
+                f"fp8: {model.name} has {size} {what}, but GPUs multiply 8-bit matrices only "
+                f"if their sides are multiples of {FLOAT8_MULTIPLE}; use another size, {bf16}"
             )
 
 
@@ -237,9 +239,9 @@ def _deepspeed(degrees: Degrees, training: Training, model: Model) -> Iterator[s
     if degrees.virtual_stages > 1:
         yield f"virtual stages: DeepSpeed's pipeline has no interleaved schedule; {torch}"
     if degrees.cp > 1:
-        yield f"CP {degrees.cp}: DeepSpeed's engine cuts no sequences; {torch}"
+        yield f"CP {degrees.cp}: DeepSpeed's engine does not split sequences; {torch}"
     if degrees.schedule != "1f1b":
-        yield f"schedule {degrees.schedule}: DeepSpeed's pipeline runs 1F1B alone; {torch}"
+        yield f"schedule {degrees.schedule}: DeepSpeed's pipeline runs only 1F1B; {torch}"
     if pp > 1 and stage > 1:
         yield (
             f"PP {pp} with ZeRO-{stage}: DeepSpeed's pipeline engine takes ZeRO-0 and 1 only; "
@@ -260,10 +262,7 @@ def _deepspeed(degrees: Degrees, training: Training, model: Model) -> Iterator[s
 
 
 def _deepspeed_overlap(degrees: Degrees, training: Training) -> Iterator[str]:
-    remedy = (
-        "it would run as a silent copy of the cell without overlap; use overlap: false, or "
-        "backend: torch"
-    )
+    remedy = "the cell would run exactly as without overlap; use overlap: false, or backend: torch"
     if degrees.pp > 1:
         yield f"overlap with PP {degrees.pp}: DeepSpeed turns it off in a pipeline; {remedy}"
     elif degrees.dp > 1 and training.zero_stage == 0:
@@ -296,7 +295,7 @@ def _torch(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
     elif degrees.virtual_stages > 1 and micro_batches % pp:
         yield (
             f"virtual stages with {micro_batches} micro-batches on PP {pp}: the interleaved "
-            "schedule is kept to whole rounds of PP micro-batches (arXiv 2104.04473, section "
+            "schedule supports only whole rounds of PP micro-batches (arXiv 2104.04473, section "
             "2.2.2); use another micro_batch_size"
         )
 
@@ -311,7 +310,7 @@ def _zero_bubble(degrees: Degrees, training: Training, model: Model) -> Iterator
         yield f"{schedule} with PP 1: there is no pipeline; use schedule: 1f1b, or a larger pp"
     if training.workload == "lora":
         yield (
-            f"{schedule} with workload lora: frozen weights have no gradients to put off; use "
+            f"{schedule} with workload lora: frozen weights have no gradients to defer; use "
             "schedule: 1f1b"
         )
     for given, what, why, other in (
@@ -326,8 +325,8 @@ def _zero_bubble(degrees: Degrees, training: Training, model: Model) -> Iterator
             )
     if training.compile:
         yield (
-            f"{schedule} with compile: torch splits no compiled backward pass; use compile: false, "
-            f"{remedy}"
+            f"{schedule} with compile: torch cannot split a compiled backward pass; use compile: "
+            f"false, {remedy}"
         )
     if training.zero_stage > 1:
         yield (
@@ -336,8 +335,8 @@ def _zero_bubble(degrees: Degrees, training: Training, model: Model) -> Iterator
         )
     if not training.overlap:
         yield (
-            f"{schedule} without overlap: gradients of weights are put off to run beside sends, "
-            f"which would be awaited first; use overlap: true, {remedy}"
+            f"{schedule} without overlap: the schedule defers gradients of weights to run during "
+            "sends, but without overlap sends are waited for first; use overlap: true, " + remedy
         )
     if degrees.schedule == "zero-bubble" and micro_batches % pp:
         yield (

@@ -69,7 +69,7 @@ class TokenFile:
         size = self.path.stat().st_size if self.path.exists() else 0
         if size != tokens * dtype.itemsize:
             raise DataError(
-                f"{self.path}: has {size} bytes, but {description.name} promises "
+                f"{self.path}: has {size} bytes, but {description.name} states "
                 f"{tokens * dtype.itemsize}; tokenize again"
             )
         if vocabulary > vocabulary_size:
@@ -90,7 +90,7 @@ class TokenFile:
         ids = self._tokens[start : start + length].astype(np.int64)
         if ids.max() >= self._vocabulary_size:
             raise DataError(
-                f"{self.path}: holds the id {ids.max()}, the model only knows ids below "
+                f"{self.path}: holds the id {ids.max()}, the model has only ids below "
                 f"{self._vocabulary_size}; tokenize again"
             )
         return ids

@@ -109,8 +109,8 @@ def choose(
     if meant and uuid not in meant:
         raise ValueError(
             f"GPU {gpu} is {uuid or 'unknown to torch'}, but the cell was placed on "
-            f"{' or '.join(meant)}: a placement says nothing of other GPUs; run it on the node of "
-            "these, or place it anew"
+            f"{' or '.join(meant)}: a placement does not apply to other GPUs; run it on the "
+            "node of these GPUs, or place it again"
         )
     # Telemetry numbers the GPUs that the job sees in the same way.
     return Device(device, name, gpu, "nccl", uuid)

@@ -55,7 +55,7 @@ def _tried(device: torch.device, dtype: torch.dtype) -> bool:
         gradients = _product_backward(gradient, rows, matrices, counts, True)
     except RuntimeError as reason:
         warnings.warn(
-            f"each expert is multiplied by itself: no grouped GEMM ({reason})", stacklevel=2
+            f"experts' products run one after the other: no grouped GEMM ({reason})", stacklevel=2
         )
         return False
     expected = _product(rows, matrices, counts, False)
@@ -66,7 +66,8 @@ def _tried(device: torch.device, dtype: torch.dtype) -> bool:
     )
     if not right:
         warnings.warn(
-            "each expert is multiplied by itself: grouped GEMM is wrong here", stacklevel=2
+            "experts' products run one after the other: grouped GEMM gives wrong results here",
+            stacklevel=2,
         )
     return right
 

@@ -41,7 +41,7 @@ class KeyValueCache:
         """
         if self.length and keys.shape[1] != 1:
             raise ValueError(
-                f"{keys.shape[1]} tokens after {self.length}: a prompt is taken whole, and then "
+                f"{keys.shape[1]} tokens after {self.length}: a prompt is added whole, and then "
                 "one token at a time"
             )
         end = self.length + keys.shape[1]

@@ -122,7 +122,7 @@ DAMAGE: list[tuple[bytes, bytes, int, str]] = [
     (b'"ts": 2.5', b'"ts": 2.5.5', 2, "an event is damaged"),
     (b'"ts": 2.5', b'"ts" 2.5', 2, "an event is damaged"),
     (b'"stream": 7', b'"stream": ' + b"[" * 5000 + b"]" * 5000, 3, "an event is damaged"),
-    (b'"Group size": 2', b'"Group size": "two"', 3, "what is said of a collective"),
+    (b'"Group size": 2', b'"Group size": "two"', 3, "the args field of a collective"),
     (b'"dtype": "BFloat16"', b'"dtype": "\xff"', 3, "bytes that are not UTF-8"),
 ]
 
@@ -148,7 +148,7 @@ def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_p
     path.write_bytes(text(events).encode().replace(b"BFloat16", b"\xff"))
     trace = read_trace(path)
     assert trace.kernels["class"].to_list() == ["all_reduce", "gemm", "gemm"]
-    assert trace.notes == ("what is said of a collective is not readable, and was left out",)
+    assert trace.notes == ("the args field of a collective is not readable, and was left out",)
 
 
 def test_a_quote_that_never_closes_does_not_cost_the_rest(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def _kernel_row(
         whole["missing_reasons"] = "{}"
         return whole
     if row["group"] is None:
-        reasons["group"] = "the trace does not say whose process group it is"
+        reasons["group"] = "the trace does not name the process group"
     if row["fabric"] is None:
         reasons["fabric"] = "the ranks of the process group, or those of a node, are not known"
     if row["bus_bytes"] is None:
@@ -215,7 +215,7 @@ def _kernel_row(
     if matched != row["kernels"]:
         whole |= dict.fromkeys(_ALIGNED)
         for name in _ALIGNED:
-            reasons[name] = "not all of these were found on all of their ranks"
+            reasons[name] = "some of these collectives were not found on all of their ranks"
     whole["bus_bandwidth_bytes_per_s"] = _ratio(row["bus_bytes"], row["kernel_s"])
     whole["transfer_bandwidth_bytes_per_s"] = _ratio(row["bus_bytes"], whole["transfer_s"])
     peak = peaks.get(row["fabric"] or "")

@@ -170,7 +170,7 @@ class Batches:
         self._take_annotations(sorted_[_ANNOTATION])
 
     def _take_kernels(self, events: list[Event]) -> None:
-        of = _decode_args(events, Identifiers, "what is said of a kernel", self._notes)
+        of = _decode_args(events, Identifiers, "the args field of a kernel", self._notes)
         classes = [self._kernel_class[event.name] for event in events]
         communicating = [i for i, kind in enumerate(classes) if kind in COMMUNICATION]
         collectives: list[int | None] = [None] * len(events)
@@ -187,13 +187,13 @@ class Batches:
         )
 
     def _take_launches(self, events: list[Event]) -> None:
-        of = _decode_args(events, Identifiers, "what is said of a launch", self._notes)
+        of = _decode_args(events, Identifiers, "the args field of a launch", self._notes)
         self.launches.extend(events, correlation=[each.correlation for each in of])
 
     def _take_announcements(self, events: list[Event]) -> None:
         # A kernel repeats the contents of this operator only if Kineto links the two.
         announcing = [event for event in events if event.name == "record_param_comms"]
-        of = _decode_args(announcing, Identifiers, "what is said of a collective", self._notes)
+        of = _decode_args(announcing, Identifiers, "the args field of a collective", self._notes)
         for each, index in zip(of, self._said_of(announcing), strict=True):
             if each.external is not None and index is not None:
                 self.announced.append((each.external, index))
@@ -220,7 +220,7 @@ class Batches:
 
     def _said_of(self, events: list[Event]) -> list[int | None]:
         """The index of each event's description of a collective; None if it has none."""
-        said = _decode_args(events, Collective, "what is said of a collective", self._notes)
+        said = _decode_args(events, Collective, "the args field of a collective", self._notes)
         return [
             None
             if each.name is None and each.group is None and each.ranks is None

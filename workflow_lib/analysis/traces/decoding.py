@@ -112,7 +112,7 @@ class TraceFile:
                 rest += chunk
                 if len(rest) > LONGEST_EVENT_BYTES:
                     rest = b""
-                    self._notes.add("an event goes on for too long, and was left out")
+                    self._notes.add("an event is too long, and was left out")
                 continue
             events, left = self._decode(b"".join((b"[", rest, memoryview(chunk)[: cut[0]], b"]")))
             # The rest of an element that was cut goes before the next chunk, with its separator.
@@ -141,7 +141,7 @@ class TraceFile:
         for chunk in self._unpacked():
             left -= len(chunk)
             if left < 0:
-                self._notes.add("the file unpacks to more than traces do, and was not read on")
+                self._notes.add("the file unpacks to more than traces do; the rest was not read")
                 return
             yield chunk
 
@@ -205,7 +205,7 @@ class TraceFile:
         except (json.JSONDecodeError, RecursionError):
             whole = False
         if not whole:
-            self._notes.add("the file ends oddly after its list of events")
+            self._notes.add("what follows the list of events is damaged")
 
     def _decode(self, array: bytes) -> tuple[list[Event], bytes]:
         """The events of an array, and its last bytes if they belong to an element that goes on
@@ -250,7 +250,7 @@ class TraceFile:
                 self._notes.add("an event is damaged, and was left out")
                 self._damaged += 1
                 if self._hopeless:
-                    self._notes.add("so many events are damaged that the file was not read on")
+                    self._notes.add("so many events are damaged that the rest was not read")
                     return events, b""
                 position = following.end()
                 continue

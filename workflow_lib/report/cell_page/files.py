@@ -122,7 +122,7 @@ def _whole(path: Path, clean: Clean) -> str:
     lines = text[:_SCRIPT_BYTES].split("\n")
     if len(text) > _SCRIPT_BYTES:
         # Part of a line could be part of a secret.
-        lines[-1] = f"(and more: it has over {_SCRIPT_BYTES} bytes)"
+        lines[-1] = f"(shortened: the script has more than {_SCRIPT_BYTES} bytes)"
     return "\n".join(map(clean, lines)).rstrip("\n")
 
 
@@ -152,7 +152,7 @@ def failure(paths: RunPaths, clean: Clean) -> dict[str, Any]:
 def _ended(each: ExitRecord) -> str:
     how = f"ended by {each.signal}" if each.signal else f"ended with exit code {each.exit_code}"
     told = ", after the launcher had asked it to end" if each.told_to_end else ""
-    killed = ", for want of memory" if each.out_of_memory_kills else ""
+    killed = ", for lack of memory" if each.out_of_memory_kills else ""
     return f"rank {each.rank} on {each.node} {how}{killed}{told}"
 
 

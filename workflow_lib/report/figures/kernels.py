@@ -38,7 +38,7 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 model,
                 (model,),
                 shown,
-                f"Like figure 3 of the study. {CAPTION}",
+                f"Like figure 3 of arXiv 2509.10371. {CAPTION}",
                 partial(_draw, times=times, names=names),
             )
 
@@ -68,7 +68,7 @@ KIND = FigureKind(
     stem="kernels",
     subject="Kernel time by class across platforms",
     title="kernel time by class",
-    about="Time of kernels by class in seconds a step, mean over ranks.",
+    about="Time of kernels by class in seconds per step, mean over ranks.",
     limits=KERNELS + "Whiskers span ranks.",
     most=MOST_BARS,
     divide=_divide,

@@ -34,16 +34,16 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
             f"{model} on {platform}",
             (platform, model),
             shown,
-            "Of the fullest rank's GPU: what tensors had, what torch's allocator held, what the "
-            "driver counted, and what was planned of the last. Medians over completed runs; the "
-            f"bar of what the driver counted is {interval_in_words(shown)}.",
+            "Memory of the fullest rank's GPU: allocated by tensors, held by torch's allocator, "
+            "counted by the driver, and planned (for the driver's count). Medians over completed "
+            f"runs; the bar of the driver's count is {interval_in_words(shown)}.",
             memory_figure,
         )
 
 
 def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
-    return "of no completed cell is it known what the driver counted"
+    return "the driver's count of memory is not known for any completed cell"
 
 
 def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:

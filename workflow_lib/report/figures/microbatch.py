@@ -46,16 +46,16 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             f"{model} on {platform}",
             (platform, model),
             list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 13 of the study: one line for each layout. Markers are medians over "
-            f"completed runs, bars are {interval_in_words(shown)}. Cells that did not complete "
-            "are at the bottom, and the line is broken there.",
+            "Like figure 13 of arXiv 2509.10371: one line for each layout. Markers are medians "
+            f"over completed runs, bars are {interval_in_words(shown)}. Cells that did not "
+            "complete are at the bottom, and the line is broken there.",
             microbatch_figure,
         )
 
 
 def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
-    return "no two cells differ in the micro-batch size alone and have a value"
+    return "no two cells with a value differ only in the micro-batch size"
 
 
 def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:

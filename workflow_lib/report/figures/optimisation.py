@@ -55,16 +55,16 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             f"{model} on {platform}",
             (platform, model),
             list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 8 of the study: cells that differ only in overlap and recomputation. "
-            f"Values are medians over completed runs, bars are {interval_in_words(shown)}. "
-            "Hatched places have no values and give the reason.",
+            "Like figure 8 of arXiv 2509.10371: cells that differ only in overlap and "
+            "recomputation. Values are medians over completed runs, bars are "
+            f"{interval_in_words(shown)}. Hatched places have no values and give the reason.",
             optimisation_figure,
         )
 
 
 def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
-    return "no two cells differ in overlap or recomputation alone and have a value"
+    return "no two cells with a value differ only in overlap or recomputation"
 
 
 def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]]) -> Figure:

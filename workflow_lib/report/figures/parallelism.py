@@ -103,8 +103,8 @@ def _division(
         heading,
         names,
         cells,
-        "One column for each cell, laid out like figure 4 of the study. Markers are medians over "
-        f"completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
+        "One column for each cell, laid out like figure 4 of arXiv 2509.10371. Markers are medians "
+        f"over completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
         + (_of_power(cells) if "power" in panels else "")
         + (f"Power and efficiency have a systematic error of {error}. " if error else "")
         + "Hatched columns have no values and give the reason.",

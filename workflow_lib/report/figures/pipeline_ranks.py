@@ -53,9 +53,9 @@ def _divide(tables: Tables) -> Iterator[Division[tuple[Sequence[Row], str]]]:
             f"{model} on {platform}",
             (platform, model),
             list(zip(groups, group_labels(groups, _FREE), strict=True)),
-            "Like figure 15 of the study. Durations of a step's kernels by class, mean over the "
-            "ranks of a stage; whiskers span these ranks. Kernels that run at the same time each "
-            "count. Waiting for another stage counts as send/receive. Hatched classes are "
+            "Like figure 15 of arXiv 2509.10371. Durations of a step's kernels by class, mean over "
+            "the ranks of a stage; whiskers span these ranks. Kernels that run at the same time "
+            "each count. Waiting for another stage counts as send/receive. Hatched classes are "
             "communication. Measured in profiled runs.",
             partial(pipeline_rank_figure, times=times),
         )
@@ -170,7 +170,7 @@ def _draw(
 KIND = FigureKind(
     stem="pipeline",
     subject="Kernel time of every pipeline rank",
-    about="Time of kernels by class in seconds a step, for each pipeline rank.",
+    about="Time of kernels by class in seconds per step, for each pipeline rank.",
     limits=KERNELS + "Waiting for another stage counts as send/receive.",
     most=5,
     divide=_divide,

@@ -41,21 +41,21 @@ def _divide(tables: Tables) -> Iterator[Division[Bar]]:
             f"{model} on {platform}",
             (platform, model),
             bars,
-            f"Like figure 10 of the study. {CAPTION}",
+            f"Like figure 10 of arXiv 2509.10371. {CAPTION}",
             kernel_bars_figure,
         )
 
 
 def _why_not(tables: Tables) -> str:
     """Why there is no such figure."""
-    return why_no_kernels(tables) or "no two cells differ in recomputation alone and were profiled"
+    return why_no_kernels(tables) or "no two profiled cells differ only in recomputation"
 
 
 KIND = FigureKind(
     stem="recomputation",
     subject="Kernel time by class, recomputation off and on",
     about=(
-        "Time of kernels by class in seconds a step, with recomputation off and on, mean over"
+        "Time of kernels by class in seconds per step, with recomputation off and on, mean over"
         " ranks."
     ),
     limits=KERNELS + "Whiskers span ranks.",

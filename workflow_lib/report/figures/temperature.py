@@ -32,9 +32,10 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 f"{model} on {platform}",
                 (platform, model),
                 feasible,
-                "One column for each GPU, node by node, as in figure 17 of the study. Front and "
-                "rear of the airflow are marked if the platform states them. Values are means over "
-                "completed runs; hatched fields have no values. A power cap under load is normal.",
+                "One column for each GPU, node by node, as in figure 17 of arXiv 2509.10371. Front "
+                "and rear of the airflow are marked if the platform states them. Values are means "
+                "over completed runs; hatched fields have no values. A power cap under load is "
+                "normal.",
                 partial(heat_map, gpus=gpus, panels=panels),
             )
 

@@ -30,9 +30,9 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
                 f"{model} on {platform}",
                 (platform, model),
                 feasible,
-                "One column for each GPU, node by node, as in figure 5 of the study. Values are "
-                "the bytes sent and received in the measured steps, divided by their duration, as "
-                "means over completed runs. Hatched fields have no values.",
+                "One column for each GPU, node by node, as in figure 5 of arXiv 2509.10371. Values "
+                "are the bytes sent and received in the measured steps, divided by their duration, "
+                "as means over completed runs. Hatched fields have no values.",
                 partial(heat_map, gpus=gpus, panels=panels),
             )
 

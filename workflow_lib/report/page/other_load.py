@@ -17,7 +17,7 @@ def unused_gpus(rows: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ..
         power = row["power_mean_w"]
         told = "power unknown" if power is None else f"{significant(power)} W"
         if not row["watched"]:
-            told += " once, before training; not the job's"
+            told += "; not part of the job, read once before training"
         key = row["cell"], row["run"], row["node"]
         found.setdefault(key, []).append(f"GPU {row['gpu']} ({told})")
     return tuple(

@@ -66,8 +66,10 @@ def _sentence(off: Row, on: Row, labels: Mapping[str, str], steps: Mapping[str, 
     lost = significant(100 * (1 - on[name] / off[name]), decimals=1)
     told = f"{labels[on['cell']]} is {lost} % slower than without: {_rate(on)} against {_rate(off)}"
     if missing := [cell for cell in (off, on) if cell["cell"] not in steps]:
-        which = "either" if len(missing) == 2 else "the one with" if on in missing else "that one"
-        return f"{told}. Where the time went is not known: no trace tells a step of {which}."
+        which = "the cell with overlap" if on in missing else "the cell without overlap"
+        if len(missing) == 2:
+            which = "either cell"
+        return f"{told}. Where the time went is not known: no trace contains a step of {which}."
     before, after = steps[off["cell"]], steps[on["cell"]]
     parts = "; ".join(_parts(before, after))
     return (

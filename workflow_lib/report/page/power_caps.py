@@ -38,7 +38,10 @@ def _parts(cell: Row, runs: Sequence[Row]) -> Iterator[str]:
     if cell["at_power_limit_share"] is None:
         yield f"whether it is capped in bursts is not known: {_why(cell, runs)}"
     elif cell["at_power_limit_burst_s"] is None:
-        yield "no sample of power is within 5 % of the limit, so bursts are shorter than these tell"
+        yield (
+            "no sample of power is within 5 % of the limit, so bursts are shorter than samples can "
+            "show"
+        )
     else:
         burst = significant(1000 * cell["at_power_limit_burst_s"], 2)
         share = _in_words(cell, "at_power_limit_share")

@@ -27,7 +27,7 @@ def rebuilding_commands(sweep: str, description: str, runs: Iterable[Row]) -> st
     ]
     paths = results.sweep_paths(Path(), sweep)
     tables, figures, plan = map(_below_results, (paths.directory, paths.figures, paths.plan))
-    lines = ["results=results  # or where they lie"]
+    lines = ["results=results  # or their directory"]
     if reduced:
         listed = " \\\n    ".join(reduced)
         reduce = 'python -m workflow_lib.analysis reduce "$run"'

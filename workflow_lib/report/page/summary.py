@@ -98,7 +98,8 @@ def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str]) ->
     others = [cell for cell in known if cell is not best]
     rest = _certainty(best, others, measure, labels)
     if missing := len(done) - len(known):
-        rest += f" {counted(missing, 'completed cell')} {'lacks' if missing == 1 else 'lack'} it."
+        lack = "lacks" if missing == 1 else "lack"
+        rest += f" {counted(missing, 'completed cell')} {lack} this measure."
     return Answer(question, best, labels[best["cell"]], _value(best, measure), rest)
 
 
