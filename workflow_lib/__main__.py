@@ -1,7 +1,7 @@
-"""``triptych COMMAND …``: one name for what people call.
+"""``triptych COMMAND …``: one name for all commands.
 
 Each command is the ``main`` of a module, which ``python -m workflow_lib.MODULE`` calls as well. A
-module is imported when its command is called: some take a second for their libraries.
+module is imported only when its command is called, because some libraries take a second to import.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from workflow_lib.config.mistakes import nearest
 
 
 class Command(NamedTuple):
-    """A command: the module that has it, and what it does."""
+    """A command: its module, and what it does."""
 
     module: str
     about: str
-    #: of several commands of the module, the one that is meant
+    #: the subcommand of the module that is called; "" if the module has one command
     word: str = ""
 
 
@@ -44,7 +44,7 @@ SHELLS = ("bash", "zsh")
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
-    """What comes before the options of a command."""
+    """The parser of ``triptych`` itself; a command's own options are left to the command."""
     width = max(map(len, COMMANDS))
     listed = [f"  {name:{width}}  {each.about}" for name, each in COMMANDS.items()]
     parser = argparse.ArgumentParser(
@@ -63,7 +63,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 
 
 def completion(shell: str) -> str:
-    """What a shell reads to complete commands, options and files. Raises ImportError."""
+    """The script with which a shell completes commands, options and files. Raises ImportError."""
     import shtab
 
     whole = argparse.ArgumentParser(prog="triptych")
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"no command is called {chosen.command!r}; {nearest(chosen.command, COMMANDS)}"
         )
     command = COMMANDS[chosen.command]
-    # The module's own word is the end of the name that its messages show.
+    # Messages show the command's name as prog; for a subcommand, argparse appends its word.
     prog = "triptych" if command.word else f"triptych {chosen.command}"
     word = [command.word] if command.word else []
     return int(_module(command).main([*word, *chosen.rest], prog=prog))

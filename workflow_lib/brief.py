@@ -1,9 +1,9 @@
-"""Runs a command of Snakemake and says in a few lines how far it is.
+"""Runs a Snakemake command and shows its progress in a few lines.
 
     Snakemake ──▶ its log, in a file
     results/  ──▶ Watcher.look ──▶ a line for each run that ends, and what runs now
 
-What Snakemake says goes to the file; its end is shown where it fails.
+Snakemake's output goes to the file. If Snakemake fails, the end of the file is shown.
 """
 
 from __future__ import annotations
@@ -24,33 +24,35 @@ from workflow_lib.records import LIMITS_LEFT, RecordError
 from workflow_lib.safety import printable
 from workflow_lib.words import counted
 
-#: how often the results are looked at
+#: how often the results are read
 _LOOK_EVERY_S = 1.0
-#: of a failure, so many of the log's last lines are shown
+#: how many of the log's last lines are shown after a failure
 _LINES = 15
 
 
 class Progress:
-    """What has been said of some sweeps, and what is to be said next."""
+    """Prints the progress of some sweeps, and remembers what it has printed."""
 
     def __init__(self, root: Path, sweeps: Sequence[str], console: Console, began_s: float) -> None:
-        """``began_s`` is of the clock that :meth:`look` is given; nothing is said yet."""
+        """``began_s`` is when Snakemake was started, by the clock of ``now_s`` of :meth:`look`."""
         self._plans = [results.sweep_paths(root, sweep).plan for sweep in sweeps]
         self._watcher = Watcher(root)
         self._console = console
         self._began_s = began_s
         self._told: set[tuple[str, int]] = set()
-        #: how many runs were done before; null until a look found all plans
+        #: how many runs were done before; None until all plans exist
         self._old: int | None = None
 
     def look(self, now_s: float, now_unix_s: float) -> str:
-        """Print a line for each run that has ended since; returns what is under way, in words."""
+        """Print a line for each run that has ended since the last call. Returns what is under way,
+        in words.
+        """
         if not all(plan.exists() for plan in self._plans):
             return "planning"
         try:
             planned = status.planned_runs(self._plans)
         except (RecordError, OSError):
-            # Just being written, or made again: Snakemake says what is wrong with it.
+            # A plan is being written. If it is damaged, Snakemake reports that.
             return "planning"
         runs = {
             (run.status.cell, run.status.run): run
@@ -66,7 +68,7 @@ class Progress:
         for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
             self._told.add(key)
             self._say(self._of(runs[key], len(planned), now_s))
-        # A run that failed before, and now runs again.
+        # Forget a run that failed before and now runs again, so that its new end is printed.
         self._told &= ended
         if len(ended) == len(planned):
             return "tables, figures and the report"
@@ -110,11 +112,11 @@ def _time(seconds: float) -> str:
 
 
 def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path) -> int:
-    """Run Snakemake's ``command`` in ``cwd``, say how far it is; returns its exit code.
+    """Run Snakemake's ``command`` in ``cwd`` and show its progress. Returns its exit code.
 
-    ``sweeps`` are what it makes, in the results directory ``root``. Its log is
-    ``root/logs/snakemake-<first sweep>.log``. Ctrl-C and other signals are passed on, and its end
-    is waited for.
+    ``sweeps`` are the sweeps that it runs, and ``root`` is the results directory. Its log is
+    ``root/logs/snakemake-<first sweep>.log``. Ctrl-C and other signals are passed on to Snakemake,
+    and this function waits for its end.
     """
     log = root / "logs" / f"snakemake-{sweeps[0]}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +124,7 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
     console.print(f"Snakemake's log: {log}", markup=False, highlight=False, soft_wrap=True)
     began_s = time.monotonic()
     with log.open("wb") as output:
-        # In a session of its own: a signal reaches it once, from here.
+        # In a session of its own, so that a signal reaches it only once, from this process.
         child = subprocess.Popen(
             command, cwd=cwd, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )

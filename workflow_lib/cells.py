@@ -1,4 +1,4 @@
-"""From sweeps to cells: expands a sweep's matrix, and has feasibility judge each cell."""
+"""Expands a sweep's matrix to cells, and finds out whether each cell can run."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class PlannedCell:
     cell: Cell
     repeats: int
     estimate: Estimate | None
-    #: null where it can run
+    #: null if it can run
     reason: str | None
-    #: steps that a run besides the measured ones is profiled for; 0 where there is no such run
+    #: steps of the profiled run; 0 without one
     profiled_steps: int = 0
     #: what it should gain against another cell of its sweep
     prediction: Prediction | None = None
@@ -67,9 +67,9 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep on one platform: what one directory under results/sweeps shows.
+    """A sweep on one platform. It has one directory under results/sweeps.
 
-    A sweep over several platforms is one of these for each, called ``<sweep>-<platform>``.
+    A sweep over several platforms becomes one of these for each, named ``<sweep>-<platform>``.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Sweep:
 
 
 def expand_study(study: Study) -> dict[str, Sweep]:
-    """Every sweep of the study on every platform it is for, by name."""
+    """Name → sweep, for every sweep of the study on each of its platforms."""
     sweeps = {}
     for name, spec in study.sweeps.items():
         for platform in spec.platforms:
@@ -139,7 +139,7 @@ def _refuse_unfit(
 
 
 def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
-    """Raises ConfigError where entries multiply beyond what anybody runs, before they are."""
+    """Raise ConfigError if the entries make more cells than allowed, before they are made."""
     points = sum(
         math.prod(map(len, _axes(entry, spec.training).values()))
         for entry in spec.matrix
@@ -153,9 +153,9 @@ def _refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
 
 
 def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, ...]]:
-    """The values of each axis of a entry."""
+    """Axis → its values, for each axis of an entry."""
     axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
-    # One list of numbers for the whole entry, or words that are an axis.
+    # A list of numbers is one value; a list of words is an axis.
     divided = values(entry.stage_layers)
     axes["stage_layers"] = divided if isinstance(divided[0], str) else (divided,)
     axes |= {degree: values(getattr(entry, degree)) for degree in _DEGREES}
@@ -166,7 +166,7 @@ def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, .
 
 
 def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
-    """The product of an entry's axes, as one dictionary a point."""
+    """The product of an entry's axes: for each point a dictionary of axis → value."""
     axes = _axes(entry, inherited)
     for point in itertools.product(*axes.values()):
         yield {
@@ -178,8 +178,9 @@ def _points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, A
 def _orders(
     study: Study, platform_name: str, point: Mapping[str, Any]
 ) -> Iterator[tuple[int, ...]]:
-    """The orders of a node's GPUs: the one that is given; or, where they are to be rotated, one for
-    each stage of a node, in which each stage has the GPUs of the stage before it.
+    """The orders of a node's GPUs for a point: the given order; or, if it is "rotated", one order
+    for each stage of a node. From one order to the next, each stage moves on to the GPUs of the
+    next stage.
     """
     if point["gpu_order"] != "rotated":
         yield point["gpu_order"]
@@ -195,12 +196,12 @@ def _orders(
 
 
 def _excluded(cell: Cell, exclusion: Exclusion) -> bool:
-    """Whether an exclusion names the cell, with all of its options settled."""
+    """Whether an exclusion matches the cell."""
     for name, wanted in exclusion:
         if wanted is None:
             continue
         axis = AXES[name]
-        # A list is any of its values, unless the axis is a list itself.
+        # A list means any of its values, unless the axis's value is a list itself.
         any_of = [axis.stored(wanted)] if axis.field.is_nested else values(wanted)
         if axis.of(cell) not in any_of:
             return False
@@ -230,15 +231,16 @@ def _plan(
 
 
 def _for_each_gpu(limits: int | tuple[int, ...] | None, gpus: int, platform: Platform) -> Any:
-    """The limits of a node's GPUs: one number stands for all that are used there."""
+    """The limits of a node's GPUs; a single number is repeated for each GPU that is used."""
     if isinstance(limits, int):
         return (limits,) * (gpus // -(-gpus // platform.gpus_per_node))
     return limits or ()
 
 
 def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
-    """Resolve "rest"; where the others do not divide the GPUs, infeasibility() will say so. Stages
-    that the planner is to divide are even here, as it needs the training for that.
+    """The degrees of a point, with "rest" resolved. If the other degrees do not divide the GPUs,
+    _undivided says so later. With "auto", stages are even here: the division by work needs the
+    training options.
     """
     given = {key: point[key] for key in (*_DEGREES, "stage_layers", "gpu_order", "gpu_uuids")}
     if isinstance(given["stage_layers"], str):
@@ -247,19 +249,21 @@ def _degrees(point: Mapping[str, Any], gpus: int, model: Model) -> Degrees:
         if given[rest] == "rest":
             given[rest] = max(gpus // (given["tp"] * given["cp"] * given[other]), 1)
     if given["pp"] == 1:
-        given["schedule"] = "1f1b"  # which means nothing there
+        given["schedule"] = "1f1b"  # without a pipeline the schedule has no meaning
     return _plainest(Degrees(**given), model)
 
 
 def _undivided(point: Mapping[str, Any], gpus: int) -> str | None:
-    """Why the other degrees leave nothing for the one that is "rest"; None where none is."""
+    """Why the other degrees do not divide the GPUs, if one degree is "rest"; else None."""
     degrees = {name: point[name] for name in ("tp", "cp", "pp", "dp")}
     given = {name: degree for name, degree in degrees.items() if degree != "rest"}
     return None if given == degrees else undivided(given, gpus)
 
 
 def _plainest(degrees: Degrees, model: Model) -> Degrees:
-    """Layers and GPUs that are listed as they would be without a list are not listed."""
+    """The degrees without lists of layers and GPUs that equal the defaults, so that both give the
+    same cell.
+    """
     even = dataclasses.replace(degrees, stage_layers=())
     if degrees.stage_layers == even.layers_of_stages(model.layers):
         degrees = even
@@ -271,8 +275,8 @@ def _plainest(degrees: Degrees, model: Model) -> Degrees:
 def _training(
     point: Mapping[str, Any], degrees: Degrees, model: Model, protocol: Protocol
 ) -> Training:
-    """The options of a point, without those that mean nothing in its cell: two cells that would run
-    the same must not differ in name.
+    """The training options of a point. Options that have no meaning in its cell get their defaults,
+    so that two cells that would run the same have the same name.
     """
     options = {option: point[option] for option in TrainingAxes.model_fields}
     wanted = options.pop("backend")
@@ -292,7 +296,7 @@ def _training(
     )
     training = capabilities.with_backend(degrees, training, model, wanted)
     if training.backend == "deepspeed" and training.precision == "bf16" and degrees.dp == 1:
-        # DeepSpeed's ZeRO-1 over one replica is what runs, and all that ZeRO-0 can mean there.
+        # With one replica, DeepSpeed runs ZeRO-1 for both stages 0 and 1.
         training = dataclasses.replace(training, zero_stage=max(training.zero_stage, 1))
     return training
 
@@ -327,7 +331,7 @@ def _cell(
 
 
 def hardware_of(name: str, platform: Platform) -> records.Hardware:
-    """What a platform's nodes are, with what is known of their GPUs."""
+    """The hardware of a platform's nodes, with known peaks of its GPU model."""
 
     def scaled(value: float | None, factor: float) -> float | None:
         return None if value is None else value * factor
@@ -371,7 +375,7 @@ def _telemetry(platform: Platform, protocol: Protocol) -> records.Telemetry:
 
 
 def _software(platform: Platform) -> dict[str, str]:
-    """What the job's environment is made of, as far as it bears on what is measured."""
+    """The environment variables, modules and container of the job, which may change results."""
     software = {f"environment.{name}": value for name, value in platform.environment.items()}
     software |= {f"module.{i}": module for i, module in enumerate(platform.modules)}
     if platform.container is not None:
@@ -380,11 +384,12 @@ def _software(platform: Platform) -> dict[str, str]:
 
 
 def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
-    """What makes the cell that cell and no other, as eight digits.
+    """Eight digits that identify the cell: they differ for cells that differ in anything that can
+    change a result.
 
-    Figures that only the analysis uses (peaks, links, power limits, the air stream) stay out: to
-    correct one must not train anything again. So do fields that came later, while they have what
-    all cells had before.
+    Values that only the analysis uses (peaks, links, power limits, airflow) are left out, so that a
+    correction of them does not require new runs. Fields that later formats introduced are left out
+    while they have their defaults, so that older cells keep their digits.
     """
     plain = dataclasses.asdict(cell)
     del plain["format"]
@@ -407,10 +412,9 @@ def _digits(plain: Mapping[str, Any]) -> str:
 
 
 def merge(sweeps: Iterable[Sweep]) -> dict[str, tuple[PlannedCell, tuple[str, ...]]]:
-    """Every cell of the sweeps once, by id, with the names of the sweeps that ask for it.
+    """Id → cell and the names of the sweeps that ask for it, for every cell of the sweeps.
 
-    Where two sweeps want different numbers of repeats, or of profiled steps, the cell gets the
-    larger.
+    If sweeps ask for different numbers of repeats or of profiled steps, the cell gets the largest.
     """
     merged: dict[str, tuple[PlannedCell, tuple[str, ...]]] = {}
     for sweep in sweeps:

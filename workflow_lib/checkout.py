@@ -1,6 +1,7 @@
-"""Where the clone of the repository is, whose Snakefile and rules are the workflow.
+"""Finds the clone of the repository, which has the Snakefile and the rules.
 
-An installed package has neither: what needs them looks for a clone, and says where there is none.
+An installed package has neither. Commands that need them look for a clone, and say if there is
+none.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from pathlib import Path
 
 
 class CheckoutError(ValueError):
-    """A command needs a clone of the repository, and there is none; the message says what to do."""
+    """A command needs a clone of the repository, and there is none. The message says what to do."""
 
 
 def of_package() -> Path | None:
-    """The clone that this package is part of; None where it was installed without its clone."""
+    """The clone that this package is part of; None if it was installed without one."""
     return _if_clone(Path(__file__).parents[1])
 
 
 def here() -> Path:
-    """The working directory, which is a clone. Raises CheckoutError where it is none."""
+    """The working directory, if it is a clone. Raises CheckoutError if it is not."""
     found = _if_clone(Path.cwd())
     if found is None:
         raise CheckoutError(
@@ -29,7 +30,7 @@ def here() -> Path:
 
 
 def of_package_or_here() -> Path:
-    """The package's clone, else the working directory. Raises as :func:`here`."""
+    """The package's clone, else the working directory. Raises CheckoutError if neither is one."""
     return of_package() or here()
 
 

@@ -1,6 +1,6 @@
-"""Runs commands of the site, such as ``squeue``, and reads no more than a bound of what they print.
+"""Runs commands of the site, such as ``squeue``, and reads their output up to a bound.
 
-A site's wrapper of a command may print anything, and never end.
+A site's wrapper of a command may print anything, and may never end.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from dataclasses import dataclass
 
 from workflow_lib.records import bounds
 
-#: what is read at once; pipes of Linux hold 64 KiB
+#: bytes of one read; pipes of Linux hold 64 KiB
 _BLOCK_BYTES = 1 << 16
 
 
 class TooMuchError(OSError):
-    """A command printed more than any of its answers can be, and was killed."""
+    """A command printed more than the bound, and was killed."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a command ended, and what it printed; a wrapper may print in another encoding."""
+    """How a command ended, and what it printed. Bytes that are not UTF-8 are replaced."""
 
     exit_code: int
     output: str
@@ -34,31 +34,31 @@ class Answer:
 
     @property
     def problem(self) -> str:
-        """Of one that failed: what it said, on one line, or its exit code where that is nothing."""
+        """For a command that failed: its error output on one line, else its exit code."""
         return " ".join(self.errors.split()) or f"exit code {self.exit_code}"
 
 
 class Listener:
-    """Reads what a process prints, until it ends or has printed too much."""
+    """Reads the output of a process until it ends or has printed too much."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        """``process`` has pipes for both its streams, and a process group of its own."""
+        """``process`` must have pipes for both output streams, and a process group of its own."""
         self._process = process
         self._read = (bytearray(), bytearray())
         self._too_much = False
         self._threads = []
         for stream, read in zip((process.stdout, process.stderr), self._read, strict=True):
             assert stream is not None
-            # Of its own, as Popen closes its streams while something may still print to them.
+            # A copy of the descriptor, because Popen closes its own, and a thread may still read.
             descriptor = os.dup(stream.fileno())
             thread = threading.Thread(target=self._listen, args=(descriptor, read), daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def wait(self, timeout_s: float) -> Answer:
-        """What the process printed, once it has ended and closed both streams.
+        """Wait until the process has ended and both streams are closed. Returns its output.
 
-        Raises subprocess.TimeoutExpired, after which one may wait again, and TooMuchError.
+        Raises subprocess.TimeoutExpired, after which wait may be called again, and TooMuchError.
         """
         until_s = time.monotonic() + timeout_s
         for each in self._threads:
@@ -74,7 +74,7 @@ class Listener:
         return Answer(exit_code, output, errors)
 
     def kill(self) -> None:
-        """End the process, and what it started."""
+        """Kill the process and the processes that it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -91,11 +91,11 @@ class Listener:
 def run(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a command to its end, with variables beside those that there are. A terminal's Ctrl-C is
-    for the process that asks.
+    """Run a command to its end. ``environment`` adds variables to this process's own. Ctrl-C in a
+    terminal does not reach the command.
 
-    Raises OSError where it cannot be started, TooMuchError, which is one, and
-    subprocess.TimeoutExpired.
+    Raises OSError if it cannot be started; TooMuchError, which is an OSError; and
+    subprocess.TimeoutExpired after ``timeout_s`` seconds, when the command is killed.
     """
     with subprocess.Popen(
         command,

@@ -1,5 +1,5 @@
-"""Files that were made from others and are damaged: found by their checksums, and removed, so that
-the workflow makes them again. Their modification times need not tell of it.
+"""Finds damaged files that were made from others, by their checksums, and removes them, so that the
+workflow makes them again. Modification times may not show the damage.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from workflow_lib.records import (
     read_record,
 )
 
-#: files that are read at once: on a shared file system each is waited for
+#: how many files are read at once, because a shared file system answers slowly
 _AT_ONCE = 16
 
 
 def damaged_in_runs(directories: Iterable[Path]) -> list[Path]:
-    """What was made of the raw files of runs, and is damaged. Raises OSError."""
+    """The damaged files that were made from the raw files of these runs. Raises OSError."""
     return _each(_of_run, directories)
 
 
 def damaged_in_sweeps(results_directory: Path, sweeps: Iterable[str]) -> list[Path]:
-    """What of sweeps' plans, tables, figures and pages is damaged, with what shows it: no page
-    outlives a table that it rests on. Raises OSError.
+    """The damaged plans, tables, figures and pages of sweeps and comparisons. A page is included if
+    anything that it shows is damaged. Raises OSError.
     """
     found = _each(_of_comparison, results.comparisons(results_directory))
     for name in sweeps:
@@ -51,8 +51,8 @@ def damaged_in_sweeps(results_directory: Path, sweeps: Iterable[str]) -> list[Pa
 
 
 def damaged_cells(runs: Iterable[tuple[Path, Cell]]) -> list[tuple[Path, Cell]]:
-    """Those of ``runs``, each a directory and the cell that was planned, whose ``cell.json`` is
-    damaged. Raises OSError.
+    """The runs whose ``cell.json`` is damaged. Each of ``runs`` is a run's directory and its
+    planned cell. Raises OSError.
     """
     chosen = list(runs)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -82,8 +82,8 @@ def _of_run(directory: Path) -> list[Path]:
 
 
 def _unreadable_outcome(paths: RunPaths) -> list[Path]:
-    """``outcome.json`` where nobody can read it: it is written again from what the job left, and
-    nothing trains for it.
+    """``outcome.json`` if it cannot be read. The workflow writes it again from the files that the
+    job left, without training again.
     """
     if not paths.outcome.exists():
         return []
@@ -95,7 +95,7 @@ def _unreadable_outcome(paths: RunPaths) -> list[Path]:
 
 
 def _figures(directory: Path) -> list[Path]:
-    """The whole directory where a figure is damaged or gone: it is made as one."""
+    """The directory of figures if a figure is damaged or missing: all figures are made together."""
     checksums = SweepPaths.figure_checksums(directory)
     return [directory] if damaged(checksums, _files(directory)) else []
 
@@ -104,18 +104,19 @@ def _of_comparison(directory: Path) -> list[Path]:
     paths = ComparisonPaths(directory)
     made = (paths.table, paths.page, *_files(paths.figures))
     found = damaged(paths.checksums, made)
-    # A figure that is gone is missed by nobody but the page that shows it.
+    # Snakemake does not notice a missing figure: the directory is one output of its rule. So the
+    # directory is removed as a whole.
     outputs = {paths.figures if paths.figures in each.parents else each for each in found}
     return sorted(outputs)
 
 
 def _there(paths: Iterable[Path]) -> list[Path]:
-    """Without those that are gone: Snakemake itself misses these."""
+    """The paths that exist. Snakemake itself makes missing files again."""
     return [each for each in paths if each.exists()]
 
 
 def _files(directory: Path) -> list[Path]:
-    """What a directory holds, without hidden files."""
+    """The files of a directory, without hidden ones."""
     return [each for each in directory.glob("*") if not each.name.startswith(".")]
 
 

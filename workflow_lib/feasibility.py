@@ -1,4 +1,4 @@
-"""Whether a cell can run, at what cost, and why not, with the arithmetic."""
+"""Says whether a cell can run and what it would cost, or why it cannot, with the arithmetic."""
 
 from __future__ import annotations
 
@@ -12,30 +12,32 @@ from workflow_lib.records import Cell
 from workflow_lib.training import capabilities
 from workflow_lib.words import counted
 
-#: the share of the memory's bandwidth that decoding is expected to reach: an allowance
+#: the share of the memory's bandwidth that decoding is assumed to reach
 EXPECTED_BANDWIDTH_SHARE = 0.5
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
 STARTUP_S = 120.0
-#: what any job asks for at least, where the partition takes that long: start-up, and the warning
-#: that Slurm gives up to two minutes before the limit, hardly depend on the cell
+#: the shortest time limit of a job, if the partition allows it: start-up, and Slurm's warning up to
+#: two minutes before the limit, hardly depend on the cell
 LEAST_TIME_LIMIT_MIN = 15
-#: sampling rates that alternate are compared within a round, so one round alone tells no spread
+#: alternating sampling rates are compared within a round, so a spread needs at least two rounds
 LEAST_ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a cell will cost; null where the platform's peak is not known."""
+    """The estimated cost of a cell. Times are null if the GPU's peak is not known."""
 
     memory: memory.MemoryEstimate
-    #: of a step's time, what a pipeline's ranks wait for each other; null without a pipeline
+    #: share of a step in which pipeline ranks wait for each other; null without a pipeline
     bubble_share: float | None
     step_time_s: float | None
     run_time_s: float | None
     time_limit_min: int
 
     def gpu_hours(self, cell: Cell, repeats: int, profiled_steps: int = 0) -> float | None:
-        """Over all repeats of the cell, and its profiled run, which waits for nothing."""
+        """GPU-hours of all repeats of the cell and of its profiled run, which has no idle baseline
+        and no cool-down; None if not known.
+        """
         if self.run_time_s is None or self.step_time_s is None:
             return None
         run_time_s = repeats * self.run_time_s
@@ -46,8 +48,8 @@ class Estimate:
 
 
 def undivided(degrees: Mapping[str, int], gpus: int) -> str | None:
-    """Why no whole number is left for a degree that is to be the rest, beside the given ones; None
-    where one is.
+    """Why the product of the given degrees does not divide the GPUs, so that no whole number is
+    left for the degree "rest"; None if it does.
     """
     given = {name: degree for name, degree in degrees.items() if degree > 1}
     product = math.prod(given.values())
@@ -61,7 +63,9 @@ def undivided(degrees: Mapping[str, int], gpus: int) -> str | None:
 
 
 def infeasibility(cell: Cell, platform: Platform, gpus: int) -> str | None:
-    """Why the cell cannot run on ``gpus`` GPUs of the platform, memory apart; None where it can."""
+    """Why the cell cannot run on ``gpus`` GPUs of the platform; None if it can. Memory and time are
+    checked by does_not_fit.
+    """
     return next(_obstacles(cell, platform, gpus), None)
 
 
@@ -103,7 +107,7 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
             f"{dp} × {training.micro_batch_size} = {per_pass}"
         )
     yield from _obstacles_of_limits(cell, platform)
-    # Layers, heads, experts, ZeRO and overlap: what no backend could run.
+    # Layers, heads, experts, ZeRO and overlap: combinations that the backend cannot run.
     refusal = capabilities.refusal(degrees, training, model)
     if refusal is not None:
         yield refusal
@@ -117,8 +121,8 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
 
 
 def _obstacles_of_limits(cell: Cell, platform: Platform) -> Iterator[str]:
-    """What speaks against the limits that the job is to set on its GPUs, as far as is known before
-    it runs: the driver has the last word.
+    """Why the job could not set its limits on GPUs, as far as that is known before it runs. The
+    driver may still refuse them.
     """
     name, training = cell.hardware.platform, cell.training
     for key, limits in (
@@ -155,7 +159,7 @@ def _are(gpus: int) -> str:
 
 
 def estimate(cell: Cell, platform: Platform) -> Estimate:
-    """Estimate memory, time and GPU-hours of a cell that infeasibility() found nothing against."""
+    """Estimate memory, time and time limit of a cell for which infeasibility() returned None."""
     step_time_s = _step_time_s(cell, platform)
     run_time_s = None
     wanted_min = platform.time_limit_max_min
@@ -176,7 +180,9 @@ def estimate(cell: Cell, platform: Platform) -> Estimate:
 
 
 def _step_time_s(cell: Cell, platform: Platform) -> float | None:
-    """Seconds of one optimiser step, or of generating one global batch."""
+    """Seconds of one optimiser step, or of generating one global batch; None if the GPU's peak is
+    not known.
+    """
     peak = cell.hardware.peak_flops_per_s(cell.training.precision)
     if peak is None:
         return None
@@ -193,14 +199,14 @@ def _step_time_s(cell: Cell, platform: Platform) -> float | None:
 
 
 def _bubble(cell: Cell) -> float:
-    """The pipeline's idle time over the rest; see :func:`workflow_lib.pipelines.bubble`."""
+    """The pipeline's idle time over its busy time; see :func:`workflow_lib.pipelines.bubble`."""
     return pipelines.bubble(cell.degrees, cell.training.micro_batches(cell.degrees.dp))
 
 
 def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | None:
-    """Prompts at the FLOP/s of ``rate``; then one pass a token, each of which reads a stage's
-    weights and the keys and values so far (arXiv 2211.05102, section 2). Null where the memory's
-    bandwidth is not known.
+    """Seconds of generating one global batch: prompts at ``rate`` FLOP/s, then one pass a token.
+    Each pass reads a stage's weights and the keys and values so far (arXiv 2211.05102, section 2).
+    None if the memory's bandwidth is not known.
     """
     bandwidth = platform.memory_bandwidth_gb_per_s
     if bandwidth is None:
@@ -211,15 +217,15 @@ def _generation_time_s(cell: Cell, platform: Platform, rate: float) -> float | N
     flops = formulas.prefill_flops(model, prompt).causal * training.global_batch_size
     stage_bytes = memory.decode_bytes(model, degrees, training, prompt + generated / 2)
     seconds = stage_bytes / (bandwidth * 1e9 * EXPECTED_BANDWIDTH_SHARE)
-    # A micro-batch's next token needs its last one, so a round takes as many passes of a stage as
-    # there are micro-batches, or stages.
+    # A micro-batch's next token needs its last one. So a token of all micro-batches takes as many
+    # passes of a stage as there are micro-batches, or stages if these are more.
     passes = (generated - 1) * max(training.micro_batches(degrees.dp), degrees.pp)
     return flops / rate * (1 + _bubble(cell)) + passes * seconds
 
 
 def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
-    """Why the cell needs more memory, or more time, than the platform has, or measures for too
-    short to compare sampling rates; None where nothing speaks against it.
+    """Why the cell needs more memory or a longer job than the platform has, or why its measured
+    steps are too short to compare sampling rates; None if it fits.
     """
     capacity = cell.hardware.gpu_memory_bytes
     if capacity is not None and cost.memory.total > capacity * (1 + memory.UNCERTAINTY):
@@ -231,8 +237,8 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
 
 
 def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
-    """Why the partition does not take a job for as long as this cell's asks for; where nothing is
-    estimated, a job asks for as long as the partition takes.
+    """Why the partition does not allow the cell's time limit; None if it does. Without an estimate,
+    a job's time limit is the partition's.
     """
     if cost.time_limit_min <= platform.time_limit_max_min or cost.step_time_s is None:
         return None
@@ -249,7 +255,9 @@ def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
 
 
 def _too_short(cell: Cell, cost: Estimate) -> str | None:
-    """Why the measured steps hold too few blocks of each sampling rate, where rates alternate."""
+    """Why the measured steps hold too few blocks of each sampling rate; None if they do not, or if
+    rates do not alternate.
+    """
     telemetry, steps = cell.telemetry, cell.training.measured_steps
     if not telemetry.interleaved_rates_hz or cost.step_time_s is None:
         return None

@@ -1,7 +1,7 @@
 """Parameters and floating-point operations of a model, from its dimensions.
 
-The planner and the analysis both count with these, so that an estimate and a measurement of one
-cell never differ in what they count. Only the standard library is used.
+The planner and the analysis both use these, so an estimate and a measurement of a cell always count
+the same. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from workflow_lib.records import Model, Training
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameter counts of a model, by where they sit. Norms and biases are included."""
+    """Parameter counts of a model's parts. Norms and biases are included."""
 
     input_embedding: int
     #: learned positions (GPT only)
     position_embedding: int
-    #: the head's matrix; 0 where it is the input embedding
+    #: the head's matrix; 0 if the head is the input embedding
     output_head: int
     final_norm: int
     #: attention, norms and router of one layer: held by every expert-parallel rank
@@ -48,7 +48,7 @@ class Parameters:
 def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
     """Count a model's parameters.
 
-    ``vocabulary_size`` is the model's own unless given (the padded one, say).
+    ``vocabulary_size`` is the model's own unless given, for example the padded one.
 
     Checked against the published totals: GPT-3 175B (arXiv 2005.14165), Llama 3 (arXiv 2407.21783)
     and Mixtral (arXiv 2401.04088); see tests/test_formulas.py.
@@ -85,13 +85,14 @@ def parameters(model: Model, vocabulary_size: int | None = None) -> Parameters:
 
 
 def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
-    """Parameters of the low-rank adapters (arXiv 2106.09685) of all layers, of ``rank`` each; with
-    ``tp``, of one tensor-parallel rank's part of them.
+    """Parameters of the low-rank adapters (arXiv 2106.09685) of all layers, each of rank ``rank``.
+    With ``tp``, of the part that one tensor-parallel rank holds.
 
-    A matrix of ``in`` × ``out`` gets rank · (in + out). Adapted are the joined query, key and value
-    matrix, attention's output, and the dense feed-forward part's matrices, a gated one's gate and
-    up matrix being joined; experts, the router, the embedding and the head are not. Only the side
-    on which the adapted matrix is cut is cut.
+    The adapter of a matrix of ``in`` × ``out`` has rank · (in + out) parameters. Adapters are on
+    the joined matrix of queries, keys and values, on attention's output, and on the matrices of a
+    dense feed-forward part, where a gated part's gate and up matrices are joined. Experts, the
+    router, the embedding and the head have none. An adapter is cut only on the side on which its
+    matrix is cut.
     """
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     cut, whole = 2 * model.query_size + 2 * model.key_value_size, hidden + hidden
@@ -103,20 +104,20 @@ def adapter_parameters(model: Model, rank: int, tp: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Flops:
-    """Model FLOPs (no recomputation), counted in the four ways in use. One run of training has,
-    say, 52.0 %, 55.6 %, 62.5 % and 65.9 % MFU by them.
+    """Model FLOPs, without recomputation, counted in the four ways in use. For example, one run has
+    an MFU of 52.0 %, 55.6 %, 62.5 % or 65.9 %, depending on the way.
     """
 
     #: products with all N active parameters and nothing else: 6·N in training (arXiv 2001.08361)
     six_n: float
-    #: products with all but the input embeddings, and attention over the half of the matrix that
-    #: causality leaves (as NVIDIA counts Grok 1)
+    #: products with all parameters but the input embeddings, and attention over the causal half of
+    #: the matrix (as NVIDIA counts Grok 1)
     causal: float
-    #: products with all but the input embeddings, and attention over the whole matrix (arXiv
-    #: 2204.02311, appendix B; as NVIDIA counts GPT-3, Llama 3.1 and Nemotron-4)
+    #: products with all parameters but the input embeddings, and attention over the whole matrix
+    #: (arXiv 2204.02311, appendix B; as NVIDIA counts GPT-3, Llama 3.1 and Nemotron-4)
     full_attention: float
-    #: products with all N active parameters, look-ups of embeddings among them, and attention over
-    #: the whole matrix (as torchtitan counted in its tables of A100)
+    #: products with all N active parameters, embeddings included, and attention over the whole
+    #: matrix (as torchtitan counted in its tables of A100)
     six_n_attention: float
 
     def __add__(self, other: Flops) -> Flops:
@@ -139,11 +140,11 @@ class Flops:
 def flops_per_token(
     model: Model, training: Training | None = None, dropped_share: float = 0.0
 ) -> Flops:
-    """Count the FLOPs of a cell's workload for one token of a full sequence; without ``training``,
-    those of pretraining.
+    """Count the FLOPs of a cell's workload for one token of a full sequence. Without ``training``,
+    count those of pretraining.
 
-    Of a token's choices of an expert ``dropped_share`` were dropped: these products were not done,
-    and count nowhere in training.
+    ``dropped_share`` is the share of a token's choices of experts that were dropped. Their products
+    were not computed, so they are not counted.
 
     A matrix product takes two FLOPs a parameter in the forward pass and four in the backward one:
     two for the gradient of its input and two for that of its weight. The scores and the weighted
@@ -151,9 +152,9 @@ def flops_per_token(
     matrix, and twice that in the backward one: 12·L·h·s in all. The input embeddings are look-ups
     and count nothing, but a tied head is a product and counts.
 
-    Adapters (workload ``lora``) train while the weights are frozen, which then have no gradient:
-    four FLOPs a parameter of theirs, six an adapter's; attention has no weights and keeps its
-    12·L·h·s. In inference a token's share of :func:`generation_flops`.
+    In workload ``lora`` adapters train and the weights are frozen, so weights have no gradient:
+    they take four FLOPs a parameter, adapters six. Attention has no weights and keeps its 12·L·h·s.
+    In inference, the result is :func:`generation_flops` over the tokens of a sequence.
     """
     if training is not None and training.workload == "inference":
         length = model.sequence_length
@@ -177,12 +178,12 @@ def flops_per_token(
 
 @dataclass(frozen=True)
 class StageWork:
-    """FLOPs for one token of a full sequence, in the parts that a pipeline's stages are made of.
+    """FLOPs for one token of a full sequence, by the parts of a model that stages hold.
 
-    Those that recomputation repeats are among them.
+    FLOPs that recomputation repeats are included.
     """
 
-    #: look-ups are no products; what is left are sums: of positions, and of the rows' gradients
+    #: only sums, of positions and of gradients of rows, because look-ups are not products
     embedding: float
     #: one layer
     layer: float
@@ -191,12 +192,12 @@ class StageWork:
 
 
 def stage_work(model: Model, training: Training) -> StageWork:
-    """Count the FLOPs of each part of a pipeline for one token, attention being causal.
+    """Count the FLOPs of each part of a model for one token, with causal attention.
 
-    Products count as in :func:`flops_per_token`, over the vocabulary as it is trained; full
-    recomputation adds a layer's forward pass, and selective recomputation repeats no product. The
-    loss takes five FLOPs a logit: to subtract the largest one, raise, and sum, and to scale the
-    probabilities and subtract the target's in the backward pass.
+    Products count as in :func:`flops_per_token`, over the padded vocabulary. Full recomputation
+    adds a layer's forward pass; selective recomputation repeats no product. The loss takes five
+    FLOPs a logit: three in the forward pass (subtract the largest one, exponentiate, sum), and two
+    in the backward pass (scale the probability, subtract the target's).
     """
     counts = parameters(model, model.padded_vocabulary_size)
     weights = counts.layer_dense + counts.experts_per_token * counts.feed_forward
@@ -204,7 +205,7 @@ def stage_work(model: Model, training: Training) -> StageWork:
     attention = _ATTENTION_FLOPS / 2 * model.query_size * model.sequence_length
     positions = model.hidden_size if counts.position_embedding else 0
     if training.workload == "inference":
-        # The head takes the generated tokens alone.
+        # The head is computed only for the generated tokens.
         share = training.generated_tokens / model.sequence_length
         head = 2.0 * (counts.final_norm + matrix) * share
         return StageWork(float(positions), 2.0 * weights + attention, head)
@@ -219,19 +220,20 @@ def stage_work(model: Model, training: Training) -> StageWork:
     return StageWork(float(rows), layer, each * (counts.final_norm + matrix) + loss)
 
 
-#: of the cross entropy, for each logit, in both passes
+#: FLOPs of the cross entropy for each logit, in both passes
 _LOSS_FLOPS = 5.0
 
-#: a layer's scores and weighted sum, forward, for each token, hidden column and token attended to:
-#: two products of two FLOPs
+#: FLOPs of a layer's scores and weighted sum in the forward pass, for each token, hidden column and
+#: token attended to: two products of two FLOPs
 _ATTENTION_FLOPS = 4
 
 
 def prefill_flops(model: Model, tokens: int) -> Flops:
     """Count the FLOPs of the forward pass over one prompt of ``tokens`` tokens.
 
-    As in training, but only the last token's logits are wanted: the head is one product of its
-    matrix with one vector. ``six_n`` is 2·N a token all the same (arXiv 2001.08361, table 1).
+    They are counted as in training, but only the last token's logits are needed, so the head is one
+    product of its matrix with one vector. ``six_n`` is still 2·N a token (arXiv 2001.08361,
+    table 1).
     """
     counts = parameters(model)
     head = counts.output_head or counts.input_embedding
@@ -246,8 +248,8 @@ def prefill_flops(model: Model, tokens: int) -> Flops:
 
 
 def decode_flops(model: Model, context: float) -> Flops:
-    """Count the FLOPs of generating one token that attends to ``context`` tokens, itself among
-    them; causality leaves nothing out there.
+    """Count the FLOPs of generating one token that attends to ``context`` tokens, itself included.
+    It attends to all of them, so ``causal`` equals ``full_attention``.
     """
     counts = parameters(model)
     attention = float(_ATTENTION_FLOPS * model.layers * model.query_size) * context
@@ -263,8 +265,8 @@ def decode_flops(model: Model, context: float) -> Flops:
 def generation_flops(model: Model, prompt: int, generated: int) -> Flops:
     """Count the FLOPs of one sequence: a prompt, and the tokens generated after it.
 
-    The prompt's pass yields the first generated token and each later one takes a pass of its own;
-    the last one is never fed back.
+    The prompt's pass gives the first generated token. Each later token takes a pass of its own. The
+    last token is not fed back.
     """
     passes = generated - 1
     # Contexts are prompt + 1 to prompt + passes, and the count is linear in the context.
@@ -273,6 +275,6 @@ def generation_flops(model: Model, prompt: int, generated: int) -> Flops:
 
 
 def _multiplied(counts: Parameters) -> int:
-    """The active parameters that are multiplied with something: all but look-ups."""
+    """The active parameters that are in a matrix product: all but embeddings that are looked up."""
     tied = counts.output_head == 0
     return counts.active - counts.position_embedding - (0 if tied else counts.input_embedding)

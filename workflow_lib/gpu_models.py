@@ -1,19 +1,19 @@
-"""What is known of GPU models, by the names that their drivers give them.
+"""Known properties of GPU models, by the names that drivers report.
 
-Names are compared whole: "NVIDIA GH200 480GB" is no H200, and "NVIDIA H100 PCIe" has three quarters
-of the peak of the "NVIDIA H100 80GB HBM3" that platforms mean by "H100". What is not known of a
-model is null, and of a model that is not here nothing is known.
+Names are compared whole: "NVIDIA GH200 480GB" is not an H200, and "NVIDIA H100 PCIe" has three
+quarters of the peak of "NVIDIA H100 80GB HBM3", which is the "H100" of platform files. An unknown
+property is null. Nothing is known of a model that is not in this table.
 
 Sources:
 
-- peaks: NVIDIA's datasheets of H100, H200, GH200 and A100, AMD's of MI250; dense, so half of what
-  is printed "with sparsity"; fp32 without tensor cores. MI250's are of a die, which is a GPU here.
-  fp8 is null where the model has no such units, as A100 and MI250.
+- peaks: datasheets of NVIDIA for H100, H200, GH200 and A100, and of AMD for MI250. They are dense
+  peaks, half of those "with sparsity"; fp32 is without tensor cores. MI250's are those of a die,
+  which is a GPU here. fp8 is null if the model has no fp8 units, as A100 and MI250.
 - windows of H100, H200 and GH200: 1.0 s, measured on H200 with driver 580.159
-  (``benchmarks/sensors_on_gpus.py``), and as NVML documents nvmlDeviceGetPowerUsage for GPUs after
-  GA100. Windows of A100: 25 ms of every 100 ms (arXiv 2312.02741).
-- errors of the gain: against an external meter an A100 PCIe showed 0.954 of its power (arXiv
-  2312.02741). No other model here has a published comparison.
+  (``benchmarks/sensors_on_gpus.py``), and documented by NVML (nvmlDeviceGetPowerUsage) for GPUs
+  after GA100. Windows of A100: 25 ms of every 100 ms (arXiv 2312.02741).
+- gain errors: an A100 PCIe reported 0.954 of the power that an external meter showed (arXiv
+  2312.02741). No comparison is published for the other models here.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from dataclasses import dataclass
 class GpuModel:
     """A model of GPU."""
 
-    #: what a platform's file calls it
+    #: its name in platform files
     key: str
-    #: the drivers' names of it; empty where these are not known for sure: then it is any name that
-    #: holds the key as a word
+    #: its names in drivers; if empty, these are not known for sure, and every name that holds the
+    #: key as a word fits
     names: tuple[str, ...]
     peak_bf16_flops_per_s: float
     peak_fp32_flops_per_s: float
-    #: a reading of power is the mean over so long
+    #: time over which a reading of power is a mean
     reading_window_s: float | None = None
-    #: and one of the driver's own samples over so long
+    #: time over which one of the driver's own power samples is a mean
     sample_window_s: float | None = None
-    #: of the time between two new readings, what the sensor sees
+    #: share of the time between two new readings that the sensor measures
     seen_share: float | None = None
-    #: by which share a sensor may be off, by comparisons with a meter that were published
+    #: largest relative gain error of the power sensor, from published comparisons with a meter
     gain_error_share: float | None = None
     peak_fp8_flops_per_s: float | None = None
 
 
 _HOPPER_READING_S = 1.0
-#: printed as 3 958 TFLOP/s with sparsity
+#: the datasheet has 3 958 TFLOP/s with sparsity
 _HOPPER_SXM_FP8 = 1979.0e12
-#: measured on H200: samples lie 20 ms apart, and follow the load within 10 ms
+#: measured on H200: samples are 20 ms apart, and follow the load within 10 ms
 _H200_SAMPLE_S = 0.02
 
 MODELS: tuple[GpuModel, ...] = (
@@ -103,19 +103,19 @@ _BY_KEY = {model.key: model for model in MODELS}
 
 
 def named(key: str | None) -> GpuModel | None:
-    """The model that a platform's file means, null where nothing is known of it."""
+    """The model of a platform file's ``gpu``; None if it is not in the table."""
     return None if key is None else _BY_KEY.get(key)
 
 
 def other_case(name: str) -> str | None:
-    """The key that a name differs from in upper and lower case alone; null where there is none."""
+    """The key from which a name differs only in upper and lower case; None if there is none."""
     keys = {key.casefold(): key for key in _BY_KEY}
     key = keys.get(name.casefold())
     return None if key == name else key
 
 
 def of_device(name: str) -> GpuModel | None:
-    """The model that a driver's name stands for, null where nothing is known of it."""
+    """The model of a name that a driver reports; None if it is not in the table."""
     known = next((model for model in MODELS if name in model.names), None)
     if known is not None:
         return known
@@ -123,7 +123,7 @@ def of_device(name: str) -> GpuModel | None:
 
 
 def peak_flops_per_s(model: GpuModel | None, precision: str) -> float | None:
-    """The dense peak of a model in a precision, null where it is not known."""
+    """The dense peak of a model in a precision, in FLOP/s; None if it is not known."""
     if model is None:
         return None
     peaks = {
@@ -135,10 +135,11 @@ def peak_flops_per_s(model: GpuModel | None, precision: str) -> float | None:
 
 
 def mismatch(wanted: str | None, name: str) -> str:
-    """Why a GPU of this name is not what a platform's file wants; "" where it is, or any will do.
+    """Why a GPU of this name is not the one that a platform's file asks for; "" if it is, or if any
+    will do.
 
-    A model of the table is wanted by its key, or by the driver's whole name. Anything else has to
-    stand in the driver's name, word for word.
+    ``wanted`` is the key of a model in the table, or the driver's whole name. Any other text must
+    be in the driver's name, word for word.
     """
     if wanted is None or wanted == name:
         return ""
@@ -155,7 +156,7 @@ def mismatch(wanted: str | None, name: str) -> str:
 
 
 def ambiguous(wanted: str | None) -> tuple[str, ...]:
-    """The keys of which one has to be chosen, where ``wanted`` may be any of several models."""
+    """The keys of all models that ``wanted`` may mean, if it is not a key itself."""
     if wanted is None or wanted in _BY_KEY:
         return ()
     keys = [
@@ -165,7 +166,7 @@ def ambiguous(wanted: str | None) -> tuple[str, ...]:
 
 
 def _holds(name: str, wanted: str) -> bool:
-    """Whether the words of ``wanted`` stand in a name, one after the other."""
+    """Whether a name holds the words of ``wanted``, one after the other."""
     words, some = _words(name), _words(wanted)
     return bool(some) and any(
         words[place : place + len(some)] == some for place in range(len(words) - len(some) + 1)

@@ -1,9 +1,10 @@
-"""Who holds Snakemake's lock of a directory, so that the lock of a dead one can be lifted.
+"""Finds out which process holds Snakemake's lock of a directory, so that the lock of a dead process
+can be removed.
 
-Snakemake's lock is files in ``.snakemake/locks`` that name what is being made. They do not say who
-wrote them, so that a Snakemake that was killed locks everybody out until somebody gives --unlock.
-Each Snakemake of this workflow therefore says who it is before it locks, in
-``.snakemake/lock_holders``.
+Snakemake's lock consists of files in ``.snakemake/locks`` that name the files being made. They do
+not name the process. So after a Snakemake was killed, the directory stays locked until a user gives
+--unlock. Each Snakemake of this workflow therefore records its process in
+``.snakemake/lock_holders`` before it locks.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from workflow_lib import records
 from workflow_lib.launch.processes import is_running, started_ticks
 from workflow_lib.records import RecordError
 
-#: the kernel's own PID namespace: what runs in another may be in a container, and another's to see
+#: the host's own PID namespace; processes in another one may be in a container and cannot be seen
 _HOSTS_NAMESPACE = "pid:[4026531836]"
-#: a Snakemake locks within this time after it said who it is
+#: a Snakemake locks within this time after it recorded its process
 _LOCKED_WITHIN_S = 3600.0
 
 
@@ -31,30 +32,30 @@ class Holder:
     """A process that may hold the lock."""
 
     host: str
-    #: /etc/machine-id; empty where there is none
+    #: /etc/machine-id; empty if there is none
     machine: str
-    #: changes when the machine starts anew
+    #: the kernel's boot id
     boot: str
-    #: in which process ids are unique
+    #: the PID namespace, in which process ids are unique
     namespace: str
     process: int
-    #: proc(5)'s starttime: another process with the same id has another
+    #: starttime of proc(5), which distinguishes processes with the same id
     started_ticks: str
     since_unix_s: float
 
     def __str__(self) -> str:
-        """A clause that names it."""
+        """The process's name for messages."""
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.since_unix_s))
         return f"Snakemake {self.process} on {self.host} (since {since})"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of a directory's lock."""
+    """The result of examining a directory's lock."""
 
-    #: a line for the user; null where there is nothing to say
+    #: a line for the user; null if there is nothing to say
     said: str | None
-    #: files of the lock that dead holders left, and these holders' own
+    #: lock files that dead holders left, and the records of these holders
     stale: tuple[Path, ...] = ()
 
 
@@ -72,7 +73,10 @@ def this_process() -> Holder:
 
 
 def announce(snakemake: Path, holder: Holder) -> Path:
-    """Write that a process may lock; returns the file, which its end removes. Raises OSError."""
+    """Record that a process may lock. Returns the file, which the process removes at its end.
+
+    Raises OSError.
+    """
     path = snakemake / "lock_holders" / f"{holder.host}-{holder.process}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     records.write_json(path, holder)
@@ -80,21 +84,22 @@ def announce(snakemake: Path, holder: Holder) -> Path:
 
 
 def examine(snakemake: Path, own: Holder) -> Finding:
-    """Whether the lock in ``snakemake``, a directory ``.snakemake``, is of the dead alone.
+    """Find out whether all holders of the lock in ``snakemake``, a directory ``.snakemake``, are
+    dead.
 
-    A lock of a living process, of another host, or of nobody who is known is never stale.
+    A lock is never stale if a holder is alive, ran on another host, or left no record.
     """
     locks = sorted(snakemake.glob("locks/*.lock"))
     holders = _holders(snakemake, own)
     dead = {path: each for path, each in holders.items() if each is not None and is_dead(each, own)}
     if not locks:
-        # Whoever has not locked for so long was unlocked by --unlock, and cannot be asked.
+        # There is no lock. A holder with an old record has ended, or --unlock removed its lock.
         old_unix_s = time.time() - _LOCKED_WITHIN_S
         return Finding(
             None, tuple(p for p in holders if p in dead or _modified_unix_s(p) < old_unix_s)
         )
     others = [each for path, each in holders.items() if path not in dead]
-    # A holder is written before its lock, by the same file server's clock.
+    # A holder's record is older than its lock, by the clock of the same file server.
     first = min(map(_modified_unix_s, dead), default=None)
     if others or first is None or any(_modified_unix_s(lock) < first for lock in locks):
         return Finding(_who_may_hold(others, own))
@@ -103,7 +108,7 @@ def examine(snakemake: Path, own: Holder) -> Finding:
 
 
 def _modified_unix_s(path: Path) -> float:
-    """When a file was written; never, as infinity, for one that another Snakemake just removed."""
+    """When a file was written, in Unix time; infinity if another Snakemake has just removed it."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -111,7 +116,7 @@ def _modified_unix_s(path: Path) -> float:
 
 
 def is_dead(holder: Holder, own: Holder) -> bool:
-    """Whether a holder has certainly ended, as far as can be seen from this process."""
+    """Whether a holder has certainly ended; False if this process cannot tell."""
     if (holder.host, holder.machine) != (own.host, own.machine):
         return False
     if holder.boot != own.boot:
@@ -124,19 +129,19 @@ def is_dead(holder: Holder, own: Holder) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False  # another user's
+        return False  # the process exists and belongs to another user
     started = started_ticks(holder.process)
     return not is_running(holder.process) or started != holder.started_ticks
 
 
 def _holders(snakemake: Path, own: Holder) -> Mapping[Path, Holder | None]:
-    """Every other holder by its file; None for a file that cannot be read."""
+    """File → holder, for all holders but ``own``; None for a file that cannot be read."""
     found: dict[Path, Holder | None] = {}
     for path in sorted(snakemake.glob("lock_holders/*.json")):
         try:
             found[path] = records.read_record(path, Holder)
         except FileNotFoundError:
-            continue  # it ended just now
+            continue  # the process has just ended
         except (OSError, RecordError):
             found[path] = None
     return {path: each for path, each in found.items() if each is None or not _same(each, own)}
@@ -148,7 +153,7 @@ def _same(one: Holder, other: Holder) -> bool:
 
 
 def _who_may_hold(others: list[Holder | None], own: Holder) -> str:
-    """A line on a lock that is not lifted, and what to do."""
+    """A line that says which processes may hold the lock, and what to do."""
     known = [each for each in others if each is not None]
     here = [each for each in known if each.host == own.host]
     if here:

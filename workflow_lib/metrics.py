@@ -1,7 +1,7 @@
-"""What runs show now as OpenMetrics text, for a site's Prometheus.
+"""Writes the present state of runs as OpenMetrics text, for a site's Prometheus.
 
-``triptych metrics`` prints it; with an output file it replaces that file whole, as the textfile
-collector of node_exporter wants it. What could not be read is absent, never 0.
+``triptych metrics`` prints it. With an output file it replaces that file whole, as the textfile
+collector of node_exporter requires. A value that could not be read is absent, never 0.
 """
 
 from __future__ import annotations
@@ -20,27 +20,26 @@ from workflow_lib.records import bounds, whole_file
 from workflow_lib.safety import printable
 from workflow_lib.status import STATES
 
-#: letters of a failure's cause that a label holds
+#: how many letters of a failure's cause a label holds
 _CAUSE_LETTERS = 200
 
 
 class Family(NamedTuple):
-    """A metric: its name, less ``_total`` where it is a counter, its unit, and what it is."""
+    """A metric: its name (a counter's without ``_total``), kind, unit and meaning."""
 
     name: str
-    #: gauge or counter: others are unknown to Prometheus' older text format, which node_exporter
-    #: reads
+    #: gauge or counter: node_exporter reads Prometheus' older text format, which has no other kinds
     kind: str
-    #: the end of the name; "" of a count
+    #: the end of the name; "" for a count
     unit: str
     about: str
 
 
 class Reading(NamedTuple):
-    """Which column a metric is of."""
+    """The metric that a column becomes."""
 
     family: Family
-    #: by which the column is multiplied
+    #: factor from the column's unit to the metric's
     scale: float = 1.0
     labels: Mapping[str, str] = {}
 
@@ -119,7 +118,7 @@ Sample = tuple[Family, Mapping[str, str], float]
 
 
 def openmetrics(snapshot: Snapshot) -> str:
-    """The snapshot as OpenMetrics 1.0 text. A metric that nothing has is left out."""
+    """The snapshot as OpenMetrics 1.0 text. A metric without a value is left out."""
     of_family: dict[Family, list[str]] = {family: [] for family in FAMILIES}
     for family, labels, value in _samples(snapshot):
         of_family[family].append(_line(family, labels, value))
@@ -210,8 +209,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.metrics"
 ) -> int:
-    """Write the text; returns the exit code, 1 after one message where nothing was written, or
-    where a file could not be read and its runs are missing."""
+    """Write the text. Returns the exit code: 1 after one message if nothing was written, and 1 if a
+    file could not be read, so that its run is missing.
+    """
     options = command_line(prog).parse_args(arguments)
     try:
         if not options.results.is_dir():

@@ -1,9 +1,9 @@
-"""In which order runs are submitted: blocks of one run of each cell, in a seeded random order.
+"""The order in which runs are submitted: blocks of one run of each cell, in a seeded random order.
 
-Machines drift while a sweep runs: rooms warm up, neighbours come and go, drivers are updated. If
-all repeats of a cell ran together, such a drift would look like a difference between cells. So runs
-are submitted in blocks: block k has the k-th repeat of every cell. Within a block the order is
-random, and every second block has the order of the one before it reversed::
+Machines drift while a sweep runs: rooms warm up, other jobs come and go, drivers are updated. If
+all repeats of a cell ran together, a drift would look like a difference between cells. So runs are
+submitted in blocks: block k has the k-th repeat of every cell. Within a block the order is random.
+Every second block has the reversed order of the block before it::
 
     block 1   c a d b
     block 2   b d a c
@@ -13,8 +13,8 @@ random, and every second block has the order of the one before it reversed::
 A steady drift then has opposite signs in the two blocks, and cancels from the mean of both.
 Profiled runs come last.
 
-The order depends on the seed and the cells' ids alone: a cell that is added to a sweep changes the
-order of no others.
+The order depends only on the seed and the cells' ids. So a cell that is added to a sweep does not
+change the order of the other cells.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Run = tuple[str, int]
 
 
 def in_order(runs: Iterable[Run], seed: int) -> list[Run]:
-    """The runs in the order in which they are to be submitted."""
+    """The runs in the order of submission."""
     blocks: dict[int, list[str]] = {}
     for cell, run in runs:
         blocks.setdefault(run, []).append(cell)
@@ -53,13 +53,13 @@ def _shuffled(cells: Iterable[str], block: int, seed: int) -> list[str]:
 
 
 def write(paths: RunPaths, order: OrderRecord) -> None:
-    """Write down a run's place, unless it has been submitted already and has not failed since."""
+    """Write ``order.json`` of a run, unless the run was submitted and has not failed since."""
     if not paths.job.exists() or paths.failure.exists():
         write_json(paths.order, order)
 
 
 def places(runs: Iterable[Run], seed: int) -> dict[Run, OrderRecord]:
-    """Each run's place among all of them."""
+    """Run → its place in the order of all these runs."""
     ordered = in_order(runs, seed)
     return {
         run: OrderRecord(seed=seed, block=run[1], place=place, runs=len(ordered))
@@ -68,7 +68,7 @@ def places(runs: Iterable[Run], seed: int) -> dict[Run, OrderRecord]:
 
 
 def write_all(directories: Iterable[tuple[Path, OrderRecord]]) -> None:
-    """Write down the places of runs whose directories there are."""
+    """Write ``order.json`` of each run whose directory exists."""
     for directory, order in directories:
         if directory.is_dir():
             write(RunPaths(directory), order)

@@ -1,7 +1,8 @@
-"""Whether a platform's file says of its partition what Slurm says of it.
+"""Compares a platform's file with what Slurm says of its partition.
 
-``python -m workflow_lib.partition --platform h200``, on a login node, lists what differs and what
-to write instead: in a minute, not when a job that queued for a day is refused.
+``python -m workflow_lib.partition --platform h200``, on a login node, lists the keys that differ
+and the values of Slurm. That takes less than a minute, while a refused job may have queued for a
+day.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from workflow_lib.config import Platform
 from workflow_lib.records import shown
 from workflow_lib.study import ConfigError, load_study, lookup
 
-#: what sinfo is asked of each node, and of its partition: MaxTime and the nodes that a job may have
+#: sinfo's format: of each node its name, CPUs, memory, GPUs, features and state; of its partition
+#: the time limit and the number of nodes that a job may have
 _ASKED = "%N|%c|%m|%G|%f|%T|%l|%s"
-#: what it answers: a line a node
+#: a line of sinfo's answer, one for each node
 _LINE = re.compile(
     r"([A-Za-z0-9_.-]+)\|([0-9]{1,9})\+?\|([0-9]{1,15})\+?\|([^|]*)\|([^|]*)\|([A-Za-z][^|]*)"
     r"\|([0-9:-]{1,20}|[A-Za-z/]+)\|([0-9]+(?:-(?:[0-9]+|infinite))?)"
 )
 _ANSWER_TIMEOUT_S = 60.0
-#: states, as sinfo calls them, in which a node takes no jobs
+#: states of sinfo in which a node takes no jobs
 _DOWN = re.compile(r"down|drain|fail|maint|unk|power|inval|error", re.IGNORECASE)
 
 
 class NoAnswerError(RuntimeError):
-    """Slurm's commands are not there, or do not answer."""
+    """Slurm's commands are missing or do not answer."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,20 @@ class Node:
 
     name: str
     cpus: int
-    #: 2^20 bytes
+    #: in units of 2^20 bytes
     memory_mib: int
-    #: GPUs by their type; "" where they have none
+    #: GPU type → number of GPUs; the type is "" if Slurm has none
     gpus: Mapping[str, int]
     features: frozenset[str]
-    #: as sinfo calls it, e.g. "idle" or "drained*"
+    #: sinfo's state, e.g. "idle" or "drained*"
     state: str
-    #: of the partition; null where it has no limit
+    #: limits of the partition; null if it has none
     time_limit_min: float | None
     most_nodes: int | None
 
 
 def nodes_of(partition: str, excluded: Sequence[str]) -> list[Node]:
-    """The partition's nodes without the excluded ones; none where there is no such partition.
+    """The partition's nodes without the excluded ones; empty if there is no such partition.
 
     Raises NoAnswerError.
     """
@@ -75,7 +77,7 @@ def nodes_of(partition: str, excluded: Sequence[str]) -> list[Node]:
 
 
 def differences(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
-    """What the platform's file says otherwise than Slurm, each with the key to change."""
+    """Yield a message for each key of the platform's file that contradicts Slurm."""
     if not nodes:
         yield f"partition: Slurm knows no {platform.partition}; `sinfo --format=%P` lists them"
         return
@@ -88,7 +90,7 @@ def differences(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
     if most_nodes is not None and platform.nodes > most_nodes:
         yield f"nodes: {platform.nodes}, but a job may have at most {most_nodes} here"
     feature = platform.constraint or ""
-    # A constraint with operators is for Slurm to understand.
+    # A constraint with operators is not checked.
     if re.fullmatch(r"[A-Za-z0-9_.-]+", feature):
         featured = [node for node in nodes if feature in node.features]
         if not featured:
@@ -120,7 +122,7 @@ def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
             [node.cpus for node in nodes],
         ),
     }
-    if not platform.exclusive:  # else a job gets what there is
+    if not platform.exclusive:  # else a job gets all memory of its nodes
         wanted["memory_per_node_gb"] = (
             *(platform.memory_per_node_gb * 1024, "MiB of memory"),
             [node.memory_mib for node in nodes],
@@ -153,7 +155,9 @@ def _node(line: re.Match[str]) -> Node:
 
 
 def _minutes(limit: str) -> float | None:
-    """Slurm's ``days-hours:minutes:seconds`` in minutes, from the right; None where it is none."""
+    """A time limit of sinfo, ``days-hours:minutes:seconds`` or its end, in minutes; None if it is
+    not a time, such as "infinite".
+    """
     days, _, clock = limit.rpartition("-")
     if not re.fullmatch(r"\d+(:\d+){0,2}", clock):
         return None
@@ -176,7 +180,7 @@ def _output(*command: str) -> str:
 
 
 def main() -> int:
-    """Returns the exit code: 0 where the file and Slurm agree."""
+    """Print the differences. Returns the exit code: 0 if the file and Slurm agree, else 1."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.partition", description=__doc__)
     parser.add_argument(
         "--config", type=Path, default=Path("config"), help="the configuration (default: config)"

@@ -1,4 +1,4 @@
-"""What can be said of a pipeline before it runs: layers of equal work, and how much ranks idle."""
+"""Plans a pipeline before it runs: divides layers by their work, and estimates the bubble."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from workflow_lib.records import Degrees, Model, Training
 
 
 def layers_by_work(model: Model, degrees: Degrees, training: Training) -> tuple[int, ...]:
-    """How many layers each stage gets, first to last, so that the rank with the most work has as
-    little as possible; see :func:`workflow_lib.formulas.stage_work`.
+    """How many layers each stage gets, first to last, so that the largest work of a pipeline rank
+    is as small as possible; see :func:`workflow_lib.formulas.stage_work`.
 
     Layers are divided over the pipeline's ranks first, then those of a rank over its chunks. ()
-    where there are fewer layers than stages: such a cell cannot run.
+    if there are fewer layers than stages; such a cell cannot run.
     """
     work, stages = formulas.stage_work(model, training), degrees.stages
     if model.layers < stages:
@@ -37,25 +37,27 @@ def layers_by_work(model: Model, degrees: Degrees, training: Training) -> tuple[
 
 
 def bubble(degrees: Degrees, micro_batches: int) -> float:
-    """How long a rank idles in a step over how long it computes.
+    """The time of a step in which a rank idles, over the time in which it computes.
 
-    All passes of all stages take equally long here, and communication no time.
+    The estimate assumes that all passes of all stages take equally long, and communication no time.
 
-    1F1B: (p − 1) / (v · m) for p ranks with v chunks each and m micro-batches (arXiv 2104.04473,
-    sections 2.2.1 and 2.2.2). The zero-bubble ones: of the (p − 1) · (T_F + T_B + T_W) that ranks
-    idle there, (p − 1) · (T_F + T_B − T_W) are left (arXiv 2401.10241, table 1), so a third where
-    the three passes take equally long. That paper calls it zero for the V schedule, as its
-    next step may begin while the last one ends; here all ranks end a step together.
+    With 1F1B it is (p − 1) / (v · m) for p ranks with v chunks each and m micro-batches (arXiv
+    2104.04473, sections 2.2.1 and 2.2.2). With 1F1B ranks idle for (p − 1) · (T_F + T_B + T_W),
+    with the zero-bubble schedules for (p − 1) · (T_F + T_B − T_W) (arXiv 2401.10241, table 1). That
+    is a third if the three passes take equally long. The paper calls it zero for the V schedule,
+    because there the next step may begin while the last one ends; here all ranks end a step
+    together.
     """
     idle = (degrees.pp - 1) / (degrees.virtual_stages * micro_batches)
     return idle if degrees.schedule == "1f1b" else idle / 3
 
 
 def _spread(layers: int, work: float, ends: Sequence[float], least: int) -> list[int]:
-    """Layers of equal work over places that have other work already, at least ``least`` each.
+    """Spread layers, each of ``work``, over places that already have the work ``ends``. Each place
+    gets at least ``least`` layers.
 
-    Each layer goes to the place that will then have the least work: as layers are alike, no other
-    choice makes the largest place smaller. Of equal places, one in the middle gets it.
+    Each layer goes to the place that then has the least work. As all layers are alike, no other
+    choice makes the largest work of a place smaller. Of equal places, one in the middle gets it.
     """
     spread = [least] * len(ends)
     last = len(ends) - 1

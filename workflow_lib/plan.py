@@ -1,8 +1,8 @@
-"""The plan: what a platform's sweeps would run, at what cost, and what cannot run and why.
+"""The plan: the cells of a platform's sweeps with their estimated costs, and why some cannot run.
 
-``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` narrows it to one sweep. A
-platform's plan has projected step times, where runs of this workflow on its GPU say anything about
-them; a sweep's own plan, which its results keep, has those of ``expected_mfu`` alone.
+``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` limits it to one sweep. A
+platform's plan has projected step times if runs of this workflow on its GPU allow a projection. A
+sweep's own plan, which is kept with its results, has only step times from ``expected_mfu``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from workflow_lib.study import (
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
-    """One row a cell with the columns of records.PLAN; a cell of two sweeps appears once."""
+    """The plan as a table with the columns of records.PLAN: one row a cell. A cell of two sweeps
+    has one row.
+    """
     rows = [_row(planned, names) for planned, names in cells.merge(sweeps).values()]
     return tables.table(rows, records.PLAN)
 
@@ -79,8 +81,8 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
 
 
 def with_projection(sweep: Sweep) -> tuple[Sweep, dict[str, StepTime]]:
-    """A sweep whose estimates have projected step times where there are any, and these by cell.
-    Time limits stay as they are.
+    """The sweep with projected step times in its estimates, where there is a projection; and cell's
+    id → projected step time. Time limits are not changed.
     """
     found, changed = {}, []
     for planned in sweep.cells:
@@ -102,7 +104,9 @@ def _estimate(cell: Cell, cost: Estimate, time: StepTime) -> Estimate:
 
 
 def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
-    """The sweeps of a platform, or one of them. Raises ConfigError for a name that is not there."""
+    """The sweep of this name, else all sweeps of the platform. Raises ConfigError for an unknown
+    name.
+    """
     if sweep is not None:
         return [lookup("sweep", sweep, sweeps)]
     platforms = {each.platform: each for each in sweeps.values()}
@@ -113,8 +117,8 @@ def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) ->
 def default_of(
     study: Study, platform: str, sweeps: Iterable[Sweep]
 ) -> tuple[str, pl.DataFrame] | None:
-    """The command that runs what ``config.yaml`` chooses on a platform, and the plan of that; None
-    where the configuration has no such file. Raises ConfigError.
+    """The command that runs the sweeps of ``config.yaml`` on a platform, and their plan; None if
+    there is no ``config.yaml``. Raises ConfigError.
     """
     path = study.directory / "config.yaml"
     if not path.exists():
@@ -125,13 +129,13 @@ def default_of(
 
 
 def _of_platform(platform: str) -> Wanted:
-    """The sweeps for a platform; one that cannot be read may be one of them."""
+    """Select the sweeps for a platform. A sweep whose file cannot be read may be one of them."""
     return lambda _, spec: spec is None or platform in spec.platforms
 
 
 def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
-    """Refuse a sweep that nothing can run of: one cell of many that cannot is a finding, all of
-    them are a mistake. Raises ConfigError.
+    """Raise ConfigError for a sweep of which no cell can run: that is a mistake, while a sweep in
+    which some cells cannot run is valid.
     """
     for sweep in sweeps:
         if not any(planned.feasible for planned in sweep.cells):
@@ -164,7 +168,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.plan") -> int:
-    """Returns the exit code."""
+    """Print the plan, and write it if ``--output`` is given. Returns the exit code."""
     arguments = command_line(prog).parse_args(argv)
     try:
         wanted = of_view(arguments.sweep) if arguments.sweep else _of_platform(arguments.platform)

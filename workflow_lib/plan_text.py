@@ -1,5 +1,5 @@
-"""The plan as text: a line a cell with all that tells it from the others, what cannot run and why,
-what each sweep costs, and what the workflow would run unless told otherwise.
+"""Writes the plan as text: a line for each cell with the values in which cells differ, cells that
+cannot run with the reason, the cost of each sweep, and the sweeps that run by default.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ def describe(
 ) -> str:
     """The plan as text.
 
-    ``times`` are the projected ones among its step times; ``by_sweep`` is the plan of each of its
-    sweeps alone, where there are several; ``default`` is the command that runs the sweeps which the
-    configuration chooses, and their plan.
+    ``times`` maps cells to projected step times. ``by_sweep`` maps sweeps to the plan of each
+    alone. ``default`` is the command that runs the sweeps of the configuration, and their plan.
     """
     times = times or {}
     rows = list(plan.iter_rows(named=True))
@@ -96,13 +95,13 @@ def _feasible(
 
 
 def _short(row: Row) -> str:
-    """The cell's name without its platform and digest, which several cells may have."""
+    """The cell's name without its platform and digest. Several cells may have the same."""
     return f"{row['model']} {row['parallelism']} {row['options']}"
 
 
 def _telling(rows: Sequence[Row]) -> list[str]:
-    """What has to be shown beside the names of cells, so that no two rows read alike: axes, and
-    variables of the environment as ``software.NAME``.
+    """The columns to show besides the names of cells, so that no two rows look the same: axes, and
+    environment variables as ``software.NAME``.
     """
     alike: dict[str, list[Row]] = {}
     for row in rows:
@@ -155,12 +154,12 @@ def _sweeps(row: Row) -> list[str]:
 
 
 def _runs(rows: Sequence[Row]) -> int:
-    """Runs of cells that can run, profiled ones among them."""
+    """The number of runs of cells that can run, profiled runs included."""
     return sum(row["repeats"] + (row["profiled_steps"] > 0) for row in rows if row["feasible"])
 
 
 def _hours(rows: Sequence[Row]) -> float | None:
-    """GPU-hours of cells that can run; null where those of one are not known."""
+    """GPU-hours of cells that can run; None if those of one cell are not known."""
     hours = [row["gpu_hours"] for row in rows if row["feasible"]]
     return None if None in hours else sum(hours)
 
@@ -178,7 +177,9 @@ def _why_unknown(rows: Sequence[Row]) -> str:
 
 
 def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
-    """What each sweep asks for; a cell of two sweeps counts in both, and runs once."""
+    """A table of the cells, runs and GPU-hours of each sweep. A cell of two sweeps counts in both,
+    but runs once.
+    """
     lines = [[name, len(own), _runs(own), _number(_hours(own), 1, 0)] for name, own in each.items()]
     headers = ["sweep", "cells", "runs", "GPU-hours"]
     text = tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3))
@@ -198,7 +199,7 @@ def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
 
 
 def _default(default: tuple[str, pl.DataFrame] | None) -> str:
-    """A line on what the workflow runs unless told otherwise; empty where nobody asks."""
+    """A line on what the workflow runs by default; empty if ``default`` is None."""
     if default is None:
         return ""
     command, plan = default
@@ -216,7 +217,7 @@ def _default(default: tuple[str, pl.DataFrame] | None) -> str:
 
 
 def _sources(feasible: Sequence[Row], times: Mapping[str, StepTime]) -> str:
-    """Where the step times come from."""
+    """Lines that say where the step times come from."""
     others = sum(row["cell"] not in times for row in feasible)
     said = []
     if times:

@@ -1,4 +1,4 @@
-"""Where things lie under ``results/``; the files within one run are records.RunPaths'."""
+"""Paths under ``results/``; records.RunPaths has those of the files within one run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workflow_lib.records import Data, RecordError, SweepPaths
 
-#: the run of a cell that is profiled, apart from those that are measured
+#: the number of a cell's profiled run
 PROFILED_RUN = 0
 
 
@@ -17,9 +17,9 @@ def run_directory(results: Path, cell_id: str, run: int | str) -> Path:
 
 
 def run_number(directory: Path) -> int:
-    """Which run of its cell a directory holds, k of ``run<k>``: a repeat, or the profiled one.
+    """The number of the run in a directory ``run<k>``: k, which is 0 for the profiled run.
 
-    Raises RecordError where the directory has another name.
+    Raises RecordError if the directory has another name.
     """
     name = directory.resolve().name
     if match := re.fullmatch(r"run(0|[1-9][0-9]*)", name):
@@ -28,7 +28,7 @@ def run_number(directory: Path) -> int:
 
 
 def run_numbers(repeats: int, profiled_steps: int) -> tuple[int, ...]:
-    """The numbers of a cell's runs: those that are measured, then the profiled one if any."""
+    """The numbers of a cell's runs: measured ones from 1, then the profiled one if there is one."""
     return (*range(1, repeats + 1), *([PROFILED_RUN] if profiled_steps else []))
 
 
@@ -38,22 +38,22 @@ def is_profiled(directory: Path) -> bool:
 
 
 def sweep_paths(results: Path, sweep: str) -> SweepPaths:
-    """What a sweep shows: its plan, tables, figures and report."""
+    """The paths of a sweep's plan, tables, figures and report."""
     return SweepPaths(results / "sweeps" / sweep)
 
 
 def comparisons(results: Path, sweep: str = "*") -> list[Path]:
-    """The directories of comparisons that there are: all, or those with a sweep."""
+    """The directories of existing comparisons: all, or those of one sweep with another."""
     directory = results / "comparisons"
     found = {*directory.glob(f"{sweep}_vs_*"), *directory.glob(f"*_vs_{sweep}")}
     return sorted(each for each in found if each.is_dir())
 
 
 def array_directory(results: Path, name: str) -> Path:
-    """What a job array starts from: its script, and a script and a link to each run."""
+    """The directory of a job array: its script, and a copied script and a link for each run."""
     return results / "arrays" / name
 
 
 def tokens(results: Path, data: Data) -> Path | None:
-    """The description of the data's token array; None where tokens are made up."""
+    """The record of a corpus's token array, ``tokens.json``; None for synthetic tokens."""
     return results / "data" / data.name / "tokens.json" if data.kind == "text" else None

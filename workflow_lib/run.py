@@ -1,9 +1,9 @@
 """Runs sweeps: starts Snakemake with the profile of their platform.
 
 ``triptych run smoke-h200`` has Snakemake measure that sweep and make its tables, figures and
-report with the profile slurm_h200, and ``triptych run --platform h200`` all sweeps of
-config/config.yaml for that platform. It prints Snakemake's command and becomes it. With
-``--brief``, Snakemake's log goes to a file, and a few lines say how far it is. Options after two
+report, with the profile slurm_h200. ``triptych run --platform h200`` runs all sweeps of
+config/config.yaml for that platform. The command prints Snakemake's command and becomes it. With
+``--brief``, Snakemake's log goes to a file, and a few lines show the progress. Options after two
 hyphens are Snakemake's.
 """
 
@@ -56,10 +56,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def snakemake_command(
     chosen: argparse.Namespace, rest: Sequence[str], invocation: Invocation
 ) -> list[str]:
-    """The command that ``chosen`` asks for; ``invocation`` is what config/config.yaml says.
+    """Snakemake's command for the options ``chosen``. ``invocation`` is config/config.yaml, and
+    ``rest`` are Snakemake's own options.
 
-    Raises ConfigError where a name is wrong, no platform or several are meant, or options
-    contradict each other, and RecordError and OSError where the configuration cannot be read.
+    Raises ConfigError if a name is wrong, if no platform or several are meant, or if options
+    contradict each other. Raises RecordError and OSError if the configuration cannot be read.
     """
     if chosen.brief and (chosen.dry_run or not chosen.sweeps):
         raise ConfigError(
@@ -79,7 +80,7 @@ def snakemake_command(
     settings = {"config_directory": chosen.config, "results_directory": chosen.results}
     given = [f"{key}={value}" for key, value in settings.items() if value is not None]
     if chosen.sweeps:
-        # Not a report as the target: Snakemake would not miss a table that lies below it.
+        # The target is not the report: Snakemake would then not notice a missing table.
         files = dict.fromkeys(sweeps[each].spec for each in chosen.sweeps)
         given.append(f"sweeps=[{','.join(files)}]")
     command += ["--config", *given] if given else []
@@ -89,7 +90,7 @@ def snakemake_command(
 def _platform(
     chosen: argparse.Namespace, platforms: Mapping[str, Platform], sweeps: Mapping[str, cells.Sweep]
 ) -> str:
-    """The platform that is given, else that of the sweeps."""
+    """The platform of the sweeps and of --platform. Raises ConfigError if there is not just one."""
     meant = {lookup("sweep", name, sweeps).platform: name for name in chosen.sweeps}
     if chosen.platform is not None:
         lookup("platform", chosen.platform, platforms)
@@ -106,7 +107,7 @@ def _platform(
 
 
 def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
-    """The profile's directory in the clone. Raises ConfigError where there is none."""
+    """The directory of the platform's profile. Raises ConfigError if there is none."""
     profile = Path("profiles") / platforms[platform].profile(platform)
     if not profile.is_dir():
         raise ConfigError(f"{profile} is not there; `make profiles` writes what is missing")
@@ -114,7 +115,9 @@ def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.run") -> int:
-    """Becomes Snakemake; returns 1 after one message where it cannot."""
+    """Become Snakemake. Returns 1 after one message if that fails; with ``--brief`` returns
+    Snakemake's exit code.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     end = given.index("--") if "--" in given else len(given)
     chosen = command_line(prog).parse_args(given[:end])
@@ -127,7 +130,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         if chosen.brief:
             root = chosen.results or Path(invocation.results_directory)
             return follow(command, root, chosen.sweeps, clone)
-        # Not a child: Ctrl-C and the exit code are then Snakemake's own.
+        # exec, not a child process: so Snakemake gets Ctrl-C, and its exit code is the command's.
         os.execv(command[0], command)
     except (checkout.CheckoutError, ConfigError, RecordError, OSError) as error:
         print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What keeps text text, secrets out of files, and other users out of directories."""
+"""Escapes control characters, finds secrets, and makes directories for one user alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-#: TOKENIZERS_PARALLELISM and MAX_TOKENS are none
+#: names of variables that hold secrets; TOKENIZERS_PARALLELISM and MAX_TOKENS do not match
 _SECRET = re.compile(
     r"SECRET|PASSW(OR)?D|PASSPHRASE|CREDENTIAL|(API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)_?KEY"
     r"|TOKEN(_|$)|(^|_)(PAT|PASS|PWD|AUTH|JWT|BEARER|COOKIE)(_|$)",
@@ -19,11 +19,10 @@ _PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s@]*:[^/?#\s@]+@", re.IGNOREC
 
 
 def printable(text: str, letters: int | None = None) -> str:
-    r"""``text`` with all that is no visible character, space or end of a line spelled out.
+    r"""``text`` with all characters escaped that are not visible characters, spaces or line ends.
 
-    A cause holds what some program said, and a name what a directory is called: on a terminal an
-    escape sequence in them shows as ``\x1b[31m``, and moves and colours nothing. What
-    is longer than ``letters`` is cut.
+    Causes and names may hold the output of any program. An escape sequence in them is then shown as
+    ``\x1b[31m``, and does not affect the terminal. Text longer than ``letters`` is cut.
     """
     cut = letters is not None and len(text) > letters
     kept = "".join(
@@ -44,12 +43,12 @@ def holds_password(text: str) -> bool:
 
 
 def private_directory(within: Path, name: str) -> Path:
-    """A directory in ``within`` for this user alone, and the same one for later callers.
+    """A directory in ``within`` that only this user can access. Later callers get the same one.
 
-    Below ``/tmp`` somebody else may make a directory first. So the name has an end that nobody
-    can foretell, and only a directory that is this user's, is no link and is closed to others is
-    taken. Processes that call this at once for the first time may get different ones. Raises
-    OSError where nothing can be made.
+    Below ``/tmp`` another user may create a directory first. So the name has a random end, and a
+    directory is used only if it belongs to this user, is not a link, and is closed to others.
+    Processes that call this for the first time at the same time may get different ones. Raises
+    OSError if no directory can be created.
     """
     if not any(_is_private(each) for each in within.glob(f"{name}-*")):
         tempfile.mkdtemp(prefix=f"{name}-", dir=within)

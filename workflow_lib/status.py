@@ -1,8 +1,8 @@
-"""Where every run is: planned, queued, running, or how it ended. Needs neither Snakemake nor Slurm.
+"""The status of every run: planned, queued, running, or how it ended. Needs no Snakemake or Slurm.
 
-``python -m workflow_lib.status`` prints a table, ``--json`` a line of JSON for each run. It reads
-what runs leave, so it works beside a workflow as well as after one. ``--again`` makes results
-failures, so that the next invocation of the workflow runs them anew.
+``python -m workflow_lib.status`` prints a table; ``--json`` prints a line of JSON for each run. It
+only reads the files of runs, so it works during and after a workflow. ``--again`` turns results
+into failures, so that the next invocation of the workflow runs them again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
 from workflow_lib.safety import printable
 
-#: States in the order in which a run passes through them. Ended: its job has an end record, and
-#: nobody has yet judged what that means. Again: it was a result, and shall be run anew.
+#: States in the order in which a run passes through them. ended: its job has an end record, and
+#: its outcome is not judged yet. again: it was a result, and is to be run again.
 STATES = ("planned", "queued", "running", "ended", "failed", "again", "finished")
-#: a cause is cut to this in the table; --json has all of it
+#: a cause is cut to this many letters in the table; --json has it whole
 _CAUSE_WIDTH = 90
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run and where it is."""
+    """The status of a run."""
 
     cell: str
     run: int
@@ -47,21 +47,21 @@ class RunStatus:
     cause: str | None
     nodes: tuple[str, ...]
     job_id: str | None
-    #: when the state began; null where nothing has happened yet
+    #: when the state began; null for a planned run
     since_unix_s: float | None
-    #: of the run that is now under way or was last
+    #: number of the present or latest attempt, from 1
     attempt: int
     #: steps that rank 0 has done; null before training
     steps_done: int | None
-    #: what to read first
+    #: the log to read first; null if there is none
     log: str | None
     directory: str
 
 
 def find(root: Path) -> Iterator[RunStatus]:
-    """Every run under the results directory ``root``: those planned, and those on disk.
+    """Yield every run of the results directory ``root``: planned ones, and those on disk.
 
-    Raises records.RecordError where a plan or a run's file is damaged.
+    Raises records.RecordError if a plan or a run's file is damaged.
     """
     planned = planned_runs(plans_of(root))
     for cell, run in sorted(planned | runs_on_disk(root)):
@@ -70,7 +70,7 @@ def find(root: Path) -> Iterator[RunStatus]:
 
 
 def plans_of(root: Path) -> list[Path]:
-    """The plan of every sweep that was planned."""
+    """The plans of all sweeps in the results directory ``root``."""
     return sorted(root.glob(str(results.sweep_paths(Path(), "*").plan)))
 
 
@@ -97,7 +97,7 @@ def runs_on_disk(root: Path) -> set[tuple[str, int]]:
 
 
 def status(cell: str, run: int, directory: Path, planned: bool) -> RunStatus:
-    """Where the run in ``directory`` is. Raises records.RecordError where a file is damaged."""
+    """The status of the run in ``directory``. Raises records.RecordError if a file is damaged."""
     paths = RunPaths(directory)
     job = records.read_if_there(paths.job, JobRecord)
     ended = records.read_if_there(paths.ended, EndedRecord)
@@ -127,7 +127,7 @@ def _state(
     ended: EndedRecord | None,
     outcome: OutcomeRecord | None,
 ) -> tuple[str, float | None]:
-    """The state, and when it began."""
+    """The state, and when it began, in Unix time."""
     if outcome is not None:
         finished = paths.outcome.exists()
         written = paths.outcome if finished else paths.failure
@@ -143,19 +143,21 @@ def _state(
 
 
 def _steps_done(paths: RunPaths) -> int | None:
-    """One more than the number of the last step; steps are numbered from 0."""
+    """The number of rank 0's last step plus 1, because steps are numbered from 0; None before the
+    first file of steps.
+    """
     try:
         end = records.end_of_file(paths.rank_steps(0), 2 * bounds.LINE_BYTES.most)
     except FileNotFoundError:
         return None
-    lines = end.split(b"\n")[:-1]  # after the last newline is what is just being written
+    lines = end.split(b"\n")[:-1]  # the text after the last newline is being written
     number = lines[-1].partition(b",")[0] if lines else b""
-    # A header has no number.
+    # The header's first field is not a number.
     return int(number) + 1 if number.isdigit() and len(number) < 10 else 0
 
 
 def _log(paths: RunPaths, outcome: OutcomeRecord | None) -> str | None:
-    """The file that says most about where the run is, or why it failed."""
+    """The log that says most about the run's state, or why it failed; None if there is none."""
     invalid = outcome is not None and outcome.outcome is Outcome.TELEMETRY_INVALID
     names = ("telemetry.log", "training.log") if invalid else ("training.log", "telemetry.log")
     files = [paths.logs / name for name in names]
@@ -169,7 +171,9 @@ def select(
     cells: Sequence[str] = (),
     nodes: Sequence[str] = (),
 ) -> list[RunStatus]:
-    """The runs that fit one of each kind that is given; cells are patterns, as in ``h200/*``."""
+    """The runs that match one of the values of each option that is given. Cells are beginnings of
+    ids, or patterns as ``h200/*``.
+    """
     return [
         each
         for each in runs
@@ -181,10 +185,11 @@ def select(
 
 
 def run_again(runs: Iterable[RunStatus]) -> list[RunStatus]:
-    """Make the results among the runs failures; returns those that the workflow will now run anew.
+    """Turn the results among the runs into failures. Returns the runs that the workflow will run
+    again, which include failed ones.
 
-    Runs that failed are run again without this. What a run measured stays in its directory until
-    its next attempt begins, which sets it aside.
+    The files of a run stay in its directory until its next attempt begins, which moves them to
+    ``attempts/``.
     """
     chosen = [each for each in runs if each.state in ("finished", "again", "failed")]
     for each in chosen:
@@ -198,7 +203,7 @@ def run_again(runs: Iterable[RunStatus]) -> list[RunStatus]:
 
 
 def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
-    """The runs as a table, and how many there are of each kind."""
+    """The runs as a table, and the number of runs in each state or with each outcome."""
     rows = [
         [
             each.cell,
@@ -242,7 +247,7 @@ def _shortened(text: str) -> str:
 
 
 def ago(since_unix_s: float | None, now_unix_s: float) -> str:
-    """How long ago, in the largest unit that fits."""
+    """The time since then in words, in the largest unit that fits; "" for None."""
     if since_unix_s is None:
         return ""
     seconds = max(now_unix_s - since_unix_s, 0.0)

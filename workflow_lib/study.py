@@ -1,7 +1,7 @@
-"""Reads everything under ``config/`` and holds it together.
+"""Reads and checks all files under ``config/``.
 
-Every mistake in it is a ConfigError that names the file, the key, what was expected and, where a
-name is wrong, the nearest valid one.
+Every mistake is a ConfigError that names the file, the key, what was expected and, if a name is
+wrong, the nearest valid one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.yaml_files import YamlFileError, read_yaml
 
-#: what a file's name, and so a directory under results/, may look like
+#: valid names of files; they also become names of directories under results/
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 
 
@@ -39,28 +39,30 @@ class ConfigError(ValueError):
     """A configuration file is wrong. The message says which, where and what to write instead."""
 
     def __init__(self, message: str) -> None:
-        """It may quote keys and names of files, which can hold anything."""
+        """``message`` may quote keys and file names, so characters that cannot be printed are
+        escaped.
+        """
         super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
-#: whether a sweep is wanted, by its name and what its file says; null where that cannot be read
+#: says whether a sweep is wanted, by its name and its file's content; null if that cannot be read
 Wanted = Callable[[str, SweepSpec | None], bool]
 
 
 @dataclass(frozen=True)
 class Study:
-    """Everything under ``config/``, by name."""
+    """The files under ``config/``, by their names."""
 
     directory: Path
     models: Mapping[str, ModelSpec]
     platforms: Mapping[str, Platform]
     data: Mapping[str, DataSpec]
     sweeps: Mapping[str, SweepSpec]
-    #: what is wrong with files that no wanted sweep needs
+    #: mistakes in files that no wanted sweep needs
     left_out: tuple[str, ...] = ()
 
     def files_of(self, sweep: str) -> tuple[Path, ...]:
-        """The files that a sweep's own file refers to, and that file, below the directory."""
+        """A sweep's file and the files that it refers to, as paths below ``directory``."""
         spec = self.sweeps[sweep]
         models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
         named = {
@@ -75,20 +77,20 @@ class Study:
 
 
 def all_sweeps(name: str, spec: SweepSpec | None) -> bool:
-    """Every sweep is wanted, and so every file."""
+    """Want every sweep, and so every file."""
     return True
 
 
 def of_view(*views: str) -> Wanted:
-    """The sweeps that may have made these views: ``<sweep>``, or ``<sweep>-<platform>``."""
+    """Want the sweeps whose results may have these names: ``<sweep>`` or ``<sweep>-<platform>``."""
     return lambda name, _: any(view == name or view.startswith(f"{name}-") for view in views)
 
 
 def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
-    """Read and check the files under ``directory``, references between them included.
+    """Read the files under ``directory``, and check them and the references between them.
 
-    Unless all sweeps are wanted, a file with a mistake that no wanted one needs is left out. Raises
-    ConfigError for any other.
+    Unless all sweeps are wanted, a file with a mistake is left out if no wanted sweep needs it.
+    Raises ConfigError for any other mistake.
     """
     if not directory.is_dir():
         raise ConfigError(f"{directory}: no such directory; expected the study's configuration")
@@ -123,19 +125,21 @@ def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
 
 
 def _files_of(sweep: SweepSpec, directory: Path) -> list[Path]:
-    """The files that a sweep's file names."""
+    """The files that a sweep's file refers to."""
     models = [name for entry in sweep.matrix for name in values(entry.models)]
     named = {"models": models, "platforms": sweep.platforms, "data": [sweep.data]}
     return [directory / kind / f"{name}.yaml" for kind, names in named.items() for name in names]
 
 
 def load_ledger(path: Path) -> Ledger:
-    """Read and check a file of claims, as ``config/claims.yaml``. Raises ConfigError."""
+    """Read and check a file of claims, such as ``config/claims.yaml``. Raises ConfigError."""
     return _load(path, Ledger)
 
 
 def remedy(kind: str, name: str, known: Iterable[str]) -> str:
-    """What to do about a name that is not there. A platform's nearest name is no other platform."""
+    """What to do about an unknown name. For a platform it lists the valid names, because a similar
+    name is another platform.
+    """
     return mistakes.listed(known) if kind.startswith("platform") else mistakes.nearest(name, known)
 
 
@@ -143,7 +147,7 @@ Item = TypeVar("Item")
 
 
 def lookup(kind: str, name: str, known: Mapping[str, Item]) -> Item:
-    """``known[name]``, or a ConfigError that says what there is."""
+    """``known[name]``. Raises ConfigError, which lists valid names or the nearest one."""
     if name not in known:
         raise ConfigError(f"no {kind} is called {name!r}; {remedy(kind, name, known)}")
     return known[name]
@@ -155,7 +159,7 @@ Spec = TypeVar("Spec", bound=Strict)
 def _load_all(
     directory: Path, kind: type[Spec], broken: dict[Path, ConfigError]
 ) -> dict[str, Spec]:
-    """The files of a directory by their names; those with a mistake are put into ``broken``."""
+    """Name → contents of each file of a directory. Files with a mistake go into ``broken``."""
     specs = {}
     for path in sorted(directory.glob("*.yaml")):
         try:
@@ -182,7 +186,7 @@ def _load(path: Path, kind: type[Spec]) -> Spec:
 
 
 def plain_of(path: Path) -> dict[Any, Any]:
-    """The keys and values of a file of the configuration. Raises ConfigError."""
+    """The keys and values of a configuration file, not yet checked. Raises ConfigError."""
     try:
         plain = read_yaml(path)
     except RecordError as error:
@@ -197,7 +201,9 @@ def plain_of(path: Path) -> dict[Any, Any]:
 
 
 def checked(source: str, kind: type[Spec], plain: Any) -> Spec:
-    """Plain data as a ``kind``. Raises ConfigError, which names the ``source`` and the key."""
+    """Check plain data against the model ``kind``. Raises ConfigError, which names ``source`` and
+    the key.
+    """
     try:
         return kind.model_validate(plain)
     except ValidationError as error:

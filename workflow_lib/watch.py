@@ -1,7 +1,7 @@
-"""Shows runs in the terminal as they go: steps, speed, power, heat, throttling, and what failed.
+"""Shows runs in the terminal as they go: steps, speed, power, heat, throttling, and failures.
 
-It reads files alone, so it works wherever the results directory is mounted, and asks Slurm nothing.
-It ends with Ctrl-C. Where its output is no terminal, it prints one frame and ends.
+It only reads files and does not ask Slurm, so it works on every machine that has the results
+directory. It ends with Ctrl-C. If its output is not a terminal, it prints one frame and ends.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from workflow_lib.safety import printable
 from workflow_lib.status import RunStatus, ago
 from workflow_lib.words import counted
 
-#: of runs that failed, the latest so many are shown, and so many problems
+#: how many failed runs, the latest first, and how many problems are shown
 _SHOWN = 10
-#: columns of a frame that is printed to no terminal
+#: width of a frame in letters if the output is not a terminal
 _PRINTED_WIDTH = 160
 _REASONS = {"power_cap": "power cap", "thermal": "heat", "power_brake": "power brake"}
 
 
 def frame(snapshot: Snapshot, root: Path) -> RenderableType:
-    """What a terminal shows of a snapshot."""
+    """A snapshot as rich shows it in the terminal."""
     now = snapshot.taken_unix_s
     running = [run for run in snapshot.runs if run.status.state in ("running", "ended")]
     failed = [run.status for run in snapshot.runs if run.status.state == "failed"]
@@ -67,7 +67,7 @@ def _called(status: RunStatus) -> str:
 
 
 def _of_run(run: RunNow, now_unix_s: float) -> Text:
-    """A run's name, and how far and how fast it is."""
+    """A run's name, progress and speed."""
     status = run.status
     done = "no step" if status.steps_done is None else f"step {status.steps_done}"
     told = [
@@ -80,7 +80,7 @@ def _of_run(run: RunNow, now_unix_s: float) -> Text:
 
 
 def _nodes(run: RunNow, now_unix_s: float) -> RenderableType:
-    """A row a node: power of its GPUs, the hottest of them, and how many are throttled."""
+    """A table with a row for each node: power of its GPUs, highest temperature, and throttling."""
     if not run.nodes:
         return Text("no sampler yet")
     table = Table.grid(padding=(0, 2))
@@ -134,7 +134,7 @@ def _name(status: RunStatus) -> str:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """Text in which brackets are no markup and no escape sequence reaches the terminal."""
+    """Text in which brackets are not markup and control characters are escaped."""
     return Text(printable(text), style=style)
 
 

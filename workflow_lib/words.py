@@ -1,4 +1,4 @@
-"""Words for numbers, in messages, plans and pages."""
+"""Writes numbers with their nouns, for messages, plans and pages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Reads YAML that may be anybody's: it cannot nest, repeat itself or grow beyond what is bounded.
+"""Reads YAML that another user may have written, and bounds its depth and its number of values.
 
-A few lines of aliases of aliases stand for billions of values, which whoever checks them looks at
-one by one.
+A few lines with aliases of aliases may stand for billions of values, each of which would be
+checked.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from workflow_lib.records import bounds, read_bytes
 
 
 class YamlFileError(ValueError):
-    """A file is no YAML that can be read; the message says why, without the file's name."""
+    """A file is not valid YAML. The message says why, without the file's name."""
 
 
 class _Loader(yaml.SafeLoader):  # type: ignore[misc]
-    """Refuses what is nested too deep while it is being read."""
+    """A loader that refuses YAML with too many levels while it reads it."""
 
     depth = 0
 
@@ -38,7 +38,7 @@ def _too_deep() -> str:
 
 
 def read_yaml(path: Path) -> Any:
-    """The one document of a file. Raises OSError, RecordError and YamlFileError."""
+    """The single document of a file, as plain data. Raises OSError, RecordError, YamlFileError."""
     try:
         text = read_bytes(path, bounds.CONFIGURATION_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -60,12 +60,14 @@ def read_yaml(path: Path) -> Any:
     except YamlFileError:
         raise
     except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:
-        # PyYAML's own readers of numbers, dates and the like raise whatever they come upon.
+        # PyYAML's constructors of numbers and dates raise these errors for invalid values.
         raise YamlFileError(f"not valid YAML: it holds a value that is none: {error}") from None
 
 
 def _refuse_keys_given_twice(root: Any) -> None:
-    """YAML forbids it, and PyYAML keeps the last one without a word. Raises YamlFileError."""
+    """Raise YamlFileError for a key that is given twice. YAML forbids that, but PyYAML silently
+    keeps the last one.
+    """
     looked_at, left = set(), [root]
     while left:
         node = left.pop()
@@ -90,9 +92,10 @@ def _refuse_keys_given_twice(root: Any) -> None:
 
 
 def _size(node: Any, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
-    """How many values a node stands for, and how deep it is.
+    """How many values a node stands for, aliases included, and how deep it is.
 
-    Every node is looked at once. An alias leads back to a node that was read, or is being read.
+    ``known`` has the result for each node that was measured, and None for those being measured.
+    Raises YamlFileError for an alias of a node that holds it.
     """
     size = known.get(id(node), (0, 0))
     if size is None:

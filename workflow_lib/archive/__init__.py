@@ -1,1 +1,1 @@
-"""A sweep's archive: packed from what lies under ``results/``, and rebuilt from nothing else."""
+"""Packs a sweep's files under ``results/`` into an archive, and rebuilds the sweep from it."""

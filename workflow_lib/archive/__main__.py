@@ -1,4 +1,4 @@
-"""``python -m workflow_lib.archive``: pack a sweep, or rebuild it from what was packed."""
+"""``python -m workflow_lib.archive``: pack a sweep, or rebuild it from its archive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from workflow_lib.study import ConfigError
 from workflow_lib.words import counted
 
 _MAXIMUM_GB = 100.0
-#: where an archive lies that is given by its name
+#: directories in which an archive is looked for by its name
 _ARCHIVES = (Path("results/archives"), Path("evidence"))
 
 
@@ -60,8 +60,8 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.archive"
 ) -> int:
-    """Run a command; returns the exit code: 1 after one message on stderr, or where what was
-    rebuilt is not the same.
+    """Run a command. Returns the exit code: 1 after an error, which is one message on stderr, and 1
+    if a rebuilt file differs.
     """
     chosen = command_line(prog).parse_args(arguments)
     try:

@@ -1,7 +1,8 @@
 """BagIt bags (RFC 8493) in one ZIP file: a payload in ``data/``, and the SHA-256 of every file.
 
-The same payload gives the same bytes: sorted names, one date for all, and no owners. ZIP, because
-every desktop opens it, one file can be read out of many gigabytes, and it says all sizes first.
+The same payload gives the same bytes: names are sorted, all files have one date and no owner. The
+format is ZIP, because every desktop opens it, one file can be read out of many gigabytes, and its
+list of files tells all sizes.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ DECLARATION_NAME = "bagit.txt"
 INFORMATION_NAME = "bag-info.txt"
 MANIFEST_NAME = "manifest-sha256.txt"
 TAG_MANIFEST_NAME = "tagmanifest-sha256.txt"
-#: what bag-info.txt calls the number of the archive's format
+#: label of the archive's format number in bag-info.txt
 FORMAT_LABEL = "Triptych-Format"
 PAYLOAD = "data/"
 DECLARATION = "BagIt-Version: 1.0\nTag-File-Character-Encoding: UTF-8\n"
 CHUNK_BYTES = 1 << 20
 
-#: what deflating would not make smaller
+#: files that deflating does not make smaller
 _COMPRESSED = (".gz", ".parquet", ".pdf", ".png", ".zip")
-#: of telemetry, a tenth larger than at zlib's own 6, in a third of the time
+#: level of deflate: telemetry gets a tenth larger than at zlib's default of 6, in a third of the
+#: time
 _COMPRESSION = 4
 #: the first date that a ZIP file can hold
 _EARLIEST = (1980, 1, 1, 0, 0, 0)
 
 
 class ArchiveError(ValueError):
-    """An archive, or what shall go into one, is not as it has to be; the message is for people."""
+    """An archive, or a file that is to be packed, is not valid. The message is for the user."""
 
     def __init__(self, message: str) -> None:
-        """It may quote names of files, which can hold anything."""
+        """``message`` may quote file names, so characters that cannot be printed are escaped."""
         super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
@@ -53,10 +55,9 @@ def write_bag(
 ) -> None:
     """Write a bag whose directory is named after ``archive``, whole or not at all.
 
-    ``files`` are regular files by their name within the payload, and ``sizes`` what each has to
-    hold in bytes; ``texts`` are payload files that lie nowhere else; ``information`` is what
-    bag-info.txt says, and ``moment_unix_s`` the date of every file. Raises ArchiveError where a
-    file's size is another one by now.
+    ``files`` maps names in the payload to regular files, and ``sizes`` to their sizes in bytes.
+    ``texts`` maps names in the payload to further contents. ``information`` goes into bag-info.txt.
+    ``moment_unix_s`` is the date of every file. Raises ArchiveError if a file's size has changed.
     """
     told = {
         **information,
@@ -87,12 +88,12 @@ def manifest(checksums: Mapping[str, str]) -> str:
 
 
 def _encoded(name: str) -> str:
-    """A name as manifests have it (RFC 8493, section 2.1.3)."""
+    """A name as it is written in manifests (RFC 8493, section 2.1.3)."""
     return name.replace("%", "%25").replace("\n", "%0A").replace("\r", "%0D")
 
 
 class _Bag:
-    """Files on their way into a bag's directory."""
+    """Writes files into a bag's directory in a ZIP file."""
 
     def __init__(self, target: zipfile.ZipFile, directory: str, moment_unix_s: float) -> None:
         self._target = target
@@ -105,14 +106,14 @@ class _Bag:
         return self.add(name, io.BytesIO(content), len(content))
 
     def add(self, name: str, source: BinaryIO, size: int) -> str:
-        """Copy a file of so many bytes; returns its SHA-256 in hexadecimal."""
+        """Copy a file of ``size`` bytes. Returns its SHA-256 in hexadecimal."""
         entry = zipfile.ZipInfo(f"{self._directory}/{name}", self._date)
         entry.create_system = 3  # Unix, whichever machine this is
         entry.external_attr = 0o100644 << 16
         entry.compress_type = (
             zipfile.ZIP_STORED if name.endswith(_COMPRESSED) else zipfile.ZIP_DEFLATED
         )
-        # Its public name, compress_level, is Python 3.13's.
+        # The public name, compress_level, exists since Python 3.13.
         entry._compresslevel = _COMPRESSION  # type: ignore[attr-defined]
         entry.file_size = size  # so that large files get large headers
         digest, copied = hashlib.sha256(), 0
@@ -131,7 +132,7 @@ class _Bag:
 
 
 def _oxum(sizes: Mapping[str, int], texts: Mapping[str, str]) -> str:
-    """Payload-Oxum: bytes and files of the payload."""
+    """The value of Payload-Oxum: "<bytes>.<files>" of the payload."""
     of_texts = sum(len(text.encode("utf-8")) for text in texts.values())
     return f"{sum(sizes.values()) + of_texts}.{len(sizes) + len(texts)}"
 

@@ -1,4 +1,4 @@
-"""Which files a sweep's archive holds, and which of them are made from the others."""
+"""Chooses the files of a sweep's archive, and tells which of them are made from others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workflow_lib.study import Study
 
 #: directories of an archive's payload
 CONFIGURATION, RESULTS = "config", "results"
-#: what of the checkout is needed to read the archive, and to make its environment again
+#: files of the checkout that explain the archive, or list the packages of its environment
 _OF_CHECKOUT = (
     "CITATION.cff",
     "docs/reference/columns.md",
@@ -29,14 +29,14 @@ _PRODUCT = re.compile(
 
 
 def is_product(name: str) -> bool:
-    """Whether a file, by its name in the payload, is made from the others: a plan, a summary, a
-    table, a figure, the page. No hidden file, which archives do not hold, is among them.
+    """Whether the file of this name in the payload is made from others: a plan, a summary, a table,
+    a figure, the page. Hidden files are not products; archives do not hold them.
     """
     return bool(_PRODUCT.fullmatch(name)) and "/." not in name
 
 
 def runs_of(sweep: Sweep, results_directory: Path) -> list[tuple[str, int, RunPaths]]:
-    """Each run of a sweep that there is: its cell, its number, and where it lies."""
+    """The cell, number and paths of each run of a sweep that exists."""
     return [
         (planned.cell.id, run, RunPaths(directory))
         for planned in sweep.cells
@@ -53,11 +53,11 @@ def files_of(
     checkout: Path,
     cut_off: bool = False,
 ) -> dict[str, Path]:
-    """Every file of a sweep's archive, by its name in the payload: of the configuration those that
-    the sweep uses alone.
+    """Name in the payload → file, for every file of a sweep's archive. Of the configuration it has
+    only the files that the sweep uses.
 
-    Raises ArchiveError where a run is under way unless ``cut_off`` says that none can be, where
-    something is neither a file nor a directory, and where a name cannot be written as text.
+    Raises ArchiveError if a run is under way, unless ``cut_off`` is true; if something is neither a
+    file nor a directory; and if a name is not UTF-8.
     """
     files: dict[str, Path] = {}
     for pattern in _OF_CHECKOUT:
@@ -81,7 +81,9 @@ def files_of(
 
 
 def _regular_files(directory: Path) -> Iterator[Path]:
-    """Files below a directory, without hidden ones: these are locks, and what is half written."""
+    """The regular files below a directory. Hidden files are left out: these are locks and files
+    that are being written. Raises ArchiveError for a link or a device.
+    """
     for path in directory.rglob("*"):
         kind = path.lstat().st_mode
         if any(part.startswith(".") for part in path.relative_to(directory).parts):

@@ -1,8 +1,8 @@
-"""Describes an archive's payload as an RO-Crate 1.2 (w3id.org/ro/crate/1.2): what each file is,
-what made it, and who may use it.
+"""Describes an archive's payload as an RO-Crate 1.2 (w3id.org/ro/crate/1.2): each file, what made
+it, and its licence.
 
-Runs are described as directories: each of a large sweep's has hundreds of files, which the bag's
-manifest lists.
+A run is described as one directory, because it may have hundreds of files. The bag's manifest lists
+them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _WHAT = {
 
 @dataclass(frozen=True)
 class Run:
-    """A run that the archive holds; what is not known is null."""
+    """A run that the archive holds. Unknown values are null."""
 
     cell: str
     number: int
@@ -62,20 +62,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Description:
-    """What is to be said of a sweep."""
+    """The values that describe a sweep."""
 
     sweep: str
     text: str
     platform: str
     published: date
-    #: an SPDX identifier or an address; null where nobody chose
+    #: an SPDX identifier or an address; null if none was chosen
     licence: str | None
     runs: Sequence[Run]
     versions: Mapping[str, str | None]
 
 
 def metadata(description: Description, sizes: Mapping[str, int]) -> Entity:
-    """The crate's JSON-LD; ``sizes`` are those of all payload files but itself, in bytes."""
+    """The crate's JSON-LD. ``sizes`` are those of all payload files but the crate, in bytes."""
     files = [_file(name, sizes[name]) for name in sorted(sizes) if not name.startswith(_CELLS)]
     names = [file["@id"] for file in files]
     runs = [_run(run) for run in description.runs]
@@ -160,7 +160,7 @@ def _licence(licence: str) -> Entity:
 
 
 def _actions(description: Description, files: Sequence[str], runs: Sequence[str]) -> list[Entity]:
-    """What made the runs from the configuration, and everything else from both."""
+    """The actions that made the runs from the configuration, and the products from both."""
     products = [file for file in files if is_product(file)]
     configuration = [file for file in files if file.startswith(f"{CONFIGURATION}/")]
     started = [r.started_unix_s for r in description.runs if r.started_unix_s is not None]
@@ -186,7 +186,7 @@ def _actions(description: Description, files: Sequence[str], runs: Sequence[str]
 
 
 def _software(used: Mapping[str, str | None], files: Sequence[str]) -> Entity:
-    """What made everything. CITATION.cff says what it is, since it has no address of its own."""
+    """The software that made everything. CITATION.cff stands for its address, as it has none."""
     needed = [file for file in files if file == versions.NAME or file.startswith("envs/")]
     return {
         "@id": "#triptych",

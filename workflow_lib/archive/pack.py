@@ -1,4 +1,4 @@
-"""Packs a sweep: its raw files, configuration, environment, and what was made from them."""
+"""Packs a sweep: its raw files, configuration, environment, and the files made from them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from workflow_lib.study import load_study, lookup, of_view
 
 @dataclass(frozen=True)
 class Packed:
-    """What went into an archive."""
+    """Counts of what went into an archive."""
 
     runs: int
-    #: and other files that are made from none: configuration, versions, what describes the archive
+    #: raw files of runs, the configuration, versions, and files that describe the archive
     raw_files: int
     products: int
     bytes_before: int
@@ -41,12 +41,13 @@ def pack(
     published: date | None = None,
     cut_off: bool = False,
 ) -> Packed:
-    """Write a sweep's archive; the same files, versions and arguments give the same bytes.
+    """Write a sweep's archive. The same files, versions and arguments give the same bytes.
 
-    ``licence`` is an SPDX identifier or an address, for the data; ``published`` is the day of the
-    last run unless given; ``cut_off`` takes runs as they lie that nothing says the end of. Raises
-    ConfigError, RecordError, OSError, and ArchiveError where a run is under way or the plan is not
-    what the configuration says.
+    ``licence`` is an SPDX identifier or an address, for the data. ``published`` is the day of the
+    last run unless given. With ``cut_off``, runs without a recorded end are packed as they are.
+
+    Raises ConfigError, RecordError, OSError. Raises ArchiveError if a run is under way, or if the
+    plan on disk is not that of the configuration.
     """
     study = load_study(configuration, of_view(sweep_name))
     sweep = lookup("sweep", sweep_name, expand_study(study))

@@ -1,7 +1,7 @@
-"""Makes everything that a sweep shows from its configuration and the raw files of its runs.
+"""Makes a sweep's plan, summaries, tables, figures and page from its configuration and raw files.
 
-What the rules do, one after the other and without Snakemake: plan, reduce, traces, collect, figures
-and page.
+It does the work of the rules plan, reduce, traces, collect, figures and page, one after the other
+and without Snakemake.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from workflow_lib.records import RecordError
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page.page import write_page
 
-#: that reduce runs: each takes 0.2 GB
+#: how many processes reduce runs at most: each takes 0.2 GB of memory
 _MOST_PROCESSES = 4
 
 
 def make_products(sweep: Sweep, results_directory: Path) -> None:
     """Write plan, summaries, tables, figures and page of a sweep.
 
-    Raises RecordError and OSError where raw files are damaged or missing.
+    Raises RecordError and OSError if raw files are damaged or missing.
     """
     paths = results.sweep_paths(results_directory, sweep.name)
     plan.write(plan.table([sweep]), paths.plan)

@@ -1,4 +1,4 @@
-"""Rebuilds a sweep from its archive, and says which files are the same bytes as before."""
+"""Rebuilds a sweep from its archive, and says which files are the same, byte for byte."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ from workflow_lib.safety import printable
 from workflow_lib.study import load_study, lookup, of_view
 from workflow_lib.words import counted
 
-#: archives that a message lists
+#: how many archives a message lists at most
 _LISTED = 20
-#: what every rebuild leaves, so that nothing else is removed
+#: names that every rebuild leaves; a directory without them is not removed
 _OF_A_REBUILD = (CONFIGURATION, RESULTS, versions.NAME)
 _PLAN = re.compile(rf"{RESULTS}/sweeps/([^/]+)/plan\.parquet")
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """What became of each file that is made from others, by its name in the payload."""
+    """The result of a rebuild: which of the files that are made from others are the same. Files are
+    given by their names in the payload.
+    """
 
     sweep: str
     runs: int
-    #: as pack counts them
+    #: as Packed.raw_files
     raw_files: int
     same: tuple[str, ...]
     different: tuple[str, ...]
-    #: that the archive holds, and that were not made
+    #: files in the archive that were not made again
     missing: tuple[str, ...]
-    #: that were made, and that the archive does not hold
+    #: files that were made and that the archive does not hold
     new: tuple[str, ...]
-    #: what is another version than when the archive was packed
+    #: packages whose version differs from that at packing, a line each
     versions: tuple[str, ...]
 
     @property
     def whole(self) -> bool:
-        """Whether everything is as it was."""
+        """Whether all files are the same."""
         return not (self.different or self.missing or self.new)
 
 
 def found(named: str, directories: Sequence[Path]) -> Path:
-    """The archive that somebody names: by its path, as pack prints it, or by its name alone where
-    it lies in one of some directories. Raises ArchiveError.
+    """The archive of this path, or of this name in one of ``directories``. Raises ArchiveError if
+    there is none.
     """
     plain = named.strip().removesuffix(":")
     names = dict.fromkeys([plain, f"{plain.removesuffix('.zip')}.zip"])
@@ -68,12 +70,13 @@ def found(named: str, directories: Sequence[Path]) -> Path:
 def rebuild(
     archive: Path, into: Path, checkout: Path | None, maximum_bytes: float, again: bool = False
 ) -> Rebuilt:
-    """Check an archive, unpack what was not made from other files, and make the rest anew.
+    """Check an archive, unpack its raw files, and make all other files again.
 
-    ``into`` holds config/ and results/ afterwards. It must not exist, or with ``again`` be what an
-    earlier rebuild left, which is removed once the archive has been checked. Raises ArchiveError
-    where the archive is damaged, was changed or is hostile, ConfigError or RecordError where this
-    version of the code cannot read what it holds, and OSError.
+    ``into`` holds config/ and results/ afterwards. It must not exist; with ``again`` it may be an
+    earlier rebuild, which is removed once the archive has been checked.
+
+    Raises ArchiveError if the archive is damaged, changed or hostile; ConfigError or RecordError if
+    this version of the code cannot read its files; and OSError.
     """
     earlier = _earlier(into, again)
     bag = unpack(archive, into, lambda name: not is_product(name), maximum_bytes, earlier)
@@ -107,8 +110,9 @@ def rebuild(
 
 
 def _earlier(into: Path, again: bool) -> bool:
-    """Whether there is an earlier rebuild that is to be replaced. Raises ArchiveError where there
-    is one that is not, or something else.
+    """Whether ``into`` is an earlier rebuild that is to be replaced; False if it does not exist.
+
+    Raises ArchiveError if it is something else, or an earlier rebuild without ``again``.
     """
     if not os.path.lexists(into):
         return False
@@ -131,7 +135,7 @@ def _sha256(path: Path) -> str:
 
 
 def described(rebuilt: Rebuilt, into: Path) -> str:
-    """What a person asks: is it the same, and if not, what differs and why that may be."""
+    """The result as text: whether all files are the same, which differ, and what may be why."""
     packed = len(rebuilt.same) + len(rebuilt.different) + len(rebuilt.missing)
     lines = [
         f"Sweep {rebuilt.sweep}: {counted(rebuilt.runs, 'run')}; the checksums of "
@@ -148,5 +152,5 @@ def described(rebuilt: Rebuilt, into: Path) -> str:
     if not rebuilt.whole:
         because = rebuilt.versions or ("nothing: code, packages and machine are as they were",)
         lines += ["What may be why:", *(f"  {line}" for line in because)]
-    # An archive tells names and versions, which can hold anything.
+    # Names and versions come from the archive, so they may hold control characters.
     return printable("\n".join(lines))

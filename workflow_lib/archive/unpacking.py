@@ -1,4 +1,4 @@
-"""Unpacks a bag that somebody else made: nothing in it is believed before it has been checked."""
+"""Unpacks a bag that another user may have made, and checks everything in it first."""
 
 from __future__ import annotations
 
@@ -30,21 +30,23 @@ from workflow_lib.archive.bag import (
 from workflow_lib.records import bounds, open_file, shown
 from workflow_lib.records.formats import ARCHIVE_FORMAT, newer
 
-#: problems that one message lists
+#: how many problems one message lists at most
 _LISTED = 10
 _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
-#: flags of an entry that change nothing of its meaning: deflate's level, where its size is written,
-#: and that its name is UTF-8 (section 4.4.4 of ZIP's specification)
+#: flags of an entry that are accepted: deflate's level, the place of its size, and a name in UTF-8
+#: (section 4.4.4 of ZIP's specification)
 _HARMLESS_FLAGS = 0x0002 | 0x0004 | 0x0008 | 0x0800
-#: of the end of a list in the format for large archives, and of what says where that is
+#: sizes of the ZIP64 end record and of its locator, which follow the list in large archives
 _ZIP64_BYTES = 56 + 20
-#: what zipfile raises for files that are damaged, the last one for a version of ZIP to come
+#: errors that zipfile raises for damaged files
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error)
 
 
 @dataclass(frozen=True)
 class Bag:
-    """What an archive held: the SHA-256 of each payload file, and what bag-info.txt says."""
+    """The contents of an archive: the SHA-256 of each payload file by its name in the payload, and
+    the labels and values of bag-info.txt.
+    """
 
     checksums: Mapping[str, str]
     information: Mapping[str, str]
@@ -57,12 +59,14 @@ def unpack(
     maximum_bytes: float,
     replaces: bool = False,
 ) -> Bag:
-    """Check every file of a bag, and write those of its payload that are wanted below ``into``.
+    """Check every file of a bag, and write the wanted files of its payload below ``into``.
 
-    ``into`` must not exist unless this ``replaces`` it, and is as it was where this raises;
-    ``wanted`` and the checksums go by names within the payload. Raises FileNotFoundError, and
-    ArchiveError where the archive is no bag, where files are missing, changed, in no manifest, too
-    many or too large, and where an entry is anything but a regular file below the bag's directory.
+    ``wanted`` says for a name in the payload whether to write the file. ``into`` must not exist,
+    unless ``replaces`` is true. If this raises, ``into`` is not changed.
+
+    Raises FileNotFoundError. Raises ArchiveError if the archive is not a bag; if files are missing,
+    changed, in no manifest, too many or too large; and if an entry is not a regular file below the
+    bag's directory.
     """
     if not replaces and os.path.lexists(into):
         raise ArchiveError(f"{into} exists; choose a directory that does not, with --into")
@@ -86,7 +90,7 @@ def unpack(
             shutil.rmtree(into)
         temporary.rename(into)
     except (*_DAMAGE, OSError) as error:
-        # A damaged offset leads before the file's beginning, which is no valid argument to a seek.
+        # A damaged offset may lead before the file's beginning: seek then raises EINVAL.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         raise ArchiveError(f"{archive}: damaged, or no ZIP file: {error}") from None
@@ -96,11 +100,11 @@ def unpack(
 
 
 def _listed(archive: Path, stream: BinaryIO) -> zipfile.ZipFile:
-    """The archive with the list of its files, which is bounded before it is read.
+    """Open the archive with zipfile. Checks the size of its list of files before that is read.
 
-    Raises ArchiveError, and what zipfile does.
+    Raises ArchiveError, and the errors of zipfile.
     """
-    # Where zipfile itself finds the list: its size, where what says so lies, and in which format.
+    # The end record that zipfile itself reads: the list's size, its own offset, and its format.
     told = zipfile._EndRecData(stream)  # type: ignore[attr-defined]
     if told is None:
         raise zipfile.BadZipFile("File is not a zip file")
@@ -114,7 +118,7 @@ def _listed(archive: Path, stream: BinaryIO) -> zipfile.ZipFile:
 
 
 def _refuse_newer(archive: Path, found: str) -> None:
-    # Python reads no number of more than 4300 digits.
+    # int() raises ValueError for more than 4300 digits.
     number = int(found) if found.isdecimal() and len(found) < 10 else shown(found)
     if problem := newer(number, ARCHIVE_FORMAT):
         raise ArchiveError(f"{archive}: {problem}")
@@ -123,9 +127,10 @@ def _refuse_newer(archive: Path, found: str) -> None:
 def _files(
     archive: Path, source: zipfile.ZipFile, maximum_bytes: float
 ) -> dict[str, zipfile.ZipInfo]:
-    """Regular files by their name below the bag's directory, of which there is one.
+    """Name below the bag's directory → entry, for all regular files.
 
-    Raises ArchiveError for every other entry, and where they are too many or too large.
+    Raises ArchiveError for every other kind of entry, if there is not exactly one directory at the
+    top, and if the files are too large.
     """
     entries = source.infolist()
     total = sum(entry.file_size for entry in entries)
@@ -158,7 +163,7 @@ def _files(
 
 
 def _why_refused(entry: zipfile.ZipInfo) -> str:
-    """Why an entry is nothing that a bag of ours holds; empty where it is."""
+    """Why an entry is not accepted; empty if it is."""
     parts = entry.filename.removesuffix("/").split("/")
     kind = stat.S_IFMT(entry.external_attr >> 16)
     if entry.filename != entry.orig_filename or "\\" in entry.filename or ":" in parts[0]:
@@ -181,14 +186,14 @@ def _why_refused(entry: zipfile.ZipInfo) -> str:
 
 @dataclass(frozen=True)
 class _Opened:
-    """An archive whose entries are files of a bag's directory, by their names in it."""
+    """An open archive, and its entries by their names below the bag's directory."""
 
     archive: Path
     source: zipfile.ZipFile
     files: Mapping[str, zipfile.ZipInfo]
 
     def information(self) -> dict[str, str]:
-        """What bag-info.txt says. Raises ArchiveError where files about the payload are amiss."""
+        """The labels and values of bag-info.txt. Raises ArchiveError if a tag file is wrong."""
         if self.text(DECLARATION_NAME).split() != DECLARATION.split():
             raise ArchiveError(f"{self.archive}: {DECLARATION_NAME} is not of BagIt 1.0 in UTF-8")
         expected = self.manifest(TAG_MANIFEST_NAME)
@@ -201,7 +206,7 @@ class _Opened:
         return dict(line.split(": ", 1) for line in lines if ": " in line)
 
     def manifest(self, manifest: str) -> dict[str, str]:
-        """A manifest's checksums by name. Raises ArchiveError for a line that is none."""
+        """Name → checksum, from a manifest. Raises ArchiveError for a line that is not valid."""
         checksums: dict[str, str] = {}
         for number, line in enumerate(self.text(manifest).split("\n"), start=1):
             match = _LINE.fullmatch(line)
@@ -218,7 +223,7 @@ class _Opened:
         return checksums
 
     def text(self, name: str) -> str:
-        """A file about the payload. Raises ArchiveError where there is none, or it is endless."""
+        """The text of a tag file. Raises ArchiveError if it is missing, too large or not UTF-8."""
         entry = self.files.get(name)
         if entry is None:
             raise ArchiveError(
@@ -232,7 +237,7 @@ class _Opened:
             raise ArchiveError(f"{self.archive}: {name} is not UTF-8: {error}") from None
 
     def copy(self, name: str, expected: str, target: Path | None) -> list[str]:
-        """Write a file to ``target``, if any; returns what is wrong with its content."""
+        """Check a file's checksum, and write it to ``target`` if given. Returns the problems."""
         digest = hashlib.sha256()
         try:
             with self.source.open(self.files[name]) as content:
@@ -251,7 +256,7 @@ class _Opened:
         return [f"{name} was changed: its checksum is another"] if changed else []
 
     def refuse_more_than_fits(self, directory: Path) -> None:
-        """Raises ArchiveError where the disk has no room for all files."""
+        """Raise ArchiveError if the disk has no room for all files."""
         total = sum(entry.file_size for entry in self.files.values())
         free = shutil.disk_usage(directory).free
         if total > free:

@@ -1,4 +1,4 @@
-"""What makes tables, figures and page, apart from the raw files: code and the packages it uses."""
+"""Versions of the code and the packages that make tables, figures and pages from raw files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import workflow_lib
 from workflow_lib.records import RecordError, bounds, read_json, shown
 
 NAME = "versions.json"
-#: letters of a name or a version that somebody else's file tells
+#: how many letters of a name or version from another user's file are shown
 _LONGEST = bounds.VALUE_LETTERS.most
-#: those of envs/analysis.txt that calculate, draw or write
+#: packages of envs/analysis.txt that calculate, draw or write
 _PACKAGES = (
     "contourpy",
     "fonttools",
@@ -33,7 +33,7 @@ _PACKAGES = (
 
 
 def versions(checkout: Path | None) -> dict[str, str | None]:
-    """Versions of this code, of Python and of packages; null for what is not there."""
+    """Versions of this code, of Python and of packages; None for a package that is missing."""
     found: dict[str, str | None] = {
         "triptych": workflow_lib.__version__,
         "commit": _commit(checkout),
@@ -50,7 +50,7 @@ def versions(checkout: Path | None) -> dict[str, str | None]:
 
 
 def read_versions(path: Path) -> dict[str, str | None]:
-    """What ``versions`` was in an archive. Raises OSError, and RecordError where it is no such."""
+    """Read ``versions.json`` of an archive. Raises OSError; RecordError if it is not valid."""
     plain = read_json(path)
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: {shown(plain)}, expected the version of each package")
@@ -61,7 +61,7 @@ def read_versions(path: Path) -> dict[str, str | None]:
 
 
 def differences(there: Mapping[str, str | None], here: Mapping[str, str | None]) -> list[str]:
-    """What is another version, a line each."""
+    """A line for each name whose version differs between ``there`` and ``here``."""
     return [
         f"{name[:_LONGEST]} is {here.get(name) or 'not here'}, and was "
         f"{(there.get(name) or 'not there')[:_LONGEST]}"
@@ -71,7 +71,7 @@ def differences(there: Mapping[str, str | None], here: Mapping[str, str | None])
 
 
 def _commit(checkout: Path | None) -> str | None:
-    """The commit that is checked out; null outside of a repository of git."""
+    """The commit that is checked out; None outside of a git repository."""
     if checkout is None:
         return None
     command = ("git", "-C", str(checkout), "rev-parse", "HEAD")
@@ -83,7 +83,7 @@ def _commit(checkout: Path | None) -> str | None:
 
 
 def _code_sha256() -> str:
-    """Of the package's modules and templates: says more than the commit where files were edited."""
+    """The SHA-256 over the package's modules and templates, which also shows uncommitted edits."""
     package = Path(workflow_lib.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*")):

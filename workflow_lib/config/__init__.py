@@ -1,6 +1,7 @@
-"""What the files under ``config/`` may hold: typed, frozen, and refused where it is impossible.
+"""Models of the files under ``config/``: typed, frozen, and checked for contradictions.
 
-study.load_study reads them. ``docs/reference/configuration.md`` is made from the docstrings here.
+study.load_study reads the files. ``docs/reference/configuration.md`` is made from the docstrings
+here.
 """
 
 from workflow_lib.config.claims import Claim, ClaimTest, Ledger, held_in_tables

@@ -1,4 +1,4 @@
-"""``config/claims.yaml``: the ledger, what is claimed and the rule that gives it a verdict."""
+"""``config/claims.yaml``: claims, and the rules that give them verdicts."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from workflow_lib.records.measures import PROFILED
 
 ClaimId = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9-]{0,15}$")]
 Scalar = StrictBool | StrictInt | StrictFloat | Text
-#: axes of cells, by the names of their columns, and the values that are meant
+#: column of an axis of cells → the values that are selected
 Cells = Mapping[str, Scalar | Annotated[tuple[Scalar, ...], Field(strict=False)]]
 Number = Annotated[float, Field(ge=-bounds.QUANTITY.most, le=bounds.QUANTITY.most)]
-#: GPUs of a run, by where they sit in the air stream or by their mean temperature
+#: groups of a run's GPUs, by airflow or by their mean temperature
 GpuGroup = Literal["front", "rear", "hottest", "coolest"]
 
-#: of overhead.parquet, the only measure that is asked for with a sampling rate
+#: a column of overhead.parquet, the only measure that needs a sampling rate
 SLOWDOWN = "slowdown"
-#: what one GPU's readings are trusted for beside another's: each has a gain error of power alone
+#: sensors whose readings can be compared between two GPUs. Power cannot: each GPU's sensor has a
+#: gain error of its own
 _OF_GPUS = ("temperature", "clock", "events")
-#: columns that filters may name besides axes
+#: columns that filters may name besides axes → their type
 _COUNTS: Mapping[str, type] = {"gpus": int}
-#: axes of which a list is one value, and what it is a list of
+#: axes whose value is a list → the type of its items
 _LISTS: Mapping[str, type] = {
     "stage_layers": int,
     "gpu_order": int,
@@ -37,23 +38,23 @@ _LISTS: Mapping[str, type] = {
 
 
 class ClaimTest(Strict):
-    """A rule: which cells are contrasted by which measure, and where its interval has to lie.
+    """A rule: the cells that are contrasted, the measure, and the bounds of its interval.
 
-    With `first` and `second` it is a contrast of two cells: their ratio, or for temperatures and
-    shares of time their difference. With `gpus` it is one of two groups of GPUs within each run.
-    With neither, it is the measure itself.
+    With `first` and `second`, the rule contrasts two cells: by their ratio, or by their difference
+    for temperatures and shares of time. With `gpus`, it contrasts two groups of GPUs within each
+    run. With neither, it tests the measure itself.
     """
 
     part: Text | None = None
-    """What of the claim it tests; null where that is all of it."""
+    """The part of the claim that is tested; null for the whole claim."""
     measure: Text
-    """A column of runs.parquet; of cells.parquet, for what a profiled run tells; or slowdown, for
-    what sampling costs."""
+    """A column of runs.parquet; a column of cells.parquet that comes from profiled runs; or
+    slowdown, the cost of sampling."""
     cells: Cells = Field(default={})
-    """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. A list is
-    of values of which a cell has any. In `stage_layers`, `gpu_order`, `gpu_uuids`,
-    `power_limits_w` and `clock_limits_mhz` it is one value for the whole, and `[]` is a cell that
-    sets none."""
+    """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. With a
+    list, a cell may have any of its values. For `stage_layers`, `gpu_order`, `gpu_uuids`,
+    `power_limits_w` and `clock_limits_mhz` the list is the value itself, and `[]` means cells that
+    set none."""
     first: Cells = Field(default={})
     """Values of axes that the first cell has."""
     second: Cells = Field(default={})
@@ -61,8 +62,8 @@ class ClaimTest(Strict):
     alike_but: tuple[Text, ...] = Field(default=(), strict=False)
     """Other axes in which the two cells may differ."""
     choose: Literal["each", "best"] = "each"
-    """each: every pair of cells that are alike; best: of all first and of all second cells the best
-    by the measure, whatever their layouts and options."""
+    """each: every pair of cells that are alike; best: the best of all first cells and the best of
+    all second cells by the measure, whatever their layouts and options."""
     gpus: tuple[GpuGroup, ...] = Field(default=(), strict=False, max_length=2)
     """Two groups of GPUs of each run: by airflow, or the hottest and the coolest GPU."""
     sample_rate_hz: Annotated[float, Field(gt=0, le=1000)] | None = None
@@ -73,7 +74,7 @@ class ClaimTest(Strict):
     below: Number | None = None
     """The claim says that the contrast is below this."""
     holds_in: Literal["all", "any"] = "all"
-    """Whether the claim is of all such cells, or says that there are some."""
+    """Whether the claim must hold for all such contrasts, or for at least one."""
 
     @model_validator(mode="after")
     def _agrees(self) -> ClaimTest:
@@ -139,7 +140,7 @@ def _check_axes(which: Mapping[str, Any]) -> None:
 
 
 def _check_axis(name: str) -> type:
-    """An axis's type. Raises ValueError, which names the valid ones."""
+    """The type of an axis. Raises ValueError, which names the valid axes."""
     if name in _COUNTS:
         return _COUNTS[name]
     if name in _LISTS:
@@ -158,7 +159,7 @@ def _check_axis(name: str) -> type:
 
 
 def held_in_tables(name: str, wanted: Any) -> tuple[Any, ...]:
-    """The values of an axis that a filter of a test means, as tables hold them."""
+    """The values of an axis that a filter selects, as tables hold them."""
     if name in _LISTS:
         return (cell_axes.AXES[name].stored(wanted),)
     return values(wanted)
@@ -170,17 +171,17 @@ class Claim(Strict):
     id: ClaimId
     """Capital letters and digits: C8."""
     by: Literal["study", "triptych", "reviewers"]
-    """Who claims it, or asks."""
+    """Who makes the claim, or asks for it."""
     says: Text
     """The claim, in words."""
     section: Text | None = None
-    """Where the study has it."""
+    """The section of the study that makes the claim."""
     needs: Text
-    """The hardware that a test of the whole claim takes."""
+    """The hardware that a test of the whole claim needs."""
     would_test: Text
-    """What would test it: a sweep, or what no sweep has yet."""
+    """What would test it: a sweep, or something that no sweep has yet."""
     tests: tuple[ClaimTest, ...] = Field(default=(), strict=False, max_length=16)
-    """The rules; the claim holds where all do."""
+    """The rules. The claim holds if all of them do."""
     no_rule: Text | None = None
     """Why there is no rule; only without tests."""
 
@@ -192,10 +193,10 @@ class Claim(Strict):
 
 
 class Ledger(Strict):
-    """``config/claims.yaml``: what is claimed, and by which rule it is judged."""
+    """``config/claims.yaml``: claims, and the rules by which they are judged."""
 
     description: Text
-    """One line on whose claims these are."""
+    """One line on who makes these claims."""
     claims: tuple[Claim, ...] = Field(strict=False, min_length=1, max_length=1000)
     """The claims, in the order of the page."""
 

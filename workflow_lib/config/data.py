@@ -19,7 +19,8 @@ class DataSpec(Strict):
     tokenizer: Text | None = None
     """bytes, or the path of a Hugging Face tokenizer.json."""
     sources: tuple[Text, ...] = Field(default=(), strict=False)
-    """Text files in UTF-8, globs, or python-standard-library: the modules that Python carries."""
+    """Text files in UTF-8, globs, or python-standard-library: the modules of Python's standard
+    library."""
     maximum_tokens: PositiveInt | None = None
     """Stop after this many tokens."""
 

@@ -1,4 +1,4 @@
-"""What every model of the configuration is made of."""
+"""Types of fields, and the base class, of all models of the configuration."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def _without_password(text: str) -> str:
     return text
 
 
-#: see Text
+#: the pattern of Text
 TEXT = r"^[^\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+$"
-#: Text without characters that control a terminal, end a line, or show others in another order: it
-#: may end up in a script, quoted, in a page, escaped, or in a message.
+#: Text without characters that control a terminal, end a line, or change the order in which others
+#: are shown. It may be written into a script (quoted), a page (escaped), or a message.
 Text = Annotated[
     str,
     Field(pattern=TEXT),
     AfterValidator(_without_password),
 ]
-#: sizes and counts whose products are still numbers: see records.bounds
+#: sizes and counts whose products do not overflow: see records.bounds
 PositiveInt = Annotated[int, Field(gt=0, le=bounds.DIMENSION.most)]
 Ranks = Annotated[int, Field(gt=0, le=bounds.RANKS.most)]
 GpusOfNode = Annotated[int, Field(gt=0, le=bounds.GPUS_OF_NODE.most)]
@@ -37,7 +37,9 @@ PositiveFloat = Annotated[float, Field(gt=0, le=bounds.QUANTITY.most)]
 
 
 class Strict(BaseModel):
-    """Unknown keys are refused, nothing changes after loading; "8" is not 8, and .nan no number."""
+    """A model that refuses unknown keys, does not convert types ("8" is not 8), refuses .nan and
+    .inf, and cannot be changed after loading.
+    """
 
     model_config = ConfigDict(
         extra="forbid",

@@ -1,4 +1,4 @@
-"""``config/config.yaml``: what an invocation of the workflow does."""
+"""``config/config.yaml``: the settings of an invocation of the workflow."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def _fit_for_rules(path: str) -> str:
     return path
 
 
-#: a path that rules name in their inputs, outputs and commands
+#: a path that rules use in their inputs, outputs and commands
 Directory = Annotated[Text, AfterValidator(_fit_for_rules)]
 
 
 class Invocation(Strict):
-    """``config/config.yaml``, and what a profile and ``--config`` say instead."""
+    """``config/config.yaml``. A profile and ``--config`` override its values."""
 
     config_directory: Directory
     """The study's configuration: its models, platforms, data and sweeps."""
     results_directory: Directory
-    """Where results go."""
+    """The directory that results are written to."""
     sweeps: tuple[str, ...] = Field(min_length=1, strict=False)
     """Names of sweeps; those that are for the chosen platform are run."""
     platform: str | None = None
     """Name of the platform; a profile gives it."""
     order_seed: int = 0
-    """Of the random order in which runs are submitted, block by block."""
+    """Seed of the random order in which runs are submitted, block by block."""

@@ -1,4 +1,4 @@
-"""Mistakes in configuration files, told in words of YAML and of the configuration."""
+"""Explains mistakes in configuration files in words of YAML and of the configuration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workflow_lib.records import bounds, shown
 
 Location = tuple[str | int, ...]
 
-#: pydantic's errors of type, and what was expected in words of YAML
+#: pydantic's type errors → what was expected, in words of YAML
 _TYPES: Mapping[str, str] = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
@@ -44,17 +44,17 @@ _PATTERNS: Mapping[str, str] = {
 
 
 _NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?")
-#: what YAML 1.1 reads as text: 1e-4 for want of a point, 1.0e30 for want of a sign
+#: numbers that YAML 1.1 reads as text: 1e-4 has no point, 1.0e30 has no sign
 _EXPONENT = re.compile(r"([+-]?[0-9]+)(\.[0-9]*)?[eE]([+-])?([0-9]+)")
 
 
 def told(error: ValidationError, kind: type[Strict]) -> list[str]:
-    """Each mistake as ``key: what is wrong; what to do``, one a key."""
+    """Each mistake as a line ``key: what is wrong; what to do``, one for each key."""
     grouped: dict[Location, list[dict[str, Any]]] = {}
     for each in error.errors():
         plain = dict(each)
         grouped.setdefault(_location(plain), []).append(plain)
-    # A value that may be one or a list has errors of both readings; the list's are the deeper.
+    # If a value may be a scalar or a list, pydantic reports errors of both. The list's are deeper.
     deepest = [
         location
         for location in grouped
@@ -64,9 +64,9 @@ def told(error: ValidationError, kind: type[Strict]) -> list[str]:
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: the one that looks alike, else some of them.
+    """A remedy for a wrong name: a similar valid name, else a list of valid ones.
 
-    Names that differ in a number are of different things: no h100 for h1000.
+    Names with different numbers are not similar: h100 is not suggested for h1000.
     """
     known = sorted(valid)
     for close in difflib.get_close_matches(name, known, n=3, cutoff=0.75):
@@ -77,14 +77,14 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 def listed(valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: some of those that there are."""
+    """A remedy for a wrong name: a list of up to 20 valid ones."""
     known = sorted(valid)
     more = f" and {len(known) - 20} more" if len(known) > 20 else ""
     return f"valid: {', '.join(known[:20]) or 'none'}{more}"
 
 
 def in_yaml(value: object) -> str:
-    """What a value is in YAML's words."""
+    """A value in words of YAML: "nothing", "true", "the text 'a'"."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -100,7 +100,7 @@ def _told(kind: type[Strict], location: Location, errors: Sequence[Mapping[str, 
     key = ".".join(str(part)[: bounds.VALUE_LETTERS.most] for part in location) or "(whole file)"
     types = [error for error in errors if error["type"] in _TYPES]
     others = [error for error in errors if error not in types]
-    # A value of the right type that is out of bounds says more than the types that it might have.
+    # An error about a value of the right type says more than an error about its type.
     first = next((error for error in others if error["type"] != "literal_error"), errors[0])
     value, message = first["input"], str(first["msg"]).removeprefix("Value error, ")
     match first["type"]:
@@ -128,7 +128,7 @@ def _plain(value: object) -> str:
 
 
 def _hint(key: str | int, value: object, expected: str) -> str:
-    """What to write instead, where that is plain."""
+    """What to write instead, for common mistakes; else empty."""
     before = "- " if isinstance(key, int) else f"{key}: "
     plain = shown(value).strip("'")
     match value:
@@ -159,9 +159,9 @@ def _hint(key: str | int, value: object, expected: str) -> str:
 
 
 def _location(error: Mapping[str, Any]) -> Location:
-    """Where in the file an error is, without what names a branch of a union."""
+    """Where in the file an error is, without parts that pydantic adds for a union's branches."""
     found: Location = error["loc"]
-    # An unknown key is named whatever it looks like.
+    # The last part of an unknown key's location is the key itself, whatever it looks like.
     parts = len(found) - (error["type"] == "extra_forbidden")
     return (*(part for part in found[:parts] if not _is_type_tag(part)), *found[parts:])
 
@@ -178,7 +178,9 @@ def _is_type_tag(part: str | int) -> bool:
 
 
 def _remedy(kind: type[Strict], location: Location) -> str:
-    """What to do about an unknown key: by what it means, then where it belongs, then by letters."""
+    """What to do about an unknown key: a known explanation; else another place where it is valid;
+    else a key of the same meaning; else a similar key.
+    """
     key, here = str(location[-1]), _model_at(kind, location[:-1])
     if explained := EXPLAINED.get((here.__name__, key)):
         return explained
@@ -195,7 +197,7 @@ def _remedy(kind: type[Strict], location: Location) -> str:
 
 
 def _model_at(kind: type[Strict], location: Location) -> type[Strict]:
-    """The model of a place in the file."""
+    """The model at a place in the file."""
     model = kind
     for part in location:
         if isinstance(part, str):
@@ -204,7 +206,7 @@ def _model_at(kind: type[Strict], location: Location) -> type[Strict]:
 
 
 def _places(kind: type[Strict], path: str = "") -> dict[str, str]:
-    """Every key of a kind of file that lies in another, with the first key that it lies in."""
+    """Key → the place in this kind of file where it is valid; the first one if there are more."""
     found: dict[str, str] = {}
     for name in kind.model_fields:
         for inner in _models(kind, name):

@@ -1,4 +1,4 @@
-"""``config/models``: the dimensions of what trains."""
+"""``config/models``: the dimensions of models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workflow_lib.records import Activation, bounds
 
 #: Llama 3's (arXiv 2407.21783)
 _ROTARY_BASE = 500_000.0
-#: what a family's feed-forward part can have, the usual one first
+#: activations that a family's feed-forward part can have, the usual one first
 _ACTIVATIONS: dict[records.Family, tuple[Activation, ...]] = {
     "gpt": ("gelu_tanh", "gelu"),
     "neox": ("gelu", "gelu_tanh"),
@@ -32,18 +32,18 @@ class Published(Strict):
 
 
 class RotaryScaling(Strict):
-    """How far apart the positions are for a model that was made to take longer sequences."""
+    """Scaling of rotary frequencies, in models that were extended to longer sequences."""
 
     kind: Literal["linear", "llama3"]
-    """`linear` divides all frequencies; `llama3` the low ones, as Llama 3.1 does."""
+    """`linear` divides all frequencies; `llama3` divides the low ones, as Llama 3.1 does."""
     factor: Annotated[float, Field(ge=1, le=bounds.QUANTITY.most)]
-    """What frequencies are divided by."""
+    """Divisor of the frequencies."""
     low_frequency_factor: PositiveFloat | None = None
-    """Pairs that turn less often than this within original_length are divided; of llama3."""
+    """Only llama3: frequencies of less than this many turns in original_length are divided."""
     high_frequency_factor: PositiveFloat | None = None
-    """Pairs that turn more often than this within original_length are left alone; of llama3."""
+    """Only llama3: frequencies of more than this many turns in original_length are kept."""
     original_length: PositiveInt | None = None
-    """Tokens of the sequences that the model was trained on before; of llama3."""
+    """Only llama3: the sequence length, in tokens, before the model was extended."""
 
     @model_validator(mode="after")
     def _complete(self) -> RotaryScaling:
@@ -63,7 +63,7 @@ class RotaryScaling(Strict):
         return self
 
     def record(self) -> tuple[float, ...]:
-        """As records.Model has it."""
+        """The numbers for records.Model.rotary_scaling."""
         given = (
             self.factor,
             self.low_frequency_factor,
@@ -74,7 +74,7 @@ class RotaryScaling(Strict):
 
 
 class ModelSpec(Strict):
-    """``config/models/<name>.yaml``: a decoder's dimensions; see records.Model."""
+    """``config/models/<name>.yaml``: the dimensions of a decoder; see records.Model."""
 
     description: Text
     """One line on the model, and where its dimensions were published."""
@@ -103,11 +103,12 @@ class ModelSpec(Strict):
     rotary_base: PositiveFloat = _ROTARY_BASE
     """Base of the frequencies of rotary positions; GPT has learned positions instead."""
     rotary_scaling: RotaryScaling | None = None
-    """What stretches the rotary positions."""
+    """Scaling of the rotary frequencies; none unless given."""
     rotary_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of a head's columns that rotary positions turn."""
     sliding_window: PositiveInt | None = None
-    """Tokens that attention looks back over; a sequence_length beyond it is refused."""
+    """Window of attention, in tokens. It is not implemented, so a longer sequence_length is
+    refused."""
     tied_embeddings: bool = False
     """Whether the head is the input embedding. GPT's always is."""
     head_dimension: PositiveInt | None = None
@@ -117,11 +118,11 @@ class ModelSpec(Strict):
     qk_norm: bool = False
     """Whether queries and keys are normalised head by head (RMS norm)."""
     norm_epsilon: PositiveFloat = 1e-5
-    """What every norm adds to the variance."""
+    """Number that every norm adds to the variance."""
     activation: Activation = "usual"
-    """Of the feed-forward part; `usual` is silu, gelu_tanh in GPT, gelu in NeoX."""
+    """Activation of the feed-forward part; `usual` is silu, in GPT gelu_tanh, in NeoX gelu."""
     embedding_scale: PositiveFloat = 1.0
-    """What the rows of the input embedding are multiplied by."""
+    """Factor of the rows of the input embedding."""
     published: Published | None = None
     """A published total, which the dimensions must reproduce within 0.1 %."""
 
@@ -170,9 +171,7 @@ class ModelSpec(Strict):
         return self
 
     def _refuse_for_plain(self) -> None:
-        """Raises ValueError where something is said that a gpt or neox model has not, or has
-        always.
-        """
+        """Raise ValueError for a key that a gpt or neox model cannot have, or always has."""
         name, told = f"a {self.family} model", self.model_fields_set
         if self.qk_norm:
             raise ValueError(f"{name} has no qk_norm")
@@ -189,8 +188,8 @@ class ModelSpec(Strict):
                 )
 
     def record(self, name: str) -> records.Model:
-        """The dimensions as cells and compute nodes know them; what says the same as saying nothing
-        is not said, so that it makes no other cell.
+        """The dimensions for cells and compute nodes. A given value that equals the default becomes
+        the default, so that both give the same cell.
         """
         names = {field.name for field in dataclasses.fields(records.Model)} - {"name"}
         plain = self.model_dump(include=names)

@@ -1,4 +1,4 @@
-"""``config/platforms``: where jobs run, and what their nodes are."""
+"""``config/platforms``: how jobs start, and the hardware of their nodes."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from workflow_lib.config.sbatch import (
 )
 from workflow_lib.records import bounds
 
-#: a peak that is given besides may differ by rounding from the one that is known
+#: a given peak may differ by this share from the known one, because of rounding
 _PEAKS_AGREE = 0.005
 
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Container(Strict):
-    """The image that a job's processes run in."""
+    """The container image that a job's processes run in."""
 
     runtime: Literal["apptainer", "pyxis"]
-    """What starts it."""
+    """The program that starts the container."""
     image: Text
     """Path or address of the image."""
     mounts: tuple[Text, ...] = Field(default=(), strict=False)
@@ -37,7 +37,7 @@ class Container(Strict):
 
 
 class Network(Strict):
-    """What joins the nodes."""
+    """The network between nodes."""
 
     kind: Literal["infiniband", "ethernet", "none"]
     """The fabric between nodes."""
@@ -63,7 +63,7 @@ class Platform(Strict):
     partition: SchedulerWord | None = None
     """Slurm partition; required with Slurm."""
     account: SchedulerWord | None = None
-    """Slurm account, where the site asks for one."""
+    """Slurm account, if the site requires one."""
     qos: SchedulerWord | None = None
     """Slurm quality of service."""
     constraint: SchedulerConstraint | None = None
@@ -71,27 +71,28 @@ class Platform(Strict):
     reservation: SchedulerWord | None = None
     """Slurm reservation."""
     exclude_nodes: tuple[HostExpression, ...] = Field(default=(), strict=False)
-    """Nodes that no job shall get, as Slurm writes them: node7, or node[1-3]."""
+    """Nodes that jobs must not use, as Slurm writes them: node7, or node[1-3]."""
     requeue: bool = True
     """Whether Slurm may start a job again that a node failure or a preemption ended. The run then
-    starts anew and keeps what the first attempt left."""
+    starts anew and keeps the files of the first attempt."""
     sbatch_options: Mapping[OptionName, OptionValue] = {}
-    """Options that the site demands besides, by their long name, such as wckey; true for one that
-    takes nothing. What has a key here, or what the workflow relies on, is refused."""
+    """Further sbatch options that the site requires, by their long name, such as wckey; true for an
+    option without a value. Options that have a key in this file, or that the workflow relies on,
+    are refused."""
     gpu_request: Literal["gpus-per-node", "gres"] = "gpus-per-node"
-    """How GPUs are asked for: --gpus-per-node=<type>:<n>, or --gres=gpu:<type>:<n>."""
+    """How GPUs are requested: --gpus-per-node=<type>:<n>, or --gres=gpu:<type>:<n>."""
     gpu_type: SchedulerWord | None = None
-    """The type as the site's Slurm names it; null asks for a number alone."""
+    """The GPU type in the site's Slurm; null requests GPUs without a type."""
     exclusive: bool = True
-    """Ask for whole nodes, so that nobody else's load is measured."""
+    """Whether to request whole nodes, so that other jobs do not disturb the measurement."""
     cpus_per_gpu: PositiveInt
     """CPUs for each rank."""
     memory_per_node_gb: PositiveInt
-    """Host memory of a node; asked for where the node is not exclusive."""
+    """Host memory of a node; requested only if nodes are not exclusive."""
     time_limit_max_min: PositiveInt
-    """The longest run that the partition takes, in minutes."""
+    """The longest time limit that the partition allows, in minutes."""
     time_limit_margin: Annotated[float, Field(ge=1, le=1e6)] = 2.0
-    """A job asks for this many times its estimated duration; where there is no estimate, for
+    """A job's time limit is its estimated duration times this number; without an estimate it is
     time_limit_max_min."""
 
     nodes: Ranks
@@ -103,49 +104,50 @@ class Platform(Strict):
     gpu: Text | None
     """The model of GPU: a key of workflow_lib/gpu_models.py (H100, H100 PCIe, H100 NVL, H200, H200
     NVL, GH200, A100 SXM, A100 PCIe, MI250), or whole words of the name that the driver reports;
-    null where any will do."""
+    null if any model will do."""
     gpu_memory_gb: PositiveFloat | None
-    """Memory of one GPU, 10⁹ bytes; null where not known beforehand."""
+    """Memory of one GPU, 10⁹ bytes; null if not known beforehand."""
     peak_bf16_tflops: PositiveFloat | None = None
-    """Dense bf16 peak of one GPU, TFLOP/s, of a model whose peak is not known here. Without one
-    there is no MFU, never a guessed one."""
+    """Dense bf16 peak of one GPU, TFLOP/s, for a model that is not in gpu_models.py. Without a peak
+    no MFU is computed."""
     peak_fp32_tflops: PositiveFloat | None = None
     """The same in fp32."""
     peak_fp8_tflops: PositiveFloat | None = None
-    """The same in fp8. A model that is named and has no such peak runs no cell in fp8."""
+    """The same in fp8. If gpu names a model without a known fp8 peak, cells in fp8 cannot run."""
     memory_bandwidth_gb_per_s: PositiveFloat | None = None
-    """Memory bandwidth of one GPU, 10⁹ bytes/s; null gives no estimate of how long inference
-    takes."""
+    """Memory bandwidth of one GPU, 10⁹ bytes/s; without it the time of inference is not
+    estimated."""
     link_gb_per_s: PositiveFloat | None = None
-    """Peak of all links of one GPU to others of its node, in one direction, 10⁹ bytes/s; null gives
-    no share of it."""
+    """Peak of all links of one GPU to others of its node, in one direction, 10⁹ bytes/s; without it
+    no share of this peak is reported."""
     power_limit_w: Annotated[float, Field(ge=1e-3, le=1e9)] | None
     """Power limit of one package, W."""
     idle_temperature_c: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Core temperature of a GPU that has idled for long, °C; what a cool-down waits for."""
+    """Core temperature of a GPU after long idling, °C; a cool-down is relative to it."""
     network: Network
-    """What joins the nodes."""
+    """The network between nodes."""
     airflow: tuple[Literal["front", "rear", "unknown"], ...] = Field(strict=False)
-    """For each GPU of a node, by index, where it sits in the air stream."""
+    """The place of each GPU of a node in the air stream, by the GPU's index."""
     gpu_settings: Literal["forbidden", "allowed"] = "forbidden"
-    """Whether jobs may set power limits and lock clocks of their GPUs, which they restore; the
-    driver must permit it, too."""
+    """Whether jobs may set power limits and lock clocks of their GPUs. They restore them at their
+    end. The driver must permit it, too."""
     telemetry: records.TelemetrySource
-    """Whose sensors are read; auto takes real ones where there are any, else a simulation."""
+    """The source of GPU readings; auto takes real GPUs if there are enough, else a simulation."""
 
     python: Text
-    """The interpreter of jobs: a path in the checkout, an absolute path, or a name on the path."""
+    """The Python interpreter of jobs: a path in the checkout, an absolute path, or a name on the
+    PATH."""
     modules: tuple[Text, ...] = Field(default=(), strict=False)
     """Environment modules to load."""
     container: Container | None = None
-    """The image that processes run in."""
+    """The container image that processes run in."""
     environment: Mapping[VariableName, str] = {}
-    """Environment variables to set. They are part of the cell: changing one trains anew."""
+    """Environment variables to set. They are part of the cell: after a change, cells run anew."""
     expected_mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
     """The share of the peak that the planner expects training to reach; only for its estimates."""
 
     def profile(self, name: str) -> str:
-        """What Snakemake's profile of the platform ``name``, this one, is called."""
+        """The name of Snakemake's profile for this platform, which is called ``name``."""
         return f"slurm_{name}" if self.scheduler == "slurm" else name
 
     @model_validator(mode="after")

@@ -9,9 +9,9 @@ from pydantic import AfterValidator, Field, model_validator
 from workflow_lib.config.fields import Strict
 from workflow_lib.records import bounds
 
-#: rates that the sampler keeps up with
+#: the range of rates that the sampler can keep
 SLOWEST_HZ, FASTEST_HZ = 1.0, 50.0
-#: a shorter block holds too few steps, and no power that can be trusted
+#: a shorter block would hold too few steps and too few readings of power
 SHORTEST_BLOCK_S = 5.0
 #: no part of a run takes a year
 LONGEST_S = 3.2e7
@@ -28,7 +28,7 @@ def _rate(rate_hz: float) -> float:
 
 
 def _rate_or_none(rate_hz: float) -> float:
-    """A rate of an interleaved run, in which 0 reads nothing."""
+    """Check one of several alternating rates. At rate 0 nothing is read."""
     return rate_hz if rate_hz == 0 else _rate(rate_hz)
 
 
@@ -43,7 +43,7 @@ class CoolDown(Strict):
     within_c: Annotated[float, Field(gt=0, le=1000)]
     """How far above the platform's idle_temperature_c the hottest GPU may be, °C."""
     limit_s: Annotated[float, Field(gt=0, le=LONGEST_S)]
-    """Go on after so many seconds all the same; the run records that its GPUs were warmer."""
+    """The longest wait, s. The run then starts anyway, and records that its GPUs were warmer."""
 
 
 class Protocol(Strict):
@@ -52,21 +52,22 @@ class Protocol(Strict):
     warmup_steps: Steps
     """Steps before measuring starts."""
     measured_steps: Steps
-    """Steps measured."""
+    """Steps that are measured."""
     idle_baseline_s: Annotated[float, Field(ge=0, le=LONGEST_S)]
-    """Seconds of idling, watched, before training starts."""
+    """How long idle GPUs are sampled before training starts, s."""
     sample_rate_hz: Rate | None = None
     """Rate of GPU samples; required unless interleaved_rates_hz is given."""
     interleaved_rates_hz: tuple[RateOrNone, ...] = Field(default=(), strict=False)
-    """To measure what sampling costs: 2 to 8 rates that alternate within each run, a block each; 0
-    (nothing is read) among them, the others 1 to 50. Such runs have no energy."""
+    """For measuring the cost of sampling: 2 to 8 rates that alternate within each run, block by
+    block. One must be 0 (nothing is read), the others 1 to 50. Such runs have no energy."""
     block_s: Annotated[float, Field(ge=SHORTEST_BLOCK_S, le=LONGEST_S)] | None = None
-    """How long a block lasts, in which the rate is kept, s; required with interleaved_rates_hz."""
+    """Length of a sampling block, which has one rate, s; required with interleaved_rates_hz."""
     cool_down: CoolDown | None = None
-    """Wait for cool GPUs before the idle baseline; null starts as warm as the last run left."""
+    """Wait for cool GPUs before the idle baseline; null does not wait."""
     profiled_steps: Annotated[int, Field(ge=0, le=bounds.STEPS.most)] = 0
-    """Steps after the warm-up of which one more run of each cell, apart from the measured ones,
-    leaves a Kineto trace for each rank; 0 profiles nothing. No part of the cell."""
+    """Steps of the profiled run, after its warm-up. Each cell then has one more run, besides the
+    measured ones, which leaves a Kineto trace for each rank. 0 means no profiled run. It is not
+    part of the cell."""
 
     @model_validator(mode="after")
     def _one_rate_or_several(self) -> Protocol:

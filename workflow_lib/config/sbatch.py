@@ -1,5 +1,5 @@
-"""What a platform's file may say to sbatch: words of an ``#SBATCH`` line, where nothing can be
-quoted reliably, and any option but those that the workflow sets itself.
+"""Options of sbatch that a platform's file may set: all but those that the workflow sets itself.
+Their values are limited to words, because nothing can be quoted reliably in an ``#SBATCH`` line.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SchedulerConstraint = Annotated[str, Field(pattern=CONSTRAINT)]
 HostExpression = Annotated[str, Field(pattern=HOSTS)]
 #: the long name of an option of sbatch, without its hyphens
 OptionName = Annotated[str, Field(pattern=OPTION)]
-#: what it is set to; true for one that takes nothing
+#: the value of an option; true for an option without a value
 OptionValue = SchedulerWord | Annotated[int, Field(ge=0)] | Literal[True]
 
-#: options that have a key of their own in a platform's file
+#: key of a platform's file → the options that it sets
 _KEYS = {
     "account": ("account",),
     "constraint": ("constraint",),
@@ -41,7 +41,7 @@ _KEYS = {
     "reservation": ("reservation",),
     "time_limit_max_min": ("time", "time-min"),
 }
-#: options on which the workflow relies: how a job is named, laid out, watched and found again
+#: options that the workflow relies on to name jobs, lay out tasks, and find jobs and logs again
 _RELIED_ON = (
     *("array", "job-name", "clusters", "cluster", "test-only", "wait", "parsable"),
     *("nodes", "nodefile", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core"),
@@ -60,9 +60,9 @@ _RELIED_ON = (
 
 
 def refusal(names: Iterable[str]) -> str | None:
-    """Why a platform's file may not set one of these options of sbatch; None where it may set all.
+    """Why a platform's file may not set one of these options of sbatch; None if it may set all.
 
-    Slurm takes the beginning of an option's name for the option.
+    The beginning of an option's name is refused too, because Slurm accepts abbreviations.
     """
     for name in names:
         for key, options in _KEYS.items():

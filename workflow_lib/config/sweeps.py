@@ -20,7 +20,7 @@ StrictRanks = Annotated[int, Field(gt=0, le=bounds.RANKS.most, strict=True)]
 Limits: TypeAlias = Scalar | Annotated[tuple[Scalar, ...], Field(strict=False, min_length=1)] | None
 Watts = Annotated[int, Field(gt=0, le=bounds.POWER_LIMIT_W.most, strict=True)]
 Megahertz = Annotated[int, Field(gt=0, le=bounds.CLOCK_LIMIT_MHZ.most, strict=True)]
-#: as NVML writes it, and the simulated sampler
+#: a UUID as NVML and the simulated source write it
 Uuid = Annotated[str, Field(pattern=r"^(GPU|simulated)-[A-Za-z0-9._-]{1,80}$")]
 Gpu = Annotated[int, Field(ge=0, lt=bounds.GPUS_OF_NODE.most)]
 #: of a whole; below 0 it is lost
@@ -30,7 +30,7 @@ StrictBool = Annotated[bool, Field(strict=True)]
 
 
 def values(axis: Any) -> tuple[Any, ...]:
-    """The values of an axis: those of a list, or the one that stands alone."""
+    """The values of an axis: the items of a list, or the single value."""
     return tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
 
 
@@ -47,33 +47,35 @@ class TrainingAxes(Strict):
     global_batch_size: Axis[StrictPositive] | None = None
     """Sequences per optimiser step, over all replicas."""
     precision: Axis[records.Precision] | None = None
-    """bf16 (mixed, with fp32 master weights) or fp32."""
+    """bf16 (mixed, with fp32 master weights), fp32, or fp8 (as bf16, with matrix products of the
+    layers in fp8)."""
     recomputation: Axis[records.Recomputation] | None = None
     """What the backward pass computes again: none; selective: all but matrix products and
     attention; full: every layer from its input."""
     overlap: Axis[StrictBool] | None = None
-    """Overlap gradient reduction, parameter gathering, tensor-parallel communication and the
-    pipeline's sends with compute."""
+    """Whether gradient reduction, parameter gathering, tensor-parallel communication and the
+    pipeline's sends overlap with compute."""
     learning_rate: Axis[PositiveFloat] | None = None
-    """Of AdamW."""
+    """Learning rate of AdamW."""
     weight_decay: Axis[Annotated[float, Field(ge=0, le=1)]] | None = None
-    """Of AdamW: each step takes this times the learning rate from every weight. 0.01 unless
-    given."""
+    """Weight decay of AdamW: each step subtracts this share times the learning rate from every
+    weight. 0.01 unless given."""
     seed: Axis[Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)]] | None = None
-    """Of the initial weights and the order of the data."""
+    """Seed of the initial weights and of the order of the data."""
     backend: Axis[Literal["auto", "deepspeed", "torch"]] | None = None
-    """What trains: deepspeed, torch (FSDP2 and torch.distributed.pipelining), or auto: deepspeed
-    where it can, else torch. auto unless given."""
+    """The library that steps the model: deepspeed, torch (FSDP2 and torch.distributed.pipelining),
+    or auto: deepspeed if it can run the cell, else torch. auto unless given."""
     workload: Axis[records.Workload] | None = None
     """pretrain (all weights), lora (low-rank adapters on frozen weights) or inference (batched
     generation). pretrain unless given."""
     sequence_parallel: Axis[StrictBool] | None = None
-    """With tp above 1, cut the sequence between tensor-parallel ranks. true unless given."""
+    """Whether the sequence is cut between tensor-parallel ranks, if tp is above 1. true unless
+    given."""
     compile: Axis[StrictBool] | None = None
-    """Compile layers with torch.compile. false unless given."""
+    """Whether layers are compiled with torch.compile. false unless given."""
     routing: Axis[records.Routing] | None = None
-    """dropless: experts take what the router sends them; balanced: every expert takes equally many
-    rows (capacity factor 1), padded or dropped. dropless unless given."""
+    """dropless: experts take all tokens that the router sends them; balanced: every expert takes
+    equally many rows (capacity factor 1), padded or with tokens dropped. dropless unless given."""
     balancing_loss: Axis[Annotated[float, Field(ge=0, le=bounds.QUANTITY.most)]] | None = None
     """Coefficient of the router's load-balancing loss. 0 unless given."""
     lora_rank: Axis[StrictPositive] | None = None
@@ -83,8 +85,8 @@ class TrainingAxes(Strict):
     model's sequence_length. 128 unless given."""
 
 
-#: what options are where neither the sweep nor the entry of its matrix says; those that are not
-#: here must be given
+#: defaults of options that neither the sweep nor the entry of its matrix gives; options that are
+#: not here must be given
 OPTION_DEFAULTS: Mapping[str, Any] = {
     "backend": "auto",
     "workload": "pretrain",
@@ -134,46 +136,48 @@ class MatrixEntry(TrainingAxes):
     """An entry of a sweep's matrix: the product of its axes, for each platform and model."""
 
     platforms: Axis[str] | None = None
-    """Those of the sweep's platforms that the entry is for; all unless given."""
+    """The platforms that the entry is for, among the sweep's; all of them unless given."""
     models: Axis[str]
     """Names of models."""
     gpus: Axis[StrictRanks] | None = None
-    """GPUs to run on; all of the platform's unless given."""
+    """Number of GPUs to run on; all of the platform's unless given."""
     tp: Axis[StrictRanks] = 1
     """Tensor-parallel degree."""
     cp: Axis[StrictRanks] = 1
     """Context-parallel degree: each sequence is cut over cp ranks."""
     pp: Axis[StrictRanks] | Literal["rest"] = 1
-    """Pipeline-parallel degree; rest is what the other degrees leave of the GPUs."""
+    """Pipeline-parallel degree; rest means the GPUs over the product of the other degrees."""
     dp: Axis[StrictRanks] | Literal["rest"] = "rest"
-    """Data-parallel degree; rest is what the other degrees leave of the GPUs."""
+    """Data-parallel degree; rest means the GPUs over the product of the other degrees."""
     ep: Axis[StrictRanks] = 1
     """Expert-parallel degree: experts are spread over ep of the dp replicas."""
     virtual_stages: Axis[StrictRanks] = 1
     """Chunks of the model on each pipeline rank; above 1 the schedule is interleaved."""
     schedule: Axis[records.Schedule] = "1f1b"
-    """Order of a pipeline's passes: 1f1b; or zero-bubble or zero-bubble-v, which compute gradients
-    of weights while they would wait. zero-bubble-v needs two virtual stages."""
+    """Order of a pipeline's passes: 1f1b; or zero-bubble or zero-bubble-v, in which ranks compute
+    gradients of weights instead of waiting. zero-bubble-v needs two virtual stages."""
     stage_layers: (
         Axis[Literal["even", "auto"]]
         | Annotated[tuple[StrictRanks, ...], Field(strict=False, min_length=1)]
     ) = "even"
-    """Transformer layers of each stage, first to last; or even: equally many; or auto: so that the
-    pipeline's ranks have equal work, with embedding, head and loss counted. even unless given; a
-    list of words is an axis."""
+    """Transformer layers of each stage, first to last; or even: equally many; or auto: divided so
+    that the pipeline's ranks have equal work, with embedding, head and loss counted. even unless
+    given. A list of even and auto is an axis."""
     gpu_order: Literal["rotated"] | Annotated[tuple[Gpu, ...], Field(strict=False)] = ()
-    """The node's GPU of each local rank; local rank i uses GPU i unless given. rotated: a cell for
-    each stage of a node, in each of which the GPUs are one stage further, so that over these cells
+    """The node's GPU of each local rank; local rank i uses GPU i unless given. rotated makes a cell
+    for each stage of a node. From one cell to the next the stages move on by one stage's GPUs, so
     each GPU has each stage of its node once."""
     gpu_uuids: Annotated[tuple[Uuid, ...], Field(strict=False)] = ()
-    """The GPUs that the entry is for, as `nvidia-smi -L` lists them: each node's in order of their
-    indices, one node after the other. On others it does not train. Any unless given."""
+    """UUIDs of the GPUs that the cells must use, as `nvidia-smi -L` lists them: each node's in
+    order of their indices, one node after the other. A job does not train on other GPUs. Any GPUs
+    unless given."""
     power_limits_w: Limits[Watts] = None
-    """Power limit, W, that the job sets on each GPU of a node, by its index, or one number for all;
-    set on none unless given. The platform must have gpu_settings: allowed."""
+    """Power limit, W, that the job sets on each GPU of a node, by its index, or one number for all.
+    No limit is set unless given. The platform must have gpu_settings: allowed."""
     clock_limits_mhz: Limits[Megahertz] = None
     """Upper limit, MHz, to which the job locks the SM clock of each GPU of a node, by its index, or
-    one number for all; locks none unless given. The platform must have gpu_settings: allowed."""
+    one number for all. No clock is locked unless given. The platform must have gpu_settings:
+    allowed."""
 
     predicted: Prediction | None = None
     """What the entry's one cell should gain, as `make place` writes it; nothing unless given."""
@@ -197,9 +201,9 @@ class Exclusion(TrainingAxes):
     cp: Axis[StrictRanks] | None = None
     """Context-parallel degree."""
     pp: Axis[StrictRanks] | None = None
-    """Pipeline-parallel degree, rest resolved."""
+    """Pipeline-parallel degree; it also matches cells whose entry says rest."""
     dp: Axis[StrictRanks] | None = None
-    """Data-parallel degree, rest resolved."""
+    """Data-parallel degree; it also matches cells whose entry says rest."""
     ep: Axis[StrictRanks] | None = None
     """Expert-parallel degree."""
     virtual_stages: Axis[StrictRanks] | None = None
@@ -225,14 +229,14 @@ class Exclusion(TrainingAxes):
 
 
 class SweepSpec(Strict):
-    """``config/sweeps/<name>.yaml``: a matrix of cells with rules."""
+    """``config/sweeps/<name>.yaml``: a matrix of cells, and how they are measured."""
 
     description: Text
     """One line on what the sweep is for."""
     platforms: tuple[str, ...] = Field(min_length=1, strict=False)
-    """Names of platforms; a sweep over several makes one view for each."""
+    """Names of platforms; a sweep over several has its own results and page for each."""
     repeats: Annotated[int, Field(gt=0, le=bounds.REPEATS.most)]
-    """Runs of each cell."""
+    """Measured runs of each cell."""
     data: str
     """Name of the data."""
     protocol: Protocol

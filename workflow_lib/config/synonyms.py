@@ -1,10 +1,10 @@
-"""What other programs call our keys: a guess by meaning, where a key is unknown."""
+"""Names of other programs for the keys of the configuration, to explain unknown keys."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: our key, and what Hugging Face, Megatron-LM, DeepSpeed, torchtitan, PyTorch and Slurm call it
+#: key → its names in Hugging Face, Megatron-LM, DeepSpeed, torchtitan, PyTorch and Slurm
 _CALLED: Mapping[str, str] = {
     # models
     "layers": "num_hidden_layers num_layers n_layers n_layer decoder_layers",
@@ -92,15 +92,15 @@ _CALLED: Mapping[str, str] = {
 
 
 def meant(word: str) -> tuple[str, ...]:
-    """Our keys that a word of another program may mean; several where kinds of files differ."""
+    """The keys that a word of another program may mean; several if kinds of files differ."""
     plain = word.lower().replace("-", "_")
     return tuple(key for key, words in _CALLED.items() if plain in words.split())
 
 
-#: all keys that a synonym leads to
+#: all keys that have synonyms
 KEYS = tuple(_CALLED)
 
-#: what is no key anywhere near, but has an answer: by the class that it stands in
+#: (class name of the model, unknown key) → what to do, for keys without a synonym
 EXPLAINED: Mapping[tuple[str, str], str] = {
     (
         kind,

@@ -1,1 +1,1 @@
-"""From a cell to a job and its outcome: renders the script, submits it, waits, and classifies."""
+"""Takes a cell to its outcome: renders the job script, submits it, waits, and judges the end."""

@@ -1,5 +1,5 @@
-"""The commands ``render``, which a rule calls, ``run``, which does what rule run does, and
-``array``, for sites that want many runs as one job.
+"""Three commands. ``render`` writes a run's job script; a rule calls it. ``run`` does what rule run
+does. ``array`` submits many runs as job arrays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ INTERRUPTED = 130
 
 
 def main() -> int:
-    """Returns the exit code: 0 where the run is a result, 1 where it is not."""
+    """Run one command. Returns the exit code: 0 if it succeeded, which for ``run`` means that the
+    run has a result; 130 if Ctrl-C ended ``run``; else 1.
+    """
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.launch", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     render = commands.add_parser("render", help="write cell.json and job.sh of one run")
@@ -61,7 +63,7 @@ def _render(arguments: argparse.Namespace) -> int:
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        # Which sweep wants the cell is not known here; the rules have looked at that.
+        # No sweep's file needs to be sound: the rules have checked the sweep that wants the cell.
         study = load_study(arguments.config, lambda *_: False)
         planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
         render_run(study, planned, arguments.run, arguments.results, arguments.root)

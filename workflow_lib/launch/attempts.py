@@ -1,4 +1,4 @@
-"""Keeps what earlier attempts of a run left, when it is tried again, and says what came of them."""
+"""Moves the files of a run's earlier attempts aside, and says how these attempts ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLUSTER_AT_FAULT = (Outcome.NODE_FAILURE, Outcome.PREEMPTED)
 
 
 def has_evidence(paths: RunPaths) -> bool:
-    """Whether an attempt has got so far as to leave anything, or is half set aside."""
+    """Whether an attempt has left any file, or was only partly set aside."""
     written = (paths.ended, paths.environment, paths.outcome, paths.failure, paths.cool_down)
     measured = (paths.telemetry, paths.steps, paths.errors, paths.exits)
     return (
@@ -26,7 +26,7 @@ def has_evidence(paths: RunPaths) -> bool:
 
 
 def is_half_set_aside(paths: RunPaths) -> bool:
-    """Whether somebody died while he set an attempt aside."""
+    """Whether a process died while it set an attempt aside."""
     return _moving(paths).exists()
 
 
@@ -34,20 +34,20 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
     """Move everything but the cell, its script and its place in the order of submission into
     ``attempts/<next number>/``.
 
-    The running ``job`` that does so still owns the run: ``job.json``, ``submission.json`` and the
-    log that Slurm writes for it stay, and the attempt gets copies. Interrupted half-way, the next
-    call goes on with it.
+    ``job`` is the id of the job that calls this, if a job does. That job still owns the run, so
+    ``job.json``, ``submission.json`` and its Slurm log stay, and the attempt gets copies. If a call
+    is interrupted, the next call completes it.
     """
     target = _moving(paths)
     target.mkdir(parents=True, exist_ok=True)
     keep = {paths.cell, paths.script, paths.order, paths.attempts, paths.lock}
     own = {paths.job, paths.submission, paths.logs / f"slurm-{job}.log"} if job is not None else ()
     for path in sorted(paths.directory.iterdir()):
-        # A hidden file is a neighbour's, half written.
+        # A hidden file is one that another process is writing.
         if path in keep or path.name.startswith("."):
             continue
         if path == paths.logs:
-            # It stays: Slurm writes a log there before the job's first command.
+            # The directory stays: Slurm writes a log there before the job's first command.
             (target / path.name).mkdir(exist_ok=True)
             for log in sorted(path.iterdir()):
                 _move(log, target / path.name / log.name, keep=log in own)
@@ -57,7 +57,7 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
 
 
 def cluster_faults_in_a_row(paths: RunPaths) -> int:
-    """How many attempts up to the latest one the cluster took away, without another in between."""
+    """How many of the latest attempts in a row failed because of the cluster."""
     count = 0
     for outcome in _outcomes(paths):
         if outcome.outcome not in CLUSTER_AT_FAULT:
@@ -72,7 +72,7 @@ def failed_nodes(paths: RunPaths) -> tuple[str, ...]:
 
 
 def _outcomes(paths: RunPaths) -> Iterator[OutcomeRecord]:
-    """How attempts ended, the latest first. A start of a job that was then requeued has no end."""
+    """How attempts ended, the latest first. An attempt whose job was requeued has no outcome."""
     kept = [RunPaths(directory) for _, directory in sorted(_kept(paths), reverse=True)]
     for attempt in (paths, *kept):
         outcome = records.read_if_there(attempt.failure, OutcomeRecord)
@@ -91,7 +91,7 @@ def _moving(paths: RunPaths) -> Path:
 
 def _move(path: Path, target: Path, keep: bool) -> None:
     if not keep:
-        if path.is_dir() and target.exists():  # it was left half-way, and has been written since
+        if path.is_dir() and target.exists():  # an interrupted call moved part of it
             for each in sorted(path.iterdir()):
                 _move(each, target / each.name, keep=False)
             path.rmdir()
@@ -100,7 +100,7 @@ def _move(path: Path, target: Path, keep: bool) -> None:
         return
     with contextlib.suppress(FileExistsError):
         try:
-            os.link(path, target)  # what is still written to it is then in both
+            os.link(path, target)  # later writes then reach both names
         except FileExistsError:
             raise
         except OSError:  # a file system without links
@@ -108,7 +108,7 @@ def _move(path: Path, target: Path, keep: bool) -> None:
 
 
 def _free(target: Path) -> Path:
-    """``target``, or where that is taken its name with a number."""
+    """``target``; if that exists, its name with the first free number appended, from 2."""
     number = 2
     free = target
     while free.exists():

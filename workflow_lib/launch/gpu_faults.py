@@ -1,4 +1,4 @@
-"""Faults of GPUs that the telemetry saw, and that explain why ranks died or waited in vain."""
+"""Finds GPU faults in the telemetry that explain why ranks died or waited in vain."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from workflow_lib.records import GPU_EVENTS, RunPaths
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
 
 _NVLINK = dict.fromkeys((74, *range(144, 151)), "an NVLink failed")
-#: Xids that no application causes: those for which NVIDIA's catalogue ("Analyzing Xid Errors with
-#: the Xid Catalog", docs.nvidia.com/deploy/xid-errors) has the GPU or its machine reset, and 94,
-#: after which the application must start again. 63 (a row was remapped), 92, 155 and 156 also come
-#: of what works as intended; 13, 31, 43 and 45 of what the application did, or of its end.
+#: Xid errors that no application causes: those for which NVIDIA's catalogue ("Analyzing Xid Errors
+#: with the Xid Catalog", docs.nvidia.com/deploy/xid-errors) says to reset the GPU or its machine,
+#: and 94, after which the application must be restarted. Xids 63 (a row was remapped), 92, 155 and
+#: 156 are left out because healthy hardware reports them too; 13, 31, 43 and 45 because the
+#: application or its end causes them.
 _FATAL_XIDS = _NVLINK | {
     46: "the GPU stopped processing",
     48: "an uncorrectable memory error",
@@ -40,12 +41,12 @@ class GpuFault:
     """One fault of one GPU."""
 
     node: str
-    #: index within the node, as telemetry counts
+    #: the GPU's slot, as telemetry counts
     gpu: int
     unix_time_s: float
     #: e.g. "Xid 79, the GPU fell off the bus"
     what: str
-    #: links also fail because the GPU at their other end did
+    #: whether a link failed; that may be because the GPU at its other end failed
     of_link: bool
 
     def __str__(self) -> str:
@@ -53,9 +54,9 @@ class GpuFault:
 
 
 def find(paths: RunPaths) -> tuple[list[GpuFault], list[str]]:
-    """The run's faults, the likeliest cause first: GPUs before links, then by time.
+    """The run's GPU faults, and what is wrong with event files that could not be read to their end.
 
-    Also what is wrong with files of events that could not be read to their end.
+    The likeliest cause comes first: faults of GPUs before faults of links, then by time.
     """
     faults, damaged = [], []
     for node in paths.sampled_nodes():
@@ -74,7 +75,7 @@ def find(paths: RunPaths) -> tuple[list[GpuFault], list[str]]:
 
 
 def _fault(event: object, code: object) -> str | None:
-    """In words, where the event is a fault of the GPU; None where it is none."""
+    """A fault of a GPU in words; None if the event is not a fault."""
     if event == "lost":
         return "the driver lost it"
     if event == "ecc_uncorrected":

@@ -1,4 +1,4 @@
-"""What became of the limits that a run's job set on GPUs, by the records of its nodes."""
+"""Says whether the limits that a run's job set on GPUs held and were given back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _found(paths: RunPaths) -> list[NodeLimits]:
 
 
 def not_kept(paths: RunPaths, nodes: Iterable[str] = ()) -> str:
-    """Why limits were not in force throughout: a clause; empty where they were, or still are.
+    """A clause that says why limits were not in force throughout; empty if they were or still are.
 
     ``nodes`` are those that must have a record. Raises RecordError.
     """
@@ -30,7 +30,8 @@ def not_kept(paths: RunPaths, nodes: Iterable[str] = ()) -> str:
 
 
 def left(paths: RunPaths) -> str:
-    """Which GPUs may still have the run's limits, and what to do: a sentence; empty where none has.
+    """A sentence that names the GPUs that may still have the run's limits, and says what to do;
+    empty if there are none.
 
     Raises RecordError.
     """

@@ -1,5 +1,5 @@
-"""Ctrl-C is noted when it comes, and acted on only where a run is waited for, so that it never
-interrupts what must be done as a whole.
+"""Handles Ctrl-C. The signal handler only counts it; threads act on it while they wait for a run.
+So Ctrl-C never interrupts an operation that must be completed.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from contextlib import contextmanager
 from types import FrameType
 
 _CHECK_EVERY_S = 0.5
-#: how often Ctrl-C came. It is for all runs that this process waits for
+#: how often Ctrl-C came, for all runs that this process waits for
 _came = 0
 
 
 class InterruptedRunError(RuntimeError):
-    """The user asked to end the run; the message says what is left of it."""
+    """The user pressed Ctrl-C. The message says what is left of the run."""
 
 
 def note_sigint(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
-    """Ctrl-C came. A signal's handler, which must not take a lock."""
+    """Count a Ctrl-C. This is a signal handler, so it must not take a lock."""
     global _came
     _came += 1
 
 
 @contextmanager
 def sigint_noted() -> Iterator[None]:
-    """Note SIGINT, unless whoever started this process had it ignored."""
+    """Count SIGINT meanwhile, unless this process was started with SIGINT ignored."""
     usual = signal.getsignal(signal.SIGINT)
     if usual in (signal.SIG_IGN, None):
         yield
@@ -40,7 +40,7 @@ def sigint_noted() -> Iterator[None]:
 
 
 def pause(seconds: float, times: int = 1) -> None:
-    """Sleep. Raises InterruptedRunError where Ctrl-C has come ``times`` times."""
+    """Sleep. Raises InterruptedRunError once Ctrl-C has come ``times`` times."""
     until = time.monotonic() + seconds
     while True:
         check(times)
@@ -56,6 +56,6 @@ def is_asked() -> bool:
 
 
 def check(times: int = 1) -> None:
-    """Raise InterruptedRunError where Ctrl-C has come ``times`` times."""
+    """Raise InterruptedRunError if Ctrl-C has come ``times`` times."""
     if _came >= times:
         raise InterruptedRunError("interrupted")

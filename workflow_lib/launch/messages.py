@@ -1,4 +1,4 @@
-"""What is said of runs to whoever watches them."""
+"""Prints messages about runs to the terminal and to their logs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from workflow_lib.safety import printable
 
-#: of the run that this thread waits for
+#: the log of the run that this thread waits for
 _log: ContextVar[Path | None] = ContextVar("_log", default=None)
 _said: set[tuple[Path | None, str]] = set()
 
 
 @contextlib.contextmanager
 def logged(log: Path) -> Iterator[None]:
-    """Write what this thread says into a new file as well, where that can be written."""
+    """Also write this thread's messages into the new file ``log``, if that can be written."""
     with contextlib.suppress(OSError):
         log.write_bytes(b"")
     token = _log.set(log)
@@ -28,21 +28,21 @@ def logged(log: Path) -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """Print a line. Nobody may be left to read it, as after a terminal was closed, and the log's
-    file system may be full: a run goes on all the same.
+    """Print a line. If it cannot be written, because the terminal was closed or the log's file
+    system is full, the run goes on.
     """
     line = printable(f"triptych: {message}\n")
     with contextlib.suppress(OSError):
         sys.stderr.write(line)
         sys.stderr.flush()
     if (log := _log.get()) is not None:
-        # Opened for each line: of hundreds of runs, the open files would come to their limit.
+        # Opened for each line: with hundreds of runs, open logs would reach the limit of files.
         with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
             stream.write(line)
 
 
 def say_once(message: str) -> None:
-    """As say, but the same message only once."""
+    """As say, but print the same message only once for each log."""
     said = (_log.get(), message)
     if said not in _said:
         _said.add(said)

@@ -1,5 +1,5 @@
-"""The limit of open files: higher for a process whose threads wait for hundreds of runs, and for
-their jobs what the user has.
+"""Raises the limit of open files for a process that waits for hundreds of runs, and keeps the
+user's own limit for the jobs that it submits.
 
 A login shell's usual limit is 1024.
 """
@@ -9,11 +9,11 @@ from __future__ import annotations
 import resource
 from collections.abc import Sequence
 
-#: enough for thousands of threads, where the system allows it; of no use to anybody beyond that
+#: enough for thousands of threads, if the system allows it
 _WANTED = 65536
-#: what a thread that waits for a run holds: its event loop's three, and the run's lock
+#: open files of a thread that waits for a run: three of its event loop, and the run's lock
 FOR_A_RUN = 4
-#: what Snakemake itself holds, and what is open for moments: logs, records, commands' outputs
+#: open files of Snakemake, and short-lived ones: logs, records, outputs of commands
 FOR_THE_REST = 96
 _found, _highest = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -27,7 +27,7 @@ def raise_limit() -> None:
 
 
 def most_runs() -> int:
-    """For how many runs this process can wait at once, with the limit that it has now."""
+    """For how many runs this process can wait at once under its present limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         limit = _WANTED
@@ -35,13 +35,13 @@ def most_runs() -> int:
 
 
 def highest_limit() -> int:
-    """The limit that no process of this user can raise."""
+    """The hard limit, above which this user cannot raise the limit."""
     return _highest
 
 
 def as_found(command: Sequence[str]) -> list[str]:
-    """The command under the limit that this process was started with: Slurm gives jobs the limits
-    of who submits them.
+    """The command, to be run under the limit that this process was started with. Slurm gives a job
+    the limits of the process that submits it.
     """
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] == _found:
         return list(command)

@@ -1,4 +1,4 @@
-"""Which processes of this machine run, and what signals end them."""
+"""Tells whether processes of this machine run, and names signals."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 
 
 def is_running(process: int) -> bool:
-    """Whether a process is there; one that ended but was not waited for is not."""
+    """Whether a process exists and is not a zombie."""
     fields = _stat(process)
     return bool(fields) and fields[0] != "Z"
 
 
 def started_ticks(process: int) -> str:
-    """When a process started, in clock ticks since the machine did; empty where it is gone."""
+    """When a process started, in clock ticks since boot; empty if it is gone."""
     fields = _stat(process)
     return fields[19] if fields else ""  # proc(5): field 22; two are before the state
 
 
 def _stat(process: int) -> list[str]:
-    """Fields of proc(5)'s stat from the state on, which follows the name; none where it is gone."""
+    """The fields of /proc/<process>/stat (proc(5)) from the state on; none if it is gone."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
@@ -28,7 +28,7 @@ def _stat(process: int) -> list[str]:
 
 
 def signal_name(number: int) -> str:
-    """A signal's name, e.g. "SIGKILL", or its number where it has none, as a real-time one."""
+    """A signal's name, e.g. "SIGKILL". A real-time signal has only a number, e.g. "signal 40"."""
     try:
         return signal.Signals(number).name
     except ValueError:

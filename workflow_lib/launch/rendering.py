@@ -13,10 +13,10 @@ from workflow_lib.study import ConfigError, Study
 def render_run(
     study: Study, planned: PlannedCell, run: int, results_directory: Path, root: Path
 ) -> None:
-    """Write ``cell.json`` and ``job.sh`` of a run below ``results_directory``; the repository is
-    ``root``.
+    """Write ``cell.json`` and ``job.sh`` of a run below ``results_directory``. ``root`` is the
+    repository's directory.
 
-    Raises ConfigError where the cell cannot run or no sweep asks for the run, RenderError, OSError.
+    Raises ConfigError if the cell cannot run or no sweep asks for the run, RenderError, OSError.
     """
     cell = planned.cell
     if planned.estimate is None or not planned.feasible:

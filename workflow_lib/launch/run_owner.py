@@ -1,4 +1,4 @@
-"""The run owner: which job may write into a run's directory, as ``job.json`` says."""
+"""Makes a job the owner of a run. ``job.json`` names the one job that may write the run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from workflow_lib.records import JobRecord, RunPaths
 
 
 def become_owner(paths: RunPaths, job: JobRecord) -> JobRecord:
-    """Write ``job.json``, unless there is one; returns the job that then owns the run.
+    """Write ``job.json``, unless there is one. Returns the job that then owns the run.
 
-    Raises records.RecordError where the one that is there cannot be read.
+    Raises records.RecordError if the existing file cannot be read.
     """
     own = paths.directory / f".job.json.{job.job_id}"
     records.write_json(own, job)
     try:
-        # Two may come at once, on two machines: a link is made by one of them.
+        # Two machines may do this at once; only one of them can make the link.
         os.link(own, paths.job)
     except FileExistsError:
         return records.read_record(paths.job, JobRecord)

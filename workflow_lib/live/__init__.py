@@ -1,1 +1,1 @@
-"""What runs under way show at this moment, read from the ends of their files."""
+"""Reads the present state of runs that are under way, from the ends of their files."""

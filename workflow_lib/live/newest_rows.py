@@ -1,4 +1,6 @@
-"""The newest rows of a CSV file that is being written, whatever its length at the same cost."""
+"""Reads the newest rows of a CSV file that is being written, at a cost that its length does not
+change.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from workflow_lib.telemetry.validity.csv_rows import Field, parse
 
 
 def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Field]]:
-    """Rows from the last one backwards, of the file's last ``WATCHED_BYTES``.
+    """Yield rows from the last one backwards, within the file's last ``WATCHED_BYTES``.
 
-    A row that is just being written is left out; a file that is not there, or has no whole header
-    yet, has no rows. Raises RecordError where a line is not what ``columns`` say, and OSError.
+    A row that is being written is left out. A file that does not exist, or has no complete header
+    yet, has no rows. Raises RecordError if a line does not match ``columns``, and OSError.
     """
     try:
         stream = open_file(path)
@@ -31,9 +33,9 @@ def newest_rows(path: Path, columns: Sequence[Column]) -> Iterator[dict[str, Fie
         start = max(first, stream.seek(0, os.SEEK_END) - bounds.WATCHED_BYTES.most)
         stream.seek(start)
         lines = stream.read(bounds.WATCHED_BYTES.most).split(b"\n")
-    lines.pop()  # empty, or being written
+    lines.pop()  # empty, or a row that is being written
     if start > first:
-        lines = lines[1:]  # its beginning lies before what was read
+        lines = lines[1:]  # the first line is incomplete
     for line in reversed(lines):
         yield _row(path, line, there, columns)
 

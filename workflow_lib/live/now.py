@@ -1,9 +1,9 @@
-"""What every run shows at a moment: where it is, how fast it trains, what its GPUs do.
+"""The present state of every run: its progress, its speed, and readings of its GPUs.
 
     results/ ──▶ Watcher.look ──▶ Snapshot ──▶ `triptych watch`, `triptych metrics`
 
-Files alone are read, and of long ones the end. A run that has ended is looked at again only when
-its outcome changes. A reading that is older than ``FRESH_S`` is none.
+Only files are read, and only the ends of long ones. A run that has ended is read again only if its
+outcome changes. A reading that is older than ``FRESH_S`` is left out.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from workflow_lib.records import (
 from workflow_lib.status import RunStatus
 from workflow_lib.telemetry.validity.csv_rows import Field
 
-#: readings that are older say nothing of now: the sampler writes once a second, but may share a
-#: file system that is slow, and clocks of nodes differ
+#: how old a reading may be: the sampler writes once a second, but a shared file system may be slow,
+#: and clocks of nodes differ
 FRESH_S = 60.0
-#: steps that the speed is taken over
+#: number of last steps from which the speed is computed
 SPEED_STEPS = 10
 #: the states of a run whose files still change
 _UNDER_WAY = ("running", "ended")
-#: columns that say when and what was read
+#: columns with the time of a row and its GPU
 _PLACE = ("unix_time_s", "gpu")
-#: what one GPU of a package reports for all of it
+#: columns that one GPU of a package reports for the whole package
 _OF_PACKAGE = ("power_w", "power_instant_w", "energy_j")
 
 
@@ -47,17 +47,18 @@ _OF_PACKAGE = ("power_w", "power_instant_w", "energy_j")
 class GpuNow:
     """A GPU's latest readings, by the columns of GPU_SAMPLES and GPU_COUNTERS, in their units.
 
-    What could not be read, is too old, or means nothing of this GPU is not among them.
+    Readings that failed or are too old are left out, and so is the power of a package on a GPU that
+    does not report it.
     """
 
     gpu: int
     readings: Mapping[str, float]
-    #: whether the sensor of its package's power is this GPU's
+    #: whether this GPU reports the power of its package
     reports_power: bool
 
     @property
     def throttled(self) -> Mapping[str, bool] | None:
-        """Reason → whether it holds the clock down; None where the driver does not say."""
+        """Reason → whether it lowers the GPU's clock; None if the driver does not say."""
         if "event_reasons" not in self.readings:
             return None
         bits = int(self.readings["event_reasons"])
@@ -76,41 +77,41 @@ class NodeNow:
     node: str
     #: nvidia, amd or simulated
     source: str
-    #: the node's clock when its last row was read, however old; null before the first
+    #: time of the last row, by the node's clock, however old; null before the first
     sampled_unix_s: float | None
     gpus: tuple[GpuNow, ...]
-    #: of HOST_SAMPLES, as those of a GPU
+    #: the latest readings, by the columns of HOST_SAMPLES
     readings: Mapping[str, float]
 
     @property
     def gpu_power_w(self) -> float | None:
-        """Of all GPUs, in W; None unless every sensor has a reading."""
+        """Power of all GPUs, in W; None unless every sensor has a reading."""
         read = [gpu.readings.get("power_w") for gpu in self.gpus if gpu.reports_power]
         known = [power for power in read if power is not None]
         return sum(known) if known and len(known) == len(read) else None
 
     @property
     def hottest_c(self) -> float | None:
-        """Of the GPUs that have a reading."""
+        """Temperature of the hottest GPU, in °C; None if no GPU has a reading."""
         read = (gpu.readings.get("temperature_c") for gpu in self.gpus)
         return max((each for each in read if each is not None), default=None)
 
 
 @dataclass(frozen=True)
 class RunNow:
-    """A run; the rest is of one under way."""
+    """The status of a run, and more for a run that is under way."""
 
     status: RunStatus
-    #: that it will train, warm-up included; null of a profiled run, and of one that has ended
+    #: steps that it will do, warm-up included; null for a profiled run, and after the run's end
     steps_asked: int | None = None
-    #: over the last steps, by rank 0's clock; null before its first
+    #: speed over the last steps, by rank 0's clock; null before its first step
     tokens_per_s: float | None = None
     nodes: tuple[NodeNow, ...] = ()
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All runs at a moment."""
+    """The state of all runs at one time."""
 
     taken_unix_s: float
     runs: tuple[RunNow, ...]
@@ -119,17 +120,19 @@ class Snapshot:
 
 
 class Watcher:
-    """Looks at a results directory again and again."""
+    """Reads a results directory repeatedly, and remembers what cannot have changed."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
+        """``root`` is the results directory. Nothing is read yet."""
         self._root = root
         self._plans: tuple[object, set[tuple[str, int]]] = (None, set())
-        #: run → what its outcome's file was, and its status
+        #: run → marks of its outcome's files, and its status
         self._ended: dict[tuple[str, int], tuple[object, RunStatus]] = {}
 
     def look(self, now_unix_s: float) -> Snapshot:
-        """All runs now. What is damaged is a problem of the snapshot, and hides no other run."""
+        """The state of all runs now. A damaged file becomes a problem of the snapshot; other runs
+        are still read.
+        """
         problems: list[str] = []
         try:
             planned = self._planned()
@@ -178,7 +181,7 @@ class Watcher:
 
 
 def _mark(path: Path) -> object:
-    """What changes with the file's content; None where there is none."""
+    """A value that changes with the file's content; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -187,10 +190,11 @@ def _mark(path: Path) -> object:
 
 
 def tokens_per_s(paths: RunPaths, replicas: int) -> float | None:
-    """What the run trains, or reads and generates, over rank 0's last SPEED_STEPS steps.
+    """Tokens per second that the run trains on, or reads and generates, over rank 0's last
+    SPEED_STEPS steps; None before the first step.
 
     Every replica has as many tokens as rank 0's. The time is from the first step's start to the
-    last one's end, with what lies between steps. Raises RecordError and OSError.
+    last one's end, with pauses between steps included. Raises RecordError and OSError.
     """
     steps = list(islice(newest_rows(paths.rank_steps(0), STEPS), SPEED_STEPS))
     tokens = [step["tokens"] for step in steps]
@@ -224,7 +228,7 @@ def node_now(paths: RunPaths, node: str, gpus_per_package: int, now_unix_s: floa
 def _newest_row(
     path: Path, columns: Sequence[Column], gpus: range, after_unix_s: float
 ) -> dict[int, dict[str, float]]:
-    """GPU → what its last row holds: a field that is empty there could not be read."""
+    """GPU → readings of its last row. An empty field there means that the reading failed."""
     found: dict[int, dict[str, float]] = {}
     for gpu, row in _fresh_rows(path, columns, after_unix_s):
         found.setdefault(gpu, _numbers(row))
@@ -236,9 +240,9 @@ def _newest_row(
 def _newest_counters(
     path: Path, gpus: range, missing: Mapping[str, str], after_unix_s: float
 ) -> dict[int, dict[str, float]]:
-    """GPU → the last value of each column: a field that is empty was not due.
+    """GPU → the last value of each column. An empty field in a row means that it was not due.
 
-    Rows are read until all is found but what the sampler says it never reads.
+    Rows are read backwards until every column has a value, except those in ``missing``.
     """
     wanted = sum(column.name not in (*_PLACE, *missing) for column in GPU_COUNTERS)
     found: dict[int, dict[str, float]] = {gpu: {} for gpu in gpus}
@@ -256,7 +260,9 @@ def _newest_counters(
 def _fresh_rows(
     path: Path, columns: Sequence[Column], after_unix_s: float
 ) -> Iterator[tuple[int, Mapping[str, Field]]]:
-    """GPU and row, from the last one backwards, down to a time; a host counts as GPU 0."""
+    """Yield GPU and row, from the last row backwards, until a row is older than ``after_unix_s``.
+    Rows of a host count as GPU 0.
+    """
     for row in newest_rows(path, columns):
         read = _time(row)
         if read is None or read < after_unix_s:

@@ -1,13 +1,13 @@
-"""Axes: what a field of a cell is called, what it does, and how it shows in names.
+"""Axes: for each field of a cell its description, its role, and how it appears in names.
 
 A field of :class:`~workflow_lib.records.cell.Cell` or of one of its parts is declared once, where
 it is defined::
 
     seed: Annotated[int, Axis("of the initial weights and the order of the data", "work")]
 
-All else derives from that: columns of tables, names of directories, labels in figures, which cells
-are put side by side, which compete, and which correspond in two sweeps. It needs nothing but the
-standard library.
+Everything else derives from that declaration: columns of tables, names of directories, labels in
+figures, which cells are shown side by side, which compete, and which correspond in two sweeps. The
+module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: what a field does. ``work`` is what a cell is asked to do: cells of different work have no
-#: common best. ``layout`` and ``option`` are how it does that, and where figures look for what is
-#: best. ``protocol`` is how its runs are measured. ``place`` is where they run. A field for the
-#: ``analysis`` alone tells no two cells apart, so that to correct it trains nothing again.
+#: The role of a field. ``work`` says what a cell computes; only cells of the same work are ranked
+#: together. ``layout`` and ``option`` say how it computes that; figures search these for the best
+#: cell. ``protocol`` says how runs are measured. ``place`` says where they run. An ``analysis``
+#: field does not distinguish cells, so a correction of it does not require new runs.
 Role = Literal["work", "layout", "option", "protocol", "place", "analysis"]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a field of a cell is to tables, names and people."""
+    """How tables, names and pages present a field of a cell."""
 
     description: str
     role: Role
     unit: str = ""
-    #: name of the column, where the field's own name would not tell it from others
+    #: name of the column, if the field's own name is ambiguous
     column: str = ""
-    #: what people call it, beside its value; the column's name with blanks where empty
+    #: label that pages show with the value; if empty, the column's name with blanks
     label: str = ""
-    #: whether its value alone says what it is, as "bf16" does
+    #: whether the value needs no label, as "bf16"
     says_itself: bool = False
-    #: another axis, by its column, and the value of it without which this one means nothing
+    #: column and value of another axis: this axis has a meaning only for cells with that value
     only_with: tuple[str, Any] | None = None
-    #: its word in the cell's name; a value without one is ""
+    #: gives the word for a value in the cell's name; "" if the value has no word
     word: Callable[[Any], str] = lambda value: ""
-    #: whether that word stands right behind the one before it
+    #: whether that word is appended to the word before it, without a hyphen
     joins: bool = False
-    #: kinds of figures whose cells differ in it
+    #: kinds of figures whose cells differ in this axis
     varied_by: tuple[str, ...] = ()
-    #: the format of cell.json that brought the field. One that came later than the first has a
-    #: default, which is what cells were without it; with that value it is no part of their digests
+    #: the format of cell.json that introduced the field. A field later than format 1 has a default,
+    #: which describes older cells; a field with its default value is left out of a cell's digest
     since: int = 1
 
 
@@ -58,18 +58,18 @@ class Field:
     """A field of a record that is an axis."""
 
     name: str
-    #: how tables hold it: int, float, bool or str
+    #: its type in tables: int, float, bool or str
     type: type
-    #: whether it is a tuple or a mapping, which tables hold as JSON text, null where it is empty
+    #: whether it is a tuple or a mapping, which tables hold as JSON text; null if it is empty
     is_nested: bool
-    #: what it is where nobody says; dataclasses.MISSING where that must be said
+    #: the default value; dataclasses.MISSING if there is none
     default: Any
     axis: Axis
 
 
 @functools.cache
 def fields(record: type) -> tuple[Field, ...]:
-    """The axes that a record's own fields are, in their order."""
+    """The fields of a record that are axes, in their order."""
     hints = typing.get_type_hints(record, include_extras=True)
     found = []
     for each in dataclasses.fields(record):
@@ -82,7 +82,7 @@ def fields(record: type) -> tuple[Field, ...]:
 
 
 def as_before(record: Any) -> frozenset[str]:
-    """The names of fields that came later, and have what the record was without them."""
+    """The names of fields that later formats introduced and that have their default value."""
     return frozenset(
         field.name
         for field in fields(record.__class__)
@@ -91,7 +91,7 @@ def as_before(record: Any) -> frozenset[str]:
 
 
 def _stored(kind: Any) -> tuple[type, bool]:
-    """As what a table holds a field of this type, and whether as JSON text."""
+    """The type with which a table holds a field of this type, and whether it is JSON text."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
         return _stored(next(each for each in arguments if each is not type(None)))
@@ -103,7 +103,7 @@ def _stored(kind: Any) -> tuple[type, bool]:
 
 
 def words(record: Any) -> Iterator[str]:
-    """The words of a record's name, from those of its fields that have one."""
+    """The words of a record's name, one for each field that has a word."""
     return joined(
         (field.axis, field.axis.word(getattr(record, field.name)))
         for field in fields(record.__class__)
@@ -111,7 +111,9 @@ def words(record: Any) -> Iterator[str]:
 
 
 def joined(said: Iterable[tuple[Axis, str]]) -> Iterator[str]:
-    """Words of axes, those that join put behind the one before; "" is left out."""
+    """The words of axes. A word of an axis that ``joins`` is appended to the one before; empty
+    words are left out.
+    """
     word = ""
     for axis, more in said:
         if axis.joins:
@@ -125,10 +127,10 @@ def joined(said: Iterable[tuple[Axis, str]]) -> Iterator[str]:
 
 
 def flag(word: str) -> Callable[[bool], str]:
-    """A word where a field is true."""
+    """Give ``word`` for True, and "" for False."""
     return lambda value: word if value else ""
 
 
 def beside(word: str) -> Callable[[Any], str]:
-    """A word and the value, where that is not 0."""
+    """Give ``word`` followed by the value; "" for 0."""
     return lambda value: f"{word}{value}" if value else ""

@@ -1,8 +1,8 @@
-"""How large, deep and many what is read may be: configuration, results and archives may come from
-somebody else, and be made to do harm.
+"""Bounds of the size, depth and number of everything that is read. Configuration, results and
+archives may come from another user, and may be made to do harm.
 
-What is beyond a bound is refused in one sentence, before it costs memory or time. Each lies far
-above what the workflow itself writes. ``docs/reference/bounds.md`` is made from this.
+Input beyond a bound is refused with one sentence, before it costs memory or time. Every bound lies
+far above what the workflow itself writes. ``docs/reference/bounds.md`` is made from this module.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """The most of something that is read."""
+    """The largest size, depth or number that is accepted."""
 
     most: int
     unit: str
-    #: what it is a bound of, for ``docs/reference/bounds.md``
+    #: what the bound applies to, for ``docs/reference/bounds.md``
     what: str
 
 

@@ -1,6 +1,6 @@
 """The cell: one point of a sweep, as ``cell.json`` holds it.
 
-Each field says what it is to tables, names and people: see :mod:`workflow_lib.records.axes`.
+The annotation of each field is its axis: see :mod:`workflow_lib.records.axes`.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Model:
         float,
         Axis("base of the rotary positions' frequencies; not used by gpt", "work", since=3),
     ] = 500_000.0
-    #: one number divides all frequencies; four are Llama 3.1's: what divides the low ones, which
-    #: are low and which high, and the length before (training/rotary.py)
+    #: a single number divides all frequencies. Four numbers are Llama 3.1's: the divisor of low
+    #: frequencies, the bounds of low and of high ones, and the original sequence length
+    #: (training/rotary.py)
     rotary_scaling: Annotated[
         tuple[float, ...],
         Axis(
@@ -123,12 +124,12 @@ class Model:
 
     @property
     def query_size(self) -> int:
-        """Columns of all queries together, and of what attention gives."""
+        """Columns of all queries together, and of attention's output."""
         return self.head_size * self.attention_heads
 
     @property
     def key_value_size(self) -> int:
-        """Columns of all keys together, and of all values."""
+        """Columns of all keys together; all values together have as many."""
         return self.head_size * self.kv_heads
 
     @property
@@ -138,8 +139,9 @@ class Model:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it has LayerNorms, biases everywhere and two matrices in the feed-forward part;
-        else RMSNorms, biases where it says so, and a gate.
+        """Whether the model has LayerNorms, biases everywhere and two matrices in the feed-forward
+        part. Other models have RMSNorms, biases only as ``qkv_bias`` says, and a gated feed-forward
+        part.
         """
         return self.family in ("gpt", "neox")
 
@@ -150,8 +152,9 @@ class Model:
 
 
 def _in_runs(before: str = "", behind: str = "") -> Callable[[Sequence[int]], str]:
-    """A word for a list: ``l3.2x3`` of stages of 3, 2, 2 and 2 layers, ``500x7.700w`` of seven
-    GPUs' limit and one's; "" where there is none.
+    """Give a word for a list of numbers, with ``before`` and ``behind`` around it; "" if it is
+    empty. Equal neighbours are counted: 3, 2, 2, 2 becomes ``3.2x3``, and seven limits of 500 W and
+    one of 700 W become ``500x7.700w``.
     """
 
     def word(numbers: Sequence[int]) -> str:
@@ -164,7 +167,7 @@ def _in_runs(before: str = "", behind: str = "") -> Callable[[Sequence[int]], st
 
 @dataclass(frozen=True, kw_only=True)
 class Degrees:
-    """Parallelism degrees, and how ranks and layers lie on them.
+    """Parallelism degrees, and how ranks and layers are laid out.
 
     Ranks are ordered with TP innermost and PP outermost, as in Megatron.
     """
@@ -253,7 +256,9 @@ class Degrees:
 
     @property
     def copies(self) -> int:
-        """Ranks that hold the same weights, and average their gradients: experts apart."""
+        """How many ranks hold the same weights and average their gradients. Experts are not
+        counted: they have fewer copies if ``ep`` is above 1.
+        """
         return self.cp * self.dp
 
     @property
@@ -270,8 +275,8 @@ class Degrees:
     def layers_of_stages(self, layers: int) -> tuple[int, ...]:
         """How many of a model's layers each stage holds, first stage to last.
 
-        Layers that are left over after an even division go to the middle stages first: the first
-        stage has the embedding besides, and the last one the head.
+        Layers that are left over after an even division go to the middle stages first, because the
+        first stage also has the embedding, and the last one the head.
         """
         if self.stage_layers:
             return self.stage_layers
@@ -284,17 +289,19 @@ class Degrees:
 
     @property
     def name(self) -> str:
-        """For example ``tp2-pp16-dp1``; ``-ep8`` where experts are spread, ``-cp2`` where sequences
-        are, ``pp4x2`` where two chunks of the model are on each pipeline rank, ``pp4x2zbv`` with a
-        schedule other than 1F1B, ``-l3.2x3`` where stages have 3, 2, 2 and 2 layers, ``-g`` and
-        numbers where ranks do not use the GPUs in their order.
+        """The short name of the layout, for example ``tp2-pp16-dp1``.
+
+        ``-ep8`` means that experts are spread over 8 ranks; ``-cp2`` that sequences are cut over 2;
+        ``pp4x2`` that each pipeline rank has two chunks of the model; ``pp4x2zbv`` also names a
+        schedule other than 1F1B; ``-l3.2x3`` that stages have 3, 2, 2 and 2 layers; ``-g`` and
+        numbers which GPU each local rank uses, if that is not its own index.
         """
         return "-".join(axes.words(self))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a cell trains, and how long it is measured. Its name has the words in this order."""
+    """How a cell trains, and for how many steps. The words in its name are in this order."""
 
     micro_batch_size: Annotated[
         int,
@@ -318,7 +325,7 @@ class Training:
     #: fp8: as bf16, but for the matrix products of the decoder's layers
     precision: Annotated[Precision, Axis("bf16, fp32 or fp8", "work", says_itself=True, word=str)]
     zero_stage: Annotated[int, Axis("ZeRO stage", "option", label="ZeRO", word="zero{}".format)]
-    #: never with tp 1
+    #: false if tp is 1
     sequence_parallel: Annotated[
         bool,
         Axis("sequence cut between the tensor-parallel parts", "option", word=flag("sp")),
@@ -343,8 +350,8 @@ class Training:
             varied_by=("optimisation",),
         ),
     ]
-    #: whether each expert takes whatever the router sends it, or equally many padded rows with the
-    #: rest dropped
+    #: dropless: each expert takes all tokens that the router sends it; balanced: each takes equally
+    #: many rows, padded if it has fewer tokens, and drops the rest
     routing: Annotated[
         Routing | None,
         Axis(
@@ -431,7 +438,9 @@ class Training:
 
     @property
     def held_precision(self) -> Precision:
-        """Of activations, and of weights as they meet them; operands in fp8 are cast from these."""
+        """Precision of activations, and of the weights that layers compute with. Operands in fp8
+        are cast from these.
+        """
         return "bf16" if self.precision == "fp8" else self.precision
 
     def micro_batches(self, dp: int) -> int:
@@ -445,8 +454,10 @@ class Training:
 
     @property
     def name(self) -> str:
-        """For example ``mb1-gb128-bf16-zero1-sp-recompute``; ``-500x8w`` where the 8 GPUs of a node
-        are limited to 500 W, ``-1200x8mhz`` where their clocks are locked to 1200 MHz at most.
+        """The short name of the options, for example ``mb1-gb128-bf16-zero1-sp-recompute``.
+
+        ``-500x8w`` means that the 8 GPUs of a node are limited to 500 W; ``-1200x8mhz`` that their
+        clocks are locked to 1200 MHz at most.
         """
         return "-".join(axes.words(self))
 
@@ -476,7 +487,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a platform's GPUs and nodes are; unknown figures are null, never a guess."""
+    """The GPUs and nodes of a platform. An unknown value is null, never a guess."""
 
     platform: Annotated[
         str, Axis("name of config/platforms/<platform>.yaml", "place", says_itself=True)
@@ -513,7 +524,7 @@ class Hardware:
         float | None,
         Axis("peak in one direction of all links of a GPU to others of its node", "analysis"),
     ] = None
-    #: which its GPUs share
+    #: shared by all GPUs of the node
     inter_node_bytes_per_s: Annotated[
         float | None,
         Axis("peak in one direction of all adapters of one node", "analysis"),
@@ -523,7 +534,7 @@ class Hardware:
     ] = None
 
     def peak_flops_per_s(self, precision: Precision) -> float | None:
-        """The peak that training in a precision is measured against; null where not known."""
+        """The peak of one GPU in a precision, in FLOP/s; None if it is not known."""
         return {
             "bf16": self.peak_bf16_flops_per_s,
             "fp32": self.peak_fp32_flops_per_s,
@@ -533,7 +544,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """How a run is watched."""
+    """How a run is sampled before and during training."""
 
     source: Annotated[
         TelemetrySource,
@@ -551,7 +562,7 @@ class Telemetry:
             label="idle baseline",
         ),
     ]
-    #: only without them has a run an energy
+    #: a run with alternating rates has no energy
     interleaved_rates_hz: Annotated[
         tuple[float, ...],
         Axis(
@@ -596,8 +607,9 @@ class Telemetry:
 class Cell:
     """One point of a sweep, resolved: all that training, telemetry and analysis know of it.
 
-    ``id`` is ``<platform>/<model>/<parallelism>_<options>_<digest>``; the digest covers everything
-    here but the id itself, so that two different cells can never share a directory.
+    ``id`` is ``<platform>/<model>/<parallelism>_<options>_<digest>``. The digest covers all fields
+    that distinguish cells, so two different cells never share a directory. Fields of role
+    ``analysis`` are not among them.
     """
 
     id: str
@@ -621,7 +633,7 @@ class Cell:
 
     @property
     def impossible(self) -> str:
-        """Why there can be no such cell: its parts contradict each other; "" where there can."""
+        """Why the cell's fields contradict each other; "" if they do not."""
         degrees, hardware = self.degrees, self.hardware
         if not ranges.is_cell_id(self.id):
             return f"id is {self.id[:120]!r}, expected three names of directories, a/b/c"
@@ -641,5 +653,5 @@ class Cell:
 
     @property
     def ranks_per_node(self) -> int:
-        """Ranks on each node; the planner has seen to it that they spread evenly."""
+        """Ranks on each node. The planner makes sure that all nodes have as many."""
         return self.degrees.world_size // self.nodes

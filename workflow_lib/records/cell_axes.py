@@ -1,7 +1,7 @@
-"""What tells one cell from another: the axes of cells, as columns of tables and in words.
+"""The axes that distinguish cells, as columns of tables and in words.
 
-All of it derives from what :mod:`workflow_lib.records.cell` declares. Rows are those of any table
-that begins with :data:`IDENTITY`.
+All of them derive from the declarations in :mod:`workflow_lib.records.cell`. A row here is a row of
+any table that begins with the columns of :data:`IDENTITY`.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CellAxis:
-    """A field of a cell, of itself or of one of its parts."""
+    """A field of a cell or of one of its parts."""
 
-    #: the attribute of Cell that holds it; "" where it is the cell's own
+    #: the attribute of Cell that holds the field; "" if it is a field of Cell itself
     part: str
     field: axes.Field
 
     @cached_property
     def name(self) -> str:
-        """Its column."""
+        """The name of its column."""
         return self.field.axis.column or self.field.name
 
     @property
     def role(self) -> Role:
-        """What it does."""
+        """Its role: see axes.Role."""
         return self.field.axis.role
 
     @property
     def column(self) -> Column:
-        """It as a column of a table."""
+        """Its column in tables."""
         axis = self.field.axis
         return Column(self.name, self.field.type, axis.unit, axis.description)
 
     def of(self, cell: Cell) -> Any:
-        """A cell's value, as tables hold it."""
+        """A cell's value of the field, as tables hold it."""
         return self.stored(
             getattr(getattr(cell, self.part) if self.part else cell, self.field.name)
         )
@@ -64,12 +64,12 @@ class CellAxis:
         return json.loads(value or "[]") if self.field.is_nested else value
 
     def word(self, row: Row) -> str:
-        """The word that stands for a row's value in the cell's name; "" where none does."""
+        """The word for a row's value in the cell's name; "" if the value has none."""
         return self.field.axis.word(self._decoded(row))
 
     def in_words(self, row: Row) -> str:
-        """A row's value as people say it: "seed 1", "bf16", "compile" or "no compile"; "" where it
-        means nothing.
+        """A row's value as pages show it: "seed 1", "bf16", "compile" or "no compile"; "" if the
+        axis has no meaning for the cell.
         """
         axis, value = self.field.axis, row[self.name]
         if axis.only_with and row[axis.only_with[0]] != axis.only_with[1]:
@@ -88,7 +88,7 @@ def _axes() -> Iterator[CellAxis]:
     parts = [
         each.name for each in dataclasses.fields(Cell) if dataclasses.is_dataclass(hints[each.name])
     ]
-    # How a cell trains is what one looks for first.
+    # Readers look for the training options first.
     for part in sorted(
         parts, key=("degrees", "training", "model", "data", "telemetry", "hardware").index
     ):
@@ -96,9 +96,9 @@ def _axes() -> Iterator[CellAxis]:
     yield from (CellAxis("", field) for field in axes.fields(Cell))
 
 
-#: every field of a cell but its id, by its column
+#: column → axis, for every field of a cell but its id
 ALL_AXES: Mapping[str, CellAxis] = {axis.name: axis for axis in _axes()}
-#: those that tell cells apart
+#: the axes that distinguish cells
 AXES: Mapping[str, CellAxis] = {
     name: axis for name, axis in ALL_AXES.items() if axis.role != "analysis"
 }
@@ -106,7 +106,7 @@ AXES: Mapping[str, CellAxis] = {
 CELL_FORMAT = max(axis.field.axis.since for axis in ALL_AXES.values())
 _FIRST = ("platform", "model")
 
-#: what tells one cell from another, in every table
+#: the columns that identify a cell, in every table
 IDENTITY: tuple[Column, ...] = (
     *columns(("cell", str, "", "the cell's id: its directory under results/cells")),
     *(AXES[name].column for name in _FIRST),
@@ -137,17 +137,19 @@ def of_roles(*roles: Role) -> tuple[str, ...]:
 
 
 def varied_by(figure: str) -> tuple[str, ...]:
-    """The names of the axes in which the cells of a kind of figure differ."""
+    """The names of the axes in which cells differ that one figure of this kind compares."""
     return tuple(name for name, axis in AXES.items() if figure in axis.field.axis.varied_by)
 
 
 def key(row: Row, free: Collection[str] = ()) -> tuple[Any, ...]:
-    """A row's values of all axes but ``free``: rows with one key differ in ``free`` alone."""
+    """A row's values of all axes but ``free``. Rows with equal keys differ only in ``free``."""
     return tuple(row[name] for name in AXES if name not in free)
 
 
 def alike(rows: Iterable[Row], free: Collection[str] = ()) -> list[list[Row]]:
-    """Groups of rows that differ in the axes ``free`` alone, each group and all as they come."""
+    """Groups of rows that differ only in the axes ``free``. Groups and their rows keep the order of
+    ``rows``.
+    """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(key(row, free), []).append(row)
@@ -155,7 +157,7 @@ def alike(rows: Iterable[Row], free: Collection[str] = ()) -> list[list[Row]]:
 
 
 def differing(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
-    """The axes, but for some, of which rows have different values."""
+    """The axes, except ``without``, in which the rows differ."""
     return [
         name
         for name in AXES
@@ -164,7 +166,7 @@ def differing(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
 
 
 def differences(rows: Sequence[Row], without: Collection[str] = ()) -> list[list[str]]:
-    """What tells each of some rows from the others, in words: "seed 1", "NCCL_ALGO Ring"."""
+    """For each row, the values in which the rows differ, in words: "seed 1", "NCCL_ALGO Ring"."""
     told: list[list[str]] = [[] for _ in rows]
     for name in differing(rows, without):
         if name != "software":

@@ -1,4 +1,4 @@
-"""What a stage made, each file with its SHA-256: damage shows that no modification time tells."""
+"""Checksums of the files that a stage made. They show damage that modification times do not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BLOCK_BYTES = 1 << 20
 
 
 def write_checksums(path: Path, made: Iterable[Path]) -> None:
-    """Write ``path``: the SHA-256 of files that were made from others, and lie below its directory.
+    """Write the SHA-256 of the files ``made`` into ``path``. They must lie below its directory.
 
-    ``sha256sum --check`` reads it there. It is written after the files, so that a stage
-    that is killed between them leaves what does not agree. Raises OSError.
+    ``sha256sum --check``, run in that directory, reads the file. It is written after the files, so
+    if a stage is killed before that, files and checksums do not agree. Raises OSError.
     """
     names = sorted((each.relative_to(path.parent).as_posix(), each) for each in made)
     text = "".join(f"{_sha256(each)}  {name}\n" for name, each in names)
@@ -26,11 +26,11 @@ def write_checksums(path: Path, made: Iterable[Path]) -> None:
 
 
 def damaged(path: Path, made: Iterable[Path]) -> list[Path]:
-    """Which of the files that ``path`` is about are not as they were made, or are gone, in order.
+    """Which files were changed since ``path`` was written, or are missing, sorted by name.
 
-    ``made`` are those that may be there; one that ``path`` does not name counts as damaged, as
-    ``path`` may be damaged itself. Where there is no such file, which earlier versions did not
-    write, nothing is known to be damaged; nor of a file that this user may not read.
+    ``made`` are the files that may exist. An existing one that ``path`` does not name counts as
+    damaged, because ``path`` itself may be damaged. If ``path`` does not exist, because an earlier
+    version made the files, no file counts as damaged. Nor does a file that this user may not read.
     """
     if not path.exists():
         return []
@@ -42,18 +42,18 @@ def damaged(path: Path, made: Iterable[Path]) -> list[Path]:
 
 
 def _told(path: Path) -> dict[str, str]:
-    """The SHA-256 by file name; of a damaged file what can be read."""
+    """File name → SHA-256, as far as the checksum file can be read."""
     try:
         lines = read_bytes(path, bounds.RECORD_BYTES).decode("utf-8", "replace").splitlines()
     except RecordError:
         return {}
     pairs = (line.partition("  ") for line in lines)
-    # A name that leads elsewhere was not written here.
+    # This module never writes a name that leads out of the directory.
     return {name: told for told, _, name in pairs if name and ".." not in name and name[0] != "/"}
 
 
 def _is(path: Path, told: str | None) -> bool:
-    """Whether a file is as it was made; what the disk does not give back is not."""
+    """Whether a file has the checksum ``told``; False if it cannot be read from disk."""
     try:
         return told == _sha256(path)
     except PermissionError:

@@ -1,20 +1,20 @@
-"""Every column of the table of verdicts.
+"""Every column of the table of verdicts on claims.
 
-``docs/reference/columns.md`` is made from this.
+``docs/reference/columns.md`` is made from this module.
 """
 
 from __future__ import annotations
 
 from workflow_lib.records.columns import columns
 
-#: claims.parquet: one row a contrast by which a claim is judged; where a test found no cells, and
-#: where a claim has no test, one row that says so
+#: claims.parquet: one row for each contrast by which a claim is judged. A test without cells, and a
+#: claim without a test, has one row that says so
 CLAIMS = columns(
     ("claim", str, "", "the claim's id in config/claims.yaml"),
-    ("by", str, "", "whose it is: study, triptych or reviewers"),
+    ("by", str, "", "who makes the claim: study, triptych or reviewers"),
     ("says", str, "", "the claim, in words"),
     ("test", int, "", "which of the claim's tests, from 1; null where it has none"),
-    ("part", str, "", "what of the claim the test is of; null where that is all of it"),
+    ("part", str, "", "the part of the claim that is tested; null for the whole claim"),
     (
         "basis",
         str,
@@ -28,16 +28,16 @@ CLAIMS = columns(
         "",
         "ratio (first over second) or difference (first − second); value (the measure itself)",
     ),
-    ("above", float, "", "where the claim says that the contrast lies; null without an end"),
-    ("below", float, "", "the same"),
-    ("holds_in", str, "", "all or any: of how many contrasts the claim speaks"),
+    ("above", float, "", "the claim says that the contrast is above this; null without a bound"),
+    ("below", float, "", "the claim says that the contrast is below this; null without a bound"),
+    ("holds_in", str, "", "whether the claim must hold in all of the contrasts, or in any"),
     ("verdict", str, "", "supported, contradicted, undecided or not_testable: by this contrast"),
     ("test_verdict", str, "", "the same, by all contrasts of the test"),
     ("claim_verdict", str, "", "the same, by all tests of the claim"),
     ("in_words", str, "", "the contrast, its interval and why"),
     ("model", str, "", "name of config/models/<model>.yaml"),
-    ("cell_a", str, "", "the first cell, or the one that was looked at"),
-    ("cell_b", str, "", "the second cell; null where there is one alone"),
+    ("cell_a", str, "", "the first cell, or the only one"),
+    ("cell_b", str, "", "the second cell; null if there is only one"),
     ("label_a", str, "", "short name of the first cell"),
     ("label_b", str, "", "short name of the second cell"),
     ("platform_a", str, "", "platform of the first cell"),
@@ -50,14 +50,14 @@ CLAIMS = columns(
     ("estimate", float, "", "as in comparison.parquet"),
     ("low", float, "", "lower end of the interval that the runs support"),
     ("high", float, "", "upper end of the same"),
-    ("coverage", float, "", "of the interval; null where the ends are a range alone"),
+    ("coverage", float, "", "of the interval; null if the ends are only a range"),
     (
         "wide_low",
         float,
         "",
-        "lower end with what dates, nodes and sensors may do: the verdict is by it",
+        "lower end with the possible effects of dates, nodes and sensors; the verdict uses it",
     ),
     ("wide_high", float, "", "upper end of the same"),
-    ("assumes", str, "", "what the interval takes for granted"),
+    ("assumes", str, "", "what the interval assumes"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )

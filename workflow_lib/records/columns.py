@@ -1,6 +1,6 @@
 """Every column of every CSV file of a run: its name, type, unit and meaning.
 
-``docs/reference/columns.md`` is made from this.
+``docs/reference/columns.md`` is made from this module.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ class Column:
     type: type
     unit: str
     description: str
-    #: whether a run's file was given it later: files of earlier versions lack it
+    #: whether a later version added the column, so that older files lack it
     later: bool = False
 
 
 def columns(
     *rows: tuple[str, type, str, str] | tuple[str, type, str, str, bool],
 ) -> tuple[Column, ...]:
-    """Columns from their name, type, unit and description, and :data:`LATER` where they are."""
+    """Columns from tuples of name, type, unit, description, and :data:`LATER` if added later."""
     return tuple(Column(*row) for row in rows)
 
 
@@ -32,17 +32,18 @@ LATER = True
 
 
 def held(header: Sequence[str], columns: Sequence[Column]) -> tuple[Column, ...] | None:
-    """The columns that a file with this header holds; None where it is no file of such columns.
+    """The columns that a file with this header holds.
 
-    They are all, in their order, but for some that came later.
+    Returns None unless the header has all columns in their order. Only columns that were added
+    later may be missing.
     """
     there = tuple(each for each in columns if each.name in header)
     whole = all(each.later or each.name in header for each in columns)
     return there if whole and [each.name for each in there] == list(header) else None
 
 
-#: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field is a reading that
-#: could not be had
+#: telemetry/<node>.csv: what is read of every GPU at every tick; an empty field means that the
+#: reading failed
 GPU_SAMPLES = columns(
     ("unix_time_s", float, "s", "wall clock of the node when the GPU was read"),
     ("gpu", int, "", "index of the GPU in its node"),
@@ -56,8 +57,9 @@ GPU_SAMPLES = columns(
     ("read_cost_s", float, "s", "time that reading this GPU took"),
 )
 
-#: telemetry/<node>-counters.csv: what costs up to milliseconds to read, each on its own period;
-#: an empty field was not due, or could not be had. The first and the last row of a GPU hold all.
+#: telemetry/<node>-counters.csv: readings that take up to milliseconds, each on its own period. An
+#: empty field means that the reading was not due or failed. In a GPU's first and last row all
+#: readings are due.
 GPU_COUNTERS = columns(
     ("unix_time_s", float, "s", "wall clock of the node when the GPU was read"),
     ("gpu", int, "", "index of the GPU in its node"),
@@ -66,7 +68,7 @@ GPU_COUNTERS = columns(
     ("throttle_sw_thermal_s", float, "s", "cumulative software thermal slowdown"),
     ("throttle_hw_thermal_s", float, "s", "cumulative hardware thermal slowdown"),
     ("throttle_power_brake_s", float, "s", "cumulative hardware power-brake slowdown"),
-    ("power_instant_w", float, "W", "power over the sensor's latest, short window"),
+    ("power_instant_w", float, "W", "power over the latest, short window of the sensor"),
     ("memory_temperature_c", float, "°C", "memory temperature"),
     ("edge_temperature_c", float, "°C", "AMD: temperature at the die's edge"),
     ("thermal_margin_c", float, "°C", "how far the core is below the temperature of slowdown"),
@@ -79,8 +81,8 @@ GPU_COUNTERS = columns(
         "pcie_sent_bytes",
         int,
         "B",
-        "empty, as PCIe's 32-bit counters tell no amount; in files of earlier versions, a number "
-        "that means nothing",
+        "empty, because PCIe's 32-bit counters wrap unseen; in files of earlier versions a number "
+        "without meaning",
     ),
     ("ecc_corrected_errors", int, "", "memory errors that were corrected, since the driver loaded"),
     (
@@ -92,14 +94,14 @@ GPU_COUNTERS = columns(
     ("read_cost_s", float, "s", "time that the row took to read"),
 )
 
-#: telemetry/<node>-power.csv: power as the driver itself samples it, collected by the batch
+#: telemetry/<node>-power.csv: power as the driver itself samples it, collected in batches
 POWER_SAMPLES = columns(
     ("driver_time_us", int, "µs", "the driver's timestamp, since the epoch"),
     ("gpu", int, "", "index of the GPU in its node"),
     ("power_mw", int, "mW", "board power"),
 )
 
-#: telemetry/<node>-events.csv: what drivers report of themselves
+#: telemetry/<node>-events.csv: errors that the driver reports
 GPU_EVENTS = columns(
     ("unix_time_s", float, "s", "wall clock of the node when the event was seen"),
     ("gpu", int, "", "index of the GPU in its node"),
@@ -107,14 +109,14 @@ GPU_EVENTS = columns(
     ("code", int, "", "the number of an Xid; empty for other events"),
 )
 
-#: telemetry/<node>-blocks.csv, where sampling rates alternate
+#: telemetry/<node>-blocks.csv, only if sampling rates alternate
 SAMPLER_BLOCKS = columns(
     ("started_unix_s", float, "s", "wall clock of the node when the block began"),
     ("ended_unix_s", float, "s", "wall clock of the node when the block ended"),
-    ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 where nothing was read"),
+    ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 if nothing was read"),
     ("ticks", int, "", "ticks that were sampled"),
-    ("late_ticks", int, "", "of them, those that began over half a period late"),
-    ("missed_ticks", int, "", "ticks whose deadline passed altogether"),
+    ("late_ticks", int, "", "those of them that began over half a period late"),
+    ("missed_ticks", int, "", "ticks that were left out because the next one was due"),
     ("cpu_time_s", float, "s", "CPU time of the sampler"),
     ("memory_bytes", int, "B", "its resident memory at the end of the block"),
 )
@@ -130,10 +132,10 @@ HOST_SAMPLES = columns(
     ("network_sent_bytes", int, "B", "cumulative, over all Ethernet interfaces but loopback"),
     ("infiniband_received_bytes", int, "B", "cumulative, over all InfiniBand port counters"),
     ("infiniband_sent_bytes", int, "B", "cumulative, over all InfiniBand port counters"),
-    ("node_power_w", float, "W", "the whole node's, from IPMI or hwmon"),
+    ("node_power_w", float, "W", "power of the whole node, from IPMI or hwmon"),
     ("inlet_temperature_c", float, "°C", "air at the node's inlet, from IPMI or hwmon"),
     ("fan_speed_rpm", float, "1/min", "fastest fan, from IPMI or hwmon"),
-    ("other_jobs", int, "", "other jobs of Slurm's on the node, by their control groups", LATER),
+    ("other_jobs", int, "", "other Slurm jobs on the node, counted by control groups", LATER),
     ("sampler_cpu_time_s", float, "s", "CPU time of the sampler itself, cumulative", LATER),
 )
 
@@ -152,14 +154,14 @@ STEPS = columns(
         "memory_reserved_bytes",
         int,
         "B",
-        "the most so far that torch's allocator held, cached blocks among it; empty on a CPU",
+        "highest so far that torch's allocator held, cached blocks included; empty on a CPU",
         LATER,
     ),
     (
         "memory_used_bytes",
         int,
         "B",
-        "of the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
+        "in use on the whole GPU at the end of the step, as its driver counts it; empty on a CPU",
         LATER,
     ),
     (
@@ -173,7 +175,7 @@ STEPS = columns(
         "dropped_choices",
         int,
         "",
-        "of these, those that were dropped because the expert had its share already",
+        "those of them that were dropped because the expert had its share already",
         LATER,
     ),
 )

@@ -1,22 +1,22 @@
 """Every column of the table that compares two sweeps.
 
-``docs/reference/columns.md`` is made from this.
+``docs/reference/columns.md`` is made from this module.
 """
 
 from __future__ import annotations
 
 from workflow_lib.records.columns import columns
 
-#: comparison.parquet: one row a pair and measure; a pair that did not complete on both sides, and a
-#: cell without a partner, has one row without a measure
+#: comparison.parquet: one row a pair of cells and measure. A pair that did not complete on both
+#: sides has one row without a measure, and so has a cell without a partner
 COMPARISON = columns(
     (
         "match",
         str,
         "",
-        "how the cells correspond: same_layout (all but where they ran is the same), "
-        "other_replicas (all but that and dp is), other_stages (all but that and pp is), best (of "
-        "each side, by the measure), named (as asked for) or unmatched",
+        "how the cells correspond: same_layout (they differ only in where they ran), "
+        "other_replicas (also in dp), other_stages (also in pp), best (the best of each side by "
+        "the measure), named (as asked for) or unmatched",
     ),
     ("model", str, "", "name of config/models/<model>.yaml"),
     ("workload", str, "", "pretrain, lora or inference"),
@@ -36,7 +36,7 @@ COMPARISON = columns(
         "power_limits",
         str,
         "",
-        "the enforced power limits of both sides' GPUs, where they differ; else null",
+        "the enforced power limits of both sides' GPUs if they differ; else null",
     ),
     (
         "measure",
@@ -49,7 +49,7 @@ COMPARISON = columns(
         "contrast",
         str,
         "",
-        "what estimate and interval are of: ratio (A over B) or difference (A − B)",
+        "what is estimated: ratio (A over B) or difference (A − B)",
     ),
     ("value_a", float, "", "median over A's completed runs"),
     ("value_b", float, "", "median over B's completed runs"),
@@ -57,7 +57,7 @@ COMPARISON = columns(
         "estimate",
         float,
         "",
-        "of the means over runs, those of logarithms where it is a ratio",
+        "contrast of the means over runs; for a ratio, of the means of logarithms",
     ),
     ("low", float, "", "lower end of the interval that the runs support"),
     ("high", float, "", "upper end of the same"),
@@ -65,8 +65,8 @@ COMPARISON = columns(
         "coverage",
         float,
         "",
-        "how probably that interval holds the true contrast; null below three runs a side, where "
-        "the ends are the least and the greatest contrast of two runs",
+        "how probably that interval holds the true contrast; null with fewer than three runs a "
+        "side: the ends are then the least and the greatest contrast of two runs",
     ),
     (
         "design",
@@ -78,7 +78,7 @@ COMPARISON = columns(
         "drift_per_run",
         float,
         "",
-        "by how much a run differs from the one before it, of either side: a share, or in the unit",
+        "change from one run to the next of either side: a share, or in the unit",
     ),
     ("drift_per_run_low", float, "", "lower end of its 95 % interval"),
     ("drift_per_run_high", float, "", "upper end of the same"),
@@ -86,38 +86,38 @@ COMPARISON = columns(
         "date_effect",
         float,
         "",
-        "how far the dates lie apart on which both sides ran: a share, or in the unit",
+        "how far dates on which both sides ran differ: a share, or in the unit",
     ),
     (
         "date_allowance",
         float,
         "",
-        "what dates and nodes may do to runs that are apart, by assumption: a share, or in the "
+        "assumed largest effect of dates and nodes on runs that are apart: a share, or in the "
         "unit; 0 in blocks",
     ),
     (
         "systematic_a",
         float,
         "",
-        "what A's sensors may be off by: a share of an energy or power; °C of a temperature",
+        "systematic error of A's sensors: a share of energy or power; °C of a temperature",
     ),
-    ("systematic_b", float, "", "the same of B's"),
+    ("systematic_b", float, "", "systematic error of B's sensors"),
     (
         "wide_low",
         float,
         "",
-        "lower end with these and the allowance: the verdict is by it",
+        "lower end with these errors and the allowance; the verdict uses it",
     ),
     ("wide_high", float, "", "upper end of the same"),
     (
         "verdict",
         str,
         "",
-        "a_more, b_more, not_told_apart; no_verdict (fewer than three runs of a "
-        "side, or an error or allowance that is unknown); same_runs; refused; missing; "
+        "a_more, b_more, not_told_apart; no_verdict (a side has fewer than three "
+        "runs, or an error or allowance is unknown); same_runs; refused; missing; "
         "only_a_completed, only_b_completed, neither_completed; no_partner_in_a, no_partner_in_b",
     ),
-    ("assumes", str, "", "what the verdict takes for granted"),
+    ("assumes", str, "", "what the verdict assumes"),
     ("in_words", str, "", "the same as a sentence, with the interval"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )

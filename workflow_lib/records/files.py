@@ -1,4 +1,4 @@
-"""Records to JSON files and back: written whole or not at all, and checked when read."""
+"""Writes records to JSON files, whole or not at all, and checks them when it reads them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ from workflow_lib.records.whole_files import whole_file
 
 Record = TypeVar("Record")
 
-#: the newest format that is read of each record that has a number
+#: the newest format that this version reads, for each record that has a format number
 _FORMATS: Mapping[type, int] = {Cell: CELL_FORMAT}
-#: whole numbers that tables can hold
+#: the range of whole numbers that tables can hold
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def write_json(path: Path, record: Any) -> None:
     """Write a dataclass or plain data as JSON, whole or not at all.
 
-    The text goes to a neighbouring file, reaches the disk, and is then renamed, so that a reader
-    sees the old content or the new, even after a crash. NaN and infinities are refused.
+    The text is written to a temporary file in the same directory, synced to disk, and renamed. So a
+    reader sees the old content or the new, even after a crash.
+
+    Raises ValueError for NaN and infinities, and OSError.
     """
     plain = dataclasses.asdict(record) if dataclasses.is_dataclass(record) else record  # type: ignore[arg-type]
     with whole_file(path, durable=True) as draft:
@@ -43,10 +45,10 @@ def write_json(path: Path, record: Any) -> None:
 
 
 def _text(plain: Any) -> str:
-    """JSON for people and programs: a line for each key, and in a list of objects one for each.
+    """JSON text with a line for each key, and for each object in a list of objects.
 
-    With an indent Python's encoder is not the one in C, which writes a run's GPUs in a tenth of the
-    time.
+    With an indent, Python uses its slow encoder. The one in C writes the rows of a run's GPUs in a
+    tenth of the time, so these are encoded without an indent.
     """
     encoded = functools.partial(json.dumps, allow_nan=False, ensure_ascii=False)
 
@@ -63,13 +65,13 @@ def _text(plain: Any) -> str:
 
 
 def read_json(path: Path, bound: Bound = bounds.RECORD_BYTES) -> Any:
-    """Read JSON of at most so many bytes.
+    """Read a JSON file of at most ``bound`` bytes.
 
-    Raises OSError, and RecordError, naming the file, where it is not JSON in UTF-8, or is too large
-    or too deep, and where a number is not finite or no 64 bits hold it.
+    Raises OSError. Raises RecordError, which names the file, if it is not JSON in UTF-8, is too
+    large or too deep, or holds a number that is not finite or does not fit into 64 bits.
     """
     content = read_bytes(path, bound)
-    # So many values cost hundreds of megabytes.
+    # More values than this would take hundreds of megabytes of memory.
     if sum(map(content.count, (b",", b"[", b"{"))) > bounds.JSON_VALUES.most:
         raise RecordError(
             f"{path}: over {bounds.JSON_VALUES.most} values, more than any record has"
@@ -96,7 +98,7 @@ def _too_deep() -> str:
 
 
 class _AmissError(Exception):
-    """What is wrong with a value, and the keys that lead to it, the last one first."""
+    """What is wrong with a value, and the keys that lead to it, innermost first."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -108,7 +110,7 @@ class _AmissError(Exception):
 
 
 def _check_plain(value: Any, depth: int) -> None:
-    """Raises _AmissError where a value is no text, or a number that tables cannot hold."""
+    """Raise _AmissError for text that is not UTF-8, and for a number that tables cannot hold."""
     kind = type(value)
     if kind is str:
         if not value.isascii() and any("\ud800" <= each <= "\udfff" for each in value):
@@ -133,10 +135,10 @@ def _check_plain(value: Any, depth: int) -> None:
 
 
 def read_record(path: Path, kind: type[Record]) -> Record:
-    """Read one of this module's dataclasses from a JSON file.
+    """Read a dataclass of this package from a JSON file.
 
-    Raises FileNotFoundError, or RecordError with the file and the key where the content is not a
-    ``kind``.
+    Raises FileNotFoundError. Raises RecordError, which names the file and the key, if the content
+    is not a ``kind``.
     """
     plain = read_json(path)
     known = _FORMATS.get(kind)
@@ -152,12 +154,12 @@ def read_record(path: Path, kind: type[Record]) -> Record:
 
 
 def read_if_there(path: Path, kind: type[Record]) -> Record | None:
-    """As read_record, but None where there is no such file."""
+    """As read_record, but returns None if there is no such file."""
     return read_record(path, kind) if path.exists() else None
 
 
 def read_outcome(paths: RunPaths) -> OutcomeRecord | None:
-    """How the run's latest attempt ended, or None where it has not."""
+    """How the run's latest attempt ended; None if that is not recorded yet."""
     for path in (paths.outcome, paths.failure):
         if path.exists():
             return read_record(path, OutcomeRecord)
@@ -166,7 +168,7 @@ def read_outcome(paths: RunPaths) -> OutcomeRecord | None:
 
 def _decode(plain: Any, kind: Any, where: str) -> Any:
     """Turn parsed JSON into ``kind``: a dataclass, or a type that a dataclass here uses."""
-    if type(plain) is kind:  # most fields: a run has a record a rank
+    if type(plain) is kind:  # a fast path for most fields: a run has a record for each rank
         return plain
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
@@ -216,5 +218,5 @@ def _decode_dataclass(plain: Any, kind: Any, where: str) -> Any:
     return kind(**values)
 
 
-#: asked for each of hundreds of jobs in flight
+#: cached, because a process that waits for hundreds of jobs asks often
 _hints = functools.cache(typing.get_type_hints)

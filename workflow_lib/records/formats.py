@@ -1,15 +1,14 @@
-"""Numbers of the formats of what outlives a version of this software: cells and archives.
+"""Format numbers of files that outlive a version of this software: cells and archives.
 
-What a version wrote, later ones read. A format's number grows where an older version could not read
-it any more, or would read something else from it:
+Later versions read what earlier versions wrote. A format's number grows if an older version could
+not read the new format, or would misread it. Format 1 is that of version 0.1, which wrote no
+number.
 
-Format 1 is that of version 0.1, which wrote no number.
-
-A field that a format of ``cell.json`` brings has a default: what cells were before it. Its axis
-says ``since`` which format it is there, so that the newest is that of the newest field
+A field that a later format of ``cell.json`` introduces has a default, which describes older cells.
+``since`` of its axis is the number of that format, so the newest format is that of the newest field
 (``records.cell_axes.CELL_FORMAT``). Cells with the default keep their digests, and so their runs.
-Columns that runs' CSV files were given later are marked in ``records/columns.py``; in older files
-they are empty.
+Columns that were added later to runs' CSV files are marked in ``records/columns.py``. For older
+files they are empty.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ ARCHIVE_FORMAT = 2
 
 
 def newer(found: object, known: int) -> str:
-    """Why a format cannot be read: no number, or newer than this version's; "" where it can."""
+    """Why this version cannot read a format ``found``, if it reads 1 to ``known``; "" if it can."""
     if not isinstance(found, int) or isinstance(found, bool) or found < 1:
         return f"its format is {found!r}, expected a whole number from 1 to {known}"
     if found > known:

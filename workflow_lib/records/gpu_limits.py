@@ -1,11 +1,11 @@
-"""What a job set on the GPUs of a node, what was in force before and after, and what is left."""
+"""Records of the limits that a job set on GPUs, and of the limits before and after the job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: what the cause of a run says, result or not, that left GPUs with its limits
+#: words in the cause of a run that left GPUs with its limits, whether or not it is a result
 LIMITS_LEFT = "LIMITS WERE NOT GIVEN BACK"
 
 
@@ -13,20 +13,20 @@ LIMITS_LEFT = "LIMITS WERE NOT GIVEN BACK"
 class GpuLimits:
     """The limits of one GPU."""
 
-    #: its number within the node, as telemetry counts
+    #: its index in the node, as telemetry counts
     gpu: int
     name: str
     uuid: str
-    #: what the cell asks for; null where it leaves that alone
+    #: what the cell asks for; null if the cell does not set it
     power_limit_asked_w: int | None
     clock_limit_asked_mhz: int | None
     #: the limit that had been set before the job changed anything
     power_limit_before_w: float
-    #: the limit that the driver enforced once the job had set its own; null where it never had
+    #: the limit that the driver enforced once the job had set its own; null if it never did
     power_limit_during_w: float | None = None
-    #: the limit that was set after the job had restored it; null where nobody could read it
+    #: the limit that was set after the job had restored it; null if it could not be read
     power_limit_after_w: float | None = None
-    #: whether the driver took back all that the job had changed
+    #: whether all that the job had changed was restored
     is_restored: bool = False
 
     def __str__(self) -> str:
@@ -39,18 +39,18 @@ class NodeLimits:
 
     node: str
     gpus: tuple[GpuLimits, ...]
-    #: what is not known of any GPU → why
+    #: name of a value → why it is not known for any GPU
     missing: Mapping[str, str]
     #: just before the first change
     begun_unix_s: float
-    #: which start of the node's kernel, and which job, this was; null where that is not known
+    #: the kernel's boot id of the node, and the job's id; null if not known
     boot_id: str | None
     job_id: str | None
-    #: when all limits were in force; null where they never were
+    #: when all limits were in force; null if they never were
     set_unix_s: float | None = None
-    #: when all GPUs had back what they had before; null while they do not
+    #: when all GPUs had their former limits back; null until then
     restored_unix_s: float | None = None
-    #: whether that was before the job asked for it, at its end
+    #: whether that was before the job's end
     restored_early: bool = False
     #: what could not be set or restored
     problems: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a run leaves besides its measurements: who ran where, what failed, and how it ended."""
+"""Records that a run leaves besides its measurements: its job, its ranks, errors, and its end."""
 
 from __future__ import annotations
 
@@ -27,36 +27,36 @@ class Outcome(enum.StrEnum):
 
     @property
     def is_result(self) -> bool:
-        """Whether the outcome tells of the cell, so that a rerun would not change it."""
+        """Whether the outcome is a property of the cell, so that a new run would end likewise."""
         return self in (Outcome.COMPLETED, Outcome.OUT_OF_MEMORY, Outcome.INFEASIBLE)
 
 
 @dataclass(frozen=True)
 class OutcomeRecord:
-    """``outcome.json`` and ``failure.json``."""
+    """``outcome.json`` and ``failure.json``: how a run ended."""
 
     outcome: Outcome
-    #: one sentence: what was seen, and where
+    #: one sentence: what was observed, and where
     cause: str
     job_id: str | None
     nodes: tuple[str, ...]
     started_unix_s: float | None
     ended_unix_s: float | None
-    #: what the scheduler called the end, e.g. "COMPLETED" or "NODE_FAIL"
+    #: the scheduler's state of the job at its end, e.g. "COMPLETED" or "NODE_FAIL"
     scheduler_state: str | None
-    #: true where job.sh was not what was rendered (it then was submitted by hand)
+    #: whether job.sh was edited after it was rendered
     script_edited: bool
-    #: nodes that are at fault, as far as is known: a retry avoids them
+    #: nodes that are at fault, as far as known; a retry avoids them
     failed_nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class JobState:
-    """What the scheduler says of a job; what it does not say is null."""
+    """The scheduler's state of a job. Fields that it does not report are null."""
 
-    #: its word, e.g. "RUNNING", "CANCELLED by 0"
+    #: e.g. "RUNNING" or "CANCELLED by 0"
     state: str
-    #: why a job waits, or was ended, e.g. "Priority", "ReqNodeNotAvail"
+    #: why the job waits or was ended, e.g. "Priority" or "ReqNodeNotAvail"
     reason: str | None = None
     #: "exit code:signal" of the job's script, as sacct writes it
     exit_code: str | None = None
@@ -70,44 +70,46 @@ class JobState:
 class OrderRecord:
     """``order.json``: a run's place in the order of submission, written before it is submitted."""
 
-    #: of the random order
+    #: seed of the random order
     seed: int
-    #: the block that the run is in: one run of each cell; 0 of profiled runs
+    #: the run's block, which has one run of each cell; 0 for profiled runs
     block: int
     #: from 1, among all runs that the platform's sweeps ask for, ended or not
     place: int
-    #: how many these are
+    #: the number of these runs
     runs: int
 
 
 @dataclass(frozen=True)
 class SubmissionRecord:
-    """``submission.json``: that a job is about to be submitted, written before it is, so that a job
-    whose number nobody lived to write down is found again.
+    """``submission.json``: the name of a job that is about to be submitted.
+
+    It is written before the job is submitted. So the job is found by its name if the process dies
+    before it writes the job's id.
     """
 
-    #: the job's name, which no other submission has
+    #: the job's unique name
     job_name: str
     unix_time_s: float
     submitted_by: str
-    #: which task of that job is this run's, where it is an array; its id is then "<job>_<task>"
+    #: the task of this run in a job array, so that its id is "<job>_<task>"; null without an array
     array_task: int | None = None
-    #: the number of the user who submits; null in records of earlier versions
+    #: the id of the user who submits; null in records of earlier versions
     user_id: int | None = None
 
 
 @dataclass(frozen=True)
 class JobRecord:
-    """``job.json``: what was submitted, written before anybody waits for it."""
+    """``job.json``: the job that owns the run, written before a process waits for it."""
 
     scheduler: Literal["slurm", "local"]
     job_id: str
     submitted_unix_s: float
     submitted_by: str
-    #: what the scheduler calls it, by which another job that got the same id is known; null where
-    #: the job itself wrote this
+    #: the job's name, which distinguishes it from a later job with the same id; null if the job
+    #: itself wrote this record
     job_name: str | None = None
-    #: the number of the user whose job it is; null in records of earlier versions
+    #: the id of the user who owns the job; null in records of earlier versions
     user_id: int | None = None
 
 
@@ -119,45 +121,45 @@ class EndedRecord:
     nodes: tuple[str, ...]
     started_unix_s: float
     ended_unix_s: float
-    #: exit code of the training step; null where training never started
+    #: exit code of the training step; null if training never started
     training_exit_code: int | None
-    #: exit code of the telemetry step
+    #: exit code of the telemetry step; null if telemetry never started
     telemetry_exit_code: int | None
-    #: which part of the job failed first, null where none did
+    #: the stage of the job that failed; null if none did
     failed_stage: str | None
     script_sha256: str
 
 
 @dataclass(frozen=True)
 class StopRecord:
-    """``stopped.json``: why the job stopped training early, written before it did."""
+    """``stopped.json``: why the job stops training early, written before it does."""
 
-    #: what the run then is
+    #: the run's outcome
     outcome: Outcome
-    #: a clause on what was seen
+    #: a clause: what was observed
     cause: str
     unix_time_s: float
 
 
 @dataclass(frozen=True)
 class SuspensionRecord:
-    """``suspended.json``: that the job was stopped for a while, by Slurm or a signal, and went on;
-    written when it did.
+    """``suspended.json``: how long the job was suspended, by Slurm or a signal. It is written each
+    time the job resumes.
     """
 
-    #: when it was last seen before it was stopped for the first time
+    #: when the first suspension began, to within 5 s
     since_unix_s: float
-    #: all times together, to within 5 s each
+    #: all suspensions together, to within 5 s each
     seconds: float
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """``steps/rank<n>.json``: where a rank ran and what it held."""
+    """``steps/rank<n>.json``: where a rank ran and which part of the model it held."""
 
     rank: int
     node: str
-    #: index of the GPU within its node, as telemetry counts them; null on a CPU
+    #: index of the GPU in its node, as telemetry counts; null on a CPU
     gpu: int | None
     device_name: str
     tp_rank: int
@@ -168,21 +170,21 @@ class RankRecord:
     parameters: int
     pid: int
     started_unix_s: float
-    #: as found before the first step, and with all that there is after it; null in records of
-    #: earlier versions
+    #: the precisions found before the first step, completed after it; null in records of earlier
+    #: versions
     precisions: Precisions | None = None
-    #: of its GPU, as the driver identifies it to CUDA; null on a CPU, on AMD GPUs, and in records
-    #: of earlier versions
+    #: the UUID that the driver gives its GPU; null on a CPU, on AMD GPUs, and in records of earlier
+    #: versions
     gpu_uuid: str | None = None
-    #: which start of the node's kernel, and which job, this was; null where that is not known, and
-    #: in records of earlier versions
+    #: the kernel's boot id of the node, and the job's id; null if not known, and in records of
+    #: earlier versions
     boot_id: str | None = None
     job_id: str | None = None
 
 
 @dataclass(frozen=True)
 class LinkReading:
-    """A GPU's counters over all of its links, cumulative, at a boundary between two steps."""
+    """A GPU's cumulative counters over all of its links, read between two steps."""
 
     unix_time_s: float
     sent_bytes: int
@@ -191,27 +193,27 @@ class LinkReading:
 
 @dataclass(frozen=True)
 class LinkCount:
-    """``steps/links-rank<n>.json``: what a rank's GPU sent and received in whole steps."""
+    """``steps/links-rank<n>.json``: bytes that a rank's GPU sent and received in whole steps."""
 
     rank: int
-    #: the first step that was counted, and how many were
+    #: the first step that was counted, and the number of counted steps
     first_step: int
     steps: int
-    #: before the first of them and after the last; null where there is a reason
+    #: before the first of them and after the last; null if there is a ``reason``
     before: LinkReading | None
     after: LinkReading | None
-    #: why nothing was counted, "" where it was
+    #: why nothing was counted; "" if it was
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class ErrorRecord:
-    """``errors/rank<n>.json``: what a rank died of."""
+    """``errors/rank<n>.json``: the error of which a rank died."""
 
     rank: int
     node: str
     unix_time_s: float
-    #: where it was: "setup", "build", "forward_backward", "data", …
+    #: what the rank was doing: "setup", "build", "forward_backward", "data", …
     phase: str
     #: the outcome that this error means for the run
     outcome: Outcome
@@ -221,27 +223,29 @@ class ErrorRecord:
 
 @dataclass(frozen=True)
 class ExitRecord:
-    """``exits/rank<n>.json``: how a rank's process ended, told by the process that started it; for
-    ranks that ended otherwise than well.
+    """``exits/rank<n>.json``: how a rank's process ended, if it failed. The rank's watcher writes
+    it.
     """
 
     rank: int
     node: str
     unix_time_s: float
-    #: null where a signal ended it
+    #: null if a signal ended it
     exit_code: int | None
-    #: e.g. "SIGKILL"; null where it exited by itself
+    #: e.g. "SIGKILL"; null if it exited by itself
     signal: str | None
-    #: whether it ended after the launcher had asked all ranks to end
+    #: whether it ended after the launcher had asked it to end
     told_to_end: bool
-    #: processes that the kernel ended meanwhile for want of memory, in this rank's control group;
-    #: null where that cannot be told
+    #: processes of this rank's control group that the kernel killed meanwhile because memory ran
+    #: out; null if not known
     out_of_memory_kills: int | None
 
 
 @dataclass(frozen=True)
 class TelemetryStart:
-    """``telemetry/<node>.json``: what the sampler found, written before its first sample."""
+    """``telemetry/<node>.json``: what the sampler found on its node, written before its first
+    sample.
+    """
 
     node: str
     #: "nvidia", "amd" or "simulated": never "auto"
@@ -254,16 +258,20 @@ class TelemetryStart:
     #: column name → why it stays empty on this node
     missing: Mapping[str, str]
     #: GPUs of the node that the driver lists and the job does not have: index, name, uuid,
-    #: power_limit_w, and power_w, a reading before training; of one it may not read, null
+    #: power_limit_w, and power_w, which is one reading before training; a value that the job may
+    #: not read is null
     other_gpus: tuple[Mapping[str, Any], ...] = ()
-    #: which start of the node's kernel, and which job, this was; null where that is not known, and
-    #: in records of earlier versions
+    #: the kernel's boot id of the node, and the job's id; null if not known, and in records of
+    #: earlier versions
     boot_id: str | None = None
     job_id: str | None = None
 
     def number_of(self, gpu: int, uuid: str | None) -> int | None:
-        """The sampler's number of the GPU that a rank trained on: that of its UUID, where the rank
-        and the source tell one, else the rank's own number. None where no GPU has the UUID.
+        """The sampler's index of the GPU that a rank trained on.
+
+        ``gpu`` and ``uuid`` are those of the rank's record. The GPU is found by its UUID if the
+        rank and all GPUs of the sampler have one; else its index is ``gpu``. None if no GPU has the
+        UUID.
         """
         known = [str(entry.get("uuid") or "").lower() for entry in self.gpus]
         if uuid is None or not all(known):
@@ -271,10 +279,10 @@ class TelemetryStart:
         return known.index(uuid.lower()) if uuid.lower() in known else None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
-        """The GPU that reports the power of this one's package, as the source found it; the
-        package's first where the source does not say.
+        """The index of the GPU that reports the power of this GPU's package, as the source found
+        it. If the source does not tell, it is the first GPU of the package.
 
-        On MI250 the other die's own reading is 0 or absent, and means nothing.
+        On MI250 the reading of the package's other die is 0 or absent, and has no meaning.
         """
         if gpu < len(self.gpus) and "package" in self.gpus[gpu]:
             package = self.gpus[gpu]["package"]
@@ -286,28 +294,28 @@ class TelemetryStart:
 
 @dataclass(frozen=True)
 class CoolDown:
-    """``cool-down.json``: what became of waiting for cool GPUs."""
+    """``cool-down.json``: how long the job waited for cool GPUs, and how cool they got."""
 
     started_unix_s: float
     waited_s: float
     #: whether every GPU got as cool as the cell asks
     reached: bool
-    #: of all nodes' GPUs, before and after the wait
+    #: the hottest of all nodes' GPUs, before and after the wait
     hottest_before_c: float
     hottest_after_c: float
 
 
 @dataclass(frozen=True)
 class TelemetryEnd:
-    """``telemetry/<node>-end.json``: what the sampler did, written when it ends in order."""
+    """``telemetry/<node>-end.json``: counts of the sampler, written if it ends without an error."""
 
     node: str
     ended_unix_s: float
-    #: ticks, at each of which every GPU was read
+    #: ticks that were sampled; every GPU is read at each
     samples: int
-    #: ticks that came later than half a period after their deadline
+    #: ticks that began later than half a period after their deadline
     late_samples: int
-    #: ticks whose deadline passed altogether, so that they were left out
+    #: ticks that were left out because the next one was due
     missed_samples: int
     #: "column: message" → how often a reading failed
     errors: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Every path of a run, and of a sweep."""
+"""Every path of a run, of a sweep and of a comparison."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunPaths:
-    """Every path of one run. Nothing else in the project spells these names."""
+    """Every path of one run. No other module holds these names."""
 
     directory: Path
 
@@ -20,7 +20,7 @@ class RunPaths:
 
     @property
     def cell_checksum(self) -> Path:
-        """Of ``cell.json``, as it was rendered."""
+        """The checksum of ``cell.json`` as it was rendered."""
         return self.directory / ".cell.sha256"
 
     @property
@@ -49,12 +49,12 @@ class RunPaths:
 
     @property
     def stopped(self) -> Path:
-        """Why the job stopped training early; only where it did."""
+        """Why the job stopped training early; exists only if it did."""
         return self.directory / "stopped.json"
 
     @property
     def suspended(self) -> Path:
-        """For how long the job was suspended while it trained; only where it was."""
+        """For how long the job was suspended while it trained; exists only if it was."""
         return self.directory / "suspended.json"
 
     @property
@@ -71,16 +71,16 @@ class RunPaths:
 
     @property
     def step_times(self) -> Path:
-        """Its steps; made with the summary."""
+        """The table of the run's steps; made with the summary."""
         return self.directory / "steps.parquet"
 
     @property
     def series(self) -> Path:
-        """Its GPUs over time; made with the summary."""
+        """The table of the run's GPUs over time; made with the summary."""
         return self.directory / "series.parquet"
 
     def reduced(self) -> tuple[Path, ...]:
-        """What reducing makes of a measured run."""
+        """The files that the reduction of a measured run writes."""
         return self.step_times, self.series, self.summary
 
     @property
@@ -109,7 +109,7 @@ class RunPaths:
 
     @property
     def traces(self) -> Path:
-        """Only where the run is profiled."""
+        """The directory of traces; exists only in a profiled run."""
         return self.directory / "traces"
 
     @property
@@ -124,7 +124,7 @@ class RunPaths:
 
     @property
     def trace_checksums(self) -> Path:
-        """Of the two tables."""
+        """The checksums of the two tables."""
         return self.traces / ".tables.sha256"
 
     @property
@@ -138,24 +138,26 @@ class RunPaths:
 
     @property
     def cool_down(self) -> Path:
-        """What became of waiting for cool GPUs; only where the cell asks for it."""
+        """How long the job waited for cool GPUs; exists only if the cell asks for that."""
         return self.directory / "cool-down.json"
 
     @property
     def gpu_limits(self) -> Path:
-        """What the job set on GPUs, a record a node; only where the cell asks for it."""
+        """The limits that the job set on GPUs, a record a node; exists only if the cell asks for
+        limits.
+        """
         return self.directory / "gpu-limits"
 
     def node_limits(self, node: str) -> Path:
         return self.gpu_limits / f"{node}.json"
 
     def limits_ready(self, node: str) -> Path:
-        """Its existence says that the limits of the node's GPUs are in force."""
+        """A file that exists once the limits of the node's GPUs are in force."""
         return self.gpu_limits / f"{node}.ready"
 
     @property
     def telemetry_stop(self) -> Path:
-        """Its existence asks every sampler to end."""
+        """A file that asks every sampler to end."""
         return self.telemetry / "stop"
 
     def rank(self, rank: int) -> Path:
@@ -168,7 +170,7 @@ class RunPaths:
         return self.steps / f"links-rank{rank}.json"
 
     def clock(self, node: str) -> Path:
-        """Only in runs of several nodes."""
+        """The node's clock; exists only in runs of several nodes."""
         return self.steps / f"clock-{node}.json"
 
     def trace(self, rank: int) -> Path:
@@ -193,7 +195,7 @@ class RunPaths:
         return self.telemetry / f"{node}-events.csv"
 
     def sampler_blocks(self, node: str) -> Path:
-        """Only where sampling rates alternate."""
+        """The costs of sampling blocks; exists only if sampling rates alternate."""
         return self.telemetry / f"{node}-blocks.csv"
 
     def host_samples(self, node: str) -> Path:
@@ -206,11 +208,11 @@ class RunPaths:
         return self.telemetry / f"{node}-end.json"
 
     def telemetry_ready(self, node: str) -> Path:
-        """Its existence says that the node's first samples are on disk."""
+        """A file that exists once the node's first samples are on disk."""
         return self.telemetry / f"{node}.ready"
 
     def telemetry_lock(self, node: str) -> Path:
-        """Held by the node's sampler while it lives; says which process that is."""
+        """Locked by the node's sampler while it runs; holds its process id."""
         return self.telemetry / f"{node}.lock"
 
     def sampled_nodes(self) -> list[str]:
@@ -221,27 +223,27 @@ class RunPaths:
 
 @dataclass(frozen=True)
 class SweepPaths:
-    """Every path of what a sweep shows. Nothing else in the project spells these names."""
+    """Every path of a sweep's tables, figures and page. No other module holds these names."""
 
     directory: Path
 
     @property
     def plan(self) -> Path:
-        """What the sweep would run, at what cost, and what cannot run."""
+        """The cells of the sweep with their estimated costs, and why some cannot run."""
         return self.directory / "plan.parquet"
 
     def table(self, name: str) -> Path:
-        """A table of TABLES."""
+        """The table of this name in TABLES."""
         return self.directory / f"{name}.parquet"
 
     @property
     def figures(self) -> Path:
-        """Holds a file a figure and format."""
+        """A directory with one file for each figure and format."""
         return self.directory / "figures"
 
     @property
     def report(self) -> Path:
-        """The page that has everything in it."""
+        """The sweep's page, with all its tables and figures."""
         return self.directory / "report.html"
 
     @property
@@ -254,7 +256,7 @@ class SweepPaths:
 
     @staticmethod
     def figure_checksums(figures: Path) -> Path:
-        """Goes with the figures, in their directory."""
+        """The checksums of the figures, in the directory of the figures."""
         return figures / ".figures.sha256"
 
     @property
@@ -264,7 +266,7 @@ class SweepPaths:
 
 @dataclass(frozen=True)
 class ComparisonPaths:
-    """Every path of what compares two sweeps. Nothing else in the project spells these names."""
+    """Every path of a comparison of two sweeps. No other module holds these names."""
 
     directory: Path
 
@@ -282,22 +284,22 @@ class ComparisonPaths:
 
     @property
     def checksums(self) -> Path:
-        """Of all three."""
+        """The checksums of the table, the figures and the page."""
         return self.directory / ".comparison.sha256"
 
 
 def node_name() -> str:
-    """This node's name: Slurm's where there is one, else the host's, without a domain."""
+    """This node's name: Slurm's name of it in a job, else the host's name without a domain."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
 
 
 def rank_number() -> int:
-    """This process's number among the ranks, as its launcher set it; 0 where none did."""
+    """The number of this process's rank, as its launcher set it; 0 without a launcher."""
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
 
 def boot_id() -> str | None:
-    """Which start of this node's kernel this is (random(4)); None where the kernel does not say."""
+    """The kernel's boot id, which each boot changes (random(4)); None if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -305,5 +307,5 @@ def boot_id() -> str | None:
 
 
 def job_id() -> str | None:
-    """The scheduler's id of the job that this process is part of, as its script says; else None."""
+    """The scheduler's id of this process's job, as the job script set it; None outside of a job."""
     return os.environ.get("TRIPTYCH_JOB_ID")

@@ -1,6 +1,6 @@
 """Every column of the table of GPUs and slots.
 
-``docs/reference/columns.md`` is made from this.
+``docs/reference/columns.md`` is made from this module.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ def _effect(name: str, about: str, unit: str = "", suffix: str = "") -> tuple[Co
     )
 
 
-#: slots.parquet: one row a GPU, over the completed runs of a sweep in which GPUs changed stages
+#: slots.parquet: one row a GPU, over the completed runs of a sweep that moves stages between GPUs
 SLOTS = (
     *columns(
         ("node", str, "", "the node's name"),
         ("gpu", int, "", "index of the GPU in its node"),
-        ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
+        ("gpu_uuid", str, "", "the GPU's UUID, from its driver"),
         ("runs", int, "", "completed runs with readings of it"),
         (
             "at_power_cap",
             bool,
             "",
-            "whether clocks are those at the power cap; else they are means over all time",
+            "whether clocks are means of the time at the power cap; else of the whole time",
         ),
         ("sm_clock_mean_mhz", float, "MHz", "mean over its runs of the mean SM clock"),
         ("power_mean_w", float, "W", "mean over its runs"),
@@ -37,16 +37,16 @@ SLOTS = (
             "behind",
             bool,
             "",
-            "whether its clock's effect is below the negative threshold with its whole interval",
+            "whether the whole interval of its clock's effect is below the negative threshold",
         ),
     ),
     *_effect(
         "clock",
-        "logarithm of its clock less the mean over all GPUs, without what goes with the stage",
+        "logarithm of its clock minus the mean over all GPUs, without the effect of the stage",
     ),
-    *_effect("power", "the same of its power"),
-    *_effect("temperature", "its temperature less the mean, likewise", "°C", "_c"),
-    *_effect("slot", "of the clock's effect, what all nodes' GPUs at this index have in common"),
-    *_effect("silicon", "of the clock's effect, what is left"),
+    *_effect("power", "the same for its power"),
+    *_effect("temperature", "the same for its temperature, without the logarithm", "°C", "_c"),
+    *_effect("slot", "part of clock_effect that GPUs of this index share on all nodes"),
+    *_effect("silicon", "the rest of clock_effect"),
     *columns(("missing_reasons", str, "", "JSON: column → why it is null")),
 )

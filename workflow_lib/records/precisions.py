@@ -1,4 +1,4 @@
-"""In which precision a rank holds, adds up and exchanges what it trains."""
+"""The precisions in which a rank holds, sums and exchanges weights and gradients."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ from dataclasses import dataclass
 
 from workflow_lib.records.cell import Degrees, Precision, Training
 
-#: whatever a cell's precision: gradients as they are added up and reduced, and the optimiser's
+#: precision of gradient sums, of their reduction, and of the optimiser, in every cell
 SUMS: Precision = "fp32"
 
 
 @dataclass(frozen=True)
 class Precisions:
-    """A name for each, such as "bf16" or "fp32"; null where a cell has no such thing."""
+    """The names of precisions, such as "bf16" or "fp32"; null if a cell has no such tensors."""
 
-    #: that layers compute with; activations and a micro-batch's gradients have it, too
+    #: weights that layers compute with, activations, and gradients of a micro-batch
     weights: str | None
-    #: as they are summed over micro-batches and reach the optimiser
+    #: gradients summed over micro-batches, as the optimiser gets them
     gradients: str | None = None
-    #: of gradients over replicas
+    #: reduction of gradients over replicas
     reduction: str | None = None
-    #: of weights over replicas
+    #: gathering of weights over replicas
     gathering: str | None = None
-    #: weights as the optimiser changes them
+    #: weights that the optimiser updates
     master_weights: str | None = None
-    #: both of Adam's
+    #: both moments of Adam
     moments: str | None = None
-    #: of the operands of decoder layers' matrix products, where it is not that of weights
+    #: operands of the matrix products in decoder layers; null if they have that of weights
     products: str | None = None
 
 
 def precisions_of(training: Training, degrees: Degrees) -> Precisions:
-    """What a cell has, whatever its backend. Without a second replica nothing is reduced or
+    """The precisions of a cell; both backends use the same. With one replica nothing is reduced or
     gathered, and ZeRO-0 gathers nothing.
     """
     if training.workload == "inference":

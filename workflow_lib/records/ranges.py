@@ -1,8 +1,8 @@
-"""What every number and name in a record or a CSV file can be.
+"""The ranges of numbers in records and CSV files, and which names of nodes and cells are valid.
 
-A field that has one name in two files means one thing, and names carry units: so the range of a
-number follows from its name. A value outside of it is damage, or was made up: it is refused, and is
-no reading that could be averaged.
+A field name means the same in all files, and names carry units. So the range of a number follows
+from its name. A value outside its range is damaged or made up. It is refused, so that no mean
+includes it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Range(NamedTuple):
         return f"{self.least:g} to {self.most:g}"
 
 
-#: what any count, size or time fits into, so that sums and products of some are still numbers
+#: the range of every other count, size or time; sums and products of such numbers do not overflow
 _ANY = Range(0, 1e18)
 _SIGNED = Range(-1e18, 1e18)
 _COUNT = Range(1, bounds.DIMENSION.most)
 _DEGREE = Range(1, bounds.RANKS.most)
-#: by the whole name
+#: field name → range
 _NAMED = {
     **dict.fromkeys(("tp", "cp", "pp", "dp", "ep", "virtual_stages", "nodes"), _DEGREE),
     **dict.fromkeys(("tp_rank", "pp_rank", "dp_rank", "ep_rank"), Range(0, bounds.RANKS.most)),
@@ -55,14 +55,14 @@ _NAMED = {
     "step": Range(0, bounds.STEPS.most),
     **dict.fromkeys(("gpus_per_node", "gpus_per_package"), Range(1, bounds.GPUS_OF_NODE.most)),
     **dict.fromkeys(("gpu", "gpu_order"), Range(0, bounds.GPUS_OF_NODE.most - 1)),
-    # an interleaved run's rate 0 reads nothing
+    # at rate 0 of alternating rates nothing is read
     "sample_rate_hz": Range(0, 1e6),
     "interleaved_rates_hz": Range(0, 1e6),
     "block_s": Range(0, 1e9),
     "loss": _SIGNED,
-    # of an interval of gains, or of differences
+    # intervals of gains or differences
     **dict.fromkeys(("estimate", "low", "high"), _SIGNED),
-    # one clock less another
+    # one clock minus another
     "ahead_s": Range(-1e11, 1e11),
     "learning_rate": Range(0, 1e38),
     "driver_time_us": Range(0, 1e17),
@@ -70,13 +70,13 @@ _NAMED = {
     "power_limits_w": Range(1, bounds.POWER_LIMIT_W.most),
     "clock_limits_mhz": Range(1, bounds.CLOCK_LIMIT_MHZ.most),
     "utilisation_percent": Range(0, 100),
-    # Of several processes' children a CPU's share is off by a tick.
+    # The kernel counts CPU time in ticks, so a share may be above 100 % by a tick.
     "cpu_utilisation_percent": Range(0, 101),
     "event_reasons": Range(0, 2**62),
-    # as Python has a signal, and as Windows has any number
+    # Python gives a signal as a negative exit code
     **dict.fromkeys(("exit_code", "training_exit_code", "telemetry_exit_code"), _SIGNED),
 }
-#: by the end of the name, the first that fits
+#: end of a field name → range; the first that fits counts
 _ENDINGS = (
     # until the year 5138
     ("unix_s", Range(0, 1e11)),
@@ -90,21 +90,21 @@ _ENDINGS = (
     ("_instant_w", Range(0, 1e9)),
     ("_mw", Range(0, 1e12)),
 )
-#: names that lead to a file or a directory
+#: fields with names of nodes, which are used as file names
 _NODES = ("node", "nodes", "failed_nodes")
 _LONGEST_NAME = 255
 
 
 @functools.cache
 def range_of(name: str) -> Range:
-    """What a number of this name can be."""
+    """The range of a number in a field of this name."""
     if name in _NAMED:
         return _NAMED[name]
     return next((each for ending, each in _ENDINGS if name.endswith(ending)), _ANY)
 
 
 def problem(name: str, value: object) -> str:
-    """Why a value cannot be that of a field of this name: what was expected; "" where it can."""
+    """What was expected instead of this value in a field of this name; "" if the value is valid."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         allowed = range_of(name)
         # Written so that NaN is in no range.
@@ -115,7 +115,7 @@ def problem(name: str, value: object) -> str:
 
 
 def is_file_name(name: str) -> bool:
-    """Whether a directory can hold a file of this name, which leads nowhere else."""
+    """Whether this is a valid file name that does not lead to another directory."""
     return (
         0 < len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
         and name not in (".", "..")
@@ -124,6 +124,6 @@ def is_file_name(name: str) -> bool:
 
 
 def is_cell_id(name: str) -> bool:
-    """Whether a cell can be called so: three names of directories, within each other."""
+    """Whether this is a valid id of a cell: three directory names, separated by slashes."""
     parts = name.split("/")
     return len(parts) == 3 and all(map(is_file_name, parts))

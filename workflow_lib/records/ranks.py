@@ -1,7 +1,7 @@
-"""Which part of a cell each rank has, and which ranks share what.
+"""The coordinates of ranks in a layout, and the groups of ranks that communicate.
 
-Tensor parallelism varies fastest and pipeline parallelism slowest, as in Megatron, so that the
-ranks of one tensor-parallel group are neighbours (on one node) and the stages are far apart::
+Tensor parallelism varies fastest and pipeline parallelism slowest, as in Megatron. So the ranks of
+one tensor-parallel group are neighbours, on one node, and the stages are far apart::
 
     rank = ((pp_rank · dp + dp_rank) · cp + cp_rank) · tp + tp_rank
 
@@ -17,7 +17,7 @@ from workflow_lib.records.cell import Degrees
 
 @dataclass(frozen=True)
 class Coordinates:
-    """A rank's place along each axis."""
+    """A rank's index in each parallel dimension."""
 
     tp: int
     pp: int
@@ -27,7 +27,7 @@ class Coordinates:
 
 
 def coordinates(rank: int, degrees: Degrees) -> Coordinates:
-    """Say where a rank sits. Raises ValueError for a rank outside of the layout."""
+    """The coordinates of a rank. Raises ValueError for a rank outside of the layout."""
     if not 0 <= rank < degrees.world_size:
         raise ValueError(f"rank {rank} is outside of a layout of {degrees.world_size} ranks")
     within = degrees.tp * degrees.cp
@@ -42,9 +42,9 @@ def coordinates(rank: int, degrees: Degrees) -> Coordinates:
 
 
 def group_members(degrees: Degrees, *varying: str) -> list[list[int]]:
-    """List the groups of ranks that differ in the ``varying`` coordinates only, ranks ascending.
+    """The groups of ranks that differ only in the ``varying`` coordinates; ranks ascend in each.
 
-    The axes are ``tp``, ``cp``, ``pp``, ``dp``, and within ``dp`` also ``ep`` (the replicas that
+    The coordinates are ``tp``, ``cp``, ``pp``, ``dp``; within ``dp`` also ``ep`` (the replicas that
     share one set of experts) and ``expert_dp`` (the replicas that hold copies of the same experts).
     """
     groups: dict[tuple[int, ...], list[int]] = {}

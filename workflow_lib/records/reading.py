@@ -1,4 +1,4 @@
-"""Reads files that may be anybody's: regular files alone, up to a bound, and never for ever."""
+"""Reads files that another user may have written: only regular files, and only up to a bound."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from workflow_lib.records.bounds import Bound
 
 
 class RecordError(ValueError):
-    """A file under ``results/`` does not hold what :mod:`workflow_lib.records` says it holds."""
+    """A file does not have the contents that :mod:`workflow_lib.records` declares for it."""
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a regular file to be read.
+    """Open a regular file for reading.
 
-    A pipe would have its reader wait for ever, and a device has no end. Raises OSError, and
-    RecordError where the path leads to anything else than a file.
+    A pipe could block the reader for ever, and a device may have no end. Raises OSError, and
+    RecordError if the path is not a regular file.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -33,9 +33,11 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, bound: Bound) -> bytes:
-    """The whole file. Raises OSError, and RecordError where it is no file or beyond the bound."""
+    """The contents of a file. Raises OSError, and RecordError if it is not a regular file or is
+    larger than ``bound``.
+    """
     with open_file(path) as stream:
-        # Not a read of so many bytes, which would set aside as many.
+        # Not read(bound.most), which would allocate that many bytes.
         size = os.fstat(stream.fileno()).st_size
         content = stream.read() if size <= bound.most else b""
     if max(size, len(content)) > bound.most:
@@ -47,16 +49,16 @@ def read_bytes(path: Path, bound: Bound) -> bytes:
 
 
 def end_of_file(path: Path, most: int) -> bytes:
-    """The last ``most`` bytes of a file. Raises as :func:`open_file`."""
+    """The last ``most`` bytes of a file. Raises the errors of :func:`open_file`."""
     with open_file(path) as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - most))
         return stream.read(most)
 
 
 def shown(value: object, letters: int = bounds.VALUE_LETTERS.most) -> str:
-    """A wrong value as a message quotes it: as Python writes it, cut where it is long."""
+    """A wrong value for a message: its repr, cut after ``letters`` characters."""
     text = f"a {type(value).__name__}"
-    # Python writes no number of more than 4300 digits.
+    # repr raises ValueError for a number of more than 4300 digits.
     with suppress(ValueError, RecursionError):
         text = repr(value)
     return text if len(text) <= letters else f"{text[:letters]}…"

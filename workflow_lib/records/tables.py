@@ -1,6 +1,6 @@
 """Every table of a sweep: its columns, with their types, units and meanings.
 
-``docs/reference/columns.md`` is made from this.
+``docs/reference/columns.md`` is made from this module.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLAN = (
             "profiled_steps",
             int,
             "",
-            "steps that one more run is profiled for; 0 without such a run",
+            "steps of the profiled run; 0 if the plan has none",
         ),
     ),
     *(each.column for each in ESTIMATES.values()),
@@ -57,26 +57,26 @@ PLAN = (
     ),
 )
 
-#: runs.parquet: one row a run of every feasible cell, whatever became of it
+#: runs.parquet: one row a run of every feasible cell, whatever its outcome
 RUNS = (
     *IDENTITY,
     *columns(
         ("run", int, "", "which repeat, from 1"),
         ("gpu_name", str, "", "as the driver calls it"),
-        ("sensors", str, "", "whose were read: nvidia, amd or simulated"),
+        ("sensors", str, "", "the source of readings: nvidia, amd or simulated"),
         ("simulated", bool, "", "whether GPU readings were simulated"),
         (
             "power_peak_sensor",
             str,
             "",
-            "what power_peak_w is the highest of, and over how long each value is a mean: peaks of "
-            "unlike sensors are not compared",
+            "the sensor of power_peak_w, and the time over which each of its values is a mean; "
+            "peaks of different sensors are not compared",
         ),
-        ("order_seed", int, "", "of the random order of submission"),
+        ("order_seed", int, "", "seed of the random order of submission"),
         ("order_block", int, "", "the block of that order: one run of each cell"),
         ("order_place", int, "", "the run's place in it, from 1, over all sweeps of the platform"),
         ("started_unix_s", float, "s", "when the run's job began, by its first node's clock"),
-        ("outcome", str, "", "how the run ended; not_run where it has not"),
+        ("outcome", str, "", "how the run ended; not_run if it has not"),
         ("cause", str, "", "one sentence on the outcome"),
     ),
     *_REASONS,
@@ -89,7 +89,7 @@ GPUS = (
         *_RUN,
         ("node", str, "", "the node's name"),
         ("gpu", int, "", "index of the GPU in its node"),
-        ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
+        ("gpu_uuid", str, "", "the GPU's UUID, from its driver"),
         ("airflow", str, "", "front, rear or unknown"),
         ("simulated", bool, "", "whether its readings were simulated"),
         ("samples", int, "", "samples within the measured steps"),
@@ -116,13 +116,13 @@ GPUS = (
             "throttle_source",
             str,
             "",
-            "counters (between the first and the last reading in the measured steps, where these "
-            "span 30 % of them) or events (as sampled), the same of all GPUs of a run; null where "
-            "neither is",
+            "source of throttle shares, the same for all GPUs of a run: counters (between the "
+            "first and the last reading in the measured steps, if these span 30 % of them) or "
+            "events (event bits as sampled); null without either",
         ),
-        ("throttle_power_sampled_share", float, "", "power cap, from event bits as sampled"),
-        ("throttle_thermal_sampled_share", float, "", "thermal slowdown, from the same"),
-        ("throttle_brake_sampled_share", float, "", "power brake, from the same"),
+        ("throttle_power_sampled_share", float, "", "at the power cap, from sampled event bits"),
+        ("throttle_thermal_sampled_share", float, "", "in thermal slowdown, from the same"),
+        ("throttle_brake_sampled_share", float, "", "in power-brake slowdown, from the same"),
     ),
     *(each.column for each in at_level("gpu")),
     *_REASONS,
@@ -140,7 +140,7 @@ UNUSED_GPUS = columns(
     ),
     ("watched", bool, "", "whether the job has it, so that it was read throughout"),
     ("gpu_name", str, "", "as the driver calls it"),
-    ("gpu_uuid", str, "", "which GPU that was, as its driver identifies it"),
+    ("gpu_uuid", str, "", "the GPU's UUID, from its driver"),
     ("simulated", bool, "", "whether its readings were simulated"),
     (
         "power_mean_w",
@@ -150,7 +150,7 @@ UNUSED_GPUS = columns(
         "before training",
     ),
     ("power_limit_w", float, "W", "enforced power limit when sampling began"),
-    ("gpu_utilisation_share", float, "", "share of time with a kernel running; of others' work"),
+    ("gpu_utilisation_share", float, "", "share of time with a kernel of another job running"),
     ("gpu_memory_used_peak_bytes", float, "B", "device memory in use, highest reading"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )
@@ -162,12 +162,12 @@ NODES = (
     *_REASONS,
 )
 
-#: overhead.parquet: what each sampling rate cost training, one row a run whose rates alternated and
-#: rate; only where a sweep has such cells
+#: overhead.parquet: how much each sampling rate slowed training, one row a rate and run. It is only
+#: written for a sweep with cells whose rates alternate
 OVERHEAD = columns(
     *_RUN,
     ("simulated", bool, "", "whether GPU readings were simulated"),
-    ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 where nothing was read"),
+    ("sample_rate_hz", float, "Hz", "rate of GPU samples; 0 if nothing was read"),
     ("blocks", int, "", "blocks of this rate that hold whole steps"),
     ("steps", int, "", "whole measured steps within them"),
     ("step_time_s", float, "s", "median over these steps"),
@@ -175,7 +175,7 @@ OVERHEAD = columns(
         "slowdown",
         float,
         "",
-        "median step time of a block over that of the nearest block at rate 0, less 1: mean over "
+        "median step time of a block over that of the nearest block at rate 0, minus 1; mean over "
         "pairs",
     ),
     ("slowdown_low", float, "", "lower end of its 95 % interval (Student's t over pairs)"),
@@ -198,7 +198,7 @@ CELLS = (
             "power_peak_sensor",
             str,
             "",
-            "as in runs.parquet; where completed runs differ all of them, and power_peak_w is null",
+            "as in runs.parquet; if completed runs differ, all of them, and power_peak_w is null",
         ),
         ("repeats", int, "", "runs that the plan asks for"),
         ("completed", int, "", "runs that completed"),
@@ -206,26 +206,26 @@ CELLS = (
             "interval",
             str,
             "",
-            "what …_low and …_high are: range (the lowest and highest, of fewer than five "
-            "completed runs) or order_statistics (an interval of the median); null without any",
+            "kind of the intervals …_low to …_high: range (lowest and highest of fewer than five "
+            "completed runs) or order_statistics (an interval of the median); null without runs",
         ),
         (
             "interval_coverage",
             float,
             "",
-            "of order_statistics: how probably the interval holds the median; 0.9375 with five "
+            "for order_statistics: how probably the interval holds the median; 0.9375 with five "
             "runs, at least 0.95 with more",
         ),
-        ("outcome", str, "", "completed where any run did, else how most of its runs ended"),
+        ("outcome", str, "", "completed if any run did, else how most of its runs ended"),
         ("outcomes", str, "", 'every outcome and its count, as in "completed 2, timeout 1"'),
-        ("cause", str, "", "one sentence on the outcome; why not, where infeasible"),
+        ("cause", str, "", "one sentence on the outcome; if infeasible, why"),
         (
             "profiled_outcome",
             str,
             "",
-            "how the profiled run ended; not_run where it has not, null where the plan has none",
+            "how the profiled run ended; not_run if it has not, null if the plan has none",
         ),
-        ("profiled_cause", str, "", "one sentence on that; whether its traces were analysed"),
+        ("profiled_cause", str, "", "one sentence on that, and on the analysis of its traces"),
     ),
     *(each.column for each in PROFILED.values()),
     *(
@@ -247,7 +247,7 @@ class Table:
     """A table of a sweep."""
 
     columns: tuple[Column, ...]
-    #: what a row is of
+    #: a sentence that says what a row stands for
     rows: str
 
 

@@ -1,6 +1,6 @@
-"""Every column of the tables that a profiled run's traces become.
+"""Every column of the tables that are made from a profiled run's traces.
 
-``docs/reference/columns.md`` is made from this.
+``docs/reference/columns.md`` is made from this module.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from workflow_lib.records.columns import columns
 KERNELS = columns(
     ("cell", str, "", "the cell's id"),
     ("run", int, "", "0, the profiled run"),
-    ("rank", int, "", "whose trace"),
+    ("rank", int, "", "the rank that the trace is of"),
     (
         "class",
         str,
@@ -20,21 +20,21 @@ KERNELS = columns(
         "and sets); all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
         "other_communication",
     ),
-    ("group", str, "", "of communication: TP, CP, DP, PP, EP, or those that it joins, as in TP+PP"),
-    ("fabric", str, "", "of communication: intra_node, or inter_node where its ranks need both"),
-    ("kernels", int, "", "how many ran; on a CPU operators"),
+    ("group", str, "", "of communication: TP, CP, DP, PP, EP, or several of them, as in TP+PP"),
+    ("fabric", str, "", "of communication: intra_node; inter_node if ranks are on several nodes"),
+    ("kernels", int, "", "number of kernels that ran; on a CPU, of operators"),
     ("kernel_s", float, "s", "sum of their durations"),
     ("covered_s", float, "s", "time with at least one of them running"),
-    ("share_of_span", float, "", "covered_s of the trace's span"),
+    ("share_of_span", float, "", "covered_s over the trace's span"),
     ("exposed_s", float, "s", "of communication: the part of covered_s without computation"),
     ("overlapped_s", float, "s", "of communication: the part of covered_s with computation"),
-    ("waiting_s", float, "s", "of kernel_s: before the last rank of the group came"),
-    ("transfer_s", float, "s", "of kernel_s: from then on"),
+    ("waiting_s", float, "s", "part of kernel_s before the last rank of the group arrived"),
+    ("transfer_s", float, "s", "part of kernel_s after that"),
     ("message_bytes", int, "B", "sum of the sizes, each as nccl-tests counts it"),
     ("bus_bytes", float, "B", "sum of the sizes times nccl-tests' factor of the collective"),
     ("bus_bandwidth_bytes_per_s", float, "B/s", "bus_bytes over kernel_s: waiting included"),
     ("transfer_bandwidth_bytes_per_s", float, "B/s", "bus_bytes over transfer_s"),
-    ("link_share", float, "", "transfer_bandwidth_bytes_per_s of the link's peak in one direction"),
+    ("link_share", float, "", "transfer_bandwidth_bytes_per_s over the link's one-way peak"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )
 
@@ -42,28 +42,28 @@ KERNELS = columns(
 TRACES = columns(
     ("cell", str, "", "the cell's id"),
     ("run", int, "", "0, the profiled run"),
-    ("rank", int, "", "whose trace"),
+    ("rank", int, "", "the rank that the trace is of"),
     ("steps", int, "", "steps that the profiler marked"),
     ("on_gpu", bool, "", "whether the trace holds kernels; else a CPU's operators stand for them"),
     ("span_s", float, "s", "from the first start to the last end of any kernel, copy or set"),
     ("computation_s", float, "s", "time with a computation kernel running"),
     ("memory_s", float, "s", "time with a copy or set running"),
     ("communication_s", float, "s", "time with a communication kernel running"),
-    ("exposed_communication_s", float, "s", "of it: without computation"),
-    ("overlapped_communication_s", float, "s", "of it: with computation"),
-    ("overlap_share", float, "", "overlapped_communication_s of communication_s"),
-    ("idle_s", float, "s", "of span_s: with nothing running"),
-    ("idle_share", float, "", "idle_s of span_s"),
+    ("exposed_communication_s", float, "s", "part of communication_s without computation"),
+    ("overlapped_communication_s", float, "s", "part of communication_s with computation"),
+    ("overlap_share", float, "", "overlapped_communication_s over communication_s"),
+    ("idle_s", float, "s", "part of span_s with nothing running"),
+    ("idle_share", float, "", "idle_s over span_s"),
     (
         "bubble_s",
         float,
         "s",
-        "within the steps of its pipeline: with nothing but pipeline exchange, or nothing, running",
+        "time within the pipeline's steps with nothing running, or pipeline exchange alone",
     ),
-    ("waiting_s", float, "s", "in matched collectives, before the last rank came"),
-    ("transfer_s", float, "s", "in matched collectives, from then on"),
-    ("late_collectives", int, "", "matched collectives to which this rank came last"),
-    ("late_s", float, "s", "of these: how long after the last but one it came, in total"),
+    ("waiting_s", float, "s", "in matched collectives, before the last rank arrived"),
+    ("transfer_s", float, "s", "in matched collectives, after that"),
+    ("late_collectives", int, "", "matched collectives at which this rank arrived last"),
+    ("late_s", float, "s", "in these, total time that it arrived after the last rank but one"),
     ("matched_collectives", int, "", "collectives that were found on all of their ranks"),
     ("trace_bytes", int, "B", "of the trace's JSON text, as far as it was read"),
     ("notes", str, "", "JSON: what was wrong with the trace"),

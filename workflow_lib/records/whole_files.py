@@ -1,4 +1,4 @@
-"""Files that readers see whole or not at all."""
+"""Writes files that readers see whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Write ``path`` by way of a neighbour, whose path this yields.
+    """Write ``path`` through a temporary file in the same directory, whose path this yields.
 
-    Where the block ends well, the neighbour takes the place of ``path``, whatever was there, so
-    that a reader sees the old content or the new; where it raises, the neighbour is removed. Its
-    modes are those that the block gave it. ``durable`` has the content reach the disk before, so
-    that this holds even after a crash. Makes the directory. Raises OSError.
+    If the block succeeds, the temporary file replaces ``path``, so a reader sees the old content or
+    the new. If the block raises, the temporary file is removed. The file keeps the mode that the
+    block gave it. With ``durable`` the content is synced to disk first, so that this holds even
+    after a crash. Creates the directory. Raises OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,5 +1,5 @@
-"""Telemetry: one process a node that watches all its GPUs beside training.
+"""Telemetry: one process on each node samples all its GPUs during training.
 
-It runs on compute nodes and in site containers, so it needs the standard library only, and a
-vendor's binding (``pynvml`` or ``amdsmi``) where there are GPUs of that vendor.
+It runs on compute nodes and in site containers, so it needs only the standard library, and the
+vendor's binding (``pynvml`` or ``amdsmi``) for GPUs of that vendor.
 """

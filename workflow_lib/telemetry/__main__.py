@@ -17,7 +17,7 @@ from workflow_lib.telemetry.source import TelemetryError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Sample this node; the run's directory is the one that holds the cell. Returns the exit code.
+    """Sample this node into the run directory that holds ``CELL_JSON``. Returns the exit code.
 
     It ends when ``telemetry/stop`` exists, on SIGTERM or SIGINT, or when its parent has died.
     """

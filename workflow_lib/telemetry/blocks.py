@@ -1,13 +1,13 @@
-"""Rates that alternate: which one the sampler has when, and what each block cost.
+"""Alternating sampling rates: the rate of each sampling block, and what each block cost.
 
-What sampling costs training shows only within one run, because two runs differ by more than that.
-So the rate changes every ``block_s``::
+The effect of sampling on training can only be measured within one run, because two runs differ by
+more than the effect. So the rate changes every ``block_s``::
 
     unix time    0        block_s    2·block_s   3·block_s   4·block_s     the same on every node
     block        │    0   │    1     │    2      │    3      │    4     …
     rate         └──────── each once, shuffled ──────────────┘└─ each once, shuffled anew ─…
 
-Blocks are numbered from the epoch, so that all nodes change their rates together without a word.
+Blocks are numbered from the epoch, so all nodes change their rates together without communication.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pathlib import Path
 from workflow_lib.records import Telemetry
 from workflow_lib.telemetry.source import TelemetryError, Value
 
-#: beyond it a tick of eight GPUs is no longer small beside its period
+#: at higher rates, reading eight GPUs would take a large part of a period
 HIGHEST_RATE_HZ = 50.0
 
 
 def check_rates(telemetry: Telemetry) -> None:
-    """Raises TelemetryError where the sampler cannot have one of the rates."""
+    """Raise TelemetryError if the sampler cannot keep one of the rates, or blocks are too short."""
     rate_hz = telemetry.sample_rate_hz
     if not 0 < rate_hz <= HIGHEST_RATE_HZ:
         raise TelemetryError(
@@ -49,10 +49,10 @@ def check_rates(telemetry: Telemetry) -> None:
 
 
 def rate_of_block(telemetry: Telemetry, seed: int, block: int) -> float:
-    """The rate in Hz that the sampler has in a block; ``block`` is ⌊unix time / block_s⌋.
+    """The sampling rate in a block, in Hz. ``block`` is ⌊unix time / block_s⌋.
 
-    Each round of as many blocks as there are rates has every rate once, in an order that only the
-    seed and the round decide.
+    With n rates, each round of n blocks has every rate once. Their order depends only on the seed
+    and the number of the round.
     """
     rates = list(telemetry.interleaved_rates_hz)
     round_number, place = divmod(block, len(rates))
@@ -62,19 +62,19 @@ def rate_of_block(telemetry: Telemetry, seed: int, block: int) -> float:
 
 @dataclass(frozen=True)
 class Block:
-    """A span of the wall clock with one rate; one without an end where rates do not alternate."""
+    """A span of the wall clock with one rate. If rates do not alternate, it has no end."""
 
     rate_hz: float
     begin_unix_s: float = -math.inf
     end_unix_s: float = math.inf
 
     def holds(self, unix_time_s: float) -> bool:
-        """Whether a moment is in the block; a clock that was set may leave it either way."""
+        """Whether a time is in the block. If the clock is set, it may be before or after it."""
         return self.begin_unix_s <= unix_time_s < self.end_unix_s
 
 
 def block_at(telemetry: Telemetry, seed: int, unix_time_s: float) -> Block:
-    """The block that holds a moment."""
+    """The block at a time."""
     if not telemetry.interleaved_rates_hz:
         return Block(telemetry.sample_rate_hz)
     number = math.floor(unix_time_s / telemetry.block_s)
@@ -86,7 +86,7 @@ def block_at(telemetry: Telemetry, seed: int, unix_time_s: float) -> Block:
 
 
 class BlockCost:
-    """What a block cost, from its construction to ``row``."""
+    """Measures what a block costs the sampler, from construction to ``row``."""
 
     def __init__(self, rate_hz: float) -> None:
         self._rate_hz = rate_hz
@@ -108,10 +108,10 @@ class BlockCost:
 
 
 def own_memory_bytes(line: str) -> int:
-    """This process's resident set (VmRSS) or the largest that it ever was (VmHWM).
+    """This process's resident memory (VmRSS) or its highest value so far (VmHWM), in bytes.
 
-    Not getrusage's, which on Linux also counts what the process was before it became Python: a copy
-    of whoever started it.
+    getrusage is not used: on Linux its peak includes the time before exec, when the process was
+    still a copy of its parent.
     """
     with Path("/proc/self/status").open(encoding="ascii", errors="replace") as stream:
         for text in stream:

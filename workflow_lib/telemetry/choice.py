@@ -1,4 +1,4 @@
-"""Chooses the source of a node's GPU readings, and checks that it is the hardware meant."""
+"""Chooses the source of a node's GPU readings, and checks that its GPUs are those of the cell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from workflow_lib.telemetry.source import Source, TelemetryError
 
 
 def open_source(cell: Cell, node: str) -> Source:
-    """Open the source that the cell asks for; the caller closes it.
+    """Open the source that the cell asks for. The caller closes it.
 
-    "auto" takes NVIDIA's or AMD's GPUs where there are enough of them for the node's ranks, and
-    simulated ones elsewhere. Raises TelemetryError where the GPUs are too few or not the cell's.
+    "auto" takes NVIDIA or AMD GPUs if there are enough of them for the node's ranks, else simulated
+    ones. Raises TelemetryError if there are too few GPUs, or GPUs of another model.
     """
     asked = cell.telemetry.source
     source = _first_that_opens(cell, node) if asked == "auto" else _open(asked, cell, node)
@@ -39,7 +39,7 @@ def _first_that_opens(cell: Cell, node: str) -> Source:
         try:
             source = _open(name, cell, node)
         except TelemetryError:
-            # "auto" means just this: a vendor that is not here is no error.
+            # With "auto" it is no error that the node has no GPUs of a vendor.
             continue
         if len(source.gpus) >= cell.ranks_per_node:
             return source

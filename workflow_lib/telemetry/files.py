@@ -1,4 +1,4 @@
-"""The sampler's files: rows that reach the operating system in whole lines, and the lock."""
+"""The sampler's CSV files, which are written in whole lines, and the sampler's lock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workflow_lib.telemetry.source import TelemetryError, Value
 class SampleFile:
     """A CSV file that is written in chunks of whole lines.
 
-    Rows wait in memory until they are taken and written, so a killed sampler loses what came since
-    then, and leaves at most one torn line, the last.
+    Rows wait in memory until they are taken and written. So a killed sampler loses the rows since
+    the last write, and leaves at most one incomplete line, the last.
     """
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
-        """Create the file with its header. Raises TelemetryError where it exists."""
+        """Create the file with its header. Raises TelemetryError if it exists."""
         self._path = path
         self._names = [column.name for column in columns]
         self._pending: list[str | Mapping[str, Value | str]] = [",".join(self._names)]
@@ -34,19 +34,19 @@ class SampleFile:
             ) from None
 
     def add(self, values: Mapping[str, Value | str]) -> None:
-        """Add a row; a column that has no value becomes an empty field. Text has no commas.
+        """Add a row. A column without a value becomes an empty field. Text must hold no commas.
 
-        The caller leaves the values as they are: they become text in ``take``, because to do that
-        for many rows at once takes a fraction of the time.
+        The caller must not change ``values`` afterwards: ``take`` turns them into text, because
+        that is several times faster for many rows at once.
         """
         self._pending.append(values)
 
     def add_lines(self, lines: Iterable[str]) -> None:
-        """Add rows that are text already, in the order of the columns."""
+        """Add rows that are text already, with fields in the order of the columns."""
         self._pending.extend(lines)
 
     def take(self) -> bytes:
-        """All rows that wait, as text, to be given to ``write``."""
+        """Take all waiting rows, as text for ``write``."""
         if not self._pending:
             return b""
         lines = [row if isinstance(row, str) else self._line(row) for row in self._pending]
@@ -54,7 +54,7 @@ class SampleFile:
         return ("\n".join(lines) + "\n").encode("ascii")
 
     def write(self, text: bytes) -> None:
-        """Hand whole lines to the operating system. Raises TelemetryError where it refuses."""
+        """Write whole lines. Raises TelemetryError if the operating system refuses."""
         chunk = memoryview(text)
         while chunk:
             try:
@@ -66,9 +66,9 @@ class SampleFile:
                 ) from None
 
     def check_present(self) -> None:
-        """Raises TelemetryError where the path no longer leads to the file that is written.
+        """Raise TelemetryError if the path no longer leads to the file that is written.
 
-        The operating system takes rows for a deleted file without a word.
+        Writing to a deleted file gives no error.
         """
         try:
             there = self._path.stat()
@@ -81,7 +81,7 @@ class SampleFile:
             )
 
     def close(self) -> None:
-        """Write what waits, and close."""
+        """Write the waiting rows, and close the file."""
         try:
             self.write(self.take())
         finally:
@@ -93,10 +93,10 @@ class SampleFile:
 
 
 class NodeLock:
-    """Held while one sampler works on one node of one run."""
+    """The lock that the sampler of one node of one run holds while it runs."""
 
     def __init__(self, path: Path) -> None:
-        """Take the lock. Raises TelemetryError, naming its holder, where another process has it."""
+        """Take the lock. Raises TelemetryError with the holder's name if another process has it."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,5 +117,5 @@ class NodeLock:
         os.pwrite(self._descriptor, f"process {os.getpid()}\n".encode("ascii"), 0)
 
     def release(self) -> None:
-        """Let go; the file stays, to be locked again."""
+        """Release the lock. The file stays."""
         os.close(self._descriptor)

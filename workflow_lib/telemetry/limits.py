@@ -1,18 +1,18 @@
-"""``python -m workflow_lib.telemetry.limits hold CELL_JSON``: set the limits that a cell asks of
-this node's GPUs, and give them back what they had.
+"""``python -m workflow_lib.telemetry.limits hold CELL_JSON``: set the limits of this node's GPUs
+that a cell asks for, and restore the former limits at the job's end.
 
-Whatever ends first, somebody gives the limits back::
+Even if processes are killed, another one restores the limits::
 
     hold                  guard, its child in a session of its own   a journal on the node's disk
-    reads what is there ───────────────────────────────────────────▶ what to give back
+    reads the limits ──────────────────────────────────────────────▶ the limits to restore
     starts guard ───────▶ waits for the end of hold
     sets limits
       … telemetry, training …
-    gives back, at the job's end, on SIGTERM, or when its parent is gone      removed
-    (was killed)          gives back                                          removed
-    (was killed)          (was killed)      the end of job.sh, or the next job here, gives back
+    restores, at the job's end, on SIGTERM, or when its parent is gone        removed
+    (was killed)          restores                                            removed
+    (was killed)          (was killed)      the end of job.sh, or the next job here, restores
 
-The journal is locked while one of the two lives.
+The journal is locked while hold or guard runs.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from workflow_lib.telemetry.nvidia import limits as nvidia
 from workflow_lib.telemetry.nvidia.library import started_nvml
 from workflow_lib.telemetry.source import TelemetryError
 
-#: a directory of each node that outlives its jobs; journals are in one below that is the user's own
+#: a directory on each node that outlives jobs; journals are in a subdirectory of each user
 LOCAL = Path("/var/tmp")
 _LOOK_EVERY_S = 0.5
-#: how long the end of a job waits for a guard that is at work
+#: how long the end of a job waits for a guard that is restoring limits, in s
 _GUARD_S = 10.0
 
 
 @dataclass(frozen=True)
 class Journal:
-    """What is to be given back, and the run whose job changed it."""
+    """The limits to restore, and the run whose job changed them."""
 
     run_directory: str
     limits: NodeLimits
 
 
 def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
-    """Set the cell's limits, keep them until the job asks to stop, and give back what was there.
+    """Set the cell's limits, keep them until the job asks to stop, and restore the former limits.
 
-    Raises TelemetryError, after giving back what was changed, where a limit could not be set, and
-    where one could not be given back. Raises OSError before anything is changed.
+    Raises TelemetryError, after restoring, if a limit could not be set or restored. Raises OSError
+    before anything is changed.
     """
     stopping = False
 
@@ -96,10 +96,10 @@ def hold(paths: RunPaths, cell: records.Cell, node: str) -> None:
 
 
 def give_back_leftovers(only: RunPaths | None = None) -> None:
-    """Give back what jobs of this user left set on this node's GPUs when they were killed; or, at
-    the end of a job, what it has left itself.
+    """Restore limits that killed jobs of this user left on this node's GPUs; with ``only``, those
+    that the job of this run left.
 
-    Raises TelemetryError where GPUs that this job has keep such limits.
+    Raises TelemetryError if GPUs of this job keep such limits.
     """
     for path in sorted(_directory().glob("*.json")) if _is_own(_directory()) else ():
         with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
@@ -115,21 +115,23 @@ def give_back_leftovers(only: RunPaths | None = None) -> None:
                 continue  # nodes without disks may share the directory
             if only is not None and run.directory != only.directory.absolute():
                 continue
-            # Without a lock, nobody lives who will give it back.
+            # If the journal is not locked, no other process will restore the limits.
             if _has_lock(stream.fileno(), 0.0 if only is None else _GUARD_S) and path.exists():
                 _give_back_for(path, journal, run)
 
 
 def _give_back_for(path: Path, journal: Journal, run: RunPaths) -> None:
-    """In place of a process that was killed. Raises TelemetryError where that does not work."""
+    """Restore the limits in place of a process that was killed. Raises TelemetryError if that
+    fails.
+    """
     limits = journal.limits
     if limits.boot_id != records.boot_id():
-        path.unlink()  # the driver has forgotten limits, too
+        path.unlink()  # the node was rebooted, which resets limits
         return
     with _nvml() as nvml:
         here = nvidia.are_here(nvml, limits.gpus)
         if here == 0:
-            return  # they are another job's now
+            return  # another job has these GPUs now
         problems = [f"only {here} of the {len(limits.gpus)} GPUs are this job's"]
         if here == len(limits.gpus):
             problems = _give_back(nvml, path, limits, run, ())
@@ -144,13 +146,13 @@ def _give_back_for(path: Path, journal: Journal, run: RunPaths) -> None:
 def _give_back(
     nvml: ModuleType, path: Path, limits: NodeLimits, run: RunPaths, before: tuple[str, ...]
 ) -> list[str]:
-    """Give back what the journal at ``path`` says, and say in the run's record how that went.
+    """Restore the limits of the journal at ``path``, and write the result into the run's record.
 
-    ``before`` is what went wrong earlier. Returns what went wrong now.
+    ``before`` are earlier problems. Returns the new ones.
     """
     record = run.node_limits(limits.node)
     with contextlib.suppress(OSError, records.RecordError):
-        # It knows of more than the journal, which was written first.
+        # The run's record was written later than the journal, and has more.
         written = records.read_record(record, NodeLimits)
         if written.begun_unix_s == limits.begun_unix_s:
             limits = written
@@ -175,8 +177,10 @@ def _give_back(
 
 @contextlib.contextmanager
 def _guarded(journal: Journal) -> Iterator[Path]:
-    """Yields the journal's path on this node's disk, beside a process that gives the limits back
-    should this one be killed. Raises OSError, TelemetryError.
+    """Write the journal to this node's disk, and start a process that restores the limits if this
+    process is killed. Yields the journal's path.
+
+    Raises OSError, TelemetryError.
     """
     path = _directory() / f"{journal.limits.node}-{time.time_ns()}.json"
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -206,7 +210,7 @@ def _guarded(journal: Journal) -> Iterator[Path]:
                 path.unlink()
                 raise TelemetryError("the process that would give limits back did not start")
             yield path
-            # A guard that was killed needs to be told nothing.
+            # The guard may have been killed.
             with contextlib.suppress(BrokenPipeError):
                 guard.stdin.write(b"done")
     finally:
@@ -214,7 +218,7 @@ def _guarded(journal: Journal) -> Iterator[Path]:
 
 
 def _guard(path: Path) -> None:
-    """Wait until the process that set limits has ended; where it was killed, give them back.
+    """Wait until the process that set limits has ended. If it was killed, restore them.
 
     Raises TelemetryError.
     """
@@ -228,7 +232,7 @@ def _guard(path: Path) -> None:
 
 @contextlib.contextmanager
 def _nvml() -> Iterator[ModuleType]:
-    """NVML, whose errors become TelemetryError."""
+    """Start NVML, and turn its errors into TelemetryError."""
     nvml = started_nvml()
     try:
         yield nvml
@@ -243,7 +247,7 @@ def _directory() -> Path:
 
 
 def _is_own(directory: Path) -> bool:
-    """Whether nobody else can have written what is to be given back."""
+    """Whether the directory exists, belongs to this user, and no other user may write it."""
     try:
         found = directory.lstat()
     except FileNotFoundError:
@@ -253,7 +257,7 @@ def _is_own(directory: Path) -> bool:
 
 
 def _has_lock(descriptor: int, patience_s: float) -> bool:
-    """Whether this process has the journal's lock, within so many seconds."""
+    """Try for ``patience_s`` seconds to lock the journal. Returns whether that succeeded."""
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
@@ -267,7 +271,9 @@ def _has_lock(descriptor: int, patience_s: float) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """What job scripts use, and ``hold`` itself. Returns the exit code."""
+    """Run ``hold`` or ``give-back`` for a job script, or ``guard`` for ``hold``. Returns the exit
+    code.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m workflow_lib.telemetry.limits", description=__doc__
     )

@@ -1,6 +1,6 @@
-"""Reads the link counters of one GPU when a rank asks for them, between two of its steps.
+"""Reads the link counters of one GPU for its rank, between two steps.
 
-The sampler reads them now and then, in whatever part of a step; a rank knows when a step ends.
+The sampler reads these counters at any time within a step. Only the rank knows when a step ends.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ ReadLinks = Callable[[], LinkReading]
 
 
 def open_links(uuid: str | None) -> ReadLinks:
-    """The counters of an NVIDIA GPU, over all of its links. A reading takes about 2 ms.
+    """A function that reads the counters of an NVIDIA GPU over all of its links, in about 2 ms.
 
-    NVML stays open for as long as the process lives. Raises UnreadableError with the reason where
-    there is none: no GPU with that UUID, no binding, no driver, or no links.
+    NVML stays open until the process ends. Raises UnreadableError with the reason if there is no
+    GPU with that UUID, no binding, no driver, or no link.
     """
     if uuid is None:
         raise UnreadableError("the rank has no NVIDIA GPU, whose links alone are counted by steps")
@@ -49,5 +49,5 @@ def open_links(uuid: str | None) -> ReadLinks:
             whole.append(int(value))
         return LinkReading(time.time(), *whole)
 
-    read()  # what it lacks is told now, not in the middle of training
+    read()  # so that a missing counter is reported now, and not during training
     return read

@@ -1,12 +1,12 @@
-"""Takes a node's readings into the files of its run.
+"""Writes a node's readings into the files of its run.
 
-What is read when::
+What is read at which time::
 
     tick     0         1         2         3    …    every GPU's row of fast readings
     GPU      0 1 2 3   0 1 2 3   0 1 2 3   0 1 2 3   each with the wall clock of its own reading
-    GPU      0               1         2         3   each once a second, a round: counters that
-                                                     are due, and in every other round the
-                                                     driver's own samples of power
+    GPU      0               1         2         3   each GPU once a second, which is a round:
+                                                     counters that are due, and in every other
+                                                     round the driver's own samples of power
     second   host, events; all rows go to the thread that writes
 """
 
@@ -24,14 +24,15 @@ from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.source import Source, Value
 from workflow_lib.telemetry.writing import Writing
 
-#: a longer time between two of the driver's samples is a loss: they are 20 ms apart on H200
+#: with a longer time between two of the driver's power samples, some were lost: they are 20 ms
+#: apart on H200
 _LOST_US = 250_000
 
 
 class Recorder:
-    """Reads a source and a host, and writes what they say.
+    """Reads a source and a host, and writes their readings.
 
-    What the source says it can never tell gets no file: its ``missing`` has the reason.
+    There is no file for readings that the source lacks. Its ``missing`` has the reason.
     """
 
     def __init__(
@@ -42,14 +43,14 @@ class Recorder:
         host: Host,
         rates_alternate: bool,
     ) -> None:
-        """Create the files. Raises TelemetryError where one of them exists."""
+        """Create the files. Raises TelemetryError if one of them exists."""
         self._source = source
         self._host = host
         self._gpus = range(len(source.gpus))
-        #: of each GPU, in every how many rounds the driver's samples are collected: a call costs as
-        #: much for one as for all that are kept, which on H200 are those of 2.4 s
+        #: for each GPU, after how many rounds the driver's power samples are collected. A call
+        #: costs the same for one sample as for all that the driver keeps (2.4 s of them on H200)
         self._power_rounds = [2] * len(source.gpus)
-        #: of each GPU, the driver's time of the last sample, 0 before the first
+        #: for each GPU, the driver's time of the last sample; 0 before the first
         self._power_until_us = [0] * len(source.gpus)
         self.restart_rounds(time.monotonic())
         self._files: list[SampleFile] = []
@@ -70,15 +71,18 @@ class Recorder:
             self._opened = opened.pop_all()
 
     def restart_rounds(self, now_s: float) -> None:
-        """Begin a round of the GPUs, so that they spread over a second after a pause as well."""
+        """Begin a round of the GPUs, so that after a pause they are again spread over a second."""
         self._rounds_from_s = now_s
         self._counter_reads = 0
 
     def tick(self, now_s: float, lateness_s: float) -> None:
-        """Read every GPU, and the counters of those that are due; ``now_s`` is monotonic."""
+        """Read every GPU, and the counters of the GPUs that are due.
+
+        ``now_s`` is on the monotonic clock; ``lateness_s`` is how late the tick began.
+        """
         self._read_gpus(lateness_s)
         due = int((now_s - self._rounds_from_s) * len(self._gpus))
-        # After a tick that was late, no GPU is read more than once.
+        # After a late tick, no GPU's counters are read more than once.
         for number in range(max(self._counter_reads, due + 1 - len(self._gpus)), due + 1):
             gpu = number % len(self._gpus)
             self._read_counters(gpu, everything=False)
@@ -87,15 +91,15 @@ class Recorder:
         self._counter_reads = due + 1
 
     def second(self) -> None:
-        """Read the host and the events; then have all rows written.
+        """Read the host and the events, and hand all rows over to be written.
 
-        Raises TelemetryError where earlier ones could not be, or the files are gone.
+        Raises TelemetryError if earlier rows could not be written, or the files are gone.
         """
         self._read_host_and_events()
         self._writing.hand_over(self._files)
 
     def everything(self) -> None:
-        """Read all there is, whether it is due or not: for a run's first and last rows."""
+        """Read everything, due or not, for a run's first and last rows. Wait for the writing."""
         self._read_gpus(None)
         for gpu in self._gpus:
             self._read_counters(gpu, everything=True)
@@ -104,22 +108,22 @@ class Recorder:
         self._writing.wait()
 
     def block(self, row: Mapping[str, Value]) -> None:
-        """A block has ended; ``row`` has the columns of SAMPLER_BLOCKS."""
+        """Write the row of a block that has ended; ``row`` has the columns of SAMPLER_BLOCKS."""
         if self._blocks is not None:
             self._blocks.add(row)
             self.rest()
 
     def rest(self) -> None:
-        """Nothing is read; have what waits written, and the request to stop looked for."""
+        """Read nothing, but hand waiting rows over and check for the request to stop."""
         self._writing.hand_over(self._files)
 
     @property
     def asked_to_stop(self) -> bool:
-        """Whether the request to stop has been seen."""
+        """Whether the sampler was asked to stop."""
         return self._writing.asked_to_stop
 
     def close(self) -> None:
-        """Write what waits and close the files, all of them even where one cannot be written."""
+        """Write the waiting rows and close all files, even if one of them cannot be written."""
         self._opened.close()
 
     def _create(
@@ -169,7 +173,7 @@ class Recorder:
             return
         latest_us = self._power_until_us[gpu]
         if latest_us and samples[0][0] - latest_us > _LOST_US:
-            # The driver keeps fewer than were due: what is left of them is to be had more often.
+            # The driver keeps samples for a shorter time than two rounds: collect in every round.
             self._power_rounds[gpu] = 1
         self._power_until_us[gpu] = samples[-1][0]
         self._power.add_lines(f"{time_us},{gpu},{power_mw}" for time_us, power_mw in samples)

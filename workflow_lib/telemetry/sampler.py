@@ -1,8 +1,8 @@
-"""The sampling process of a node: from its first readings until it is told to stop.
+"""The sampling process of a node, from its first readings until it is told to stop.
 
-Ticks are due on the monotonic clock, so that a wall clock that is set moves none of them; rows have
-the wall clock, because training's steps have it as well. Where rates alternate, the wall clock
-says which one it is.
+Ticks follow the monotonic clock, so setting the wall clock does not move them. Rows have times of
+the wall clock, as training's steps have. If rates alternate, the wall clock decides which rate is
+in force.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.recorder import Recorder
 from workflow_lib.telemetry.source import Source
 
-#: at most this long do rows wait in memory, and a request to stop goes unseen
+#: how long rows wait in memory at most, and a request to stop may go unnoticed
 _SECOND_S = 1.0
-#: what is due every second waits up to this long for a tick, because to wake up costs as much as to
-#: read two GPUs
+#: the work of every second waits up to this long for a tick, because waking up costs as much as
+#: reading two GPUs
 _TOGETHER_S = 0.05
-#: at low rates, how often it is looked whether the sampler shall end
+#: how often the sampler checks at low rates whether it must end
 _LOOK_EVERY_S = 0.5
 
 
@@ -42,7 +42,7 @@ class Sampler:
         source: Source,
         host: Host,
     ) -> None:
-        """Raises TelemetryError where the cell asks for a rate that no sampler can have."""
+        """Raises TelemetryError if the cell asks for a rate that the sampler cannot keep."""
         check_rates(cell.telemetry)
         self._paths = paths
         self._node = node
@@ -57,10 +57,10 @@ class Sampler:
         self._missed_ticks = 0
 
     def run(self) -> None:
-        """Sample until told to stop; then write what was done.
+        """Sample until told to stop. Then write the record of the sampler's end.
 
-        Raises TelemetryError where another sampler is at work or a file cannot be written, OSError
-        where the directory cannot be.
+        Raises TelemetryError if another sampler runs or a file cannot be written, and OSError if
+        the directory cannot be created.
         """
         self._paths.telemetry.mkdir(parents=True, exist_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -84,7 +84,7 @@ class Sampler:
             lock.release()
 
     def _record(self, recorder: Recorder) -> None:
-        # What lives until the end need not be looked through again and again.
+        # Objects that live until the end are left out of later garbage collections.
         gc.collect()
         gc.freeze()
         recorder.everything()
@@ -98,7 +98,7 @@ class Sampler:
             self._late_ticks += ticks.late
             self._missed_ticks += ticks.missed
             recorder.block(cost.row(ticks.begun, ticks.late, ticks.missed))
-        # The last rows hold everything, so that counters reach to the end.
+        # The last rows hold all readings, so that counters cover the run to its end.
         recorder.everything()
 
     def _sample_block(self, block: Block, recorder: Recorder, seconds: Deadlines) -> Deadlines:
@@ -121,7 +121,7 @@ class Sampler:
                     recorder.second()
                 else:
                     recorder.rest()
-                # A sampler that nobody can end any more ends itself.
+                # End if the parent is gone: no process is left to stop this one.
                 self._stopping |= os.getppid() != self._parent
         ticks.end(time.monotonic())
         return ticks
@@ -153,7 +153,7 @@ class Sampler:
             records.TelemetryEnd(
                 node=self._node,
                 ended_unix_s=time.time(),
-                # The first and the last one have no deadline.
+                # Plus the first and the last rows, which have no deadline.
                 samples=self._ticks + 2,
                 late_samples=self._late_ticks,
                 missed_samples=self._missed_ticks,

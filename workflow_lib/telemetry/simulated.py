@@ -1,17 +1,18 @@
-"""Simulated GPUs, for machines without any. Everything they say is marked as simulated.
+"""Simulated GPUs, for machines without GPUs. All their readings are marked as simulated.
 
-A first-order model of each GPU, driven by how busy the node's CPUs really are, so that training on
-the CPU shows in it::
+Each GPU is a first-order model. The real load of the node's CPUs drives it, so training on the CPU
+shows in its readings::
 
     CPU load × kernels ──low-pass──▶ power asked for ──cap──▶ power ──low-pass──▶ temperature
                                                      │         ├──trapezoid──▶ energy counter
                                                      │         └──lines──▶ samples every 20 ms
                                                      └▶ clock, event bit 0x4, throttle counter
 
-A busy GPU alternates between dense kernels, which ask for more than the limit, and lulls. Each GPU
-has a rhythm, a draw and a cooling of its own. Their random numbers come from the cell's seed.
+A busy GPU alternates between dense kernels, which ask for more power than the limit, and lulls.
+Each GPU has a rhythm, a power draw and a cooling of its own. Their random numbers come from the
+cell's seed.
 
-The thermal constants are those of a recording of 8×H200 at their 700 W cap: idle at 79 W and 35 °C;
+The thermal constants come from a recording of 8×H200 at their 700 W cap: idle at 79 W and 35 °C;
 under load 59 °C in the front of the air stream and 65.5 °C in its rear.
 """
 
@@ -28,21 +29,22 @@ from workflow_lib.records import GPU_COUNTERS, Cell
 from workflow_lib.telemetry.node.host import CpuUtilisation
 from workflow_lib.telemetry.source import Value
 
-#: where the platform states no power limit; no real GPU is meant
+#: the power limit if the platform states none; it is not that of a real GPU
 _POWER_LIMIT_W = 300.0
 #: the share of the limit drawn when idle: 79 of 700 W
 _IDLE_SHARE = 0.113
-#: what a busy GPU asks for, as a share of its limit, and for how long: of dense kernels, and of the
-#: lulls between them, in which it waits for memory, for other ranks or for the host
+#: ranges of the power that a busy GPU asks for, as a share of its limit, and of its duration: in
+#: dense kernels, and in the lulls between them, which stand for waiting for memory, ranks or host
 _DENSE_SHARE, _DENSE_S = (1.0, 1.16), (0.4, 1.6)
 _LULL_SHARE, _LULL_S = (0.45, 0.75), (0.1, 0.5)
-#: GPUs of one kind differ: in what they draw, and in how well their slots are cooled
+#: GPUs of one model differ in the power that they draw and in the cooling of their slots: largest
+#: relative differences from the mean
 _DRAW_SPREAD = 0.04
 _COOLING_SPREAD = 0.1
 _POWER_TIME_CONSTANT_S = 0.25
 _TEMPERATURE_TIME_CONSTANT_S = 12.0
 _AIR_C = 32.0
-#: how far a GPU at its power limit heats above the air, by where it sits: 59 and 65.5 °C
+#: how far a GPU at its power limit is above the air, by its place in the air: 59 and 65.5 °C
 _RISE_AT_LIMIT_C = {"front": 27.0, "unknown": 27.0, "rear": 33.5}
 #: the second die of a package runs hotter (5–10 °C have been reported on MI250)
 _SECOND_DIE_RISE_C = 6.0
@@ -50,15 +52,15 @@ _MEMORY_RISE_C = 8.0
 _SM_CLOCK_MHZ = 1980.0
 _IDLE_CLOCK_MHZ = 345.0
 _MEMORY_CLOCK_MHZ = 3201.0
-#: the busy share under which a GPU clocks down
+#: the busy share below which a GPU lowers its clock
 _IDLE_BELOW = 0.05
 _EVENT_IDLE = 0x1
 _EVENT_POWER_CAP = 0x4
 _GIB = 2**30
-#: as NVIDIA's driver does: a sample every 20 ms, of which it keeps 119
+#: as in NVIDIA's driver: a sample every 20 ms, of which the last 119 are kept
 _SAMPLE_PERIOD_US = 20_000
 _SAMPLES_KEPT = 119
-#: of GPU_COUNTERS, what the model has
+#: the columns of GPU_COUNTERS that the model has
 _COUNTERS = frozenset(
     (
         *("energy_j", "memory_temperature_c", "memory_used_bytes"),
@@ -66,7 +68,7 @@ _COUNTERS = frozenset(
         *("throttle_hw_thermal_s", "throttle_power_brake_s"),
     )
 )
-#: what the sampler fills itself
+#: columns that the sampler fills itself
 _OF_EVERY_ROW = frozenset(("unix_time_s", "gpu", "read_cost_s"))
 
 
@@ -74,7 +76,7 @@ _OF_EVERY_ROW = frozenset(("unix_time_s", "gpu", "read_cost_s"))
 class _Die:
     """The state of one GPU: a die, which may share a package with others."""
 
-    #: parts differ: what this one draws, relative to the mean
+    #: its power draw relative to the mean of all GPUs
     draw: float
     rise_at_limit_c: float
     asked_w: float
@@ -85,9 +87,9 @@ class _Die:
     phase_ends_unix_s: float = -math.inf
 
     def share_at(self, unix_time_s: float) -> float:
-        """The share of the limit that full load asks for: that of the kernel that runs."""
+        """The share of the limit that the kernel at this time asks for at full load."""
         length_s = self.phase_ends_unix_s - unix_time_s
-        # Over, or left behind by a clock that was set back.
+        # The phase is over, or the clock was set back.
         if not 0 < length_s <= _DENSE_S[1]:
             self.dense = not self.dense
             shares, lengths_s = (_DENSE_SHARE, _DENSE_S) if self.dense else (_LULL_SHARE, _LULL_S)
@@ -105,14 +107,15 @@ class _Package:
     capped_s: float
     capped: bool = False
     updated_unix_s: float | None = None
-    #: time in µs since the epoch, mW; those not collected yet
+    #: power samples that are not collected yet: time in µs since the epoch, mW
     samples: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES_KEPT))
 
 
 class SimulatedSource:
-    """As many GPUs as ranks run on the node. The same seed and loads give the same readings.
+    """One GPU for each rank on the node. The same seed and loads give the same readings.
 
-    ``load`` gives the busy share of the node, 0 to 1, since its last call (None: as before).
+    ``load`` returns the busy share of the node, 0 to 1, since its last call; None means the same
+    share as before.
     """
 
     name = "simulated"
@@ -125,7 +128,7 @@ class SimulatedSource:
         count = cell.ranks_per_node
         self._dies_per_package = hardware.gpus_per_package
         self._limit_w = hardware.power_limit_w or _POWER_LIMIT_W
-        #: what one die may add to its package
+        #: the share of the package's power limit for one die, in W
         self._share_w = self._limit_w / self._dies_per_package
         self._memory_bytes = hardware.gpu_memory_bytes or 16 * _GIB
         self._load = load or CpuUtilisation().share
@@ -164,14 +167,14 @@ class SimulatedSource:
         self.errors: Counter[str] = Counter()
 
     def read(self, gpu: int, unix_time_s: float) -> dict[str, Value]:
-        """Read a GPU; see Source. A package moves on when its first die is read."""
+        """Read a GPU; see Source. Reading a package's first die advances the package's state."""
         if gpu == 0 and (load := self._load()) is not None:
             self._busy = load
         number = gpu // self._dies_per_package
         die, package, members = self._dies[gpu], self._packages[number], self._members(number)
         if self._reports_power(gpu):
             self._advance(package, members, unix_time_s)
-        # Dynamic power goes with frequency times the square of a voltage that follows it.
+        # Dynamic power grows with f · V², and V with f, so the clock grows with power ** (1 / 3).
         granted = package.power_w / sum(member.asked_w for member in members)
         slowdown = granted ** (1 / 3) if package.capped else 1.0
         idle = self._busy < _IDLE_BELOW and not package.capped
@@ -189,7 +192,7 @@ class SimulatedSource:
     def read_counters(
         self, gpu: int, unix_time_s: float, everything: bool = False
     ) -> dict[str, Value]:
-        """Read all counters of a GPU, at every call; see Source."""
+        """Read all counters of a GPU; all are due at every call. See Source."""
         number = gpu // self._dies_per_package
         die, package = self._dies[gpu], self._packages[number]
         if self._reports_power(gpu):
@@ -207,7 +210,7 @@ class SimulatedSource:
         return values
 
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
-        """The latest 2.4 s of a package's power, less what was collected before; see Source."""
+        """The samples of the latest 2.4 s that were not collected before; see Source."""
         if not self._reports_power(gpu):
             return ()
         samples = self._packages[gpu // self._dies_per_package].samples
@@ -216,11 +219,11 @@ class SimulatedSource:
         return collected
 
     def events(self) -> Sequence[tuple[int, str, int | None]]:
-        """None, ever."""
+        """No events; see Source."""
         return ()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to close."""
 
     def _reports_power(self, gpu: int) -> bool:
         return gpu % self._dies_per_package == 0
@@ -241,7 +244,7 @@ class SimulatedSource:
     def _settle(self, package: _Package, members: list[_Die]) -> None:
         asked_w = sum(die.asked_w for die in members)
         package.capped = asked_w > self._limit_w
-        # In milliwatts, as it is reported: the counter integrates exactly what was shown.
+        # Rounded to mW, as it is reported, so that the counter integrates the reported power.
         package.power_w = round(min(asked_w, self._limit_w), 3)
 
     def _advance(self, package: _Package, members: list[_Die], unix_time_s: float) -> None:
@@ -268,7 +271,7 @@ class SimulatedSource:
 
 
 def _take_samples(package: _Package, before_unix_s: float, power_before_w: float) -> None:
-    """Samples at whole periods since the epoch, on the straight line to the present power."""
+    """Add samples at whole periods since the epoch, interpolated linearly to the present power."""
     assert package.updated_unix_s is not None
     elapsed_s = package.updated_unix_s - before_unix_s
     last = math.floor(package.updated_unix_s * 1e6 / _SAMPLE_PERIOD_US)

@@ -1,7 +1,7 @@
-"""What the sampler asks of a source of GPU readings, and what the vendors' sources share.
+"""The interface of a source of GPU readings, and the parts that the vendors' sources share.
 
-A reading that cannot be had is ``None``, which becomes an empty field: never 0, never −1. What a
-GPU cannot tell at all is found out once at the start and named in ``missing``; what fails later is
+A reading that failed is ``None``, which becomes an empty field: never 0, never −1. Readings that a
+GPU does not support are found out once at the start and named in ``missing``. Later failures are
 counted in ``errors``.
 """
 
@@ -17,27 +17,28 @@ Value = float | int | None
 
 
 class TelemetryError(Exception):
-    """Sampling cannot begin or go on: what was wrong, what was expected, what to do."""
+    """Sampling cannot begin or go on. The message says what is wrong and what to do."""
 
 
 class UnreadableError(Exception):
-    """One column could not be read, where the others of the same call could."""
+    """One column could not be read, although the others of the same call could."""
 
 
 class Source(Protocol):
-    """A node's GPUs, numbered from 0 as training's local ranks are."""
+    """A node's GPUs, numbered from 0 in the order of training's local ranks."""
 
     #: "nvidia", "amd" or "simulated"
     name: str
     #: "column: message" → how often a reading failed
     errors: Counter[str]
-    #: GPUs that the job does not have, as TelemetryStart.other_gpus has them
+    #: GPUs of the node that the job does not have; see TelemetryStart.other_gpus
     others: Sequence[Mapping[str, Any]]
 
     @property
     def gpus(self) -> Sequence[Mapping[str, Any]]:
-        """One entry a GPU: name, uuid, serial, power_limit_w, driver_version, the driver's index
-        of it, package, and reports_power (false on the odd die of a package); None where unknown.
+        """One entry a GPU: name, uuid, serial, power_limit_w, driver_version, index (the driver's),
+        package, and reports_power (false for a package's die without a sensor). An unknown value is
+        None.
         """
         ...
 
@@ -47,46 +48,49 @@ class Source(Protocol):
         ...
 
     def read(self, gpu: int, unix_time_s: float) -> Mapping[str, Value]:
-        """Read a GPU at the time given: column → value, in the units of GPU_SAMPLES.
+        """Read a GPU: column → value, in the units of GPU_SAMPLES. ``unix_time_s`` is the present
+        time.
 
-        Called at every tick, so it makes only calls of microseconds, and none that blocks.
+        It is called at every tick, so it only makes calls that take microseconds and never block.
         """
         ...
 
     def read_counters(
         self, gpu: int, unix_time_s: float, everything: bool = False
     ) -> Mapping[str, Value]:
-        """Read what of GPU_COUNTERS is due by now, or everything; empty where nothing is.
+        """Read the columns of GPU_COUNTERS that are due at ``unix_time_s``, or all: column → value.
 
-        Called for each GPU about once a second, one after the other.
+        It is called for each GPU about once a second, one GPU after the other.
         """
         ...
 
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
         """The driver's own power samples since the last call: timestamp in µs since the epoch, mW.
 
-        Empty where the driver keeps none; ``missing["power_mw"]`` then says why.
+        Empty if the driver keeps no samples; ``missing["power_mw"]`` then says why.
         """
         ...
 
     def events(self) -> Sequence[tuple[int, str, int | None]]:
-        """GPU, event and code of what the driver has reported since the last call; never waits."""
+        """GPU, event and code of each event that the driver reported since the last call. Never
+        waits.
+        """
         ...
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the driver's library."""
         ...
 
 
-#: Outside of these bounds (exclusive, inclusive) a value is a sentinel or a fault, not a reading:
-#: 0 K above freezing on a working GPU, all bits set for "not applicable", and the like.
+#: Column → bounds of a reading (exclusive, inclusive). A value outside is not a reading but a fault
+#: or a sentinel: for example 0 °C on a working GPU, or all bits set for "not applicable".
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "power_w": (0.0, 10_000.0),
     "power_instant_w": (0.0, 10_000.0),
     "temperature_c": (0.0, 200.0),
     "memory_temperature_c": (0.0, 200.0),
     "edge_temperature_c": (0.0, 200.0),
-    # Negative where the core is hotter than it should be.
+    # Negative if the core is hotter than the limit.
     "thermal_margin_c": (-200.0, 200.0),
     "sm_clock_mhz": (-1.0, 10_000.0),
     "memory_clock_mhz": (-1.0, 20_000.0),
@@ -95,11 +99,11 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
 }
 _OTHER_BOUNDS = (-1.0, 2.0**63 - 1)
 
-#: how often of a GPU is read what need not be at every tick
+#: how often a GPU's seldom readings are read
 _SELDOM_S = 0.5
-#: a tick that comes this much too early is the one that was meant
+#: a tick that comes up to this much early also reads the seldom readings
 _EARLY_S = 0.02
-#: Counters are asked for about once a second; what is due within half of that is read now.
+#: Counters are asked for about once a second, so those that are due within half a second are read.
 _DUE_EARLY_S = 0.5
 
 
@@ -108,35 +112,36 @@ class Poll:
     """One call to the driver, and the columns that it fills."""
 
     columns: tuple[str, ...]
-    #: one value a column, or the error in its place
+    #: returns one value a column, or an error in its place
     read: Callable[[], Sequence[float | int | UnreadableError]]
-    #: 0 for GPU_SAMPLES; else how often it is read for GPU_COUNTERS
+    #: for GPU_COUNTERS how often it is read; 0 for GPU_SAMPLES
     period_s: float = 0.0
-    #: of GPU_SAMPLES: read with the first tick of every half second alone, as it changes slowly
+    #: for GPU_SAMPLES: whether only the first tick of every half second reads it, because it
+    #: changes slowly
     seldom: bool = False
 
 
 @dataclass
 class _KnownPoll:
-    """A poll that works: which of its values are taken, and when it is due."""
+    """A poll that works: which of its values are used, and when it is due."""
 
     read: Callable[[], Sequence[float | int | UnreadableError]]
-    #: of every column that the GPU supports: place among the values, name, bounds
+    #: for every column that the GPU supports: index of its value, name, bounds
     columns: list[tuple[int, str, float, float]]
     period_s: float
     seldom: bool
     due_unix_s: float | None = None
 
     def is_due(self, unix_time_s: float) -> bool:
-        """Whether the period is over; also where the clock was set back by more than one."""
+        """Whether the period is over, or the clock was set back by more than a period."""
         due = self.due_unix_s
         return due is None or not due - self.period_s <= unix_time_s < due
 
 
 class PolledSource:
-    """A source that is read call by call, each call bound to one GPU's handle.
+    """A source that reads each GPU by a list of calls to the driver.
 
-    ``failures`` are the exceptions with which the vendor's binding says that a reading failed.
+    ``failures`` are the exceptions that the vendor's binding raises for a failed reading.
     """
 
     def __init__(
@@ -148,9 +153,11 @@ class PolledSource:
         failures: tuple[type[Exception], ...],
         missing: Mapping[str, str],
     ) -> None:
-        """Probe every call of every GPU once; raises TelemetryError where power is not to be had.
+        """Probe every call of every GPU.
 
-        ``columns`` are those that could be filled, ``missing`` those that are known not to be.
+        ``polls`` are the calls of each GPU, ``columns`` those that they may fill. ``missing`` gives
+        reasons for columns that are known to stay empty. Raises TelemetryError if a GPU that should
+        report power does not.
         """
         self.name = name
         self.gpus = gpus
@@ -159,7 +166,7 @@ class PolledSource:
         self._failures: tuple[type[Exception], ...] = (UnreadableError, *failures)
         reasons: list[dict[str, str]] = []
         self._at_every_tick: list[list[_KnownPoll]] = []
-        #: the same with what is read seldom
+        #: the same together with the seldom readings
         self._now_and_then: list[list[_KnownPoll]] = []
         self._seldom_unix_s = [-math.inf] * len(gpus)
         self._counters: list[list[_KnownPoll]] = []
@@ -186,7 +193,7 @@ class PolledSource:
     def read(self, gpu: int, unix_time_s: float) -> dict[str, Value]:
         """Read a GPU; see Source."""
         polls = self._at_every_tick[gpu]
-        # At other moments, too, where the clock was set back.
+        # The difference is negative if the clock was set back; they are then read, too.
         if not 0 <= unix_time_s - self._seldom_unix_s[gpu] < _SELDOM_S - _EARLY_S:
             polls, self._seldom_unix_s[gpu] = self._now_and_then[gpu], unix_time_s
         values, problems = self._call(gpu, polls)
@@ -195,7 +202,7 @@ class PolledSource:
     def read_counters(
         self, gpu: int, unix_time_s: float, everything: bool = False
     ) -> dict[str, Value]:
-        """Read what is due of a GPU; see Source."""
+        """Read the counters of a GPU that are due; see Source."""
         polls = self._counters[gpu]
         due: list[_KnownPoll] = []
         for place, poll in enumerate(polls):
@@ -204,31 +211,31 @@ class PolledSource:
             due.append(poll)
             wait_s = poll.period_s
             if poll.due_unix_s is None:
-                # The first row has everything. Thereafter neither one GPU's costly readings nor
-                # those of all GPUs fall on one tick: they are spread over the period.
+                # The first row has all columns. From then on, the costly readings of one GPU and of
+                # all GPUs are spread over the period, so that they do not fall on one tick.
                 wait_s *= 1 - (place / len(polls) + gpu / len(self.gpus)) % 1
             poll.due_unix_s = unix_time_s + wait_s - _DUE_EARLY_S
         values, problems = self._call(gpu, due)
         return self._with_problems(values, problems) if problems else values
 
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
-        """None, unless the vendor's source has them; see Source."""
+        """No samples, unless the vendor's source overrides this; see Source."""
         return []
 
     def events(self) -> Sequence[tuple[int, str, int | None]]:
-        """None, unless the vendor's source has them; see Source."""
+        """No events, unless the vendor's source overrides this; see Source."""
         return []
 
     def close(self) -> None:
-        """Nothing to let go of; the vendors' sources do."""
+        """Nothing to close here; the vendors' sources close their libraries."""
 
     def _on_failure(self, gpu: int, error: Exception) -> None:
-        """Told of every call that failed, for sources that read more out of it."""
+        """Called for every call that failed, so that a vendor's source can react."""
 
     def _call(
         self, gpu: int, polls: Sequence[_KnownPoll]
     ) -> tuple[dict[str, Value], dict[str, str]]:
-        """Column → value of what could be read, and column → message of what could not."""
+        """Column → value for readings that succeeded, column → message for those that failed."""
         values: dict[str, Value] = {}
         problems: dict[str, str] = {}
         for poll in polls:
@@ -251,14 +258,14 @@ class PolledSource:
     def _with_problems(
         self, values: dict[str, Value], problems: Mapping[str, str]
     ) -> dict[str, Value]:
-        """Count what failed, and leave its columns empty."""
+        """Count the failed readings, and set their columns to None."""
         for column, message in problems.items():
             self.errors[f"{column}: {message}"] += 1
             values[column] = None
         return values
 
     def _probe(self, gpu: int, polls: Sequence[Poll]) -> tuple[list[_KnownPoll], dict[str, str]]:
-        """The polls that work, and column → message of what the GPU cannot tell."""
+        """The polls that work, and column → message for columns that the GPU does not support."""
         known: list[_KnownPoll] = []
         unsupported: dict[str, str] = {}
         for poll in polls:
@@ -273,7 +280,7 @@ class PolledSource:
             )
             _, problems = self._call(gpu, [candidate])
             if problems:
-                # A passing fault must not cost a column for the whole run, so ask twice.
+                # Ask twice, so that a transient fault does not cost a column for the whole run.
                 _, problems = self._call(gpu, [candidate])
             unsupported.update(problems)
             candidate.columns = [c for c in candidate.columns if c[1] not in problems]
@@ -283,7 +290,7 @@ class PolledSource:
 
 
 def _common_reasons(reasons: list[dict[str, str]], columns: Sequence[str]) -> dict[str, str]:
-    """Why columns are empty, naming the GPUs where only some lack them."""
+    """Column → why it is empty, with the GPUs that lack it if only some do."""
     missing: dict[str, str] = {}
     for column in columns:
         reason = common_reason([unsupported.get(column) for unsupported in reasons])
@@ -293,9 +300,8 @@ def _common_reasons(reasons: list[dict[str, str]], columns: Sequence[str]) -> di
 
 
 def common_reason(reasons: Sequence[str | None]) -> str | None:
-    """One reason out of each GPU's (None: it lacks nothing), naming the GPUs where only some have.
-
-    None where no GPU has any.
+    """One reason for all GPUs, from each GPU's reason (None if the GPU lacks nothing). If only some
+    GPUs have a reason, it names them. None if no GPU has a reason.
     """
     lacking = [gpu for gpu, reason in enumerate(reasons) if reason is not None]
     if not lacking:

@@ -1,7 +1,7 @@
 """Which of a node's GPUs the job sees.
 
-Driver libraries list every GPU of the node and ignore ``CUDA_VISIBLE_DEVICES`` and its kin, while
-training's local rank n is the n-th GPU that these variables leave.
+Driver libraries list all GPUs of the node and ignore ``CUDA_VISIBLE_DEVICES`` and similar
+variables. Local rank n of training uses the n-th GPU that these variables leave visible.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ def visible_gpus(
 ) -> list[int]:
     """Indices into ``uuids`` (all GPUs, in the driver's order) of the GPUs that the job sees.
 
-    Each variable that is set narrows and reorders what the one before it left, as ROCm does with
-    ``ROCR_VISIBLE_DEVICES`` and ``HIP_VISIBLE_DEVICES``. Entries are indices, or UUIDs that may be
-    cut short where they stay unique. As CUDA has it, a negative index ends the list.
+    Each variable that is set selects and reorders GPUs among those that the variable before it
+    left, as ROCm does with ``ROCR_VISIBLE_DEVICES`` and ``HIP_VISIBLE_DEVICES``. Entries are
+    indices, UUIDs, or unique beginnings of UUIDs. As in CUDA, a negative index ends the list.
 
     Raises TelemetryError for an entry that names no GPU.
     """

@@ -1,4 +1,4 @@
-"""Writes a sampler's files beside its loop: a shared file system may take seconds to answer."""
+"""Writes a sampler's files in a thread, because a shared file system may take seconds to answer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ from queue import SimpleQueue
 from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.source import TelemetryError
 
-#: rows of several files, or a sign that all before it was written
+#: rows of several files, or an event to set once all work before it is done
 _Work = Sequence[tuple[SampleFile, bytes]] | threading.Event
 
 
 class Writing:
-    """A thread that writes what it is handed, in order, and then looks for the request to stop."""
+    """A thread that writes rows in the order of their arrival. After each write it checks for the
+    request to stop.
+    """
 
     def __init__(self, first: SampleFile, stop: Path) -> None:
-        """``first`` is a file that has to stay where it is; ``stop`` asks the sampler to end."""
+        """``first`` is a file that must not be removed or moved. The existence of the file ``stop``
+        asks the sampler to end.
+        """
         self._first = first
         self._stop = stop
-        #: whether the request to stop was there when it was last looked for
+        #: whether the file ``stop`` existed at the last check
         self.asked_to_stop = False
         self._failure: TelemetryError | None = None
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
@@ -30,22 +34,24 @@ class Writing:
         self._thread.start()
 
     def hand_over(self, files: Sequence[SampleFile]) -> None:
-        """Have the rows that wait in ``files`` written, without waiting for it.
+        """Give the waiting rows of ``files`` to the thread, and return at once.
 
-        Raises the TelemetryError with which writing has failed before.
+        Raises the TelemetryError of an earlier write that failed.
         """
         self._raise_failure()
         self._work.put([(file, file.take()) for file in files])
 
     def wait(self) -> None:
-        """Wait until all that was handed over is written. Raises TelemetryError where it is not."""
+        """Wait until all rows that were handed over are written. Raises TelemetryError if that
+        fails.
+        """
         written = threading.Event()
         self._work.put(written)
         written.wait()
         self._raise_failure()
 
     def end(self) -> None:
-        """Write what was handed over, and end the thread. Raises TelemetryError as ``wait``."""
+        """Write all rows that were handed over, and end the thread. Raises TelemetryError."""
         self._work.put(None)
         self._thread.join()
         self._raise_failure()
@@ -55,14 +61,14 @@ class Writing:
             raise self._failure
 
     def _run(self) -> None:
-        # Woken by work alone: each look for it would cost as much as the work does.
+        # The thread wakes only for work: polling would cost as much as the work itself.
         while (work := self._work.get()) is not None:
             if isinstance(work, threading.Event):
                 work.set()
                 continue
             if self._failure is None:
                 self._write(work)
-            # Where the file system cannot tell now, it is asked again.
+            # If the file system does not answer now, the next work checks again.
             with contextlib.suppress(OSError):
                 self.asked_to_stop = self._stop.exists()
 

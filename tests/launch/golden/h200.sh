@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 92399f24289e41aae7e06874ca17981d09fd5dda83e367ad20d8825475adf77c
+# sha256 of all lines below: 2e358d66a251728c60c0c0e08773910aa99a29f043de5137767a566d69b0e388
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
 #
-# It can be given to sbatch by hand; the workflow then takes its result.
+# You can give it to sbatch by hand; the workflow then takes its result.
 #
 #SBATCH --job-name=triptych-02c848fd
 #SBATCH --partition=h200
@@ -19,16 +19,16 @@
 #SBATCH --requeue
 
 # ------------------------------------------------------------------------ where things are
-# shellcheck disable=SC2016  # what looks like a variable within a value is none
+# shellcheck disable=SC2016  # dollar signs in these values are not variables
 root=/srv/triptych
 run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
 logs="$run_directory/logs"
-# In an array the job is one of its tasks, which the array's script names.
+# In an array the job is a task. The array's script passes the task's id.
 job=${1:-${SLURM_JOB_ID:?"is not set: give this script to sbatch"}}
-# An array's script lies beside a link to its run. Slurm runs a copy of any other, and knows of
-# what; where it does not say so, the directory must at least be there.
+# An array's copy of this script lies beside a link to its run. In any other job, Slurm runs a copy
+# and tells the original's path. If Slurm does not tell it, the run directory must at least exist.
 if [ -n "${1-}" ]; then
     lies_in=${0%.sh}
 else
@@ -36,7 +36,7 @@ else
         sed -n 's|^ *Command=\(/.*\)/.*|\1|p')
 fi
 lies_in=${lies_in:-$run_directory}
-# Of results that were copied, the copy must not write into the original.
+# If results were copied, the copy's job must not write into the original.
 if ! [ "$lies_in" -ef "$run_directory" ]; then
     printf 'triptych: this script lies in %s, but was rendered for %s: the results were moved or ' \
         "$lies_in" "$run_directory" >&2
@@ -50,24 +50,24 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export NCCL_DEBUG=WARN
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1
-# Telemetry and ranks write down whose they are.
+# The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
-# Ranks count GPUs as the driver and the sampler do.
+# Ranks number GPUs as the driver and the sampler do.
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
-# What submitit's TorchDistributedEnvironment goes by.
+# submitit's TorchDistributedEnvironment needs it.
 export SUBMITIT_EXECUTOR=slurm
-# srun does not take this over from sbatch by itself.
+# srun does not take this value from sbatch by itself.
 export SRUN_CPUS_PER_TASK=12
 
 # ------------------------------------------------------------------------ how processes start
-# Arrays, not functions: the process that $! names is then the launcher, which can be ended.
-# One process a node, beside whatever else runs there.
+# Arrays, not functions: then $! is the launcher's process id, so that the launcher can be ended.
+# One process a node, beside other steps that run there.
 on_every_node=(
     srun --overlap --nodes=4 --ntasks=4 --ntasks-per-node=1
     --cpus-per-task=1 --gpus-per-node=h200:8
     "$python"
 )
-# One process a GPU, and one that sees how it ends. When one dies, the others are ended.
+# One rank a GPU, each with its watcher. When one rank dies, the launcher ends the others.
 on_every_gpu=(
     srun --kill-on-bad-exit=1 --nodes=4 --ntasks=32
     --ntasks-per-node=8 --gpus-per-node=h200:8
@@ -77,7 +77,7 @@ each_rank=(
     -m workflow_lib.launch.job.rank "$run_directory"
     -m workflow_lib.training "$cell"
 )
-# One process beside this script.
+# One process on this node.
 here=("$python")
 
 # ------------------------------------------------------------------------ however it ends
@@ -102,7 +102,7 @@ finish() {
         patience=200
         while kill -0 "$telemetry" 2>/dev/null; do
             [ "$patience" -gt 0 ] || kill -TERM "$telemetry"
-            # One that hangs hears nothing else.
+            # A process that hangs ends only by SIGKILL.
             [ "$patience" -gt -100 ] || kill -KILL "$telemetry"
             patience=$((patience - 1))
             sleep 0.1
@@ -113,7 +113,7 @@ finish() {
     "${here[@]}" -m workflow_lib.launch.job.node end "$run_directory" --job "$job" \
         --stage "$stage" --training-exit "$training_exit" --telemetry-exit "$telemetry_exit"
 }
-# Not in a process of this script that is ended before it is another program: it has the traps, too.
+# Only in the script's own process: a child has the same trap until it becomes another program.
 trap '[ "$BASHPID" -ne "$$" ] || finish' EXIT
 hear_signals() {
     trap 'stage=interrupted; exit 143' TERM INT
@@ -121,8 +121,9 @@ hear_signals() {
 }
 hear_signals
 
-# Starts a command beside this script; the variable of that name then has its process. A signal that
-# comes in between is heard after it, since what has no name yet would go on.
+# start NAME COMMAND… starts a command in the background and sets the variable NAME to its process
+# id. A signal that comes meanwhile is handled afterwards: finish can only end processes whose ids
+# are known.
 start() {
     local name=$1 heard=
     shift
@@ -135,17 +136,17 @@ start() {
 }
 
 # ------------------------------------------------------------------------ the run
-# The script itself goes in, so that what ran can be told from what was rendered.
+# The script is passed as standard input, so that the job records the checksum of what ran.
 "${here[@]}" -m workflow_lib.launch.job.node begin "$run_directory" --job "$job" \
     --scheduler slurm <"$0" || {
-    # 75: another job has this run, and what it writes is not for this one to touch.
+    # 75: another job owns this run, so this one must not write there.
     [ "$?" -ne 75 ] || trap - EXIT
     exit 1
 }
 
 stage=telemetry
 start telemetry "${on_every_node[@]}" -m workflow_lib.telemetry "$cell" >"$logs/telemetry.log" 2>&1
-# Bash hears no signal while it runs a command, only while it waits for one.
+# Bash handles no signal while it runs a command in the foreground, only while it waits for one.
 start helper "${here[@]}" -m workflow_lib.launch.job.node wait-for-telemetry "$run_directory" \
     --process "$telemetry"
 wait "$helper" || { helper=; exit 1; }
@@ -155,17 +156,17 @@ stage=baseline
 start helper sleep 30.0
 wait "$helper"
 helper=
-# Hours that nobody watched would be lost.
+# Training without telemetry would be no result, so it does not start.
 kill -0 "$telemetry" 2>/dev/null || wait "$telemetry" || exit 1
 
 stage=training
 start training "${on_every_gpu[@]}" "${each_rank[@]}" >"$logs/training.log" 2>&1
-# It ends training where the run cannot become a result any more.
+# It ends training if the run can no longer become a result.
 start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_directory" \
     --process "$telemetry" --training "$training"
 wait "$training"
 training_exit=$?
-# Bash says of each process that it ends itself that it ended.
+# Bash prints a line for each background process that is killed.
 { kill "$helper"; wait "$helper"; } 2>/dev/null
 helper=
 [ "$training_exit" -eq 0 ] || exit 1

@@ -1,1 +1,1 @@
-"""What judges how a run ended, from what it left."""
+"""Judges how a run ended, from the files that it left."""

@@ -1,4 +1,4 @@
-"""All that a run's end is judged from."""
+"""Collects everything from which a run's outcome is judged."""
 
 from __future__ import annotations
 
@@ -25,42 +25,43 @@ _Record = TypeVar("_Record", EndedRecord, StopRecord, SuspensionRecord)
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a run left, and what the scheduler says of its job."""
+    """The files that a run left, and what the scheduler says of its job."""
 
     paths: RunPaths
-    #: the job's end record, where it left one that can be read
+    #: the job's end record; null if there is none that can be read
     ended: EndedRecord | None
-    #: the job's state as the scheduler has it; null where it says nothing
+    #: the job's state from the scheduler; null if the scheduler does not know it
     state: JobState | None
     job_id: str | None
-    #: why the job was stopped early, where it was
+    #: why the job was stopped early; null if it was not
     stopped: StopRecord | None
-    #: for how long it was suspended, where it was
+    #: for how long the job was suspended; null if it was not
     suspended: SuspensionRecord | None
     ranks: RankEnds
     #: the likeliest cause first
     faults: tuple[GpuFault, ...]
-    #: why limits of GPUs were not in force throughout, and which are left; see launch.gpu_limits
+    #: why limits of GPUs were not in force throughout training; see gpu_limits.not_kept
     limits_not_kept: str
+    #: which GPUs may still have the run's limits; see gpu_limits.left
     limits_left: str
     #: records that could not be read, and why
     damaged: tuple[str, ...]
 
     @property
     def trained(self) -> bool:
-        """Whether the job did all that it had to do."""
+        """Whether training and all other stages of the job succeeded."""
         ended = self.ended
         return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
 
     def fault_of(self, node: str) -> GpuFault | None:
-        """The likeliest of a node's faults, where its GPUs had any."""
+        """The likeliest fault of a node's GPUs; None if they had none."""
         return next((fault for fault in self.faults if fault.node == node), None)
 
 
 def gather(paths: RunPaths, state: JobState | None) -> Evidence:
-    """Read what the run left.
+    """Read the files that the run left.
 
-    Raises records.RecordError where its ``job.json`` cannot be read.
+    Raises records.RecordError if its ``job.json`` cannot be read.
     """
     unread: list[str] = []
     ended = _read(paths.ended, EndedRecord, unread)
@@ -91,7 +92,7 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
 
 
 def _read(path: Path, kind: type[_Record], unread: list[str]) -> _Record | None:
-    """A record of the job's own, where it is there and can be read."""
+    """A record that the job wrote; None if it is missing or, as noted in ``unread``, damaged."""
     try:
         return records.read_if_there(path, kind)
     except records.RecordError as error:

@@ -1,4 +1,4 @@
-"""Why a job ended, by what the scheduler and the job itself say."""
+"""Why a job ended, according to the scheduler and the job itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workflow_lib.launch.processes import signal_name
 from workflow_lib.launch.schedulers.queries import is_held_unlaunched, word
 from workflow_lib.records import EndedRecord, JobState, Outcome, RunPaths
 
-#: how Slurm calls an end that the job itself may not have lived to report
+#: Slurm's states of jobs that may have ended too suddenly to report why
 #: (slurm.schedmd.com/job_state_codes.html)
 _ENDS = {
     "TIMEOUT": (Outcome.TIMEOUT, "the job reached its time limit"),
@@ -29,9 +29,9 @@ _ENDS = {
     "REVOKED": (Outcome.CANCELLED, "another cluster took the job"),
     "OUT_OF_MEMORY": (Outcome.OUT_OF_MEMORY, "a process of the job ran out of host memory"),
 }
-#: what Slurm gives as the exit code where memory ran out (SIG_OOM in its slurm.h)
+#: the exit code that Slurm reports if memory ran out (SIG_OOM in its slurm.h)
 _OUT_OF_MEMORY_CODE = "0:125"
-#: what the script exits with before it can write its end record (see job.sh.j2)
+#: exit codes of the job script before it can write its end record (see job.sh.j2)
 _SCRIPT_EXITS = {
     72: "it could not enter the repository",
     73: "it could not make the run's directories",
@@ -39,22 +39,24 @@ _SCRIPT_EXITS = {
     76: "the results were moved or copied after it was rendered",
     77: "the array's copy of it belongs to another user",
 }
-#: stages of the job that only telemetry can fail, and what to say then
+#: stages of the job that fail only because of telemetry, and what the cause says then
 _BEFORE_TRAINING = {
     "telemetry": "telemetry did not start",
     "cool_down": "telemetry ended, or reported no temperature, before training began",
     "baseline": "telemetry ended before training began",
 }
-#: What Slurm writes where a node failed under a step: the job itself may go on, and then be FAILED;
-#: and what its srun does, which names the node.
+#: What Slurm writes into a job's log if a node failed under a step. The job itself may go on and
+#: end as FAILED. srun also names the node.
 _CANCELLED_FOR_A_NODE = re.compile(r"^slurmstepd: .*CANCELLED AT \S+ DUE TO NODE FAILURE", re.M)
 _FAILED_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.M)
-#: a file system with less than this, in bytes, takes no record any more
+#: a file system with less free space than this, in bytes, is called full
 _FULL_BELOW = 65536
 
 
 def ended_from_outside(evidence: Evidence) -> tuple[Outcome, str] | None:
-    """Who or what ended the job from outside; None where nobody did, as far as is known."""
+    """The outcome and cause if something outside the job ended it; None if nothing is known to
+    have done so.
+    """
     ended, job = evidence.ended, evidence.state
     if ended is not None and ended.failed_stage == "time_limit":
         return Outcome.TIMEOUT, "the job came within a minute of its time limit and was ended"
@@ -80,8 +82,9 @@ def ended_from_outside(evidence: Evidence) -> tuple[Outcome, str] | None:
 
 
 def lost_nodes(evidence: Evidence) -> tuple[str, ...] | None:
-    """Which nodes failed under a step of the job, as Slurm wrote into its logs; none where it did
-    not say which, and None where none did.
+    """The nodes that failed under a step of the job, as Slurm wrote into its logs.
+
+    Returns () if a node failed and the logs do not name it, and None if no node failed.
     """
     text = ""
     for name in (f"slurm-{evidence.job_id}.log", "training.log"):
@@ -93,7 +96,7 @@ def lost_nodes(evidence: Evidence) -> tuple[str, ...] | None:
 
 
 def without_end_record(evidence: Evidence) -> str:
-    """Of a job that left no ``ended.json``: what is known of its end."""
+    """The cause for a job that left no ``ended.json``: everything that is known of its end."""
     paths, job = evidence.paths, evidence.state
     scheduler = "says nothing" if job is None else f"says {_in_words(job)}"
     cause = f"the job ended without an end record, ended.json (the scheduler {scheduler})"
@@ -110,7 +113,9 @@ def without_end_record(evidence: Evidence) -> str:
 
 
 def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
-    """Of a job that nobody ended and whose ranks left no record: in which stage it failed."""
+    """The outcome and cause of a job that failed in one of its stages, if nothing outside ended it
+    and no rank left a record.
+    """
     if ended.failed_stage in _BEFORE_TRAINING:
         words = own_words(paths.logs / "telemetry.log")
         cause = f"{_BEFORE_TRAINING[ended.failed_stage]}{words.where}: {words.said}"
@@ -129,18 +134,20 @@ def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
 
 
 def _told_by(log: Path) -> str:
-    """What a log says of a failure."""
+    """A clause with what a log says of a failure."""
     words = own_words(log)
     return f"{log} says{words.where}: {words.said}"
 
 
 def exit_code(code: int) -> str:
-    """An exit code as bash gives it: above 128 it was a signal."""
+    """An exit code of bash in words. Above 128 it is 128 + the number of a signal."""
     return f"exit code {code}" if code <= 128 else signal_name(code - 128)
 
 
 def _canceller(state: str) -> str:
-    """Of "CANCELLED by 1000" who that is, by name where this machine knows one."""
+    """Who cancelled the job, from "CANCELLED by 1000": a name if this machine knows one, else the
+    user id; empty for other states.
+    """
     if (match := re.fullmatch(r"CANCELLED by (\d+)", state)) is None:
         return ""
     try:

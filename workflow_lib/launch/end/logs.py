@@ -1,23 +1,24 @@
-"""What a run's logs say last."""
+"""Reads the ends of a run's logs, and their beginnings."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-#: how much of a log's end is looked at, in bytes: logs grow with every step
+#: how much of a log's beginning and of its end is read, in bytes: logs grow with every step
 _END = 65536
 
 
 def end_of(log: Path) -> str:
-    """The last of a log's text. Raises OSError."""
+    """The last 64 KiB of a log as text. Raises OSError."""
     with log.open("rb") as stream:
         stream.seek(max(0, stream.seek(0, os.SEEK_END) - _END))
         return stream.read().decode("utf-8", "replace")
 
 
 def ends_of(log: Path) -> str:
-    """The first and the last of a log's text, between which lines of a long one are left out.
+    """The first and the last 64 KiB of a log as text, in whole lines; a shorter log whole.
+
     Raises OSError.
     """
     with log.open("rb") as stream:

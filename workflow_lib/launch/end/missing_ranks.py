@@ -1,4 +1,4 @@
-"""Missing ranks: those that did not arrive in a collective, in which the others were stuck."""
+"""Finds missing ranks: ranks that did not arrive in a collective before the others timed out."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Collection
 from workflow_lib import records
 from workflow_lib.records import Cell, RankRecord, RunPaths, bounds
 
-#: the line with which NCCL's watchdog ends a process, before Python learns of it
+#: the line that NCCL's watchdog writes before it ends a process, which Python does not see
 _WATCHDOG = "Watchdog caught collective operation timeout: "
 _RANK, _OPERATION = re.compile(r"\[rank(\d+)\]"), re.compile(r"OpType=(\w+)")
 #: a traceback's frame in torch's collectives, and one in this project's
 _COLLECTIVE = re.compile(r'distributed_c10d\.py", line \d+, in (\w+)')
 _OWN_FRAME = re.compile(r'File "[^"\n]*workflow_lib/(training/\S+\.py)", line (\d+), in (\w+)')
-#: ranks that a sentence names
+#: how many ranks a sentence names at most
 _NAMED = 4
 
 
 def missing_ranks(paths: RunPaths, waited: Collection[int]) -> str:
-    """Name the ranks of the run that are not among those that ``waited``; empty where all did."""
+    """A clause that names the ranks of the run that are not in ``waited``; empty if all are."""
     world_size = records.read_record(paths.cell, Cell).degrees.world_size
     missing = [rank for rank in range(world_size) if rank not in waited]
     if not missing:
@@ -32,14 +32,14 @@ def missing_ranks(paths: RunPaths, waited: Collection[int]) -> str:
 
 
 def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
-    """Of each rank that NCCL's watchdog ended, the collective that it had waited in; the first to
-    be ended comes first.
+    """Rank → the collective in which it waited, for each rank that NCCL's watchdog ended, in the
+    log's order.
     """
     found: dict[int, str] = {}
     log = paths.logs / "training.log"
     if log.exists():
         with records.open_file(log) as stream:
-            # Of a line that never ends a part at a time: one that tells of it is short.
+            # A line may be endless, so it is read in parts. The watchdog's line is short.
             for raw in iter(lambda: stream.readline(bounds.LOG_LINE_BYTES.most), b""):
                 line = raw.decode("utf-8", "replace")
                 where = line.find(_WATCHDOG)
@@ -51,7 +51,7 @@ def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
 
 
 def collective(traceback: str) -> str:
-    """In which collective of torch a traceback ends, or else in which line of training."""
+    """The collective of torch in which a traceback ends, else the line of training; else ""."""
     traceback = traceback[-bounds.TRACEBACK_LETTERS.most :]
     if named := _COLLECTIVE.findall(traceback):
         return str(named[-1])
@@ -62,9 +62,9 @@ def collective(traceback: str) -> str:
 
 
 def with_node(paths: RunPaths, rank: int) -> str:
-    """A rank and where it ran, as far as it is known."""
+    """A rank and its node, e.g. "3 on node7"; the rank alone if its node is not known."""
     try:
         record = records.read_if_there(paths.rank(rank), RankRecord)
     except records.RecordError:
-        return f"{rank}"  # torn, and of no use here
+        return f"{rank}"  # the record is damaged
     return f"{rank} on {record.node}" if record is not None else f"{rank}"

@@ -1,5 +1,5 @@
-"""Judges how a run ended, from what it left: the job's end record, the ranks' ends, the scheduler's
-state and the telemetry.
+"""Judges how a run ended, from the job's end record, the ranks' ends, the scheduler's state and the
+telemetry.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from workflow_lib.telemetry.validity import coverage
 
 
 def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
-    """How the run ended. ``state`` is the scheduler's of the job, None where it says nothing.
+    """How the run ended. ``state`` is the job's state from the scheduler; None if it has none.
 
     A record that cannot be read is named in the cause, and the others are used.
 
-    Raises records.RecordError where the run's own ``cell.json`` or ``job.json`` cannot be read.
+    Raises records.RecordError if the run's ``cell.json`` or ``job.json`` cannot be read.
     """
     evidence = gather(paths, state)
     ended = evidence.ended
@@ -61,7 +61,7 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
 
 
 def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
-    """Whether the script that lies there, or the one that ran, is not what was rendered."""
+    """Whether the run's ``job.sh`` was changed after rendering, or is not the script that ran."""
     if not checksum.is_intact(paths.script):
         return True
     ran = ended.script_sha256 if ended is not None else ""
@@ -71,8 +71,8 @@ def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:
 def _how(evidence: Evidence) -> tuple[Outcome, str]:
     if evidence.trained:
         return _watched(evidence)
-    # What the rank that failed first wrote comes before what the scheduler made of it. But a rank
-    # that was killed, or only waited for others, says less than who ended the job from outside.
+    # The error of the rank that failed first explains more than the scheduler's state. The
+    # scheduler's state explains more than a rank that was killed or that waited for others.
     ranks, first = evidence.ranks, evidence.ranks.first
     stopped = evidence.stopped
     if first is not None and first.kind is Kind.OWN and not _is_after(first, stopped):
@@ -101,12 +101,12 @@ def _how(evidence: Evidence) -> tuple[Outcome, str]:
 
 
 def _is_after(end: RankEnd, stopped: StopRecord | None) -> bool:
-    """Whether a rank ended because the job had been stopped."""
+    """Whether a rank ended after the job was stopped early."""
     return stopped is not None and end.unix_time_s > stopped.unix_time_s
 
 
 def _stopped(evidence: Evidence, stopped: StopRecord) -> tuple[Outcome, str]:
-    """Of a run that the job itself stopped, as it could not become a result any more."""
+    """The outcome and cause of a run that its job stopped early."""
     if evidence.faults and stopped.outcome is not Outcome.NODE_FAILURE:
         return Outcome.NODE_FAILURE, f"{evidence.faults[0]}; {stopped.cause}"
     if stopped.outcome is Outcome.TELEMETRY_INVALID:
@@ -115,7 +115,7 @@ def _stopped(evidence: Evidence, stopped: StopRecord) -> tuple[Outcome, str]:
 
 
 def _end_of_samplers(evidence: Evidence) -> str:
-    """A sentence on how the samplers' launcher ended; empty where that was in order."""
+    """A sentence on how the samplers' launcher ended; empty if it ended without an error."""
     ended = evidence.ended
     if ended is None or not ended.telemetry_exit_code:
         return ""
@@ -125,7 +125,9 @@ def _end_of_samplers(evidence: Evidence) -> str:
 
 
 def _watched(evidence: Evidence) -> tuple[Outcome, str]:
-    """Of a run that trained to its end: whether it was watched throughout, or left its traces."""
+    """The outcome and cause of a run that trained to its end: whether telemetry covers it and
+    limits held, and for a profiled run whether it left its traces.
+    """
     paths = evidence.paths
     cell = records.read_record(paths.cell, Cell)
     if cell.training.sets_limits and (amiss := evidence.limits_not_kept):
@@ -139,7 +141,9 @@ def _watched(evidence: Evidence) -> tuple[Outcome, str]:
 
 
 def _traced(paths: RunPaths) -> tuple[Outcome, str]:
-    """Of a profiled run that trained to its end. Nobody measures it, so nobody need watch it."""
+    """The outcome and cause of a profiled run that trained to its end. It needs no telemetry, as
+    it is not measured.
+    """
     ranks = range(records.read_record(paths.cell, Cell).degrees.world_size)
     absent = [rank for rank in ranks if not paths.trace(rank).is_file()]
     if not absent:
@@ -148,7 +152,7 @@ def _traced(paths: RunPaths) -> tuple[Outcome, str]:
 
 
 def _of_waiting(evidence: Evidence) -> str:
-    """Which rank waited in vain, in which collective, and for which; empty where none did."""
+    """A clause: which rank waited in vain, in which collective, for which ranks; empty if none."""
     paths, ranks = evidence.paths, evidence.ranks
     stopped = missing_ranks.stopped_by_watchdog(paths)
     waited = ranks.ranks(Kind.WAITED) | stopped.keys()
@@ -165,7 +169,7 @@ def _of_waiting(evidence: Evidence) -> str:
 
 
 def _failed_nodes(evidence: Evidence, outcome: Outcome) -> tuple[str, ...]:
-    """Nodes at fault: those whose GPUs were, and those that Slurm or a rank says have failed."""
+    """Nodes whose GPUs had a fault, and nodes that failed according to Slurm or a rank."""
     failed = {fault.node for fault in evidence.faults}
     if outcome is Outcome.NODE_FAILURE:
         if evidence.state is not None and evidence.state.failed_node:
@@ -176,11 +180,11 @@ def _failed_nodes(evidence: Evidence, outcome: Outcome) -> tuple[str, ...]:
 
 
 def _known_nodes(paths: RunPaths) -> tuple[str, ...]:
-    """Where a job ran that did not say so itself, as far as its ranks and samplers do."""
+    """The nodes of a job without an end record, as far as its ranks and samplers name them."""
     nodes = set(paths.sampled_nodes())
     for path in paths.steps.glob("rank*.json"):
         try:
             nodes.add(records.read_record(path, RankRecord).node)
         except records.RecordError:
-            continue  # torn when the job ended; the others say enough
+            continue  # damaged when the job ended; the other records name nodes, too
     return tuple(sorted(nodes))

@@ -1,7 +1,7 @@
-"""What a command of the job said when it failed, before its launcher said that it failed.
+"""Finds in a log the first error message of the command that failed.
 
-A log of several nodes ends with what srun or torchrun made of a failure: "Exited with exit code 1".
-The cause stands above: the first sentence of what failed itself.
+A job's log ends with the message of the launcher, srun or torchrun: "Exited with exit code 1". The
+cause stands above it: the first error message of the command itself.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from typing import NamedTuple
 
 from workflow_lib.launch.end.logs import ends_of
 
-#: nodes that a sentence names
+#: how many nodes a sentence names at most
 _NAMED = 4
 
-#: how the sentence begins of what failed, by who says it
+#: how error messages begin, by the program that writes them
 _OWN = (
-    # The sampler (workflow_lib/telemetry/__main__.py) and what sets limits (limits.py there), which
-    # name their node.
+    # The sampler (workflow_lib/telemetry/__main__.py) and the command that sets limits
+    # (workflow_lib/telemetry/limits.py). Both name their node.
     re.compile(r"^(?:telemetry|GPU limits) on (?P<node>\S+): (?P<said>.+)"),
-    # The script, of its node.
+    # The job script, which names its node.
     re.compile(r"^triptych: on (?P<node>\S+): (?P<said>.+)"),
     # This project's commands.
     re.compile(r"^triptych: (?P<said>.+)"),
-    # Apptainer, and its predecessor; and what of them begins a container, in colours.
+    # Apptainer and Singularity; their container runtime writes the second form, in colours.
     re.compile(r"^FATAL:\s+(?P<said>.+)"),
     re.compile(r"^ERROR  : (?P<said>.+)"),
-    # In the container, of Python.
+    # env in the container, if it cannot start Python.
     re.compile(r"^env: (?P<said>.+)"),
     # Pyxis, which prints enroot's log.
     re.compile(r"^slurmstepd: error: pyxis:\s+\[ERROR\] (?P<said>.+)"),
-    # Lmod, whose sentence begins in this line, and Environment Modules.
+    # Lmod, whose message begins in this line, and Environment Modules.
     re.compile(r"^Lmod has detected the following error:\s+(?P<said>.+)"),
     re.compile(r"^(?:\S+:)?ERROR:(?:\d+:)?\s*(?P<said>(?:Unable|Cannot|Module|Couldn't) .+)"),
-    # Slurm, of a program that it could not start.
+    # Slurm, if it could not start a program.
     re.compile(r"^slurmstepd: error: (?P<said>(?:execve\(\)|couldn't chdir|task_p_pre_launch).+)"),
     re.compile(r"^srun: error: (?P<said>Unable to (?:create step|allocate|confirm).+)"),
-    # Bash, of a line of the script.
+    # Bash, about a line of the job script.
     re.compile(r"^\S*(?:slurm_script|\.sh): line \d+: (?P<said>.+)"),
 )
-#: pyxis' own sentences, of which enroot's log has the reason
+#: messages of pyxis itself; enroot's log, which it prints, has the reason
 _OF_PYXIS = re.compile(r"^slurmstepd: error: pyxis: (?P<said>\S.+)")
-#: a terminal's colours, which some programs write into files, too
+#: terminal colours, which some programs also write into files
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
 _TRACEBACK = "Traceback (most recent call last):"
-#: a launcher's words of what it started, and of what it did then
+#: lines that launchers write about the commands that they started
 _LAUNCHER = re.compile(
     r"srun: |slurmstepd: |[EWI]\d{4} .*torch/distributed/|torch\.distributed\.elastic\.|"
     r"(?:error_file|traceback|exitcode|rank|host|time) +: "
 )
-#: srun, of tasks that ended by themselves
+#: srun's line about tasks that exited by themselves
 _EXITED = re.compile(r"^srun: error: (\S+): tasks? [\d,\[\]-]+: Exited with exit code")
 
 
 class OwnWords(NamedTuple):
-    """A sentence, and the nodes that it is of, as far as the log names them."""
+    """An error message, and the nodes that it came from, as far as the log names them."""
 
     said: str
     nodes: tuple[str, ...]
 
     @property
     def where(self) -> str:
-        """The nodes as they go behind a verb: " on a, b"; empty where none is named."""
+        """The nodes as a phrase to append: " on a, b"; empty if no node is named."""
         named = [*self.nodes[:_NAMED]]
         if len(self.nodes) > _NAMED:
             named.append(f"{len(self.nodes) - _NAMED} more")
@@ -71,8 +71,8 @@ class OwnWords(NamedTuple):
 
 
 def own_words(log: Path) -> OwnWords:
-    """The first sentence of what failed; where none is known as such, the last line that is no
-    launcher's.
+    """The first error message in a log; if no line looks like one, the last line that no launcher
+    wrote. If the log cannot be read, the message says so.
     """
     try:
         lines = [line.strip() for line in _COLOURS.sub("", ends_of(log)).splitlines()]
@@ -92,13 +92,13 @@ def own_words(log: Path) -> OwnWords:
 
 
 def _with_others(first: str, found: list[tuple[str, str | None]]) -> str:
-    """The first sentence, and what other nodes said instead."""
+    """The first message, and the different messages of other nodes."""
     others = dict.fromkeys(pair for pair in found if pair[0] != first and pair[1])
     return "; ".join([first, *(f"on {node}: {said}" for said, node in [*others][:_NAMED])])
 
 
 def _sentences(lines: list[str]) -> Iterator[tuple[str, str | None]]:
-    """Each sentence of what failed, with its node where it names one, in the log's order."""
+    """Each error message, with its node if it names one, in the log's order."""
     of_pyxis = None
     for number, line in enumerate(lines):
         match = next((found for each in _OWN if (found := each.match(line))), None)
@@ -115,7 +115,7 @@ def _sentences(lines: list[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _exception(lines: list[str], start: int) -> str | None:
-    """The line that ends a traceback; ranks' tracebacks may lie in each other."""
+    """The line that ends a traceback. Lines of other ranks' tracebacks may stand in between."""
     for line in lines[start:]:
         if re.match(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit|Warning)\b", line):
             return line

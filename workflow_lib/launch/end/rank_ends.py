@@ -1,4 +1,4 @@
-"""How the ranks of a run ended, the one that failed first before the cascade after it."""
+"""How the ranks of a run ended, and which of these ends explains the others."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from workflow_lib.launch.end.own_words import own_words
 from workflow_lib.records import ErrorRecord, ExitRecord, Outcome, RunPaths
 
 _Record = TypeVar("_Record", ErrorRecord, ExitRecord)
-#: signals by which others end a process; all others are of its own making
+#: signals that other processes send; a process that ends by any other signal has crashed
 _FROM_OUTSIDE = frozenset(
     f"SIG{name}" for name in ("KILL", "TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "XCPU")
 )
 
 
 class Kind(enum.IntEnum):
-    """Whose doing an end was; the greater, the less it explains."""
+    """What ended a rank. The greater the value, the less it explains the run's end."""
 
-    #: its own: an error, a crash, an exit
+    #: the rank itself: an error, a crash, an exit
     OWN = 0
-    #: somebody ended it, and the job's launcher did not
+    #: a signal that did not come from the job's launcher
     KILLED = 1
     #: an error after the launcher had begun to end ranks
     AFTERMATH = 2
-    #: it waited for another rank in vain
+    #: the rank waited for another rank in vain
     WAITED = 3
-    #: the launcher ended it
+    #: the launcher told the rank to end
     TOLD = 4
 
 
@@ -42,7 +42,7 @@ class RankEnd:
     node: str
     unix_time_s: float
     kind: Kind
-    #: what this end would mean for the run
+    #: the run's outcome if this end explains it
     outcome: Outcome
     #: a clause that names the rank and says what was seen
     description: str
@@ -52,25 +52,25 @@ class RankEnd:
 class RankEnds:
     """How a run's ranks ended, as far as they left records."""
 
-    #: of ranks that did not end well, what explains the run best first
+    #: the ends of ranks that failed; the one that explains the run best comes first
     ends: tuple[RankEnd, ...]
     #: records that could not be read, and why
     damaged: tuple[str, ...]
-    #: ranks that they are of
+    #: the ranks that these damaged records belong to
     unknown: frozenset[int]
 
     @property
     def first(self) -> RankEnd | None:
-        """The end that explains the run best: the earliest that is no consequence of another."""
+        """The end that explains the run best; None if no rank failed."""
         return self.ends[0] if self.ends else None
 
     def ranks(self, kind: Kind) -> set[int]:
-        """Ranks that ended so."""
+        """The ranks that ended in this way."""
         return {end.rank for end in self.ends if end.kind is kind}
 
     @property
     def description(self) -> str:
-        """What the first end was; and of kills, which often come together, how many more."""
+        """The description of the first end. If it was a kill, also how many more were killed."""
         if self.first is None:
             return ""
         others = len(self.ranks(Kind.KILLED) - {self.first.rank})
@@ -79,7 +79,7 @@ class RankEnds:
 
 
 def read(paths: RunPaths) -> RankEnds:
-    """All that the ranks, and those who watched over them, wrote of their ends."""
+    """Read how the ranks ended, as the ranks and their watchers recorded it."""
     damaged: list[str] = []
     unknown: set[int] = set()
     errors = _records(paths.errors, ErrorRecord, damaged, unknown)
@@ -96,7 +96,9 @@ def read(paths: RunPaths) -> RankEnds:
 
 
 def _order(end: RankEnd) -> tuple[int, float]:
-    """Own failures and kills come in the order of time: either may be the other's consequence."""
+    """The key to sort ends by. Own failures and kills are sorted together by time, because either
+    may have caused the other.
+    """
     return max(end.kind, Kind.KILLED), end.unix_time_s
 
 
@@ -131,7 +133,7 @@ def _of_error(paths: RunPaths, error: ErrorRecord, told_unix_s: float | None) ->
 
 
 def _of_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
-    """``waited`` is whether NCCL's watchdog says that it ended this rank."""
+    """``waited`` says whether NCCL's watchdog wrote that it ended this rank."""
     who = f"rank {ended.rank} on {ended.node}"
     kind, outcome = Kind.OWN, Outcome.ERROR
     if ended.told_to_end:

@@ -1,1 +1,1 @@
-"""What runs inside the job, on compute nodes: its Python steps, and a watcher for each rank."""
+"""Runs inside the job, on compute nodes: the job's Python steps, and a watcher for each rank."""

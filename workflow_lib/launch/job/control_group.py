@@ -1,4 +1,4 @@
-"""What the kernel counts in this process's control group."""
+"""Reads how many processes of this control group the kernel killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 def out_of_memory_kills(
     membership: Path = Path("/proc/self/cgroup"), mounted: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Processes of this control group that the kernel ended so far for want of memory.
+    """How many processes of this control group the kernel has killed because memory ran out.
 
-    ``memory.events`` of version 2, else ``memory.oom_control`` of version 1: both have a line
-    ``oom_kill <count>`` (admin-guide/cgroup-v2 and cgroup-v1/memory of Linux's documentation). A
-    group without a file of its own is counted with the nearest one above that has one.
+    The count is the line ``oom_kill <count>`` of ``memory.events`` (cgroup v2) or
+    ``memory.oom_control`` (cgroup v1), as admin-guide/cgroup-v2 and cgroup-v1/memory of Linux's
+    documentation say. If the group has no such file, the nearest group above it that has one is
+    read.
 
-    Returns None where neither can be read, as in a container that does not show them.
+    Returns None if no such file can be read, as in a container that does not show them.
     """
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
@@ -26,12 +27,12 @@ def out_of_memory_kills(
             counted = dict(row.split() for row in file.read_text(encoding="ascii").splitlines())
             return int(counted["oom_kill"])
         except (OSError, ValueError, KeyError):
-            continue  # not there, or older than the count: the next one may have it
+            continue  # missing, or of a kernel without this count: try the next file
     return None
 
 
 def _files(line: str, mounted: Path) -> Iterator[Path]:
-    """Where a line of /proc/<process>/cgroup may have its count, the process's own group first."""
+    """The files that may hold the count for a line of /proc/<process>/cgroup, own group first."""
     _, controllers, group = line.split(":", 2)
     if not controllers:
         root, name = mounted, "memory.events"

@@ -1,7 +1,7 @@
-"""Waits until every GPU of a job is as cool as its cell asks, by what the samplers have written.
+"""Waits until every GPU of a job is as cool as its cell asks, according to the samplers' files.
 
-Nothing else runs meanwhile, so GPUs only cool: a sample that is read late is warmer than the GPU is
-by now, and never ends the wait too early.
+No work runs on the GPUs meanwhile, so they only cool. A sample that is read late shows more than
+the present temperature, so it never ends the wait too early.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _GPU, _TEMPERATURE = map(_NAMES.index, ("gpu", "temperature_c"))
 def cool_down(paths: RunPaths, process: int) -> None:
     """Wait for cool GPUs, at most as long as the cell allows, and write ``cool-down.json``.
 
-    ``process`` is that of the samplers. Raises SystemExit with a message where it ends, or where
-    some GPU tells no temperature.
+    ``process`` is the process id of the samplers' launcher. Raises SystemExit with a message if
+    that process ends, or if a GPU reports no temperature.
     """
     cell = records.read_record(paths.cell, Cell)
     wanted_c, limit_s = cell.telemetry.cool_down_to_c, cell.telemetry.cool_down_limit_s
@@ -66,7 +66,9 @@ def cool_down(paths: RunPaths, process: int) -> None:
 
 
 def _hottest_c(paths: RunPaths) -> float | None:
-    """The hottest GPU of all nodes, by their latest samples; null where one tells nothing."""
+    """The highest temperature of all nodes' GPUs in their latest samples, in °C; None if a GPU has
+    none.
+    """
     temperatures: list[float | None] = []
     for node in paths.sampled_nodes():
         gpus = len(records.read_record(paths.telemetry_start(node), TelemetryStart).gpus)
@@ -77,17 +79,17 @@ def _hottest_c(paths: RunPaths) -> float | None:
 
 
 def _latest_c(path: Path) -> dict[int, float]:
-    """GPU → temperature of its last sample that has one, as far as the file's end tells."""
+    """GPU → the last temperature, in °C, in the last 128 KiB of a node's samples."""
     with path.open("rb") as stream:
         size = stream.seek(0, os.SEEK_END)
         stream.seek(max(0, size - _TAIL_BYTES))
         text = stream.read(_TAIL_BYTES).decode("ascii", "replace")
     latest = {}
-    # The first line is the header, or cut off, and what follows the last newline is being written.
+    # The first line is the header or incomplete. The text after the last newline is incomplete.
     for line in text.split("\n")[1:-1]:
         fields = line.split(",")
         if len(fields) == len(_NAMES) and fields[_TEMPERATURE]:
-            # A damaged line is found out later; a later one tells the temperature as well.
+            # A damaged line is reported when the run ends; here another line will do.
             with contextlib.suppress(ValueError):
                 latest[int(fields[_GPU])] = float(fields[_TEMPERATURE])
     return latest

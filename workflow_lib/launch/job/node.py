@@ -1,7 +1,7 @@
-"""What a job script does in Python: ``begin``, ``wait-for-limits``, ``wait-for-telemetry``,
-``cool-down``, ``stop-early`` and ``end``.
+"""The steps of a job script that are written in Python: ``begin``, ``wait-for-limits``,
+``wait-for-telemetry``, ``cool-down``, ``stop-early`` and ``end``.
 
-It runs on the job's first node, perhaps in a site's container, so it needs only the standard
+They run on the job's first node, perhaps in a site's container, so they need only the standard
 library.
 """
 
@@ -27,13 +27,13 @@ from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
 
-#: exit code of ``begin`` where another job owns the run
+#: exit code of ``begin`` if another job owns the run, or the run has a result
 TAKEN = 75
 #: how long the processes of all nodes may take to say that they are ready
 TELEMETRY_TIMEOUT_S = 120.0
 
 _PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao")
-#: variables that say how a run was set up; values of all others stay out, as they may be secrets
+#: variables that say how a run was set up; no others are recorded, as they may hold secrets
 _VARIABLES = re.compile(
     r"(SLURM_JOB_(ID|PARTITION|NODELIST|NUM_NODES|ACCOUNT|QOS)|SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES"
     r"|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|OMP_NUM_THREADS|(NCCL|RCCL|TORCH)_[A-Z0-9_]+)"
@@ -41,17 +41,17 @@ _VARIABLES = re.compile(
 
 
 class TakenError(RuntimeError):
-    """Another job owns the run."""
+    """Another job owns the run, or the run has a result."""
 
 
 def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     """Make the job the owner of the run, and record the environment.
 
-    Evidence of an earlier attempt is moved to ``attempts/`` first, a start of the same job before
-    it was requeued among it. A job that was submitted by hand writes its own ``job.json``; the
-    workflow's was written by whoever submitted it.
+    Files of an earlier attempt are moved to ``attempts/`` first; an earlier start of the same job,
+    before it was requeued, is such an attempt. A job that was submitted by hand writes its own
+    ``job.json``. For other jobs the process that submitted them writes it.
 
-    Raises TakenError, and touches nothing, where another job owns the run and has not ended, or the
+    Raises TakenError, and changes nothing, if another job owns the run and has not ended, or if the
     run has a result.
     """
     known = records.read_if_there(paths.job, JobRecord)
@@ -65,7 +65,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         job_id=job,
         submitted_unix_s=time.time(),
         submitted_by="the job itself",
-        # In some containers this process has another number.
+        # In some containers this process has another user id.
         user_id=int(os.environ.get("SLURM_JOB_UID", os.getuid())),
     )
     over = paths.ended.exists() or paths.failure.exists()
@@ -91,13 +91,13 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
 
 
 def _ended_well(paths: RunPaths) -> bool:
-    """Whether a job did all that it had to do, and nobody has said yet that it was not enough."""
+    """Whether the last job's end record shows success, and the run was not yet judged a failure."""
     ended = None if paths.failure.exists() else records.read_if_there(paths.ended, EndedRecord)
     return ended is not None and ended.failed_stage is None and ended.training_exit_code == 0
 
 
 def environment() -> dict[str, Any]:
-    """Versions and settings that bear on what is measured. What cannot be told is null."""
+    """Versions and settings that can change what is measured. A value that is not known is null."""
     packages: dict[str, str | None] = {}
     drivers = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     changes = _output("git", "status", "--porcelain", "-uno")
@@ -112,7 +112,7 @@ def environment() -> dict[str, Any]:
         "recorded_unix_s": time.time(),
         "node": records.node_name(),
         "triptych": workflow_lib.__version__,
-        # Of an image without git, the script says both.
+        # An image may lack git, so the job script sets variables for both.
         "commit": _output("git", "rev-parse", "HEAD") or os.environ.get("TRIPTYCH_COMMIT") or None,
         "uncommitted_changes": None if changes is None else bool(changes),
         "python": platform.python_version(),
@@ -129,13 +129,13 @@ def environment() -> dict[str, Any]:
 
 
 def _may_be_told(name: str, value: str) -> bool:
-    """Whether a variable's value may lie in a file that many read."""
+    """Whether a variable may be recorded: it is a known setting and holds no secret."""
     secret = safety.names_secret(name) or safety.holds_password(value)
     return bool(_VARIABLES.fullmatch(name)) and not secret
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints, or null where it is not there or fails."""
+    """What a command prints; None if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -159,15 +159,20 @@ def _cpu_model() -> str | None:
 
 
 def wait_for_telemetry(paths: RunPaths, process: int) -> None:
-    """Wait until the sampler of every node has its first samples on disk.
+    """Wait until the sampler of every node has written its first samples.
 
-    Raises SystemExit with a message when the samplers' step ends, or takes too long.
+    ``process`` is the process id of the samplers' launcher. Raises SystemExit with a message if
+    that process ends, or if the wait takes too long.
     """
     _wait_for_every_node(paths, process, paths.telemetry, "telemetry")
 
 
 def wait_for_limits(paths: RunPaths, process: int) -> None:
-    """Wait until the limits of every node's GPUs are in force. Raises SystemExit as above."""
+    """Wait until the limits of every node's GPUs are in force.
+
+    ``process`` is the process id of the launcher that sets them. Raises SystemExit as
+    wait_for_telemetry does.
+    """
     _wait_for_every_node(paths, process, paths.gpu_limits, "gpu-limits")
 
 
@@ -214,8 +219,8 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
 
 
 def _nodes_of_job() -> set[str]:
-    """The nodes of a job of Slurm's, where scontrol is there to say so, or the script asked it for
-    an image without; else this one.
+    """The nodes of a Slurm job, from scontrol or, in an image without it, from the variable that
+    the job script sets; else this node.
     """
     in_job = "SLURM_JOB_NODELIST" in os.environ
     listed = _output("scontrol", "show", "hostnames") if in_job else None
@@ -224,7 +229,7 @@ def _nodes_of_job() -> set[str]:
 
 
 def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
-    """Whether every rank that began has done all its steps, or left its trace of a profiled run."""
+    """Whether every rank that began has done all its steps or, in a profiled run, left a trace."""
     if results.is_profiled(paths.directory):
         return all(paths.trace(each.rank).exists() for each in ranks)
     training = records.read_record(paths.cell, Cell).training
@@ -234,7 +239,7 @@ def _all_finished(paths: RunPaths, ranks: list[records.RankRecord]) -> bool:
 
 
 def main() -> None:
-    """The command line that job scripts use."""
+    """Run the step that the command line of a job script names."""
     parser = argparse.ArgumentParser(
         prog="python -m workflow_lib.launch.job.node", description=__doc__
     )

@@ -1,13 +1,13 @@
 """Signals between a rank, its watcher and its launcher.
 
-On their own, because the watcher needs them before it may import anything that takes time.
+They have a module of their own because the watcher needs them before its slower imports.
 """
 
 from __future__ import annotations
 
 import signal
 
-#: what asks a rank to end
+#: signals that ask a rank to end
 ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-#: what the watcher hands on to the rank
+#: signals that the watcher passes on to the rank
 HANDED_ON = ENDING | {signal.SIGUSR1, signal.SIGUSR2}

@@ -1,4 +1,4 @@
-"""Watches over a rank's process: hands signals on, and writes how it ended."""
+"""Watches a rank's process: passes signals on to it, and records how it ended."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from workflow_lib.launch.job.rank_signals import ENDING, HANDED_ON
 from workflow_lib.launch.processes import signal_name
 from workflow_lib.records import ExitRecord, RunPaths, node_name, rank_number, write_json
 
-#: how often to look whether the job's script is still there, on one machine
+#: how often to check that the job's script still runs, for local jobs
 _LOOK_EVERY_S = 1.0
-#: A launcher that signals its processes one by one may have reached the rank first.
+#: How long to wait for the launcher's signal if the rank got it first: launchers signal their
+#: processes one by one.
 _PATIENCE_S = 0.2
 
 
 def watch(process: int, run_directory: str) -> int:
-    """See a child to its end. Returns its exit code, as a shell would give it.
+    """Wait for the end of the child ``process``, and record it in ``run_directory`` if it failed.
 
-    The signals of ``HANDED_ON`` and SIGCHLD must be blocked, since before there was a child.
+    The signals of ``HANDED_ON`` and SIGCHLD must have been blocked before the child was started.
+
+    Returns the child's exit code, or 128 + the number of the signal that ended it.
     """
     before = out_of_memory_kills()
     status, told, ended = _wait(process)
@@ -47,10 +50,11 @@ def watch(process: int, run_directory: str) -> int:
 
 
 def _wait(process: int) -> tuple[int | None, bool, float]:
-    """Hand on signals until the process has ended.
+    """Pass signals on until the process has ended.
 
-    Returns its status, whether it was asked to end before, and when it ended, in s since the epoch;
-    no status where the job's script is gone, and the process was ended for it.
+    Returns its status as waitpid gives it, whether it was asked to end before, and when it ended,
+    in s since the epoch. The status is None if the job's script was gone, so that this function
+    killed the process.
     """
     awaited = HANDED_ON | {signal.SIGCHLD}
     script = os.environ.get("TRIPTYCH_JOB_PROCESS")
@@ -63,8 +67,8 @@ def _wait(process: int) -> tuple[int | None, bool, float]:
         elif Path("/proc", script).exists():
             continue
         else:
-            # Slurm ends the steps of a job that is gone; a local job's ranks would train on,
-            # beside whatever runs next.
+            # Slurm ends the steps of a job that is gone. Nothing ends a local job's ranks: they
+            # would train on beside the next job.
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
             return None, False, time.time()
@@ -74,7 +78,7 @@ def _wait(process: int) -> tuple[int | None, bool, float]:
             continue
         reaped, status = os.waitpid(process, os.WNOHANG)
         if reaped == process:
-            break  # else it was stopped, or went on
+            break  # else it was only stopped or continued
     ended_unix_s = time.time()
     by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
     if by in HANDED_ON and not asked:

@@ -1,16 +1,17 @@
-"""Watches over training, and stops a run early that cannot become a result any more.
+"""Watches training, and stops a run early if it can no longer become a result.
 
 ::
 
-    what is lost                        seen after
-    the samplers ended                  a look
-    limits of GPUs were given back      a look
-    a node's samples no longer come     60 s: so long may a shared file system keep them back
+    what happened                       the run is stopped after
+    the samplers ended                  one check
+    limits of GPUs were given back      one check
+    a node writes no samples            60 s: a shared file system may delay them that long
     a GPU failed, and no step ends      30 s
-    no step ends                        120 s, or ten times the slowest step where that is longer
-    the first two steps do not end      1800 s: models are built and compiled there
+    no step ends                        120 s, or ten times the slowest step if that is longer
+    the first two steps do not end      1800 s: the model is built and compiled then
 
-Looks are 5 s apart. Where the job is suspended, so is this process: such time counts for nothing.
+The run is checked every 5 s. If the job is suspended, this process is suspended too, and that time
+does not count.
 
 Only the first rank's steps are read: no rank of a run can step for long without the others.
 """
@@ -33,44 +34,45 @@ from workflow_lib.records import Cell, Outcome, RunPaths, StopRecord, Suspension
 
 @dataclass(frozen=True)
 class Patience:
-    """How long each sign of life may be missing, s."""
+    """How long each sign of progress may be missing, in s."""
 
     look_every_s: float = 5.0
     samples_s: float = 60.0
     fault_s: float = 30.0
-    #: TRIPTYCH_HUNG_AFTER_S, exported before submitting, sets it
+    #: the variable TRIPTYCH_HUNG_AFTER_S sets it, if exported before submitting
     hung_s: float = float(os.environ.get("TRIPTYCH_HUNG_AFTER_S", "120"))
-    #: times the slowest step so far, where that is longer than ``hung_s``
+    #: a step may take this many times the slowest step so far, if that is longer than ``hung_s``
     slowest_steps: float = 10.0
     start_s: float = 1800.0
-    #: what the launcher may take to end its ranks; torch.distributed.run needs 30 s where one hangs
+    #: how long the launcher may take to end its ranks: torch.distributed.run needs 30 s for one
+    #: that hangs
     end_s: float = 40.0
 
 
 class _SinceChange:
-    """For how long a value has been the same, in time that this process saw go by."""
+    """For how long a value has been the same, in time that this process was not suspended."""
 
     def __init__(self) -> None:
         self._value: object = None
         self._changed_s = 0.0
 
     def seconds(self, value: object, now_s: float) -> float:
-        """Note the value; returns since when it has been the same, 0 where it has just changed."""
+        """Note the value. Returns for how many s it has been the same; 0 if it has just changed."""
         if value != self._value:
             self._value, self._changed_s = value, now_s
         return now_s - self._changed_s
 
 
 class Watch:
-    """What has been seen of one run's training so far."""
+    """What has been observed of one run's training so far."""
 
     def __init__(self, paths: RunPaths, samplers: int, patience: Patience) -> None:
-        """``samplers`` is the process that launched them. Raises RecordError."""
+        """``samplers`` is the process id of the samplers' launcher. Raises RecordError."""
         self._paths = paths
         self._samplers = samplers
         self._patience = patience
         self._cell = records.read_record(paths.cell, Cell)
-        # Nobody measures a profiled run, and where rates alternate, some blocks have no samples.
+        # A profiled run is not measured. If sampling rates alternate, some blocks have no samples.
         self._is_measured = not results.is_profiled(paths.directory)
         self._samples_s = patience.samples_s + self._cell.telemetry.block_s
         self._nodes = {node: _SinceChange() for node in paths.sampled_nodes()}
@@ -80,7 +82,7 @@ class Watch:
         self._seen_s = 0.0
 
     def look(self, passed_s: float) -> StopRecord | None:
-        """Look at the run, ``passed_s`` after the last look; None where it may become a result."""
+        """Check the run, ``passed_s`` s after the last check. Returns why to stop it, or None."""
         self._seen_s += passed_s
         steps = self._steps_done()
         before_s = self._stepped.seconds(self._steps, self._seen_s)
@@ -108,7 +110,7 @@ class Watch:
         return None
 
     def _of_telemetry(self) -> str:
-        """Why telemetry can no longer cover the run; empty where it still can."""
+        """Why telemetry can no longer cover the run; empty if it still can."""
         if not is_running(self._samplers):
             return "telemetry ended while training ran"
         for node, change in self._nodes.items():
@@ -120,7 +122,7 @@ class Watch:
         return ""
 
     def _hung(self, steps: int, still_s: float) -> str:
-        """That no step ends, and which ranks have done fewer steps than the first."""
+        """The cause if no step ends, with the ranks that have done fewer steps than the first."""
         said = f"training hung: no step ended for {still_s:.0f} s after {steps} steps"
         ranks = range(1, self._cell.degrees.world_size)
         behind = [rank for rank in ranks if self._steps_done(rank) < steps]
@@ -130,7 +132,7 @@ class Watch:
         return said
 
     def _steps_done(self, rank: int = 0) -> int:
-        """Rows of a rank's steps, without that of the columns' names."""
+        """How many steps a rank has written: the lines of its file without the header."""
         try:
             return max(0, self._paths.rank_steps(rank).read_bytes().count(b"\n") - 1)
         except FileNotFoundError:
@@ -142,7 +144,7 @@ def _stop(outcome: Outcome, cause: str) -> StopRecord:
 
 
 class _Suspensions:
-    """Writes down how long the job was suspended. Slurm, and a shell, have its processes go on by
+    """Records how long the job was suspended. Slurm, or a shell, resumes the job's processes with
     SIGCONT, which this process gets as well.
     """
 
@@ -154,7 +156,7 @@ class _Suspensions:
         signal.signal(signal.SIGCONT, self._on_signal)
 
     def note(self, seconds: float) -> None:
-        """What ended just now took so many seconds more than it should have."""
+        """Record a suspension if SIGCONT came: the last sleep took ``seconds`` s too long."""
         if not self._went_on:
             return
         self._went_on = False
@@ -178,9 +180,9 @@ def watch(
     patience: Patience,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Watch until training ends; where the run cannot become a result, write why and end it.
+    """Watch until training ends. If the run can no longer become a result, record why and end it.
 
-    ``samplers`` and ``training`` are the processes that launched them.
+    ``samplers`` and ``training`` are the process ids of their launchers.
     """
     watching = Watch(paths, samplers, patience)
     suspended = _Suspensions(paths)
@@ -191,13 +193,13 @@ def watch(
         suspended.note(time.monotonic() - before_s - patience.look_every_s)
         if not is_running(training):
             return
-        # Suspended, or kept from running, this process saw nothing.
+        # If this process was suspended or starved of CPU, it saw nothing in that time.
         passed_s = min(time.monotonic() - before_s, 2 * patience.look_every_s)
         stop = watching.look(passed_s)
     print(f"triptych: {stop.cause}", file=sys.stderr, flush=True)
     try:
         records.write_json(paths.stopped, stop)
-    except OSError as error:  # as on a full file system, which then is why
+    except OSError as error:  # for example a full file system, which may be the cause
         print(f"triptych: {paths.stopped}: {error}", file=sys.stderr, flush=True)
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline_s = time.monotonic() + patience.end_s

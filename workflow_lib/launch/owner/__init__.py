@@ -1,1 +1,1 @@
-"""What owns a run while somebody waits for it: submits its job, waits, writes how it ended."""
+"""Owns a run while a process waits for it: submits its job, waits, and records how it ended."""

@@ -1,10 +1,10 @@
-"""Submits many runs as tasks of job arrays: one array for all that ask Slurm for the same.
+"""Submits many runs as tasks of job arrays. Runs that ask Slurm for the same form one array.
 
 A task is one run: it executes that run's own script, and the workflow afterwards waits for job
 "<array>_<task>" as for any other. Below ``results/arrays/<name>/``::
 
-    job.sh          what sbatch is given: the request, with the longest of the runs' time limits
-    1.sh, 2.sh, …   each run's script as it was when it was submitted, as Slurm keeps others'
+    job.sh          the array's script for sbatch, with the longest of the runs' time limits
+    1.sh, 2.sh, …   copies of the runs' scripts as submitted, as Slurm keeps them of other jobs
     1, 2, …         links to the run directories; Slurm writes each task's log through them
 """
 
@@ -34,8 +34,8 @@ from workflow_lib.launch.schedulers.slurm import sbatch
 from workflow_lib.launch.script import checksum, place, render
 from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
 
-#: Tasks of an array. Slurm's own limit, MaxArraySize, is 1001 unless the site sets it; and every
-#: run's lock is an open file, of which a process may commonly have 1024.
+#: How many tasks an array has at most. Slurm's own limit, MaxArraySize, is 1001 unless the site
+#: sets it. Every run's lock is an open file, and a process may commonly have 1024.
 LONGEST = 500
 _OWN = re.compile(r"#SBATCH --(job-name|time)=(.*)")
 
@@ -46,13 +46,14 @@ def submit_all(
     at_once: int,
     render_anew: Callable[[Path], None] | None = None,
 ) -> list[str]:
-    """Submit those runs that wait for nothing but a job; returns the arrays' ids.
+    """Submit the runs that need a job; returns the arrays' ids.
 
     Runs that have a result, a job, or a process that waits for them are left alone. No more than
-    ``at_once`` tasks of an array run at a time. ``render_anew`` writes the script of a directory
-    again where the results were moved or copied since it was rendered.
+    ``at_once`` tasks of an array run at a time. ``render_anew`` renders the script of a run
+    directory again, if the results were moved or copied since it was rendered.
 
-    Raises SubmissionError where a run cannot be submitted, before any is, and where Slurm refuses.
+    Raises SubmissionError before any run is submitted if one cannot be, or if Slurm refuses an
+    array.
     """
     waiting = [paths for paths in map(RunPaths, directories) if _needs_job(paths)]
     if not waiting:
@@ -70,7 +71,7 @@ def submit_all(
 
 
 def _needs_job(paths: RunPaths) -> bool:
-    """Whether nobody has submitted the run since it last failed, if ever."""
+    """Whether the run has no result, and was never submitted or failed after it was."""
     if paths.outcome.exists():
         return False
     begun = any(path.exists() for path in (paths.submission, paths.job, paths.ended))
@@ -80,7 +81,9 @@ def _needs_job(paths: RunPaths) -> bool:
 def _check(
     paths: RunPaths, results_directory: Path, render_anew: Callable[[Path], None] | None
 ) -> None:
-    """Raise SubmissionError where the run's script or what it reads is not there or not sound."""
+    """Raise SubmissionError if the run's script or its tokens are missing, or if the script was
+    edited or is not safe to submit.
+    """
     if not paths.script.exists():
         raise SubmissionError(
             f"{paths.script} is not there: `snakemake --profile … --until render tokenize` writes "
@@ -115,7 +118,7 @@ def _lines(paths: RunPaths) -> list[str]:
 
 
 def _request(paths: RunPaths) -> tuple[str, ...]:
-    """What a run asks Slurm for, besides its name and its time."""
+    """The ``#SBATCH`` lines of a run's script, without its name and its time limit."""
     return tuple(line for line in _lines(paths) if not _OWN.fullmatch(line))
 
 
@@ -135,7 +138,7 @@ class _Array:
     directory: Path
     #: task 1 first
     runs: Sequence[RunPaths]
-    #: the lines of ``#SBATCH`` that all of them have
+    #: the ``#SBATCH`` lines that all of them have
     request: tuple[str, ...]
     #: tasks that may run at a time
     at_once: int
@@ -144,11 +147,11 @@ class _Array:
 def _submit(
     runs: Sequence[RunPaths], request: tuple[str, ...], results_directory: Path, at_once: int
 ) -> str | None:
-    """Submit one array; returns its id, or None where others took all of its runs meanwhile."""
+    """Submit one array. Returns its id; None if other processes took all of its runs meanwhile."""
     with ExitStack() as locks:
         descriptors = {paths: _lock(paths, locks) for paths in runs}
         held = {paths: each for paths, each in descriptors.items() if each is not None}
-        # What was needed before the lock was taken, somebody may have done meanwhile.
+        # Another process may have submitted runs before this one took their locks.
         ours = [paths for paths in held if _needs_job(paths)]
         if not ours:
             return None
@@ -177,8 +180,8 @@ def _submit(
 
 
 def _lock(paths: RunPaths, locks: ExitStack) -> int | None:
-    """Take the run's lock until ``locks`` ends, and return its descriptor; None where a process
-    already waits for the run.
+    """Take the run's lock until ``locks`` is closed. Returns its descriptor; None if another
+    process already waits for the run.
     """
     stream = locks.enter_context(paths.lock.open("a"))
     if try_to_lock(stream) is None:
@@ -205,7 +208,7 @@ def _lay_out(array: _Array) -> Path:
         f"#SBATCH --array=1-{len(array.runs)}%{array.at_once}",
         "",
         f'script={render.quote(array.directory)}/"$SLURM_ARRAY_TASK_ID.sh"',
-        "# Who may write a directory above it may have put another one there since.",
+        "# Another user who may write a directory above may have replaced it since.",
         '[ -O "$script" ] || exit 77',
         'exec bash "$script" "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"',
     ]
@@ -216,8 +219,10 @@ def _lay_out(array: _Array) -> Path:
 
 
 def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str | None:
-    """Give the array to sbatch; returns its id, or None where sbatch did not say it. What is not
-    submitted is not announced any more.
+    """Give the array to sbatch. Returns its id, or None if sbatch did not print it.
+
+    Raises SubmissionError if the array was not submitted, and deletes ``submission.json`` of its
+    runs then.
     """
     platform = records.read_record(runs[0].cell, Cell).hardware.platform
     try:
@@ -235,8 +240,9 @@ def _sbatch(script: Path, runs: Sequence[RunPaths], locks: Sequence[int]) -> str
 
 
 def _found(runs: Sequence[RunPaths]) -> str:
-    """The id of the array that sbatch was given, by its name. Raises SubmissionError where there is
-    none; then it is not announced any more.
+    """The id of the array, looked for by its name.
+
+    Raises SubmissionError if there is none, and deletes ``submission.json`` of its runs then.
     """
     announced = records.read_record(runs[0].submission, SubmissionRecord)
     task = look_for(choice.choose("slurm"), announced)

@@ -1,4 +1,4 @@
-"""Cancellation: after Ctrl-C, cancels what was submitted, and waits a while for its end."""
+"""Cancellation: after Ctrl-C, cancels a run's job, and waits up to 45 s for its end."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.owner.record_outcome import record_outcome
 from workflow_lib.records import JobRecord, OutcomeRecord, SubmissionRecord
 
-#: how long a job that is to be cancelled may take to write its end record: Slurm's KillWait, and
-#: more
+#: how long a cancelled job may take to write its end record: longer than Slurm's KillWait, 30 s
 CANCEL_PATIENCE_S = 45.0
 
 
 def cancel(run: OwnedRun) -> OutcomeRecord:
-    """Cancel what was submitted, wait for its end, and write how it ended.
+    """Cancel the run's job, wait for its end, and record how it ended.
 
-    Raises InterruptedRunError, which says what is left, where that did not come about.
+    Raises InterruptedRunError if the job was not cancelled or has not ended; the message says what
+    is left.
     """
     job = records.read_if_there(run.paths.job, JobRecord)
     submission = records.read_if_there(run.paths.submission, SubmissionRecord)

@@ -1,4 +1,4 @@
-"""Waits until a job has written its end record, or is gone without one."""
+"""Waits until a job has written its end record, or has ended without one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from workflow_lib.launch.owner.progress import Progress
 from workflow_lib.launch.schedulers import queries, slurm
 from workflow_lib.records import EndedRecord, JobRecord, JobState
 
-#: how often the run directory is looked at, and what is known of the job
+#: how often the run directory and the job's known state are checked
 LOOK_EVERY_S = 1.0
 #: how often the scheduler is asked
 ASK_EVERY_S = slurm.ASK_EVERY_S
-#: how long after a job's end its end record may take to be seen over a shared file system
+#: how long a shared file system may take to show the end record after a job's end
 FILE_SYSTEM_LAG_S = 20.0
-#: where the job ran on this machine there is no such lag
+#: the same for a job on this machine, which needs no shared file system
 LOCAL_LAG_S = 2.0
 #: how long a job that no node launched may be held before it is cancelled: an admin may release it
 HELD_FOR_S = 60.0
-#: how long after a job's end record the scheduler may take until it has a final state for the job,
-#: once it is asked
+#: how long after a job's end record the scheduler may take to report the job's final state
 SETTLE_S = 15.0 + ASK_EVERY_S
-#: How long nothing of what a job writes may grow until it is believed that it is lost, where Slurm
-#: does not know of it: samplers write every second, and a client of NFS may see that 60 s later.
+#: How long the files of a job may stop growing before it is taken for lost, if Slurm does not know
+#: it: samplers write every second, and an NFS client may see that 60 s later.
 QUIET_S = 90.0
 
 
 class NotYetError(RuntimeError):
-    """The job had not ended when patience did."""
+    """The job did not end within the given time."""
 
 
 class JobWait:
@@ -48,7 +47,9 @@ class JobWait:
         patience_s: float | None = None,
         interruptions: int = 1,
     ) -> None:
-        """Waits for ``patience_s``, or for ever; until SIGINT has come ``interruptions`` times."""
+        """``patience_s`` is how long to wait, in s; None means without end. The wait also ends when
+        SIGINT has come ``interruptions`` times.
+        """
         self.job = job
         #: whether the scheduler's first answer was that the job is over
         self.was_over = False
@@ -58,23 +59,24 @@ class JobWait:
         self._interruptions = interruptions
         self._progress = Progress(run.paths)
         self._held_since: float | None = None
-        #: what the job had written when that last grew, and when that was seen
+        #: names, sizes and times of the job's files, and when they were last seen to change
         self._written: frozenset[tuple[str, int, int]] | None = None
         self._written_at = 0.0
         self._has_grown = False
 
     def wait(self) -> JobState | None:
-        """Returns what the scheduler last said of the job.
+        """Wait for the job's end. Returns the scheduler's last state of the job; None if it is not
+        known or not needed.
 
-        Raises NotYetError, interruption.InterruptedRunError, and SubmissionError where the job is
-        another user's and hidden.
+        Raises NotYetError, interruption.InterruptedRunError, and SubmissionError if the job belongs
+        to another user and Slurm hides it.
         """
         while True:
             state = self._wait_once()
             if not self._paths.ended.exists() or self._scheduler.is_over(state):
                 return state
             if _ended_well(self._paths.ended):
-                # It did all that it had to do: what the scheduler calls that changes nothing.
+                # The job succeeded: the scheduler's state cannot change that.
                 return None
             written = _end_record_at(self._paths.ended)
             state = self._settled()
@@ -95,8 +97,7 @@ class JobWait:
         """Wait for the end record or the job's end. Returns the state if it was asked for."""
         state: JobState | None = None
         waited = False
-        # What Slurm says is looked at as often as the directory: how often Slurm itself is asked is
-        # not for one run to decide.
+        # This reads the job-state cache. The cache decides how often Slurm itself is asked.
         first_query = time.monotonic() + min(ASK_EVERY_S, 2.0)
         next_look = 0.0
         while not self._paths.ended.exists():
@@ -120,7 +121,7 @@ class JobWait:
         return state
 
     def _writes(self) -> bool:
-        """Of a job that Slurm does not know: whether what it writes has grown of late."""
+        """Whether the files of a job that Slurm does not know have grown lately."""
         files = [self._paths.environment]
         files += [*self._paths.telemetry.glob("*.csv"), *self._paths.steps.glob("*.csv")]
         found = []
@@ -141,7 +142,7 @@ class JobWait:
         return other_users.left_alone(f"job {self.job.job_id}", self.job, self._paths.job)
 
     def _is_held(self, state: JobState | None) -> bool:
-        """Whether the job has been held for a while, and has never begun as far as can be seen."""
+        """Whether Slurm has held the job for 60 s or more, and the job has not visibly started."""
         if not self._scheduler.is_held_unlaunched(state):
             self._held_since = None
             return False
@@ -151,7 +152,7 @@ class JobWait:
         return not begun and time.monotonic() - self._held_since >= HELD_FOR_S
 
     def _cancel_held(self) -> bool:
-        """Cancel a job that no node launched; returns whether that succeeded."""
+        """Cancel a job that no node launched. Returns whether that succeeded."""
         problem = self._scheduler.cancel(self.job)
         said = "it was cancelled" if problem is None else f"it could not be cancelled: {problem}"
         say(f"no node launched job {self.job.job_id}, and the scheduler holds it; {said}")
@@ -161,12 +162,12 @@ class JobWait:
         lag_s = FILE_SYSTEM_LAG_S if self._scheduler.runs_elsewhere else LOCAL_LAG_S
         until = time.monotonic() + lag_s
         if self._deadline is not None:
-            # Somebody is waiting for this, and a job that never began has nothing to say.
+            # This wait has a deadline, and a job that never began writes no end record.
             has_begun = self._paths.environment.exists()
             until = min(until, self._deadline if has_begun else time.monotonic() + LOCAL_LAG_S)
         while time.monotonic() < until:
-            # A client of NFS that has looked for a file in vain may believe so for another 60 s
-            # (acdirmax, nfs(5)); but to open its directory is to ask the server.
+            # An NFS client remembers for up to 60 s that a file is missing (acdirmax, nfs(5)).
+            # Opening the directory makes it ask the server.
             os.scandir(self._paths.directory).close()
             if self._paths.ended.exists():
                 return
@@ -192,7 +193,7 @@ class JobWait:
 
 
 def _ended_well(ended: Path) -> bool:
-    """Whether the job says that it did all that it had to do; one that is damaged does not."""
+    """Whether the end record says that all stages succeeded; False if it cannot be read."""
     try:
         return records.read_record(ended, EndedRecord).failed_stage is None
     except records.RecordError:
@@ -200,7 +201,7 @@ def _ended_well(ended: Path) -> bool:
 
 
 def _end_record_at(ended: Path) -> int | None:
-    """When the end record was written, in ns; None where there is none."""
+    """When the end record was written, in ns since the epoch; None if there is none."""
     try:
         return ended.stat().st_mtime_ns
     except FileNotFoundError:

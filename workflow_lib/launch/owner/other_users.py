@@ -1,5 +1,5 @@
-"""Runs that another user submitted. A site may hide others' jobs (PrivateData of slurm.conf), so
-that not to see one is no proof that it has ended: such a run is left to who submitted it.
+"""Handles runs that another user submitted. A site may hide other users' jobs (PrivateData of
+slurm.conf). A hidden job may still run, so its run is left to the user who submitted it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from workflow_lib.records import JobRecord, SubmissionRecord
 
 
 def is_of_another(record: JobRecord | SubmissionRecord) -> bool:
-    """Whether another user submitted it, as far as is known."""
+    """Whether another user submitted the job; False if the user is not known."""
     return record.user_id is not None and record.user_id != os.getuid()
 
 
 def left_alone(job: str, record: JobRecord | SubmissionRecord, file: Path) -> SubmissionError:
-    """What is raised of a ``job`` that Slurm does not show to this user; ``file`` names it."""
+    """The error to raise for another user's ``job`` that Slurm hides. ``file`` is the run's record
+    that names it.
+    """
     who = "another user" if record.submitted_by == "the job itself" else record.submitted_by
     return SubmissionError(
         f"Slurm does not show you {job} of {who}, which may still run, so the run is left "

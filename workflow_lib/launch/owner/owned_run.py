@@ -1,6 +1,6 @@
-"""A run's lock: one process at a time owns a run, so that two invocations never submit it twice.
+"""A run's lock. One process at a time owns a run, so two invocations never submit it twice.
 
-A dead process holds no lock, whatever files it left.
+The kernel releases the lock when its process dies; no file has to be cleaned up.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workflow_lib.launch.messages import say
 from workflow_lib.launch.schedulers.scheduler import Scheduler
 from workflow_lib.records import RunPaths
 
-#: what a file system says that is mounted without locks
+#: errors of a file system that is mounted without locks
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _TRY_EVERY_S = 0.5
 
@@ -32,7 +32,7 @@ class OwnedRun:
     lock: int | None
     #: whether another process owned the run before
     had_to_wait: bool
-    #: writes the run's script anew, for where the run lies now; null where the one who waits cannot
+    #: renders the run's script again for its present directory; null if this process cannot
     render_anew: Callable[[], None] | None = None
 
 
@@ -40,7 +40,7 @@ class OwnedRun:
 def own(
     paths: RunPaths, scheduler: Scheduler, render_anew: Callable[[], None] | None = None
 ) -> Iterator[OwnedRun]:
-    """Take the run's lock, once no other process has it. Raises InterruptedRunError, OSError."""
+    """Wait for the run's lock, and hold it meanwhile. Raises InterruptedRunError, OSError."""
     with paths.lock.open("a") as stream:
         had_to_wait = False
         while (locked := try_to_lock(stream)) is None:
@@ -49,7 +49,7 @@ def own(
             had_to_wait = True
             interruption.pause(_TRY_EVERY_S)
         if not locked:
-            # Of two jobs the second one still stops, when it begins.
+            # Without locks, two processes may submit two jobs. The second job stops when it begins.
             say(f"{stream.name}: no file locks on this file system; start one workflow only")
         yield OwnedRun(
             paths, scheduler, stream.fileno() if locked else None, had_to_wait, render_anew
@@ -57,8 +57,10 @@ def own(
 
 
 def try_to_lock(stream: IO[str]) -> bool | None:
-    """True once it is locked; None where another process has it, False where there are no locks,
-    as on some parallel file systems. Raises OSError.
+    """Try to lock the file. Returns True if this process now holds the lock, None if another
+    process holds it, and False if the file system has no locks, as some parallel ones.
+
+    Raises OSError.
     """
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,6 @@
-"""Who may have written what is about to be submitted: a job runs as the user who submits it."""
+"""Checks that no other user can have written a script before it is submitted: a job runs as the
+user who submits it.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from workflow_lib.records import RunPaths
 
 
 def check(paths: RunPaths) -> None:
-    """Raise SubmissionError where anybody but this user and root may have written the run's script,
-    its cell or the directory that holds them. Raises FileNotFoundError.
+    """Raise SubmissionError if another user than this one and root may have written the run's
+    script, its cell or the directory that holds them. Raises FileNotFoundError.
     """
     for path in (paths.directory, paths.script, paths.cell):
         found = path.stat()

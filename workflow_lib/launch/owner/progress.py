@@ -1,4 +1,4 @@
-"""Says where a run is, whenever that has changed."""
+"""Prints a run's progress whenever it has changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from workflow_lib.records import JobState, RunPaths
 
 
 class Progress:
-    """What was last said of one run."""
+    """The progress of one run, and what was last printed of it."""
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
@@ -18,7 +18,7 @@ class Progress:
         self._steps = -1  # the first line holds the columns' names
 
     def tell(self, state: JobState | None) -> None:
-        """Print where the run is, unless that was printed last; ``state`` is the scheduler's."""
+        """Print the progress if it has changed. ``state`` is the scheduler's state of the job."""
         now = self._now(state)
         if now != self._shown:
             say(now)
@@ -39,7 +39,7 @@ class Progress:
         return f"waiting for the job to start ({state.state}{why})"
 
     def _count(self, steps: Path) -> int:
-        """Lines of the table, of which only new ones are read."""
+        """How many steps the file holds. Only text that was added since the last call is read."""
         with steps.open("rb") as stream:
             stream.seek(self._steps_read)
             while text := stream.read(65536):

@@ -1,4 +1,4 @@
-"""Writes how a run ended, once its job has."""
+"""Records how a run ended, once its job has ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workflow_lib.records import OutcomeRecord
 
 
 def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
-    """Wait for the run's job, where one is known; write and return how the run ended.
+    """Wait for the run's job, if one is known. Write and return how the run ended.
 
     Raises what JobWait.wait and outcome.classify raise.
     """

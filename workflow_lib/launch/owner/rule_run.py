@@ -1,4 +1,4 @@
-"""What rule ``run`` and ``python -m workflow_lib.launch run`` call."""
+"""Runs one run for rule ``run`` and for ``python -m workflow_lib.launch run``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from workflow_lib.launch.script.render import RenderError
 def run(
     directory: Path, scheduler: str, render_anew: Callable[[], None] | None = None
 ) -> str | None:
-    """Submit the run, or attach to its job, and wait for it. Returns, and prints, why it has no
-    result; None where it has one. ``render_anew`` is as in run_to_end.
+    """Submit the run, or find its job, and wait for it.
+
+    Prints and returns why the run has no result; returns None if it has one. ``render_anew`` is as
+    in run_to_end.
     """
     try:
         ended = run_to_end(directory, scheduler, render_anew)
@@ -41,8 +43,8 @@ def run(
 def run_logged(
     directory: Path, scheduler: str, log: Path, render_anew: Callable[[], None] | None = None
 ) -> str | None:
-    """As run, in one thread of a process that waits for many runs. What it prints goes to ``log``
-    too, and so does an error of ours, which is raised.
+    """As run, for one thread of a process that waits for many runs. Messages also go to ``log``. So
+    does the traceback of an unexpected error, which is raised again.
     """
     with messages.logged(log):
         try:

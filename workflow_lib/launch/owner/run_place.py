@@ -1,5 +1,5 @@
-"""Sees to it that a run's job writes where the run lies: results may have been moved or copied
-since its script was rendered.
+"""Makes sure that a run's job writes into the run's present directory: results may have been moved
+or copied since the script was rendered.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from workflow_lib.records import RunPaths
 
 
 def check_known(paths: RunPaths, job: str) -> None:
-    """Raise SubmissionError where ``job``, which this directory knows of, is the job of the run
-    that this directory was copied from. Of a run that was moved, it is waited for: it stops when it
-    begins.
+    """Check ``job``, which this directory's records name, if the results were moved or copied.
+
+    Raises SubmissionError if this directory is a copy: the job writes into the original. If the
+    directory was moved, the job stops when it begins, so the caller can wait for it.
     """
     if not paths.script.exists() or (origin := place.moved_from(paths)) is None:
         return
@@ -28,9 +29,9 @@ def check_known(paths: RunPaths, job: str) -> None:
 
 
 def render_where_it_lies(run: OwnedRun) -> None:
-    """Have the script rendered again where it names another directory.
+    """Render the script again if it names another directory.
 
-    Raises SubmissionError where whoever waits cannot render, and what rendering raises.
+    Raises SubmissionError if this process cannot render, and whatever rendering raises.
     """
     if (origin := place.moved_from(run.paths)) is None:
         return
@@ -41,7 +42,7 @@ def render_where_it_lies(run: OwnedRun) -> None:
 
 
 def moved(paths: RunPaths, origin: object) -> str:
-    """What is said of a script that was not rendered for where it lies."""
+    """The message for a script that was rendered for another directory than its present one."""
     return (
         f"{paths.script} was rendered for {origin}, from where the results were moved or copied. "
         "Start snakemake, or delete the script, to have it rendered again"

@@ -1,5 +1,5 @@
-"""Takes one run from its script to its outcome: waits for its job where there is one, submits it
-where there is none, and tries it again where the cluster was at fault.
+"""Takes one run from its script to its outcome: submits it unless it has a job, waits for the job,
+and tries the run again if the cluster was at fault.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from workflow_lib.launch.owner.submit import submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.records import JobRecord, OutcomeRecord, RunPaths
 
-#: how often a run is tried again at once where the cluster, not the run, is at fault
+#: how often a run is tried again at once if the cluster, not the run, is at fault
 RETRIES = 2
 
 
 def run_to_end(
     directory: Path, scheduler_name: str, render_anew: Callable[[], None] | None = None
 ) -> OutcomeRecord:
-    """Run what is in ``directory`` to its end, and return how it ended.
+    """Take the run in ``directory`` to its end, and return how it ended.
 
-    Writes ``outcome.json`` where that is a result, else ``failure.json``. ``render_anew`` writes
-    the run's script again, where the results were moved or copied since it was rendered.
+    Writes ``outcome.json`` if the outcome is a result, else ``failure.json``. ``render_anew``
+    renders the run's script again if the results were moved or copied since it was rendered.
 
-    Raises SubmissionError where the job cannot be submitted, RecordError where the files of the run
-    contradict themselves, and InterruptedRunError where Ctrl-C left something behind.
+    Raises SubmissionError if the job cannot be submitted, RecordError if a record of the run cannot
+    be read, and InterruptedRunError if Ctrl-C ended the wait before the job's end.
     """
     paths = RunPaths(directory.absolute())
     failed_before = _written_at(paths.failure)
@@ -54,7 +54,7 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
         if ended.outcome.is_result:
             return ended
         if had_ended:
-            # While nobody waited. A result would be taken; anything else is why we were called.
+            # It ended while no process waited. Only a result is taken; else the run is tried again.
             say(f"an earlier attempt ended as {ended.outcome}: {ended.cause}")
             continue
         if (
@@ -66,7 +66,7 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
 
 
 def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
-    """How the run's latest job ended, and whether it had before this was asked."""
+    """How the run's latest job ended, and whether it had ended before this call."""
     paths = run.paths
     if paths.failure.exists():
         attempts.set_aside(paths)
@@ -81,13 +81,15 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
         job = submit(run)
     wait = JobWait(run, job) if job else None
     ended = record_outcome(run, wait)
-    # One that left no end record, on a full file system for instance, is told by the scheduler.
+    # A job may have ended without an end record, e.g. on a full file system; the scheduler knows.
     return ended, had_ended or (was_submitted_before and wait is not None and wait.was_over)
 
 
 def _known_job(paths: RunPaths) -> JobRecord | None:
-    """The job that owns the run. Where its record is damaged, the job is found again by the name
-    that was written before it was submitted. Raises RecordError where there is none.
+    """The job that owns the run; None if none does. If ``job.json`` is damaged but
+    ``submission.json`` exists, deletes it and returns None: the job is then found by its name.
+
+    Raises RecordError if ``job.json`` is damaged and there is no ``submission.json``.
     """
     try:
         return records.read_if_there(paths.job, JobRecord)

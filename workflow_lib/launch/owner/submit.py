@@ -1,8 +1,9 @@
 """Submits a run's job, or finds the job of a submission that was interrupted.
 
-Nothing is run twice. The process that owns the run holds its lock, and so does ``sbatch``, which
-may outlive it. That a job is about to be submitted, and by which name, is written before it is; so
-a job whose number nobody lived to write down is found again.
+No run is submitted twice. The process that owns the run holds its lock. ``sbatch``, which may
+outlive this process, holds the lock too. The job's name is written to ``submission.json`` before
+the job is submitted, so a job is found by its name if the process died before it wrote the job's
+id.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from workflow_lib.launch.schedulers.slurm import ASK_EVERY_S
 from workflow_lib.launch.script import checksum
 from workflow_lib.records import Cell, JobRecord, OrderRecord, RunPaths, SubmissionRecord
 
-#: How long after a submission was interrupted it is believed that there is no job of its name: an
-#: orphaned sbatch may still be at it, where locks do not outlive the process that took them.
+#: How long after an interrupted submission an answer that there is no job of its name is trusted:
+#: without file locks, an orphaned sbatch may still submit the job.
 TRUST_ABSENCE_AFTER_S = float(os.environ.get("TRIPTYCH_TRUST_ABSENCE_AFTER_S", "60"))
-#: how often in all a run is submitted where a site's wrapper of sbatch fails
+#: how often in all a run is submitted if a site's wrapper of sbatch fails
 _WRAPPER_TRIES = 6
 
 
 def submit(run: OwnedRun) -> JobRecord:
-    """Submit the run, or find its job; returns the job that owns the run.
+    """Submit the run, or find its job. Returns the job that owns the run.
 
     Raises SubmissionError, records.RecordError and InterruptedRunError.
     """
@@ -76,9 +77,10 @@ def submit(run: OwnedRun) -> JobRecord:
 def _try_to_submit(
     run: OwnedRun, cell: Cell, avoid: tuple[str, ...]
 ) -> tuple[Submission, str | None]:
-    """Submit the run once; no job's id where Slurm takes no jobs now.
+    """Submit the run once. Returns the submission and the job's id; None for the id if Slurm takes
+    no jobs now.
 
-    Raises SubmissionError, and UnclearError where sbatch told no id and there is no such job.
+    Raises SubmissionError; UnclearError if sbatch printed no id and no job of that name exists.
     """
     order = records.read_if_there(run.paths.order, OrderRecord)
     try:
@@ -103,7 +105,7 @@ def _try_to_submit(
 
 
 def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
-    """Have the submitted job own the run, unless another one came first."""
+    """Make the submitted job the owner of the run, unless another job already is."""
     own = JobRecord(
         scheduler=run.scheduler.name,
         job_id=job_id,
@@ -116,7 +118,7 @@ def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
     if job.job_id != job_id:
         say(f"job {job.job_id} owns the run already; job {job_id} will stop when it begins")
         return job
-    # The job may have been faster, and does not know who submitted it.
+    # The job may have written job.json first; it does not know who submitted it.
     records.write_json(run.paths.job, own)
     avoid = ", ".join(submission.avoid)
     elsewhere = f", not on {avoid}, where it failed before" if avoid else ""
@@ -125,7 +127,7 @@ def _own(run: OwnedRun, submission: Submission, job_id: str) -> JobRecord:
 
 
 def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
-    """Write what the job about to be submitted is called; no other is called the same."""
+    """Write ``submission.json``, with a unique name for the job that is about to be submitted."""
     digest = cell.id.rsplit("_", 1)[1]
     number = paths.directory.name.removeprefix("run")
     record = SubmissionRecord(
@@ -139,8 +141,9 @@ def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
 
 
 def look_for(scheduler: Scheduler, record: SubmissionRecord) -> str | None:
-    """The id of the job that was submitted by that name, or None once it is certain that there is
-    none.
+    """The id of the job of that name; None once it is certain that there is none. Waits until then.
+
+    Raises InterruptedRunError.
     """
     say(f"looking for job {record.job_name}, which may have been submitted before")
     trusted_after_s = time.monotonic() + TRUST_ABSENCE_AFTER_S * scheduler.runs_elsewhere
@@ -162,7 +165,7 @@ def look_for(scheduler: Scheduler, record: SubmissionRecord) -> str | None:
 
 
 def _user() -> str:
-    """Who submits: a name where the machine knows one, else a number."""
+    """This user's name; the user id if the machine knows no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

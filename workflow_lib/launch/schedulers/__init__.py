@@ -1,1 +1,1 @@
-"""What talks to Slurm, or starts jobs on this machine."""
+"""Talks to Slurm, or starts jobs on this machine."""

@@ -1,4 +1,4 @@
-"""Which scheduler a platform uses."""
+"""Chooses the scheduler that a platform uses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workflow_lib.launch.schedulers.slurm import Slurm
 
 @functools.cache
 def choose(name: str) -> Scheduler:
-    """The scheduler that a platform's file names, ``slurm`` or ``local``; the same for all runs of
-    this process.
+    """The scheduler that a platform's file names, ``slurm`` or ``local``: one object for all runs
+    of this process.
     """
     return Slurm() if name == "slurm" else Local()

@@ -1,9 +1,9 @@
-"""The job-state cache: what Slurm says of jobs, asked once for all threads of this process.
+"""The job-state cache: the states of jobs, queried once for all threads of this process.
 
-A thread that finds the last answer older than a period sends one query for all of them. The
-queries alternate: ``squeue`` is asked for all jobs; ``sacct`` for those that its answer lacks,
-because Slurm forgets jobs minutes after their end; and both for jobs of which only the name is
-known. So any number of runs costs one command a period. Times are of the monotonic clock.
+A thread that finds the last answer older than a period sends one query for all threads. The queries
+alternate: ``squeue`` is asked for all jobs. ``sacct`` is asked for jobs that squeue does not list,
+because slurmctld forgets jobs minutes after their end. Both are asked by name for jobs whose id is
+not known. So any number of runs costs one command a period. Times are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from workflow_lib.launch.schedulers.query_results import (
 from workflow_lib.launch.schedulers.scheduler import Found
 from workflow_lib.records import JobState
 
-#: while Slurm does not answer, periods double up to this
+#: while Slurm does not answer, the period doubles up to this
 LONGEST_PERIOD_S = 300.0
 
 
 class JobStateCache:
-    """The latest answers; one object for all threads that wait."""
+    """The latest states of jobs; one object for all threads that wait."""
 
     def __init__(self, period_s: float) -> None:
         self._period_s = period_s
-        #: job_key → since when it is waited for
+        #: job_key → since when a thread waits for the job
         self._jobs: dict[str, float] = {}
         #: name that is looked for → when its job was submitted, in Unix time
         self._names: dict[str, float] = {}
         self._results = QueryResults()
-        #: held by whoever asks
+        #: held by the thread that sends a query
         self._asking = threading.Lock()
 
     def state(self, job_id: str, name: str | None = None) -> JobState | None:
-        """Slurm's state of the job, at most a few periods old; None where it is not known yet, or
-        where it is that of a job of another name.
+        """Slurm's state of the job, at most a few periods old.
+
+        None if it is not known yet, or if the id now belongs to a job of another name.
         """
         key = queries.job_key(job_id, name)
         since = self._jobs.setdefault(key, time.monotonic())
@@ -55,8 +56,8 @@ class JobStateCache:
         return results.states.get(key) if told else None
 
     def find(self, name: str, submitted_unix_s: float, trusted_after_s: float) -> Found:
-        """Look for a job by its name. That there is none is believed to who was asked after
-        ``trusted_after_s``.
+        """Look for a job by its name. The job is absent once both squeue and sacct, asked after
+        ``trusted_after_s`` (monotonic clock, s), did not list it.
         """
         self._names[name] = submitted_unix_s
         results = self._latest()
@@ -66,12 +67,12 @@ class JobStateCache:
         return Found(job_id, is_absent=is_absent and job_id is None)
 
     def forget(self, key: str) -> None:
-        """Nobody waits for the job, or looks for the name, any more."""
+        """Stop asking for a job or a name, because no thread waits for it any more."""
         self._jobs.pop(key, None)
         self._names.pop(key, None)
 
     def _latest(self) -> QueryResults:
-        """The latest results, after the next query if it is due and nobody else sends it."""
+        """The latest results. Sends the next query first if it is due and no other thread does."""
         if self._is_due() and self._asking.acquire(blocking=False):
             try:
                 if self._is_due():
@@ -131,7 +132,7 @@ def _send(
     names: Mapping[str, float],
     missing_columns: Sequence[str],
 ) -> tuple[dict[str, JobState], dict[str, str]]:
-    """Send a query; returns states by key, and ids by name. Raises NoAnswerError."""
+    """Send a query. Returns states by key, and ids by name. Raises NoAnswerError."""
     if query == SQUEUE:
         return queries.squeue(about), {}
     if query == SACCT:

@@ -1,7 +1,8 @@
-"""This machine, through submitit's local controller, which outlives the process that waits.
+"""Starts jobs on this machine through submitit's local controller, which outlives the process that
+waits for them.
 
-submitit pickles functions for its own jobs; none is pickled here. What is submitted is the script
-that lies in the run directory, and its result is read from the files that it leaves.
+submitit pickles functions for its own jobs; here it starts the run's job script. The result is read
+from the files that the script leaves.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Local:
 
     @contextmanager
     def submission_lock(self, place: int = 0) -> Iterator[None]:
-        """Starting one job is not in the way of starting another."""
+        """No lock: jobs on this machine may be started at once."""
         yield
 
     def submit(self, submission: Submission) -> str:
@@ -46,7 +47,7 @@ class Local:
                 f"{paths.logs}: submitit reads %j, %t, %A and %a in a path as numbers of a job; "
                 "choose another results directory"
             )
-        # submitit hides all GPUs unless told how many; let the job see what this process may see.
+        # submitit hides all GPUs unless told how many. The job gets the GPUs of this process.
         default = ",".join(str(index) for index in range(submission.cell.ranks_per_node))
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", default)
         name = f"TRIPTYCH_JOB={submission.record.job_name}"
@@ -65,11 +66,11 @@ class Local:
         return done.stdout
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
-        """Among the processes of this machine."""
+        """Look for the job's controller among the processes of this machine."""
         name = f"TRIPTYCH_JOB={record.job_name}".encode()
         for directory in Path("/proc").iterdir():
             if directory.name.isdigit():
-                # Others' processes may not be looked into, and some are gone by now.
+                # Other users' processes cannot be read, and some are gone by now.
                 with contextlib.suppress(OSError):
                     controls = b"submitit.local._local" in (directory / "cmdline").read_bytes()
                     if controls and name in (directory / "environ").read_bytes():
@@ -77,11 +78,13 @@ class Local:
         return Found(None, is_absent=True)
 
     def state(self, job: JobRecord) -> JobState | None:
-        """RUNNING while the controller's process is there, else FINISHED."""
+        """RUNNING while the controller's process runs, else FINISHED."""
         return JobState("RUNNING" if _controls(job.job_id) else "FINISHED")
 
     def cancel(self, job: JobRecord) -> str | None:
-        """The controller hands SIGTERM on to the script; one that was started by hand gets it."""
+        """Send SIGTERM to the controller, which passes it on to the script. A script that was
+        started by hand gets it directly.
+        """
         _terminate(job.job_id)
         return None
 
@@ -98,15 +101,15 @@ class Local:
         """Nothing was kept."""
 
     def is_over(self, state: JobState | None) -> bool:
-        """A process that is gone does not come back."""
+        """Whether the process has ended; it never starts again."""
         return state is not None and state.state == "FINISHED"
 
     def will_start_again(self, state: JobState | None) -> bool:
-        """Nobody queues anything here."""
+        """Never: there is no queue here."""
         return False
 
     def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Nobody holds anything here."""
+        """Never: there is no queue here."""
         return False
 
 
@@ -117,10 +120,10 @@ def _terminate(job_id: str) -> None:
 
 
 def _controls(job_id: str) -> bool:
-    """Whether the process is there, and is a job's and not another's that got the same number."""
+    """Whether the process runs and belongs to a job; its id may have been reused since."""
     try:
         command = Path(f"/proc/{job_id}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):  # gone before, or while it was read
         return False
-    # submitit's controller, or the script itself where it was started by hand.
+    # submitit's controller, or the script itself if it was started by hand.
     return (b"submitit" in command or b"job.sh" in command) and is_running(int(job_id))

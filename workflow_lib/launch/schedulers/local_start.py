@@ -1,7 +1,8 @@
 """Starts a local job under submitit's controller: ``python -m … <folder> <command> <minutes>``.
 
-A process of its own does so, the first of a session: then no terminal ends the job, and whoever
-waits for it need not hold submitit. It prints the controller's process id.
+This is a process of its own, the leader of a new session. So closing a terminal does not end the
+job, and a process that waits for the job need not import submitit. Prints the controller's process
+id.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import submitit
 
 
 def main() -> None:
-    """Start the job, with nothing left that ties it to whoever asked for it."""
+    """Start the job, detached from the standard streams of the caller."""
     folder, command, minutes = sys.argv[1:]
     answer = os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)

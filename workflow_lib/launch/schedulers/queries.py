@@ -1,4 +1,4 @@
-"""Asks ``squeue`` and ``sacct`` about jobs, and knows Slurm's words for their states."""
+"""Asks ``squeue`` and ``sacct`` about jobs, and interprets Slurm's job states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workflow_lib.records import JobState
 
 #: how long a command may take to answer
 ANSWER_TIMEOUT_S = 60.0
-#: our own state of a job of which neither squeue nor sacct knows how it ended
+#: this project's state of a job if neither squeue nor sacct knows how it ended
 LOST = "LOST"
 #: states in which a job has ended for good
 _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FAIL", LOST)
@@ -20,7 +20,7 @@ _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _NAMED = "@"
 _SQUEUE_COLUMNS = ("JobArrayID", "Name", "State", "Reason", "exit_code")
-#: columns of sacct beside the state, and where they go; older versions lack some
+#: columns of sacct beside the state → fields of JobState; older versions of Slurm lack some
 _COLUMNS = {
     "Reason": "reason",
     "ExitCode": "exit_code",
@@ -30,16 +30,16 @@ _COLUMNS = {
 
 
 class NoAnswerError(RuntimeError):
-    """Slurm did not answer a query; what it said instead."""
+    """Slurm did not answer a query. The message is what it printed instead."""
 
     @property
     def no_accounting(self) -> bool:
-        """Whether the cluster keeps no accounts at all."""
+        """Whether the cluster has no accounting."""
         return "accounting storage is disabled" in str(self).lower()
 
     @property
     def unknown_column(self) -> str | None:
-        """The column of sacct that this version does not have, if that is the matter."""
+        """The column that this version of sacct does not have; None if that is not the error."""
         found = re.search(r'invalid field requested: "(\w+)"', str(self), re.IGNORECASE)
         return found[1] if found and found[1] in _COLUMNS else None
 
@@ -50,15 +50,16 @@ Named = dict[str, tuple[str, JobState]]
 
 
 def job_key(job_id: str, name: str | None) -> str:
-    """What a job is asked for by: its id and, where that is known, its name.
+    """The key of a job: its id and, if known, its name.
 
-    A slurmctld that lost its state counts from 1 again, and gives an id to another job.
+    The name is needed because a slurmctld that lost its state counts from 1 again, so the id may
+    belong to another job.
     """
     return job_id if name is None else f"{job_id}{_NAMED}{name}"
 
 
 def squeue(jobs: Sequence[str]) -> States:
-    """The states of those jobs, each a job_key, that slurmctld still knows, ended ones among them.
+    """job_key → state, for those jobs that slurmctld still knows. Some of them may have ended.
 
     Raises NoAnswerError.
     """
@@ -67,42 +68,48 @@ def squeue(jobs: Sequence[str]) -> States:
     try:
         rows = _squeue(f"--jobs={_ids(jobs)}")
     except NoAnswerError as error:
-        if "invalid job id" in str(error).lower():  # what it says where it knows none of them
+        if "invalid job id" in str(error).lower():  # it knows none of these jobs
             return {}
         raise
     return _states(jobs, rows)
 
 
 def squeue_by_name(names: Sequence[str]) -> Named:
-    """This user's jobs of these names that slurmctld still knows. Raises NoAnswerError."""
+    """Name → id and state, for this user's jobs of these names that slurmctld still knows.
+
+    Raises NoAnswerError.
+    """
     rows = _squeue("--me", f"--name={','.join(names)}")
     return {name: (job, state) for job, name, state in rows if name in names}
 
 
 def sacct(jobs: Sequence[str], missing_columns: Sequence[str] = ()) -> States:
-    """The states of those jobs, each a job_key, that the accounting database knows, without the
-    columns that this Slurm does not have. Raises NoAnswerError.
+    """job_key → state, for those jobs that the accounting database knows. Does not ask for
+    ``missing_columns``, which this version of Slurm lacks.
+
+    Raises NoAnswerError.
     """
     return _states(jobs, _sacct(missing_columns, f"--jobs={_ids(jobs)}"))
 
 
 def sacct_by_name(names: Mapping[str, float], missing_columns: Sequence[str] = ()) -> Named:
-    """The jobs of these names in the accounting database; each with when it was submitted, in Unix
-    time. Raises NoAnswerError.
+    """Name → id and state, for the jobs of these names that the accounting database knows.
+
+    ``names`` gives for each name when its job was submitted, in Unix time. Raises NoAnswerError.
     """
-    # An hour earlier, as clocks differ.
+    # An hour earlier, as the clocks of two machines may differ.
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(min(names.values()) - 3600))
     rows = _sacct(missing_columns, f"--name={','.join(names)}", f"--starttime={since}")
     return {name: (job, state) for job, name, state in rows if name in names}
 
 
 def word(state: JobState | None) -> str:
-    """The state without what Slurm adds to it, as in "CANCELLED by 0"."""
+    """The first word of a state: "CANCELLED" of "CANCELLED by 0". Empty for None."""
     return (state.state if state else "").partition(" ")[0].rstrip("+")
 
 
 def is_over(state: JobState | None) -> bool:
-    """Whether a job in that state has ended for good; a requeued one waits for its next start."""
+    """Whether a job in that state has ended for good. A requeued job has not."""
     return word(state) in _OVER
 
 
@@ -114,7 +121,7 @@ def will_start_again(state: JobState | None) -> bool:
 def is_held_unlaunched(state: JobState | None) -> bool:
     """Whether a node could not launch the job, and Slurm holds it until an admin releases it.
 
-    That comes about where slurmctld dies while it launches a job.
+    This happens, for example, if slurmctld dies while it launches a job.
     """
     reason = (state.reason or "") if state else ""
     return will_start_again(state) and reason.replace("_", " ").startswith("launch failed")
@@ -125,14 +132,14 @@ def _ids(jobs: Sequence[str]) -> str:
 
 
 def _states(jobs: Sequence[str], rows: Sequence[tuple[str, str, JobState]]) -> States:
-    """The states of those jobs; an id that now belongs to a job of another name has none."""
+    """job_key → state. A job whose id now belongs to a job of another name is left out."""
     told = {job_key(job, n): state for job, name, state in rows for n in (None, name)}
     return {job: told[job] for job in jobs if job in told}
 
 
 def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
     """Id, name and state of each job."""
-    # An element of an array has its own line, and the id by which it knows itself.
+    # --array and JobArrayID: each task of an array has its own line, with the id "<array>_<task>".
     columns = ",".join(f"{name}:|" for name in _SQUEUE_COLUMNS)
     text = _output("squeue", "--array", "--noheader", "--states=all", f"--Format={columns}", *which)
     rows = [line.strip().split("|")[: len(_SQUEUE_COLUMNS)] for line in text.splitlines()]
@@ -167,7 +174,7 @@ def _sacct(missing_columns: Sequence[str], *which: str) -> list[tuple[str, str, 
 
 
 def _exit_code(status: str) -> str | None:
-    """What squeue calls an exit code, which is the status of wait(2), in sacct's form."""
+    """The exit code in sacct's form, e.g. "1:0", from squeue's, which is the status of wait(2)."""
     if not status.isdecimal():
         return _told(status)
     return f"{int(status) >> 8}:{int(status) & 0x7F}" if int(status) else None
@@ -178,7 +185,7 @@ def _told(value: str) -> str | None:
 
 
 def _output(*command: str) -> str:
-    """What a command prints. Raises NoAnswerError where it fails, hangs or is not there."""
+    """What a command prints. Raises NoAnswerError if it fails, hangs or is missing."""
     try:
         done = commands.run(command, ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

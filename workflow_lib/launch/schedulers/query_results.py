@@ -1,4 +1,4 @@
-"""What ``squeue`` and ``sacct`` have answered so far, and what one more answer changes in it."""
+"""The answers of ``squeue`` and ``sacct`` so far, and how one more answer changes them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from workflow_lib.records import JobState
 
 _Value = TypeVar("_Value")
 
-#: how long a job must be missing from squeue to be recorded as lost, on a cluster without
-#: accounting …
+#: how long a job must be missing from squeue before it is recorded as lost, on a cluster without
+#: accounting
 FORGOTTEN_AFTER_S = 60.0
-#: … and on one whose accounting does not know it, or not its end: slurmctld may have lost it
+#: the same on a cluster whose accounting does not know the job or its end: slurmctld may have lost
+#: the job
 LOST_AFTER_S = 900.0
-#: in the order in which they alternate
+#: the queries, in the order in which they alternate
 SQUEUE, SACCT = "squeue", "sacct"
 SQUEUE_BY_NAME, SACCT_BY_NAME = "squeue by name", "sacct by name"
 _QUERIES = (SQUEUE, SACCT, SQUEUE_BY_NAME, SACCT_BY_NAME)
@@ -25,26 +26,26 @@ _QUERIES = (SQUEUE, SACCT, SQUEUE_BY_NAME, SACCT_BY_NAME)
 
 @dataclass(frozen=True)
 class QueryResults:
-    """The latest answers, and when each came by one clock, in s.
+    """The latest answers, and when each came, in s of the monotonic clock.
 
-    A key is a job's id, with its name where that is known; or a name whose id is not known.
+    A key is a job_key, or the name of a job whose id is not known.
     """
 
-    #: when each state was told; what is not here is not known yet
+    #: key → when Slurm last told the job's state; a key that is not here has no known state
     told_s: Mapping[str, float] = field(default_factory=dict)
     states: Mapping[str, JobState] = field(default_factory=dict)
     #: name → the id of the job that has it
     ids: Mapping[str, str] = field(default_factory=dict)
-    #: since when squeue does not list it, and when squeue was last asked
+    #: key → since when squeue does not list the job, and when squeue last did not list it
     missing_since_s: Mapping[str, float] = field(default_factory=dict)
     missing_s: Mapping[str, float] = field(default_factory=dict)
-    #: when sacct was last asked and did not know it
+    #: key → when sacct last did not know the job
     unaccounted_s: Mapping[str, float] = field(default_factory=dict)
     next_query_s: float = 0.0
     last_query: str = SACCT_BY_NAME
     #: queries in a row that were not answered
     unanswered: int = 0
-    #: of sacct alone: squeue is asked also while the database is down
+    #: the same for sacct, which is counted apart: squeue is asked also while the database is down
     sacct_unanswered: int = 0
     sacct_not_before_s: float = 0.0
     #: whether the cluster has accounting; null until sacct was asked
@@ -55,10 +56,10 @@ class QueryResults:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one query was answered."""
+    """The answer to one query."""
 
     query: str
-    #: the keys that it was about
+    #: the keys that the query asked for
     about: Collection[str]
     #: key → the state of each job that Slurm knows
     states: Mapping[str, JobState]
@@ -75,9 +76,7 @@ def is_sacct(query: str) -> bool:
 def next_query(
     results: QueryResults, jobs: Collection[str], names: Collection[str], now_s: float
 ) -> tuple[str, list[str]]:
-    """Which query comes next, and the keys that it is about: jobs that are waited for, or names
-    that are looked for.
-    """
+    """Which query comes next, and the keys that it asks for, which are jobs or names."""
     jobs = sorted(jobs)
     names = sorted(name for name in names if name not in results.ids)
     asks_sacct = now_s >= results.sacct_not_before_s
@@ -94,7 +93,7 @@ def next_query(
 
 
 def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
-    """What is known after one more answer."""
+    """The results after one more answer."""
     silent = [key for key in answer.about if key not in answer.states]
     ids = dict(results.ids) | dict(answer.ids)
     if is_sacct(answer.query):
@@ -108,8 +107,8 @@ def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
             sacct_unanswered=0,
             sacct_not_before_s=0.0,
         )
-    # A state of which squeue tells no more is no state, as the job may have ended since; but what
-    # sacct said of a job that was missing before, it would say again.
+    # A state from squeue is dropped once squeue no longer lists the job: it may have ended since.
+    # A job that was missing before has its state from sacct, which is kept.
     stale = {key for key in silent if key not in results.missing_since_s}
     since = {key: results.missing_since_s.get(key, answer.at_s) for key in silent}
     told_s = dict.fromkeys(answer.states, answer.at_s)
@@ -126,7 +125,7 @@ def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
 
 
 def only_wanted(results: QueryResults, wanted: Collection[str]) -> QueryResults:
-    """The results without those of keys that nobody wants any more."""
+    """The results for the wanted keys only."""
     kept = set(wanted)
     return replace(
         results,
@@ -140,7 +139,7 @@ def only_wanted(results: QueryResults, wanted: Collection[str]) -> QueryResults:
 
 
 def _lost(results: QueryResults, answer: Answer) -> dict[str, JobState]:
-    """Those of the missing jobs that are recorded as lost: nobody says how they ended."""
+    """Job → state ``LOST``, for jobs that are missing for too long."""
     if answer.query != SACCT:
         return {}
     limit_s = FORGOTTEN_AFTER_S if results.has_accounting is False else LOST_AFTER_S

@@ -1,10 +1,10 @@
-"""What sbatch says when it does not submit a job, and what to do about it."""
+"""Interprets what sbatch says when it does not submit a job, and says what to do about it."""
 
 from __future__ import annotations
 
 import re
 
-#: what sbatch says, and which key of the platform's file mends it
+#: sbatch's message, which key of the platform's file to change, and how to find a valid value
 _REFUSALS = (
     (
         r"invalid partition|use this partition|required partition",
@@ -28,20 +28,20 @@ _REFUSALS = (
     (r"node configuration|node count|nodes", "nodes", "`sinfo` lists what the partition has"),
     (r"time limit", "time_limit_max_min", "`sinfo -o '%P %l'` lists the limits"),
 )
-#: a state of Slurm that passes; it was told so before it took the job
+#: a temporary refusal: Slurm did not take the job
 _NOT_NOW = re.compile(
     r"connect failure|standby mode|Resource temporarily unavailable|job queue full"
     r"|temporarily unable|temporarily disabled|(Max|Grp)SubmitJob",
     re.IGNORECASE,
 )
-#: one in which the question got through, perhaps, and the answer did not
+#: a lost answer: Slurm may have taken the job
 _NO_ANSWER = re.compile(
     r"Unable to contact slurm controller|timed out|Zero Bytes were transmitted"
     r"|Message (send|receive) failure|Transport endpoint|Connection (reset|refused|timed out)",
     re.IGNORECASE,
 )
 
-#: how sbatch begins what it says itself
+#: the beginning of sbatch's own messages; a wrapper's messages begin otherwise
 _SLURM_SAYS = re.compile(r"sbatch: (error|fatal)")
 
 
@@ -50,17 +50,17 @@ class SubmissionError(RuntimeError):
 
 
 class NotNowError(SubmissionError):
-    """A job could not be submitted now; the same may go well later."""
+    """A job could not be submitted now; the same may succeed later."""
 
     def __init__(self, message: str, may_have_been_submitted: bool) -> None:
         super().__init__(message)
-        #: whether to look for it before it is submitted once more
+        #: whether the caller must look for the job before it submits again
         self.may_have_been_submitted = may_have_been_submitted
 
 
 class UnclearError(NotNowError):
-    """sbatch failed, and it was not Slurm that said why: a site's wrapper of it may have failed
-    before or after the job was submitted.
+    """sbatch failed without a message of Slurm. A site's wrapper of sbatch may have failed before
+    or after the job was submitted.
     """
 
     def __init__(self, message: str) -> None:
@@ -70,8 +70,10 @@ class UnclearError(NotNowError):
 def refused(
     said: str, exit_code: int, platform: str, may_be_submitted: bool = False
 ) -> SubmissionError:
-    """What it means that sbatch ended with ``exit_code``, negative after a signal, and ``said``
-    this; ``may_be_submitted`` where it printed an id all the same.
+    """The error to raise for an sbatch that failed.
+
+    ``said`` is its standard error. ``exit_code`` is negative after a signal. ``may_be_submitted``
+    says whether sbatch printed a job's id although it failed.
     """
     lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
     if exit_code < 0:
@@ -86,7 +88,7 @@ def refused(
 
 
 def explain(refusal: str, platform: str) -> str:
-    """The refusal, and which key of the platform's file mends it, where that is known."""
+    """A message with the refusal and, if known, which key of the platform's file to change."""
     if "job array" in refusal.lower():
         return (
             f"Slurm refused the job: {refusal}. This site takes no job array of so many tasks "

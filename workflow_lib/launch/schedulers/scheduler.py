@@ -1,4 +1,4 @@
-"""What is asked of a scheduler, and what it answers."""
+"""The interface of a scheduler: what the workflow asks, and what the scheduler answers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SchedulerName = Literal["slurm", "local"]
 
 @dataclass(frozen=True)
 class Submission:
-    """A run that is given to a scheduler as one job."""
+    """A run to be submitted as one job."""
 
     paths: RunPaths
     cell: Cell
-    #: the job's name, and who submits it, as ``submission.json`` has them
+    #: the job's name and who submits it; the contents of ``submission.json``
     record: SubmissionRecord
-    #: descriptor of the run's lock, which whatever submits holds for as long as it lives; null on a
-    #: file system without locks
+    #: descriptor of the run's lock, which the submitting command keeps open until it ends; null on
+    #: a file system without locks
     lock: int | None = None
     #: nodes that the job must not use
     avoid: tuple[str, ...] = ()
@@ -28,56 +28,57 @@ class Submission:
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a job that was looked for by its name."""
+    """The answer to a search for a job by its name."""
 
-    #: null where it has not been found
+    #: null if the job was not found
     job_id: str | None
-    #: whether everybody who could know it was asked lately, and does not
+    #: whether it is certain that there is no such job
     is_absent: bool
 
 
 class Scheduler(Protocol):
-    """What the owner of a run asks of Slurm or of this machine; threads share it."""
+    """What the run owner asks of Slurm or of this machine. All threads share one object."""
 
-    #: as a platform's file names it
+    #: the name in a platform's file
     name: SchedulerName
-    #: whether jobs run on other machines, whose files may be seen here only later
+    #: whether jobs run on other machines, whose files may appear here with a delay
     runs_elsewhere: bool
 
     def submission_lock(self, place: int = 0) -> AbstractContextManager[None]:
-        """Held by the one thread that submits; of those that wait the one with the lowest place
-        comes next. Raises InterruptedRunError.
+        """The submission lock. The waiting thread with the lowest place gets it next.
+
+        Raises InterruptedRunError.
         """
 
     def submit(self, submission: Submission) -> str | None:
-        """Submit the run's script; returns the job's id, or None where that is not known and it
+        """Submit the run's script. Returns the job's id; None if it is not known, so that the job
         must be found by its name.
 
-        Raises SubmissionError, and NotNowError where the same may succeed later.
+        Raises SubmissionError; NotNowError if the same may succeed later.
         """
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
-        """Look for the job of a submission. That there is none is believed to who was asked after
-        ``trusted_after_s``, by the monotonic clock.
+        """Look for the job of a submission. The job is absent only if answers that came after
+        ``trusted_after_s`` (monotonic clock, s) do not list it.
         """
 
     def state(self, job: JobRecord) -> JobState | None:
-        """What the scheduler says of the job; None where it cannot tell now.
+        """The scheduler's state of the job; None if it is not known now.
 
-        A job of another name is another one, which got the same id later.
+        A job with the same id and another name is another job, which got the id later.
         """
 
     def cancel(self, job: JobRecord) -> str | None:
-        """Ask that the job ends; returns what went wrong with that, or None."""
+        """Cancel the job. Returns why that failed, or None."""
 
     def cancel_submission(self, record: SubmissionRecord) -> str | None:
-        """As cancel, where the job's id is not known."""
+        """Cancel a job whose id is not known. Returns why that failed, or None."""
 
     def forget(self, job: JobRecord) -> None:
-        """Nobody waits for the job any more."""
+        """Stop asking for the job, because no thread waits for it any more."""
 
     def forget_submission(self, record: SubmissionRecord) -> None:
-        """Nobody looks for the job of that submission any more."""
+        """Stop asking for the job of that submission by its name."""
 
     def is_over(self, state: JobState | None) -> bool:
         """Whether a job in that state has ended for good."""
@@ -86,4 +87,4 @@ class Scheduler(Protocol):
         """Whether a job that has run and is in that state was put back into the queue."""
 
     def is_held_unlaunched(self, state: JobState | None) -> bool:
-        """Whether no node could launch the job, and it does not start again by itself."""
+        """Whether no node could launch the job, and it will not start again by itself."""

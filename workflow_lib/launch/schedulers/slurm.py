@@ -1,4 +1,4 @@
-"""Slurm, through ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
+"""Talks to Slurm through ``sbatch``, ``squeue``, ``sacct`` and ``scancel``."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
-#: how long scancel, or sbatch once nobody wants the job any more, may take
+#: how long scancel may take; also sbatch after Ctrl-C
 _PATIENCE_S = queries.ANSWER_TIMEOUT_S
 _LOOK_EVERY_S = 0.5
-#: how often scancel is tried: a site's wrapper of it may fail now and then
+#: how often scancel is tried: a site's wrapper of it may fail sometimes
 _CANCEL_TRIES = 5
-#: the line that sbatch --parsable prints: the job's id and, of several clusters, which
+#: the line that sbatch --parsable prints: the job's id and, on a multi-cluster, the cluster
 _ID = re.compile(r"([1-9][0-9]*)(;[A-Za-z0-9_.-]+)?")
 
 
 def sbatch(
     script: Path, logs: Path, log: str, platform: str, *options: str, locks: Sequence[int] = ()
 ) -> str | None:
-    """Submit a script whose output goes to the file ``log`` in ``logs``; returns the job's id, or
-    None where it was submitted, but what sbatch printed does not say as what: a site's wrapper of
-    sbatch may print lines of its own.
+    """Submit a script. Returns the job's id; None if the job was submitted but its id is not known,
+    because a site's wrapper of sbatch printed lines of its own.
 
-    In ``log`` Slurm's patterns hold, such as %j. sbatch keeps the descriptors ``locks`` open, so
-    that what they lock stays locked until it has finished, whatever becomes of this process. Raises
-    SubmissionError, which names the key of the platform's file where it knows it, and NotNowError.
+    The job's output goes to the file ``log`` in ``logs``. ``log`` may hold Slurm's patterns, such
+    as %j. sbatch keeps the descriptors ``locks`` open, so the files stay locked until sbatch has
+    finished, even if this process dies.
+
+    Raises SubmissionError, which names the key of the platform's file to change if that is known,
+    and NotNowError.
     """
     if "\\" in str(logs):
         raise SubmissionError(
@@ -64,7 +66,7 @@ def sbatch(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         pass_fds=locks,
-        process_group=0,  # Ctrl-C must not tear it
+        process_group=0,  # Ctrl-C must not interrupt it
     ) as process:
         told = _listen(commands.Listener(process))
     job_id = _told_id(told.output)
@@ -74,14 +76,14 @@ def sbatch(
 
 
 def _told_id(said: str) -> str | None:
-    """The id in what sbatch printed, where exactly one line can be one."""
+    """The job's id in sbatch's output; None unless exactly one id is found."""
     ids = {found[1] for line in said.splitlines() if (found := _ID.fullmatch(line.strip()))}
     return ids.pop() if len(ids) == 1 else None
 
 
 def _listen(sbatch: commands.Listener) -> commands.Answer:
-    """What sbatch answers. Raises InterruptedRunError where it hangs and nobody wants the job, and
-    UnclearError where it prints without end.
+    """Wait for sbatch's output. Raises InterruptedRunError if sbatch hangs after Ctrl-C, and
+    UnclearError if its output does not end.
     """
     patience = _PATIENCE_S
     while True:
@@ -96,7 +98,7 @@ def _listen(sbatch: commands.Listener) -> commands.Answer:
 
 
 class Slurm:
-    """Slurm; one object for all threads that wait, which share what they ask it."""
+    """Slurm; one object for all threads that wait, which share its job-state cache."""
 
     name: SchedulerName = "slurm"
     runs_elsewhere = True
@@ -104,14 +106,14 @@ class Slurm:
     def __init__(self) -> None:
         self._states = JobStateCache(ASK_EVERY_S)
         self._turns = Turns()
-        #: how often in a row Slurm refused, and until when nobody asks it again (monotonic, s)
+        #: how often in a row Slurm refused, and before when no job is submitted (monotonic, s)
         self._refused = 0
         self._again_at_s = 0.0
 
     @contextmanager
     def submission_lock(self, place: int = 0) -> Iterator[None]:
-        """Threads submit one after the other, in the order of their places, and ever more rarely
-        while Slurm refuses.
+        """Threads submit one after the other, in the order of their places. While Slurm refuses,
+        each attempt waits longer than the last one.
         """
         with self._turns.turn(place):
             interruption.pause(max(0.0, self._again_at_s - time.monotonic()))
@@ -135,7 +137,7 @@ class Slurm:
         return sbatch(paths.script, paths.logs, "slurm-%j.log", platform, *options, locks=locks)
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:
-        """Among this user's jobs of that name."""
+        """Look among this user's jobs of that name."""
         found = self._states.find(record.job_name, record.unix_time_s, trusted_after_s)
         if found.job_id is None or record.array_task is None:
             return found
@@ -143,25 +145,27 @@ class Slurm:
         return Found(f"{array}_{record.array_task}", is_absent=False)
 
     def state(self, job: JobRecord) -> JobState | None:
-        """At most a few periods old."""
+        """The state from the job-state cache, at most a few periods old."""
         return self._states.state(job.job_id, job.job_name)
 
     def cancel(self, job: JobRecord) -> str | None:
-        """Through scancel."""
+        """Cancel the job with scancel."""
         return _scancel(*([] if job.job_name is None else [f"--name={job.job_name}"]), job.job_id)
 
     def cancel_submission(self, record: SubmissionRecord) -> str | None:
-        """Through scancel, by the job's name, which no other has; but an array's tasks share it."""
+        """Cancel the job with scancel, by its name. The tasks of an array share one name, so such a
+        task is not cancelled.
+        """
         if record.array_task is not None:
             return "it is a task of an array, of which the others go on"
         return _scancel("--me", f"--name={record.job_name}")
 
     def forget(self, job: JobRecord) -> None:
-        """Ask no more for the job."""
+        """Stop asking for the job."""
         self._states.forget(queries.job_key(job.job_id, job.job_name))
 
     def forget_submission(self, record: SubmissionRecord) -> None:
-        """Ask no more for the name."""
+        """Stop asking for the name."""
         self._states.forget(record.job_name)
 
     def is_over(self, state: JobState | None) -> bool:
@@ -178,7 +182,7 @@ class Slurm:
 
 
 def _excluded(script: Path) -> list[str]:
-    """Nodes that the script itself excludes, which an option of sbatch would replace."""
+    """Nodes that the script itself excludes: sbatch's option --exclude would replace them."""
     prefix = "#SBATCH --exclude="
     lines = script.read_text(encoding="utf-8").splitlines()
     return [line.removeprefix(prefix).strip("'\"") for line in lines if line.startswith(prefix)]

@@ -1,8 +1,7 @@
-"""Who submits next: one thread at a time, in the order of the runs.
+"""Lets one thread at a time submit, in the order of the runs.
 
-Snakemake starts the runs that there is room for in threads, all at once and in no order. Slurm
-begins jobs in the order in which it got them, so without turns the order of a sweep's runs would
-be that of a race.
+Snakemake starts many runs at once, in threads and in no order. Slurm starts jobs in the order of
+their submission, so without turns the order of a sweep's runs would be arbitrary.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from contextlib import contextmanager
 
 from workflow_lib.launch import interruption
 
-#: nobody goes before so long after the last one came: those that were started together are there
+#: the first turn begins this long after the last thread came, so that threads that were started
+#: together are all there
 SETTLE_S = 0.5
 #: while threads keep coming, the wait ends after this long
 _LONGEST_SETTLE_S = 10.0
@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.5
 
 
 class Turns:
-    """A lock that whoever waits for it gets by place, and of one place in order of arrival."""
+    """A lock that waiting threads get in the order of place, then of arrival."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,7 +35,7 @@ class Turns:
 
     @contextmanager
     def turn(self, place: int) -> Iterator[None]:
-        """Wait for the turn, and have it. Raises InterruptedRunError."""
+        """Wait for this thread's turn, and hold the lock. Raises InterruptedRunError."""
         with self._changed:
             mine = self._come(place)
             try:
@@ -62,7 +62,7 @@ class Turns:
         return mine
 
     def _wait_s(self, mine: tuple[int, int]) -> float:
-        """How long to wait before looking again; 0 or less where it is this one's turn."""
+        """How long to wait before looking again, in s; 0 or less if it is this thread's turn."""
         if self._is_taken or min(self._waiting) != mine:
             return _LOOK_EVERY_S
         settled_s = min(self._last_came_s + SETTLE_S, self._first_came_s + _LONGEST_SETTLE_S)

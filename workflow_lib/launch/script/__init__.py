@@ -1,1 +1,1 @@
-"""What makes a run's job script, and tells whether it was edited."""
+"""Renders a run's job script, and tells whether it was edited."""

@@ -1,6 +1,6 @@
-"""The checksum in a job script: tells the script as rendered from one that was edited by hand.
+"""The checksum in a job script, which shows whether the script was edited by hand.
 
-It is a comment below the interpreter's line: the SHA-256 of everything below it.
+It is a comment in the script's second line: the SHA-256 of all lines below.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ _PREFIX = b"# sha256 of all lines below: "
 
 
 def with_checksum(body: str) -> str:
-    """The script: the interpreter's line, the checksum, and ``body``."""
+    """The whole script: the interpreter's line, the checksum, and ``body``."""
     return f"{INTERPRETER}\n{_PREFIX.decode()}{_digest(body.encode()).decode()}\n{body}"
 
 
 def is_intact(script: Path) -> bool:
-    """Whether the script's body still has the checksum that it was rendered with.
+    """Whether the script's body still has the checksum in its second line.
 
     Raises FileNotFoundError.
     """
-    # Not read as text: that would make an editor's other line ends look like the rendered ones.
+    # Read as bytes: reading as text would hide line ends that an editor changed.
     head, found, rest = script.read_bytes().partition(_PREFIX)
     digest, _, body = rest.partition(b"\n")
     return bool(found) and head == INTERPRETER.encode() + b"\n" and digest == _digest(body)

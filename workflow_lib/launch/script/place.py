@@ -7,20 +7,20 @@ from pathlib import Path
 
 from workflow_lib.records import RunPaths
 
-#: what stands before and behind the quoted path, which may hold line ends itself
+#: the text before and behind the quoted path; the path itself may hold line ends
 _BEFORE, _BEHIND = "\nrun_directory=", "\npython="
 
 
 def rendered_for(script: Path) -> Path | None:
-    """The run's directory that the script names; None where it names none, as one that was edited.
+    """The run directory that the script names; None if it names none, because it was edited.
 
     Raises FileNotFoundError.
     """
-    # Bytes that are no text come back as they were, so that any path can be compared.
+    # Bytes that are not UTF-8 are kept as surrogates, so that any path can be compared.
     text = script.read_bytes().decode("utf-8", "surrogateescape")
     quoted = text.partition(_BEFORE)[2].partition(_BEHIND)[0]
     try:
-        # A carriage return as render.quote wrote it, which shlex does not read.
+        # shlex cannot read a carriage return as render.quote writes it.
         words = shlex.split(quoted.replace("'$'\\r''", "\r"))
     except ValueError:
         return None
@@ -28,10 +28,10 @@ def rendered_for(script: Path) -> Path | None:
 
 
 def moved_from(paths: RunPaths) -> Path | None:
-    """Where the run lay when its script was rendered, if that is another directory than now.
+    """The run's directory when its script was rendered, if the run has another one now; else None.
 
-    Results that are reached by another path, as through a link, have not moved. Raises
-    FileNotFoundError where there is no script.
+    Another path to the same directory, such as a link, does not count. Raises FileNotFoundError if
+    there is no script.
     """
     origin = rendered_for(paths.script)
     if origin is None or (origin.exists() and origin.samefile(paths.directory)):

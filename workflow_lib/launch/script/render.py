@@ -1,9 +1,9 @@
 """Renders a run's job script.
 
-The template holds the job; Python only fills in values, and each goes through a filter: ``quote``
-makes any text one word of the shell, ``argument`` also refuses what a program would take for an
-option, and ``word`` refuses what an ``#SBATCH`` line, where nothing can be quoted reliably, could
-misread.
+The template holds the job; Python only fills in values. Each value goes through a filter. ``quote``
+makes any text one shell word. ``argument`` also refuses text that a program would take for an
+option. ``word`` is for ``#SBATCH`` lines, where nothing can be quoted reliably: it refuses all text
+that sbatch could misread.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from workflow_lib.records import Cell, RunPaths
 _WORD = re.compile(r"[A-Za-z0-9_.,:@+/=-]+")
 #: --constraint also has operators
 _CONSTRAINT = re.compile(r"[A-Za-z0-9_.,:@+&|*()\[\]-]+")
-#: node expressions of --exclude; with a slash it would be a file of names
+#: node expressions of --exclude; sbatch reads a value with a slash as a file of names
 _HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: variables that the script or bash sets itself, so that a platform's value would not reach the job
+#: variables that the script or bash sets itself; a platform's value would not reach the job
 _TAKEN = re.compile(
     r"root|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank"
     r"|here|changes|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
@@ -59,9 +59,10 @@ class Places:
 def job_script(
     cell: Cell, platform: Platform, places: Places, time_limit_min: int, profiled_steps: int = 0
 ) -> str:
-    """The whole text of ``job.sh``; with ``profiled_steps`` that of the profiled run.
+    """The whole text of ``job.sh``.
 
-    Raises RenderError for a value that no quoting can carry.
+    ``time_limit_min`` is in minutes. If ``profiled_steps`` is not 0, the script is for the profiled
+    run. Raises RenderError for a value that cannot be written into the script.
     """
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("workflow_lib.launch.script"),
@@ -92,15 +93,15 @@ def job_script(
 
 
 def write(cell: Cell, script: str, directory: Path) -> None:
-    """Write ``cell.json`` and ``job.sh`` of a run, which nobody else may write, whatever the umask:
-    they say what runs as the user who submits them.
+    """Write ``cell.json`` and ``job.sh`` of a run. Only their owner may write them, whatever the
+    umask, because the job runs as the user who submits it.
     """
     paths = RunPaths(directory)
     paths.logs.mkdir(parents=True, exist_ok=True)
     for each in (paths.directory, paths.logs):
         close(each)
     write_cell(cell, directory)
-    # Replaced, not overwritten: a shell that runs the old one reads on in it.
+    # Replaced, not overwritten: a shell that runs the old file goes on reading it.
     with (
         records.whole_file(paths.script) as draft,
         open(draft, "w", encoding="utf-8", newline="", opener=_executable) as stream,
@@ -109,7 +110,7 @@ def write(cell: Cell, script: str, directory: Path) -> None:
 
 
 def write_cell(cell: Cell, directory: Path) -> None:
-    """Write ``cell.json`` of a run alone."""
+    """Write ``cell.json`` of a run, and its checksum."""
     paths = RunPaths(directory)
     records.write_json(paths.cell, cell)
     close(paths.cell)
@@ -117,7 +118,9 @@ def write_cell(cell: Cell, directory: Path) -> None:
 
 
 def close(path: Path) -> None:
-    """Let nobody but its owner write the file or directory; others' are left as they are."""
+    """Take write permission for group and others from a file or directory of this user. Files of
+    other users are left as they are.
+    """
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     if found.st_uid == os.getuid() and mode & _OTHERS_WRITE:
@@ -125,22 +128,26 @@ def close(path: Path) -> None:
 
 
 def _executable(path: str, flags: int) -> int:
-    """Open a file that whoever may read it may execute, and its owner alone may write."""
+    """Open a file with mode 755: everybody may read and execute it, and only its owner write it."""
     return os.open(path, flags, 0o755)
 
 
 def _interpreter(python: str, root: Path) -> str:
-    """A bare name is looked up on the path, as in a container; any other lies below ``root``."""
+    """The interpreter for the script: a bare name is looked up on the PATH, for example in a
+    container; a path is relative to ``root``.
+    """
     if "/" in python:
         return str(root / python)
-    # bash has its own idea of some words where it expects a command, quoted or not, as of "%1".
+    # bash does not look up some words as commands, even if quoted, for example "%1".
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*", python):
         raise RenderError(f"{python!r} cannot be looked up as a Python interpreter; give its path")
     return python
 
 
 def _mounted(platform: Platform, places: Places) -> list[Path]:
-    """What a container must see: the repository, the run, its tokens, and what the site adds."""
+    """The directories that a container must see: the repository, the run, its tokens, and those
+    that the site adds.
+    """
     mounted = [places.root]
     needed = [places.run_directory, *([places.tokens.parent] if places.tokens else [])]
     if platform.container is not None:
@@ -152,7 +159,9 @@ def _mounted(platform: Platform, places: Places) -> list[Path]:
 
 
 def quote(value: object) -> str:
-    """Any text as one word of the shell. What no shell word can carry is refused."""
+    """Any text as one shell word. Raises RenderError for a null byte and for text that is not
+    UTF-8.
+    """
     text = str(value)
     if "\0" in text:
         raise RenderError(f"{text!r} holds a null byte, which no shell word can")
@@ -160,22 +169,21 @@ def quote(value: object) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise RenderError(f"{text!r} is not text in UTF-8; rename it") from None
-    # Text with a carriage return stands between single quotes; sbatch refuses a script in which
-    # one ends a line.
+    # sbatch refuses a script with a carriage return at the end of a line, so it is written as \r.
     quoted = shlex.quote(text).replace("\r", "'$'\\r''")
-    # Not needed, but after a variable's name an unquoted "=" reads, and is checked, as a mistake.
+    # The shell does not need these quotes, but shellcheck warns of an unquoted "=" in a value.
     return f"'{text}'" if quoted == text and "=" in text else quoted
 
 
 def argument(value: object) -> str:
-    """A quoted word that no program takes for an option."""
+    """A quoted word. Raises RenderError if it begins with "-", as an option does."""
     if str(value).startswith("-"):
         raise RenderError(f"{str(value)!r} begins with a hyphen and would be read as an option")
     return quote(value)
 
 
 def mount(value: object) -> str:
-    """A quoted path for a container's list of mounts, which colons and commas divide."""
+    """A quoted path for a container's list of mounts, in which colons and commas are separators."""
     text = str(value)
     if not text.startswith("/") or re.search(r"[:,\\\"]", text):
         raise RenderError(
@@ -186,7 +194,7 @@ def mount(value: object) -> str:
 
 
 def mounts(paths: Iterable[Path]) -> str:
-    """Several paths as pyxis wants them, each seen in the container where it is on the host."""
+    """Several paths in the form of pyxis. Each is the same in the container as on the host."""
     for path in paths:
         mount(path)
     return quote(",".join(f"{path}:{path}" for path in paths))

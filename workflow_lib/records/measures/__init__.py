@@ -1,12 +1,12 @@
 """Measures: what is measured of a run, declared once.
 
-A measure says what it is in tables (name, unit, description), what people read (heading, unit,
-panel of a figure), which direction is better, which sensor it is read from and so which error it
-has, how the figures of sensors make that of a run, where it is shown, and how two sweeps are
-contrasted by it. Columns of tables, tables of pages, panels of figures and words of comparisons
-derive from it. It needs nothing but the standard library.
+A measure declares its name, unit and description in tables; its heading, unit and panel on pages;
+which direction is better; its sensor, which decides its error; how values of sensors become a value
+of the run; where pages show it; and how two sweeps are contrasted by it. Columns of tables, tables
+of pages, panels of figures and words of comparisons derive from it. The package needs only the
+standard library.
 
-The way of a measure that is read from a sensor::
+How the readings of a sensor become a measure::
 
     a column of GPU_SAMPLES, GPU_COUNTERS or HOST_SAMPLES
         ── statistic (mean, peak, …) over the measured steps ──▶ a column of GPUS or NODES
@@ -37,24 +37,24 @@ __all__ = [
     "shown_in",
 ]
 
-#: what reduce computes of one run, or null with a reason in missing_reasons; in the order in which
-#: tables and pages have them
+#: name → measure, in the order of tables and pages. The reduction of a run computes each of them,
+#: or gives null with a reason in missing_reasons
 MEASURES: Mapping[str, Measure] = {
     each.name: each for part in (time, power, heat, use, watching) for each in part.MEASURES
 }
 
-#: columns of a sampler's files that are no measure of a run, and why
+#: columns of a sampler's files that do not become a measure of a run → why
 NOT_MEASURES: Mapping[tuple[File, str], str] = {
-    ("gpu", "lateness_s"): "about the sampler: telemetry's validity judges it",
-    ("gpu", "read_cost_s"): "about the sampler: docs/results has it by reading",
-    ("counters", "read_cost_s"): "about the sampler: docs/results has it by reading",
+    ("gpu", "lateness_s"): "about the sampler: the validity of telemetry depends on it",
+    ("gpu", "read_cost_s"): "about the sampler: docs/results lists the cost of each reading",
+    ("counters", "read_cost_s"): "about the sampler: docs/results lists the cost of each reading",
     **dict.fromkeys(
         [("counters", "gpu_link_received_bytes"), ("counters", "gpu_link_sent_bytes")],
         "ranks count whole steps: steps/links-rank<n>.json",
     ),
     **dict.fromkeys(
         [("counters", "pcie_received_bytes"), ("counters", "pcie_sent_bytes")],
-        "read by versions before 0.2: counters of 32 bits, whose turns nobody sees",
+        "read by versions before 0.2: 32-bit counters, which wrap unseen",
     ),
 }
 
@@ -65,15 +65,15 @@ def shown_in(place: Place) -> tuple[Measure, ...]:
 
 
 def at_level(level: Level) -> tuple[Measure, ...]:
-    """The measures of which each GPU, or each node, has a figure."""
+    """The measures that each GPU, or each node, has a value of."""
     return tuple(each for each in MEASURES.values() if each.level == level)
 
 
 def read_from(*files: File) -> tuple[Measure, ...]:
-    """The measures whose readings lie in a sampler's files of some kinds."""
+    """The measures whose readings come from these files of a sampler."""
     return tuple(each for each in MEASURES.values() if each.reading and each.reading.file in files)
 
 
 def inapplicable(workload: str) -> Collection[str]:
-    """The names of measures that mean nothing for a workload, and are null in all of its runs."""
+    """The names of measures that do not apply to a workload, and are null in all of its runs."""
     return frozenset(each.name for each in MEASURES.values() if not each.applies(workload))

@@ -1,4 +1,6 @@
-"""What is told of a cell besides its runs: its profiled run, and what the plan expects."""
+"""Values of a cell that do not come from its measured runs: of its profiled run, and the plan's
+estimates.
+"""
 
 from __future__ import annotations
 
@@ -6,65 +8,66 @@ from collections.abc import Mapping
 
 from workflow_lib.records.measures.measure import GIGABYTES, PERCENT_OF_TIME, Measure
 
-#: what the traces of a cell's profiled run tell, means over its ranks: columns of CELLS
+#: columns of CELLS from the traces of a cell's profiled run: means over its ranks
 PROFILED: Mapping[str, Measure] = {
     each.name: each
     for each in (
         Measure(
             "exposed_communication_share",
             "",
-            "profiled run: time of communication without computation, of the trace's span",
+            "profiled run: share of the trace's span with communication and no computation",
             "Exposed communication",
             PERCENT_OF_TIME,
         ),
         Measure(
             "overlapped_communication_share",
             "",
-            "profiled run: what of the communication ran beside computation",
+            "profiled run: share of the time of communication in which computation ran, too",
             "Overlapped communication",
             ("% of communication", 100.0),
         ),
         Measure(
             "bubble_share",
             "",
-            "profiled run: time within steps with nothing running, or pipeline exchange alone",
+            "profiled run: share of the trace's span that is within steps, with nothing running or "
+            "pipeline exchange alone",
             "Pipeline bubble",
             PERCENT_OF_TIME,
         ),
         Measure(
             "idle_share",
             "",
-            "profiled run: time with nothing running, of the trace's span",
+            "profiled run: share of the trace's span with nothing running",
             "Nothing running",
             PERCENT_OF_TIME,
         ),
     )
 }
 
-#: what the plan says of a cell that it would cost
+#: the plan's estimates of a cell's cost
 ESTIMATES: Mapping[str, Measure] = {
     each.name: each
     for each in (
         Measure(
             "memory_per_gpu_bytes",
             "B",
-            "estimated peak that the fullest rank needs; a cell is refused by it",
+            "estimated peak that the fullest rank needs; it decides whether the cell can run",
             "Memory needed, fullest GPU",
             GIGABYTES,
         ),
         Measure(
             "memory_used_per_gpu_bytes",
             "B",
-            "estimated peak of what the driver will count, with what torch's allocator keeps for "
-            "later; at most what the GPU has. memory_estimate_error compares it with runs",
+            "estimated peak that the driver will count, blocks that torch's allocator keeps for "
+            "later included; at most the GPU's memory. memory_estimate_error compares it with runs",
             "Memory used, fullest GPU",
             GIGABYTES,
         ),
         Measure(
             "planned_bubble_share",
             "",
-            "share of a step in which a pipeline's rank waits for the others, by the schedule, if "
-            "all passes take equally long; null without a pipeline",
+            "share of a step in which a pipeline rank waits for others according to the schedule, "
+            "if all passes take equally long; null without a pipeline",
             "Pipeline bubble, planned",
             PERCENT_OF_TIME,
         ),
@@ -79,7 +82,7 @@ ESTIMATES: Mapping[str, Measure] = {
         Measure(
             "time_limit_min",
             "min",
-            "asked of the scheduler, for one run",
+            "the time limit of one run's job",
             "Time limit of a run",
             type=int,
         ),

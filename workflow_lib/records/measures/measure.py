@@ -1,4 +1,4 @@
-"""What a measure is, and what many of them share."""
+"""The type of a measure, and constants that many measures share."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from workflow_lib.records.columns import Column
 
 #: files of a sampler
 File = Literal["gpu", "counters", "host"]
-#: what a sensor's readings come to over the measured steps: their time-weighted mean, highest or
-#: lowest, or by how much a counter rose between the two readings about the steps
+#: the statistic of a sensor's readings over the measured steps: their time-weighted mean, highest
+#: or lowest; or how much a counter rose between the readings just before and just after the steps
 Statistic = Literal["mean", "peak", "lowest", "increase"]
 Over = Literal["mean", "max", "min", "sum"]
 Level = Literal["run", "node", "gpu"]
-#: what GPUs' readings a measure rests on; "" where it rests on none, as those of ranks' clocks
+#: the kind of readings that a measure is computed from; "" if from none, but from ranks' clocks
 Sensor = Literal["", "power", "temperature", "clock", "events", "memory", "host", "other"]
-#: where pages show a measure besides on the page of its cell, which shows all: in the table of
-#: cells, among what says how well runs were watched, as panels beside options that vary
+#: where a sweep's page shows a measure: in the table of cells, in the table of how runs were
+#: sampled, or in panels over varied options. A cell's page shows all measures
 Place = Literal["cells", "watched", "panels"]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A sensor's readings, and what they come to."""
+    """A sensor's readings, and their statistic."""
 
     file: File
     column: str
     statistic: Statistic
-    #: by which the figure is multiplied: 0.01 makes a share of percent
+    #: the value is multiplied by this: 0.01 turns percent into a share
     factor: float = 1.0
 
 
@@ -36,7 +36,7 @@ class Reading:
 class Contrast:
     """How two sweeps are contrasted by a measure."""
 
-    #: what A does where it has more, and where it has less: "{}" is by how much
+    #: what A does if its value is larger, and if it is smaller; "{}" stands for the difference
     more: str
     less: str
     kind: Literal["ratio", "difference"] = "ratio"
@@ -44,37 +44,37 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Measure:
-    """One measure of a run; GPUS, NODES and the plan's estimates have some of the same kind."""
+    """One measure of a run, of a GPU or of a node, or one estimate of the plan."""
 
     name: str
-    #: as it is stored
+    #: the unit in tables
     unit: str
     description: str
-    #: what people call it
+    #: its name on pages
     heading: str
-    #: the unit that people read it in, and by what the stored value is multiplied to be in it
+    #: the unit on pages, and the factor from the stored unit to it; null if the units are the same
     people: tuple[str, float] | None = None
     type: type = float
     better: Literal["", "most", "least"] = ""
-    #: of the best cell by it: "Fastest"
+    #: what pages call the best cell by this measure: "Fastest"
     question: str = ""
-    #: the state that a share of time is spent in: "at the power cap"
+    #: for a share of time, the state: "at the power cap"
     state: str = ""
     sensor: Sensor = ""
     #: whether a gain error of power sensors raises it (1) or lowers it (−1)
     gain: Literal[-1, 0, 1] = 0
     reading: Reading | None = None
-    #: what has a figure of its own before the run has one; that of its sensor where it is read
-    #: from one
+    #: the smallest unit that has a value of its own: gpu, node or run. It follows from ``reading``
+    #: if there is one
     level: Level = "run"
-    #: how the figures of GPUs, or of nodes, make that of a run; "" where its own formula does
+    #: how the values of GPUs or nodes become that of a run; "" if it has a formula of its own
     over: Over | Literal[""] = ""
-    #: the workloads that it means something for; empty: all
+    #: the workloads that it applies to; empty means all
     workloads: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
-    #: label of a panel; needed among "panels" alone
+    #: label of its panel; needed only if ``places`` has "panels"
     panel: str = ""
-    #: whether 0 means something, so that bars begin there
+    #: whether bars of a figure begin at 0
     from_zero: bool = True
     contrast: Contrast | None = None
 
@@ -85,29 +85,29 @@ class Measure:
 
     @property
     def column(self) -> Column:
-        """It as a column of a table."""
+        """Its column in tables."""
         return Column(self.name, self.type, self.unit, self.description)
 
     @property
     def people_unit(self) -> str:
-        """The unit that people read."""
+        """The unit on pages."""
         return self.people[0] if self.people else self.unit
 
     @property
     def factor(self) -> float:
-        """By what the stored value is multiplied to be in ``people_unit``."""
+        """The factor from the stored unit to ``people_unit``."""
         return self.people[1] if self.people else 1.0
 
     @property
     def decimals(self) -> int | None:
-        """The most decimals that mean something; None where significant digits decide.
+        """The most decimals that pages show; None if they show significant digits instead.
 
-        What a share in percent has beyond them is noise of the arithmetic.
+        Further decimals of a percentage are noise of the arithmetic.
         """
         return 2 if "%" in self.people_unit else None
 
     def applies(self, workload: str) -> bool:
-        """Whether it means anything for a workload."""
+        """Whether the measure applies to a workload."""
         return not self.workloads or workload in self.workloads
 
 
@@ -124,7 +124,7 @@ def faster(doing: str) -> Contrast:
 
 
 def more(words: str) -> Contrast:
-    """The word "more" in ``words`` becomes "less"."""
+    """A contrast whose words for less are ``words`` with "less" in place of "more"."""
     return Contrast(words, words.replace("more", "less"))
 
 

@@ -52,8 +52,8 @@ MEASURES: tuple[Measure, ...] = (
         panel="Throughput\n(tokens/s/GPU)",
         contrast=faster("is, per GPU,"),
     ),
-    # Inference alone. A step's prefill reads all prompts and chooses the first tokens; its decoding
-    # generates the others, all sequences of a replica at once.
+    # Only inference. A step's prefill reads all prompts and chooses the first tokens. Its decoding
+    # generates the other tokens, for all sequences of a replica at once.
     Measure(
         "prefill_tokens_per_s_per_gpu",
         "1/s",
@@ -130,7 +130,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "dropped_choices_share",
         "",
-        "of the experts that routers chose for tokens, those that dropped theirs",
+        "share of the routers' choices of an expert for a token that the expert dropped",
         "Dropped by experts",
         ("% of choices", 100.0),
         places=("cells",),

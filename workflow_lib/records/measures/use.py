@@ -15,10 +15,10 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "memory_peak_bytes",
         "B",
-        "allocated by torch at the peak, of the fullest rank; host memory on a CPU",
+        "peak that torch allocated, on the fullest rank; host memory on a CPU",
         "Peak memory, allocated",
         GIGABYTES,
-        # Simulated readings go with training on a CPU, and that with the host's memory.
+        # With simulated readings training runs on a CPU, so this is the host's memory.
         sensor="memory",
         places=("cells",),
         contrast=more("needs {} more memory"),
@@ -26,8 +26,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "memory_reserved_peak_bytes",
         "B",
-        "held by torch's allocator at the most: what is allocated, and blocks that it keeps for "
-        "later; of the fullest rank",
+        "peak that torch's allocator held, allocated memory and blocks that it keeps for later; on "
+        "the fullest rank",
         "Peak memory, reserved",
         GIGABYTES,
         sensor="memory",
@@ -35,8 +35,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "memory_used_peak_bytes",
         "B",
-        "in use as the driver counts it when torch's allocator holds the most: with the CUDA "
-        "context, libraries and communicators; of the fullest rank's GPU",
+        "in use as the driver counts it when torch's allocator holds most, CUDA context, libraries "
+        "and communicators included; on the fullest rank's GPU",
         "Peak memory, used",
         GIGABYTES,
         sensor="memory",
@@ -45,7 +45,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "memory_estimate_error",
         "",
-        "what the planner expects the driver to count, over memory_used_peak_bytes, less 1",
+        "memory that the plan expects the driver to count, over memory_used_peak_bytes, minus 1",
         "Memory, expected vs. used",
         PERCENT,
         sensor="memory",
@@ -95,7 +95,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "other_jobs_peak",
         "",
-        "other jobs of Slurm's on a node at once, at the most; of a run, on any node",
+        "most other Slurm jobs on a node at once; of a run, on any node",
         "Other jobs on a node",
         sensor="host",
         reading=Reading("host", "other_jobs", "peak"),

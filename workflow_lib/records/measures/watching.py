@@ -1,4 +1,4 @@
-"""How a run was watched, and whether it was steady."""
+"""How a run was sampled, and whether it was steady."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "steady",
         "",
-        "whether no drift is told from noise, in step time, power and temperature",
+        "whether no drift of step time, power or temperature was found above the noise",
         "Steady",
         type=bool,
     ),
@@ -65,7 +65,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "cool_down_s",
         "s",
-        "waited for cool GPUs before the idle baseline",
+        "time that the job waited for cool GPUs before the idle baseline",
         "Waited for cool GPUs",
         places=("watched",),
     ),

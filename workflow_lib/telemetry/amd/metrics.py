@@ -1,14 +1,14 @@
-"""The table of metrics that AMD's firmware keeps of a GPU, which one call to AMD SMI returns whole.
+"""The table of metrics that AMD's firmware keeps for a GPU. One call to AMD SMI returns all of it.
 
 Nearly every call of AMD SMI (power, activity, clock, energy) fetches this table from the firmware
-and returns one field of it; ``amdsmi_get_violation_status`` fetches it twice and sleeps 100 ms
-between. So it is fetched once here, and all of a tick comes from the same instant. The call goes
-through the binding's own declarations and not through its ``amdsmi_get_gpu_metrics_info``, which
-makes a dictionary of 90 entries (360 µs of Python, where a reading takes 5 µs here), and reduces
-the bits of the throttle status to a yes or no.
+and returns one field; ``amdsmi_get_violation_status`` fetches it twice and sleeps 100 ms between.
+So it is fetched once here, and all readings of a tick are of the same instant. The call uses the
+binding's declarations, but not its ``amdsmi_get_gpu_metrics_info``. That function makes a
+dictionary of 90 entries, which takes 360 µs of Python (a reading takes 5 µs here), and reduces the
+bits of the throttle status to a yes or no.
 
-Fields are all bits set where a GPU does not have them. They are named after
-``amdsmi_gpu_metrics_t`` (ROCm, amdsmi.h); Linux fills them in ``drivers/gpu/drm/amd/pm/swsmu``.
+A field that a GPU does not have is all bits set. Fields are named as in ``amdsmi_gpu_metrics_t``
+(ROCm, amdsmi.h); Linux fills them in ``drivers/gpu/drm/amd/pm/swsmu``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from workflow_lib.telemetry.source import TelemetryError, UnreadableError
 
-#: of the energy accumulator: Linux, smu_v13_0_6_ppt.c: "15.259uJ (2^-16) units". AMD SMI rounds it
-#: to 15.3 µJ (counter_resolution), 0.27 % too much.
+#: unit of the energy accumulator: "15.259uJ (2^-16) units" (Linux, smu_v13_0_6_ppt.c). AMD SMI
+#: rounds it to 15.3 µJ (counter_resolution), which is 0.27 % too much.
 _ENERGY_UNIT_J = 2.0**-16
 #: xgmi_read_data_acc and xgmi_write_data_acc count "KiloBytes"
 _LINK_UNIT_BYTES = 1024
@@ -37,7 +37,7 @@ _EVENT_BITS = (
 _SOFTWARE_THERMAL = ("socket_thm_residency_acc", "vr_thm_residency_acc", "hbm_thm_residency_acc")
 _RESIDENCIES = ("accumulation_counter", "ppt_residency_acc", "prochot_residency_acc")
 
-#: room behind the table for a library whose own is longer than the binding's
+#: room behind the table, for a library whose table is longer than the binding's
 _MARGIN_BYTES = 1 << 16
 _UNTOUCHED = 0xA5
 #: a library may leave out padding at the end of the table
@@ -45,12 +45,12 @@ _ALIGNMENT_BYTES = 8
 
 
 class GpuMetrics:
-    """One GPU's (die's) table; ``fetch`` renews it, and everything else reads what was fetched."""
+    """The table of one GPU (die). ``fetch`` renews it; all other methods read the fetched table."""
 
     def __init__(self, smi: Any, handle: Any) -> None:
-        """Raises AttributeError where the binding does not know the table.
+        """``smi`` is the package ``amdsmi``, ``handle`` a processor handle.
 
-        ``smi`` is the package ``amdsmi``, ``handle`` a processor's.
+        Raises AttributeError if the binding does not know the table.
         """
         binding = smi.amdsmi_interface.amdsmi_wrapper
         self._function: Callable[[Any, Any], int] = binding.amdsmi_get_gpu_metrics_info
@@ -72,7 +72,7 @@ class GpuMetrics:
             raise self._error(code)
 
     def check_layout(self) -> None:
-        """Raise TelemetryError where the library's table is not as long as the binding's."""
+        """Raise TelemetryError if the library's table and the binding's differ in length."""
         ctypes.memset(self._memory, _UNTOUCHED, len(self._memory))
         self.fetch()
         written = bytes(self._memory).rstrip(bytes([_UNTOUCHED]))
@@ -82,19 +82,23 @@ class GpuMetrics:
                 f"package amdsmi expects {self._size}: they belong to different versions; put the "
                 "site's own share/amd_smi first on PYTHONPATH"
             )
-        # A field that the library leaves alone is one that the GPU does not have.
+        # Preset all fields to "not available": the library leaves fields alone that the GPU lacks.
         ctypes.memset(self._memory, 0xFF, self._size)
         self.fetch()
 
     def number(self, *fields: str) -> int:
-        """The first of the fields that this GPU has. Raises UnreadableError where it has none."""
+        """The value of the first of these fields that the GPU has. Raises UnreadableError if it has
+        none.
+        """
         for field in fields:
             if field in self._none and (value := getattr(self._table, field)) != self._none[field]:
                 return int(value)
         raise UnreadableError(f"AMD SMI does not tell {' or '.join(fields)} of this GPU")
 
     def power_w(self) -> int:
-        """Of the package. MI3xx has the current, MI2xx the average power; an odd die has 0."""
+        """Power of the package, in W: on MI3xx the current one, on MI2xx an average. The package's
+        other die has 0.
+        """
         return self.number("current_socket_power", "average_socket_power")
 
     def energy_units(self) -> int:
@@ -102,13 +106,14 @@ class GpuMetrics:
         return self.number("energy_accumulator")
 
     def energy_j(self) -> float:
-        """The energy accumulator of the package."""
+        """The energy accumulator of the package, in J."""
         return self.energy_units() * _ENERGY_UNIT_J
 
     def link_bytes(self, field: str) -> int:
-        """Sum over all xGMI links of xgmi_read_data_acc (received) or xgmi_write_data_acc (sent).
+        """Bytes over all xGMI links. ``field`` is xgmi_read_data_acc (received) or
+        xgmi_write_data_acc (sent).
 
-        Raises UnreadableError where the GPU has no such counters.
+        Raises UnreadableError if the GPU has no such counters.
         """
         links = [units for units in getattr(self._table, field, ()) if units != 2**64 - 1]
         if not links:
@@ -130,7 +135,9 @@ class GpuMetrics:
         return reasons
 
     def throttled_s(self) -> Sequence[float | UnreadableError]:
-        """Seconds at the power cap, in thermal slowdown by firmware, and at PROCHOT so far."""
+        """Seconds so far at the power cap, in thermal slowdown by firmware, and at PROCHOT; an
+        error for each if the GPU does not accumulate them.
+        """
         try:
             counter, power, prochot = (self.number(field) for field in _RESIDENCIES)
             time_s = self.number("system_clock_counter") / 1e9
@@ -146,17 +153,18 @@ class GpuMetrics:
             try:
                 thermal += self.number(field)
             except UnreadableError:
-                continue  # a limit that this GPU does not have never throttles it
+                continue  # this GPU does not have the limit, so it is never throttled by it
         return self._throttled.advance(time_s, counter, (power, thermal, prochot))
 
 
 class Throttled:
-    """Seconds throttled, out of the firmware's residencies.
+    """Computes throttled seconds from the firmware's residencies.
 
-    The firmware counts its cycles, and for each cause those that it throttled in, so the quotient
-    of two increases is the share of the time between (amdsmi.h, "PVIOL/TVIOL calculations"). The
-    length of a cycle is not documented: the driver's timestamps say how long that was. Thermal time
-    adds causes up, so time with two of them counts twice, as far as the time itself goes.
+    The firmware counts its cycles and, for each cause, the cycles in which it throttled. The
+    quotient of two increases is the throttled share of the time between them (amdsmi.h,
+    "PVIOL/TVIOL calculations"). The length of a cycle is not documented, so the driver's timestamps
+    give the time. Thermal time is the sum of several causes: time with two causes counts twice, up
+    to the whole time.
     """
 
     def __init__(self) -> None:
@@ -166,9 +174,9 @@ class Throttled:
     def advance(
         self, time_s: float, counter: int, residencies: tuple[int, ...]
     ) -> Sequence[float | UnreadableError]:
-        """Seconds by cause since the first call, up to ``time_s``.
+        """Seconds for each cause from the first call to ``time_s``.
 
-        Where counts run backwards, as after a reset of the GPU, the time between is unknown.
+        Returns errors if counts ran backwards, as after a reset of the GPU.
         """
         before, self._before = self._before, (time_s, counter, residencies)
         if before is None:
@@ -178,7 +186,7 @@ class Throttled:
         if cycles < 0 or min(increases) < 0:
             return [UnreadableError("the firmware's throttle residencies ran backwards")] * 3
         if cycles == 0:
-            self._before = before  # the same table once more: wait for the next
+            self._before = before  # the firmware has not updated its table yet
             return list(self._seconds)
         for cause, increase in enumerate(increases):
             self._seconds[cause] += min(increase / cycles, 1.0) * (time_s - before[0])

@@ -1,4 +1,4 @@
-"""Which dies share a package, and which of them tells the package's power."""
+"""Finds which dies share a package, and which of them reports the package's power."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ def power_sensors(
 ) -> list[int]:
     """The index of the die that reports power, for every package.
 
-    ``reports_power`` and ``devices`` are what the driver says of each die: whether it has power to
-    report (never 0 W, even idle), and the PCI device that it is part of. Consecutive dies make a
-    package. With two sensors in one its energy would be halved, with none it would be lost, so
-    raises TelemetryError where packages of ``gpus_per_package`` contradict the driver.
+    ``reports_power`` says for each die whether the driver reports power of it (never 0 W, even if
+    idle). ``devices`` has each die's PCI device. Consecutive dies form a package.
+
+    Raises TelemetryError if packages of ``gpus_per_package`` contradict the driver: with two
+    sensors in a package its energy would be halved, and with none it would be lost.
     """
     count = len(reports_power)
     if count % gpus_per_package:

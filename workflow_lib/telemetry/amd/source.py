@@ -1,16 +1,16 @@
-"""AMD GPUs through AMD SMI (``amdsmi``). NEVER TRIED ON HARDWARE: only the real Python binding
-against a library that plays ROCm's.
+"""AMD GPUs through AMD SMI (``amdsmi``). NEVER TESTED ON HARDWARE: the tests use the real Python
+binding with a library that stands in for ROCm's.
 
-What differs between GPUs:
+GPUs differ:
 
-* MI250 has two dies ("GPUs") in a package and one power sensor, which one of them reports: the
-  driver answers 0 for the other (Linux, aldebaran_ppt.c). Its power and energy are left empty, so
+* MI250 has two dies ("GPUs") in a package, and one power sensor. One die reports it; the driver
+  reports 0 for the other (Linux, aldebaran_ppt.c). Power and energy of that die are left empty, so
   that a sum over GPUs is right.
-* MI2xx reports a momentary throttle status, sampled at every tick. MI3xx accumulates throttle
-  times instead, and bytes over xGMI.
+* MI2xx reports a momentary throttle status, which is sampled at every tick. MI3xx accumulates
+  throttle times instead, and bytes over xGMI.
 
-At every tick, one call fetches the GPU's table of metrics; whatever is read of it, the cost is that
-call's, which no finer call of AMD SMI avoids. Counters fetch it once more, every few seconds.
+At every tick, one call fetches the GPU's table of metrics. This call is the whole cost of a tick;
+other calls of AMD SMI fetch the same table. Counters fetch it once more, every few seconds.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from workflow_lib.telemetry.source import Poll, PolledSource, TelemetryError, Un
 from workflow_lib.telemetry.visible import visible_gpus
 
 _METRICS_PERIOD_S = 5.0
-#: a walk through files of the driver's for each block of the GPU
+#: seldom, because this call reads a file of the driver for each block of the GPU
 _ECC_PERIOD_S = 30.0
-#: a limit above this is in microwatts, as AMD SMI has it since ROCm 6; before, it was in watts
+#: a limit above this is in microwatts, as in AMD SMI since ROCm 6; earlier versions use watts
 _LARGEST_LIMIT_W = 10_000
 _PCIE_REASON = (
     "AMD SMI has no byte counters of PCIe: its accumulated bandwidth has neither bytes nor "
@@ -71,8 +71,8 @@ _COLUMNS = (
     "ecc_corrected_errors",
     "ecc_uncorrected_errors",
 )
-#: what a package made for another ROCm fails with: symbols or keys that are not there, and texts
-#: and enumerations read from the wrong place
+#: errors of an amdsmi package for another version of ROCm: symbols and keys are missing, and texts
+#: and enumerations are read from wrong offsets
 _MISMATCH = (ImportError, KeyError, OSError, AttributeError, TypeError, ValueError)
 
 
@@ -83,8 +83,8 @@ class AmdSource(PolledSource):
     """
 
     def __init__(self, gpus_per_package: int) -> None:
-        """Raises TelemetryError where AMD SMI, its GPUs or their power are not to be had, or the
-        driver says that packages are others.
+        """Raises TelemetryError if AMD SMI does not start, has no GPUs, or reports no power, or if
+        packages of ``gpus_per_package`` contradict the driver.
         """
         self._smi = _import_amdsmi()
         smi = self._smi
@@ -125,7 +125,7 @@ class AmdSource(PolledSource):
         indices = visible_gpus(uuids, ("ROCR_VISIBLE_DEVICES", second), os.environ)
         sensors = power_sensors(
             [_has_power(table) for table in metrics],
-            # A device's functions are its partitions: one package, whatever it is divided into.
+            # The functions of a PCI device are its partitions, which all share one package.
             [str(smi.amdsmi_get_gpu_device_bdf(handle)).rpartition(".")[0] for handle in every],
             gpus_per_package,
         )
@@ -168,7 +168,7 @@ class AmdSource(PolledSource):
         try:
             limit = self._smi.amdsmi_get_power_cap_info(handle)["power_cap"]
         except self._smi.AmdSmiException:
-            return None  # a description only: nothing is measured against it
+            return None  # the limit only describes the GPU; no reading depends on it
         if not isinstance(limit, int) or limit <= 0:
             return None
         return limit / 1e6 if limit > _LARGEST_LIMIT_W else float(limit)
@@ -193,7 +193,7 @@ class AmdSource(PolledSource):
         def fast() -> list[float | int | UnreadableError]:
             metrics.fetch()
             return [
-                # The hotspot (junction) is what the firmware throttles on.
+                # The firmware throttles on the temperature of the hotspot (junction).
                 _try(lambda: metrics.number("temperature_hotspot")),
                 _try(lambda: metrics.number("current_gfxclk")),
                 _try(lambda: metrics.number("current_uclk")),
@@ -235,7 +235,7 @@ class AmdSource(PolledSource):
 def _import_amdsmi() -> ModuleType:
     said = io.StringIO()
     try:
-        # Without ROCm's libamd_smi.so the package prints why, then fails with what it meets first.
+        # Without ROCm's libamd_smi.so the package prints why, and then fails with another error.
         with contextlib.redirect_stdout(said):
             import amdsmi
     except _MISMATCH as error:
@@ -252,12 +252,12 @@ def _mismatch(error: BaseException, said: str = "") -> TelemetryError:
 
 
 def _check_metrics(smi: ModuleType, handle: Any, metrics: GpuMetrics) -> None:
-    """Raise TelemetryError where binding and library differ on what the table looks like."""
+    """Raise TelemetryError if binding and library use different layouts of the table."""
     metrics.check_layout()
     try:
         before = metrics.energy_units()
     except UnreadableError:
-        return  # no such counter: there is nothing to compare
+        return  # the GPU has no energy counter to compare
     count = int(smi.amdsmi_get_energy_count(handle)["energy_accumulator"])
     metrics.fetch()
     after = metrics.energy_units()
@@ -283,7 +283,7 @@ def _below(limit_c: int | UnreadableError, temperature_c: int) -> int:
 
 
 def _try(read: Callable[[], float | int]) -> float | int | UnreadableError:
-    """What one column has, or why it has nothing: the others of the table have theirs."""
+    """The value of a column, or the error in its place, so that other columns are still read."""
     try:
         return read()
     except UnreadableError as error:

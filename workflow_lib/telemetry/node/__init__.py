@@ -1,1 +1,1 @@
-"""The node around its GPUs: CPUs, memory, network, fans and power."""
+"""Readings of the node besides its GPUs: CPUs, memory, network, fans and power."""

@@ -1,4 +1,4 @@
-"""Readings that take too long for the sampler's loop, taken in a thread when they are due."""
+"""Takes slow readings in a thread, because they take too long for the sampler's loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reading = Mapping[str, float | UnreadableError]
 class Background:
     """Calls ``read`` in a thread of its own, at most once in ``period_s``.
 
-    It only works when asked: a sampler that pauses is not disturbed by what its thread still does.
+    A call begins only when ``latest`` asks for it, so the thread rests while the sampler pauses.
     """
 
     def __init__(self, read: Callable[[], Reading], period_s: float) -> None:
@@ -29,9 +29,9 @@ class Background:
         self._thread.start()
 
     def latest(self, now_s: float) -> Reading:
-        """What was read since the last call, each reading once, and empty most of the time.
+        """The reading that ended since the last call; empty if none did. Each is returned once.
 
-        ``now_s`` is any clock that does not jump.
+        Begins the next call if it is due. ``now_s`` is the time of a monotonic clock.
         """
         try:
             values: Reading = self._done.get_nowait()
@@ -45,7 +45,7 @@ class Background:
         return values
 
     def close(self, timeout_s: float = 1.0) -> None:
-        """End the thread, once the call that is under way ends; wait for that at most so long."""
+        """End the thread after the call that is under way. Wait for that at most ``timeout_s``."""
         self._wanted.put(False)
         self._thread.join(timeout_s)
 

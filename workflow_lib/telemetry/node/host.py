@@ -1,7 +1,7 @@
-"""The node beside its GPUs: CPU, memory, network and board, from ``/proc``, ``/sys`` and IPMI.
+"""Reads the node's CPUs, memory, network and board, from ``/proc``, ``/sys`` and IPMI.
 
 RDMA traffic does not pass the IP interfaces, so InfiniBand is read from its own port counters,
-which count in units of four bytes (lanes).
+which count units of four bytes (lanes).
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from workflow_lib.telemetry.source import TelemetryError, UnreadableError, Value
 _INFINIBAND_UNIT_BYTES = 4
 #: /sys/class/net/<interface>/type of IP over InfiniBand (linux/if_arp.h)
 _ARPHRD_INFINIBAND = "32"
-#: ACPI's power meter averages over a second or more, and may ask the board controller for it
+#: ACPI's power meter averages over a second or more, and may have to ask the board controller
 _HWMON_PERIOD_S = 2.0
-#: what ipmitool asks takes seconds
+#: a call of ipmitool takes seconds
 _IPMI_PERIOD_S = 10.0
 
 
 class CpuUtilisation:
-    """Busy share of all CPUs, each time since the time before."""
+    """The busy share of all CPUs between two calls."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._file = KernelFile(root / "proc/stat")
         self._before: tuple[int, int] | None = None
 
     def share(self) -> float | None:
-        """Busy share, 0 to 1; None at the first call, or where no clock tick passed since."""
+        """The busy share since the last call, 0 to 1; None at the first call, and if no clock tick
+        has passed since the last one.
+        """
         busy, total = self._ticks()
         if self._before is None:
             self._before = (busy, total)
@@ -60,15 +62,15 @@ class CpuUtilisation:
 
 
 class Host:
-    """Readings of the node itself; ``root`` is where its ``proc``, ``sys`` and ``dev`` are.
+    """Readings of the node itself. ``root`` is the directory of its ``proc``, ``sys`` and ``dev``.
 
-    Which interfaces, ports and sensors there are is found out once.
+    Interfaces, ports and sensors are looked up only once.
     """
 
     def __init__(self, root: Path = Path("/"), job_id: str | None = None) -> None:
-        """``job_id`` is that of the Slurm job that this is part of.
+        """``job_id`` is the id of this process's Slurm job; None outside of Slurm.
 
-        Raises OSError or TelemetryError where /proc is not Linux's.
+        Raises OSError or TelemetryError if /proc is not that of Linux.
         """
         self.errors: Counter[str] = Counter()
         #: column → why it stays empty
@@ -99,7 +101,7 @@ class Host:
     def read(self) -> dict[str, Value]:
         """Column → value, in the units of HOST_SAMPLES. The first call has no CPU utilisation.
 
-        What is slow was read in the background, and is told once.
+        Slow readings are taken in the background, and each is returned once.
         """
         share = self._cpu.share()
         received, sent = self._network_bytes() if self._interfaces else (None, None)
@@ -125,7 +127,7 @@ class Host:
         return values
 
     def close(self) -> None:
-        """End the background's threads, and what they still wait for."""
+        """Close the sensors, and end the background threads and the commands that they started."""
         for close in self._closing:
             close()
 
@@ -153,7 +155,7 @@ class Host:
             self._closing.append(energy.close)
 
     def _open_board_sensors(self, root: Path) -> None:
-        """Take what hwmon has, and ask IPMI for the rest."""
+        """Use the sensors of hwmon, and IPMI for those that hwmon lacks."""
         board = BoardSensors(root)
         if board.columns:
             self._slow.append(Background(board.read, _HWMON_PERIOD_S))
@@ -178,7 +180,7 @@ class Host:
         return (int(total[1]) - int(available[1])) * 1024
 
     def _network_bytes(self) -> tuple[int | None, int | None]:
-        """Bytes received and sent over the interfaces; None where one of them is gone."""
+        """Bytes received and sent over all interfaces; None for both if an interface is gone."""
         counted = {
             name: (received, sent)
             for name, received, sent in _network_lines(self._network.read())
@@ -195,7 +197,7 @@ class Host:
         try:
             units = sum(counter.number() for counter in counters)
         except (OSError, ValueError) as error:
-            # A port that went down must not look like one that carried nothing.
+            # A failed read must not look like a port without traffic.
             self.errors[f"infiniband_{direction}_bytes: {error}"] += 1
             return None
         return units * _INFINIBAND_UNIT_BYTES
@@ -212,11 +214,11 @@ def _network_lines(text: bytes) -> list[tuple[str, int, int]]:
 
 
 def _interfaces(root: Path, text: bytes) -> frozenset[str]:
-    """The interfaces to count: every one that is backed by a device.
+    """The interfaces to count: all that have a device.
 
-    Bridges, bonds and virtual pairs carry traffic that a device counts as well, so they are left
-    out; IP over InfiniBand is as well, because the port counters contain it. In a container there
-    may be virtual interfaces only: then those are what is there to count.
+    Bridges, bonds and virtual pairs are left out, because a device counts their traffic as well. IP
+    over InfiniBand is left out, because the port counters include it. In a container there may be
+    only virtual interfaces; then these are counted.
     """
     physical: set[str] = set()
     virtual: set[str] = set()

@@ -1,7 +1,7 @@
-"""Sensors of the node that Linux shows to everybody under ``/sys/class/hwmon``.
+"""Sensors of the node under ``/sys/class/hwmon``, which every user may read.
 
-CPU temperatures are cheap. What the board's firmware answers for (ACPI's power meter, fans, the
-inlet) may take tens of milliseconds: it belongs into a thread.
+CPU temperatures are read quickly. Sensors that the board's firmware reads (ACPI's power meter,
+fans, the inlet) may take tens of milliseconds, so they belong into a thread.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from pathlib import Path
 from workflow_lib.telemetry.node.kernel_files import KernelFile
 from workflow_lib.telemetry.source import UnreadableError
 
-#: a CPU's driver → the sensors of a whole package: coretemp has cores besides, k10temp dies
+#: driver of a CPU → labels of the sensors of a whole package; coretemp also has cores, k10temp dies
 _CPU_SENSORS = {
     "coretemp": re.compile(r"Package id \d+"),
     "k10temp": re.compile(r"Tctl"),
     "zenpower": re.compile(r"Tctl|Tdie"),
 }
-#: old k10temp has one sensor, unnamed, which is Tctl
+#: old versions of k10temp have one sensor without a label, which is Tctl
 _UNNAMED_CPU_SENSOR = {"k10temp": "temp1_input"}
-#: how boards name the sensor of the air that comes in
+#: labels that boards give to the sensor of the incoming air
 INLET = re.compile(r"inlet|ambient", re.IGNORECASE)
 
 
 class CpuTemperature:
-    """The hottest CPU package."""
+    """The temperature of the hottest CPU package."""
 
     def __init__(self, root: Path) -> None:
-        """Raises UnreadableError where no CPU's sensor is there."""
+        """Raises UnreadableError if there is no sensor of a CPU."""
         paths = [
             path
             for device, name in _devices(root)
@@ -47,7 +47,9 @@ class CpuTemperature:
             )
 
     def read_c(self) -> float:
-        """Degrees. Raises OSError, ValueError or UnreadableError where it cannot be read."""
+        """The temperature, in °C. Raises OSError, ValueError or UnreadableError if it cannot be
+        read.
+        """
         hottest = max(sensor.number() for sensor in self._sensors) / 1e3
         if not 0 < hottest <= 150:
             raise UnreadableError(f"the sensor says {hottest} °C")
@@ -60,10 +62,10 @@ class CpuTemperature:
 
 
 class BoardSensors:
-    """Node power, inlet temperature and the fastest fan, as far as hwmon has them."""
+    """Node power, inlet temperature and speed of the fastest fan, as far as hwmon has them."""
 
     def __init__(self, root: Path) -> None:
-        """What is not there is in ``missing``: column → reason."""
+        """Find the sensors. ``missing`` says for each column that has none: column → reason."""
         self.missing: dict[str, str] = {}
         devices = _devices(root)
         meters = [device for device, name in devices if name == "power_meter"]
@@ -100,15 +102,15 @@ class BoardSensors:
 
     @property
     def columns(self) -> list[str]:
-        """What ``read`` returns."""
+        """The columns that ``read`` returns."""
         return [column for column in self._files if column not in self.missing]
 
     def read(self) -> dict[str, float | UnreadableError]:
-        """Column → value, or why there is none this time."""
+        """Column → value, or the error in its place."""
         values: dict[str, float | UnreadableError] = {}
         for column in self.columns:
             try:
-                # The coolest of several is where the air comes in; the fastest of all fans.
+                # Of several inlet sensors the coolest is nearest to the incoming air.
                 numbers = [file.number() for file in self._files[column]]
             except (OSError, ValueError) as error:
                 values[column] = UnreadableError(str(error))
@@ -130,7 +132,9 @@ class BoardSensors:
 
 
 def _devices(root: Path) -> list[tuple[Path, str]]:
-    """Every device and its driver's name; ACPI's files are in the device behind it."""
+    """Every device's directory and its driver's name. Some drivers, such as ACPI's, have their
+    files in the subdirectory ``device``.
+    """
     found: list[tuple[Path, str]] = []
     for device in sorted(root.glob("sys/class/hwmon/hwmon*")):
         for where in (device, device / "device"):

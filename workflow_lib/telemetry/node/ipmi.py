@@ -1,7 +1,7 @@
-"""Sensors of the node through its board controller, where ``ipmitool`` may ask it without root.
+"""Sensors of the node through its board controller, if ``ipmitool`` can read it without root.
 
-A call takes from tenths of a second to several, so it never is in the sampler's loop. Redfish needs
-the board controller's address and a password, so it is not asked.
+A call takes tenths of a second to several seconds, so it is never made in the sampler's loop.
+Redfish is not used, because it needs the board controller's address and a password.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _RPM = re.compile(r"([\d.]+) RPM")
 
 
 class Ipmi:
-    """Node power, inlet temperature and the fastest fan, from ``ipmitool``."""
+    """Node power, inlet temperature and speed of the fastest fan, from ``ipmitool``."""
 
     def __init__(self, root: Path, columns: Sequence[str]) -> None:
-        """For these columns. Raises UnreadableError where the controller cannot be asked."""
+        """``columns`` are those to read. Raises UnreadableError if none can be read."""
         tool = shutil.which("ipmitool")
         devices = [root / device for device in _DEVICES if (root / device).exists()]
         if not devices:
@@ -47,7 +47,7 @@ class Ipmi:
         self._closed = False
 
     def read(self) -> dict[str, float | UnreadableError]:
-        """Column → value, or why there is none; takes seconds."""
+        """Column → value, or the error in its place. Takes seconds."""
         questions: dict[str, Callable[[], float]] = {
             "node_power_w": self._power_w,
             "inlet_temperature_c": self._inlet_c,
@@ -62,7 +62,7 @@ class Ipmi:
         return values
 
     def close(self) -> None:
-        """End a call that is under way, and begin none any more."""
+        """End a call that is under way, and begin no more calls."""
         self._closed = True
         if (process := self._process) is not None:
             process.kill()

@@ -1,4 +1,4 @@
-"""Files of ``/proc`` and ``/sys`` that are read again and again."""
+"""Reads files of ``/proc`` and ``/sys`` repeatedly."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ _CHUNK_BYTES = 1 << 16
 
 
 class KernelFile:
-    """A file that stays open, as opening it by its path costs several times the read.
+    """A file that stays open, because opening it takes several times as long as reading it.
 
-    The kernel writes such a file's text anew at every read from its beginning.
+    At every read from the beginning, the kernel writes the file's text anew.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError where the file cannot be opened."""
+        """Raises OSError if the file cannot be opened."""
         self.path = path
         self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
-        """The whole text. Raises OSError where the kernel declines."""
+        """The whole text. Raises OSError if the kernel refuses."""
         chunks: list[bytes] = []
         offset = 0
         while chunk := self._read(offset):
@@ -30,11 +30,11 @@ class KernelFile:
         return b"".join(chunks)
 
     def read_start(self) -> bytes:
-        """What one read returns: all of a file of sysfs. Raises OSError as ``read`` does."""
+        """The text that one read returns, which is all of a file of sysfs. Raises OSError."""
         return self._read(0)
 
     def number(self) -> int:
-        """The whole number that is all of the file. Raises OSError, or ValueError for a text."""
+        """The whole number that the file holds. Raises OSError; ValueError if it holds none."""
         return int(self._read(0))
 
     def close(self) -> None:
@@ -49,6 +49,6 @@ class KernelFile:
         try:
             return os.pread(self._descriptor, _CHUNK_BYTES, offset)
         except OSError:
-            # A driver that was loaded anew has another file under the same path.
+            # After a driver was reloaded, the path leads to a new file: open that the next time.
             self.close()
             raise

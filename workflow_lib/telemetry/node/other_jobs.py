@@ -1,4 +1,4 @@
-"""Other jobs of Slurm's on the node, by their control groups: no daemon is asked."""
+"""Counts other Slurm jobs on the node by their control groups, without asking Slurm."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 from workflow_lib.telemetry.source import UnreadableError
 
-#: under /sys/fs/cgroup, with cgroup v2 and v1: a job's group, and from there those of all jobs
+#: under /sys/fs/cgroup, with cgroup v2 and v1: this job's group; the directory above all jobs'
+#: groups, relative to it; and the pattern of all jobs' groups there
 _GROUPS = (
     ("system.slice/*slurmstepd.scope/job_{job}", "..", "job_*"),
     ("*/slurm*/uid_*/job_{job}", "../..", "uid_*/job_*"),
@@ -17,7 +18,7 @@ class OtherJobs:
     """How many jobs the node runs besides this one."""
 
     def __init__(self, root: Path, job_id: str | None) -> None:
-        """Raises UnreadableError where the groups of jobs are not to be seen."""
+        """Raises UnreadableError if the control groups of jobs are not visible."""
         if not job_id:
             raise UnreadableError("not a job of Slurm's, so that nothing tells of other jobs")
         groups = root / "sys/fs/cgroup"
@@ -31,7 +32,9 @@ class OtherJobs:
         )
 
     def count(self) -> int:
-        """Jobs that have a group now, less this one."""
+        """How many other jobs have a control group now. Raises UnreadableError if this job's is
+        gone.
+        """
         names = {found.name for found in self._above.glob(self._every)}
         if self._own not in names:
             raise UnreadableError("the control group of this job is gone")

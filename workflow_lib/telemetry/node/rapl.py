@@ -1,6 +1,6 @@
-"""Energy of the CPU packages from RAPL, as Linux's powercap has it (AMD's under Intel's name).
+"""Energy of the CPU packages from RAPL, through Linux's powercap (AMD's CPUs use Intel's name).
 
-Since 2020 (CVE-2020-8694) the counters are readable by root alone unless a site opens them.
+Since 2020 (CVE-2020-8694) only root can read the counters, unless a site changes that.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from pathlib import Path
 from workflow_lib.telemetry.node.kernel_files import KernelFile
 from workflow_lib.telemetry.source import UnreadableError
 
-#: A zone of a package, but none within one (intel-rapl:0:0 is its cores or memory), and not
-#: intel-rapl-mmio:0, which is a package once more
+#: zones of packages; not zones within a package (intel-rapl:0:0 is its cores or memory), and not
+#: intel-rapl-mmio:0, which is the same package again
 _ZONE = re.compile(r"intel-rapl:\d+")
 
 
 class CpuEnergy:
-    """Joules of all CPU packages since it was opened."""
+    """The energy of all CPU packages since this object was made."""
 
     def __init__(self, root: Path) -> None:
-        """Raises UnreadableError, with the reason, where there are no counters to be read."""
+        """Raises UnreadableError with the reason if no counters can be read."""
         try:
             zones = [
                 zone
@@ -41,9 +41,9 @@ class CpuEnergy:
         self._sum_uj = 0
 
     def read_j(self) -> float:
-        """Joules so far; call it before a counter can wrap twice (15 minutes at 300 W).
+        """Energy so far, in J. Call it before a counter can wrap twice (15 minutes at 300 W).
 
-        Raises OSError or ValueError where a counter cannot be read.
+        Raises OSError or ValueError if a counter cannot be read.
         """
         now_uj = [counter.number() for counter in self._counters]
         for now, before, range_uj in zip(now_uj, self._before_uj, self._ranges_uj, strict=True):

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver reports of its own accord: Xid errors and memory errors."""
+"""Events that the NVIDIA driver reports: Xid errors and memory errors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-#: More are left for the next call: a burst of events must not hold up the sampling.
+#: how many events one call reads at most: a burst of events must not delay sampling
 _MOST_AT_ONCE = 100
 
 
 class DriverEvents:
-    """A set of the driver's events, for all GPUs of the node."""
+    """The driver's events for these GPUs."""
 
     def __init__(self, nvml: ModuleType, handles: Sequence[Any]) -> None:
         self._nvml = nvml
@@ -23,7 +23,7 @@ class DriverEvents:
         }
         self._gpus = {_address(handle): gpu for gpu, handle in enumerate(handles)}
         self._set: Any = None
-        #: by GPU, why it tells of none, None where it does
+        #: for each GPU, why it reports no events; None if it does
         self.lacking: list[str | None]
         try:
             self._set = nvml.nvmlEventSetCreate()
@@ -35,7 +35,7 @@ class DriverEvents:
             self.close()
 
     def read(self) -> list[tuple[int, str, int | None]]:
-        """GPU, event, and an Xid's number, of what is new; never waits. Raises NVMLError."""
+        """GPU, event, and number of an Xid, for each new event. Never waits. Raises NVMLError."""
         nvml = self._nvml
         events: list[tuple[int, str, int | None]] = []
         while self._set is not None and len(events) < _MOST_AT_ONCE:
@@ -46,20 +46,20 @@ class DriverEvents:
             except nvml.NVMLError:
                 if not events:
                     raise
-                break  # what came before it is told first; the next call fails again
+                break  # return the events before the error; the next call fails again
             gpu, name = self._gpus.get(_address(data.device)), self._names.get(data.eventType)
-            if gpu is not None and name is not None:  # else nobody asked for it
+            if gpu is not None and name is not None:  # else it is of another GPU or kind
                 events.append((gpu, name, data.eventData if name == "xid" else None))
         return events
 
     def close(self) -> None:
-        """Give the set back."""
+        """Free NVML's set of events."""
         if self._set is not None:
             self._nvml.nvmlEventSetFree(self._set)
             self._set = None
 
     def _register(self, handle: Any) -> str | None:
-        """Ask for what of the events the GPU supports; why not, where that fails."""
+        """Register for the events that the GPU supports. Returns why that failed, or None."""
         nvml = self._nvml
         try:
             wanted = nvml.nvmlDeviceGetSupportedEventTypes(handle) & sum(self._names)

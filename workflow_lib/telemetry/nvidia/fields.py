@@ -1,7 +1,7 @@
-"""NVML's field values: what has a number instead of a function of its own.
+"""NVML's field values: readings that have a field id instead of a function of their own.
 
-Numbers are those of ``nvml.h``. A value says its own type, and fails by itself: of several that are
-asked for in one call, those that the GPU lacks take nothing from the others.
+Field ids are those of ``nvml.h``. One call reads several fields. Each value has its own type and
+its own error, so a field that the GPU lacks does not affect the others.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from workflow_lib.telemetry.source import UnreadableError
 
 MEMORY_TEMPERATURE = 82
 POWER_INSTANT = 186
-#: nanoseconds at the software power cap
+#: cumulative time at the software power cap, in ns
 POWER_CAP = 74
 NVLINK_SENT = 138
 NVLINK_RECEIVED = 139
-#: as a field's scope, where it would otherwise mean link 0
+#: scope of a field for all links; without a scope it would mean link 0
 _ALL_LINKS = 0xFFFF_FFFF
 
-#: Ids of the cumulative SW thermal, HW thermal and power-brake slowdown, in nanoseconds. NVIDIA has
-#: moved them: the bindings of drivers 575 to 580.65 have them at 251–253, where those of 570 and of
-#: 580.82 on have power smoothing (an H100 with driver 580.159 answers 269–271 and declines
-#: 251–253). The driver counts, not the binding, so both are tried on it.
+#: Field ids of the cumulative SW thermal, HW thermal and power-brake slowdown, in ns. NVIDIA has
+#: moved them. The bindings of drivers 575 to 580.65 have them at 251–253; those of 570 and of
+#: 580.82 and later have power smoothing there (an H100 with driver 580.159 answers 269–271 and
+#: declines 251–253). The ids depend on the driver, not on the binding, so both are tried.
 _EARLY_SLOWDOWN = (251, 252, 253)
 _LATE_SLOWDOWN = (269, 270, 271)
 _LATE_SINCE_DRIVER = (580, 82)
@@ -33,13 +33,13 @@ _LATE_SINCE_DRIVER = (580, 82)
 _MEMBERS = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}
 _UNSIGNED_LONG_LONG = 3
 
-#: a field, or a field and its scope
+#: a field id, or a field id and its scope
 Field = int | tuple[int, int]
 FieldValue = float | int | UnreadableError
 
 
 def read_fields(nvml: ModuleType, handle: Any, fields: Sequence[Field]) -> list[FieldValue]:
-    """One call for all the fields: each one's value at its true width, or what it failed of."""
+    """The values of several fields, read by one call; an error in place of a value that failed."""
     values: list[FieldValue] = []
     for field in nvml.nvmlDeviceGetFieldValues(handle, list(fields)):
         if field.nvmlReturn != nvml.NVML_SUCCESS:
@@ -59,7 +59,7 @@ def fields_reader(
     fields: Sequence[Field],
     unit: Callable[[float | int], float | int] = lambda value: value,
 ) -> Callable[[], list[FieldValue]]:
-    """A call for all the fields, each value put through ``unit``."""
+    """A function that reads the fields by one call, and converts each value with ``unit``."""
 
     def read() -> list[FieldValue]:
         return [
@@ -73,7 +73,7 @@ def fields_reader(
 def all_links_reader(
     nvml: ModuleType, handle: Any, fields: Sequence[int]
 ) -> Callable[[], list[FieldValue]]:
-    """A call for counters of NVLink over all links of the GPU, in bytes; NVML counts KiB."""
+    """A function that reads NVLink counters over all links of the GPU, in bytes (NVML's: KiB)."""
     scoped = [(field, _ALL_LINKS) for field in fields]
     return fields_reader(nvml, handle, scoped, lambda kib: kib * 1024)
 
@@ -81,10 +81,10 @@ def all_links_reader(
 def slowdown_fields(
     nvml: ModuleType, handles: Sequence[Any], driver: str
 ) -> tuple[int, int, int] | None:
-    """The ids under which this driver keeps the slowdown counters, None where it has none.
+    """The field ids of this driver's slowdown counters; None if it has none.
 
-    A counter is a 64-bit number that can be read; the power-smoothing settings, which other drivers
-    keep under the same ids, are not. Should a driver answer to both, its version decides.
+    A counter is a readable 64-bit number; the power-smoothing settings, which other drivers have
+    under the same ids, are not. If a driver answers to both sets of ids, its version decides.
     """
     if not handles:
         return None

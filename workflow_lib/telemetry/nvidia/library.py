@@ -1,4 +1,4 @@
-"""NVML, started."""
+"""Starts NVML."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from workflow_lib.telemetry.source import TelemetryError
 
 
 def started_nvml() -> ModuleType:
-    """The binding, after nvmlInit; whoever calls this shuts it down.
+    """The binding after nvmlInit. The caller must call nvmlShutdown.
 
-    Raises TelemetryError where there is no binding or no driver.
+    Raises TelemetryError if there is no binding or no driver.
     """
     try:
         import pynvml

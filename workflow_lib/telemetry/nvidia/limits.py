@@ -1,4 +1,4 @@
-"""Power limits and locked clocks of NVIDIA GPUs, through NVML: read, set, given back."""
+"""Reads, sets and restores power limits and locked clocks of NVIDIA GPUs through NVML."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workflow_lib.records import GpuLimits, Training
 from workflow_lib.telemetry.source import TelemetryError
 from workflow_lib.telemetry.visible import visible_gpus
 
-#: what NVML does not tell of limits
+#: values of limits that NVML does not tell → why
 MISSING = {
     "clock_limit_before_mhz": "NVML does not tell which clocks are locked; to give them back is to "
     "unlock them (nvmlDeviceResetGpuLockedClocks), whatever was locked before"
@@ -20,10 +20,11 @@ MISSING = {
 
 
 def found(nvml: ModuleType, training: Training, count: int) -> tuple[GpuLimits, ...]:
-    """The first ``count`` GPUs that the job sees, what is asked of each, and what is in force.
+    """The first ``count`` GPUs that the job sees, with the limits that the cell asks for and those
+    in force.
 
-    Changes nothing. Raises TelemetryError where a GPU cannot have what is asked, or the driver
-    permits this process no changes.
+    Changes no limit. Raises TelemetryError if a GPU cannot have its limits, or if the driver does
+    not permit this process to change them.
     """
     every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in every]
@@ -50,8 +51,8 @@ def found(nvml: ModuleType, training: Training, count: int) -> tuple[GpuLimits, 
 
 
 def _check(nvml: ModuleType, handle: Any, gpu: GpuLimits) -> None:
-    """Raises TelemetryError where the GPU is divided, its constraints exclude what is asked, or the
-    driver does not permit to set the limit that it already has.
+    """Raise TelemetryError if the GPU is divided by MIG, if it does not support the limits, or if
+    the driver does not permit changes. To test that, sets the power limit that is already in force.
     """
     try:
         is_divided = bool(nvml.nvmlDeviceGetMigMode(handle)[0])
@@ -91,9 +92,9 @@ def _check(nvml: ModuleType, handle: Any, gpu: GpuLimits) -> None:
 
 
 def changed(nvml: ModuleType, gpu: GpuLimits) -> GpuLimits:
-    """Set what is asked of a GPU.
+    """Set the limits of a GPU. Returns its record with the limit that is then enforced.
 
-    Raises TelemetryError where the driver refuses, or takes another limit than it was given.
+    Raises TelemetryError if the driver refuses, or sets another limit than it was given.
     """
     handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
     asked_w, asked_mhz = gpu.power_limit_asked_w, gpu.clock_limit_asked_mhz
@@ -120,7 +121,7 @@ def _set(
 
 
 def given_back(nvml: ModuleType, gpu: GpuLimits) -> tuple[GpuLimits, list[str]]:
-    """Give a GPU back what it had, and say what it did not take."""
+    """Restore the former limits of a GPU. Returns its record after that, and the problems."""
     problems: list[str] = []
     asked_w, before_w, after_w = gpu.power_limit_asked_w, gpu.power_limit_before_w, None
     try:
@@ -136,7 +137,7 @@ def given_back(nvml: ModuleType, gpu: GpuLimits) -> tuple[GpuLimits, list[str]]:
         if gpu.clock_limit_asked_mhz is not None:
             nvml.nvmlDeviceResetGpuLockedClocks(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
     except nvml.NVMLError_NotSupported:
-        pass  # then nothing could lock them either
+        pass  # then its clocks could not be locked either
     except nvml.NVMLError as error:
         most = gpu.clock_limit_asked_mhz
         problems.append(f"{gpu} may still have its clocks locked to at most {most} MHz: {error}")

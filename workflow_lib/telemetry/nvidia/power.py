@@ -1,4 +1,4 @@
-"""The driver's own power samples: every 20 ms, of which it keeps the last 2.4 s (119 on H200)."""
+"""The driver's own power samples: one every 20 ms; it keeps the last 2.4 s (119 on H200)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from workflow_lib.telemetry.source import UnreadableError
 
-#: A timestamp further off the wall clock than this does not count from the epoch.
+#: a timestamp that differs more than this from the wall clock does not count from the epoch
 _LARGEST_OFFSET_US = 3_600 * 10**6
-#: Where the last sample seen lies further ahead of the wall clock, the clock was set back.
+#: if the last sample is further ahead of the wall clock than this, the clock was set back
 _CLOCK_STEP_US = 10**6
-#: several times what drivers keep
+#: room for several times as many samples as drivers keep
 _CAPACITY = 1_024
 
-#: nvmlSample_t by its nvmlValueType_t: the timestamp, and the value in as much of the union's eight
-#: bytes as it takes. Unpacked so, the samples of 2 s cost a tenth of what the binding's take.
+#: nvmlValueType_t → layout of nvmlSample_t: the timestamp, and the value in the first bytes of an
+#: eight-byte union. Unpacking samples with it takes a tenth of the time of the binding's objects.
 _LAYOUTS = {
     kind: struct.Struct(f"=Q{value}")
     for kind, value in enumerate(("d", "I4x", "Q", "Q", "q", "i4x", "H6x"))
@@ -35,15 +35,15 @@ class PowerSamples:
         self._function = getattr(nvml.nvmlLib, "nvmlDeviceGetSamples", None)
         self._value_type, self._count = ctypes.c_int(), ctypes.c_uint()
         self._samples = (nvml.c_nvmlSample_t * _CAPACITY)()
-        #: by GPU, the timestamp of the last sample that was handed out
+        #: for each GPU, the timestamp of the last sample that ``read`` returned
         self._seen_us = [0] * len(handles)
-        #: by GPU, why it has none, None where it has
+        #: for each GPU, why it has no samples; None if it has
         self.lacking = [self._why_not(gpu) for gpu in range(len(handles))]
 
     def read(self, gpu: int) -> list[tuple[int, int]]:
-        """What is new: timestamp in µs since the epoch, and mW, in order of time.
+        """The new samples in order of time: timestamp in µs since the epoch, mW.
 
-        Raises NVMLError, and UnreadableError where the values make no sense.
+        Raises NVMLError, and UnreadableError if timestamps or values cannot be interpreted.
         """
         if self.lacking[gpu] is not None:
             return []
@@ -70,7 +70,7 @@ class PowerSamples:
             self._samples,
         )
         if code == nvml.NVML_ERROR_NOT_FOUND:
-            return []  # nothing since then
+            return []  # no new samples
         if code:
             raise nvml.NVMLError(code)
         layout = _LAYOUTS.get(self._value_type.value)

@@ -1,4 +1,4 @@
-"""What is read of an NVIDIA GPU, how, and how often."""
+"""The readings of an NVIDIA GPU: the NVML call of each, and how often it is made."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ THROTTLE_COLUMNS = (
 )
 _NVLINK_COLUMNS = ("gpu_link_sent_bytes", "gpu_link_received_bytes")
 
-#: Columns that one call fills → seconds between its calls. What each costs, and is new how often,
-#: is in docs/explanation/measurement.md. What is not here costs microseconds.
+#: columns that one call fills → period of the call, in s. docs/explanation/measurement.md has the
+#: cost of each call, and how often the driver renews the value. Calls that are not here take
+#: microseconds.
 PERIODS_S: dict[tuple[str, ...], float] = {
     ("energy_j",): 20.0,
     THROTTLE_COLUMNS: 10.0,
@@ -27,9 +28,9 @@ PERIODS_S: dict[tuple[str, ...], float] = {
     ("gpu_fan_speed_percent",): 30.0,
     ("memory_temperature_c",): 20.0,
     ("thermal_margin_c",): 15.0,
-    _NVLINK_COLUMNS: 60.0,  # what counts is read by ranks, between steps
+    _NVLINK_COLUMNS: 60.0,  # seldom, because ranks read these counters between steps
     ("memory_used_bytes",): 10.0,  # it hardly changes
-    ("ecc_corrected_errors",): 30.0,  # rare, and told by events besides
+    ("ecc_corrected_errors",): 30.0,  # rare, and also reported as events
     ("ecc_uncorrected_errors",): 30.0,
 }
 
@@ -45,7 +46,9 @@ COLUMNS = (
 
 
 def tick_polls(nvml: ModuleType, handle: Any) -> list[Poll]:
-    """What GPU_SAMPLES has. Power, clock and event bits are of every tick, and called directly."""
+    """The calls that fill GPU_SAMPLES. Power, SM clock and event bits are read at every tick, so
+    they call the driver's library directly.
+    """
     core, sm, memory = nvml.NVML_TEMPERATURE_GPU, nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
     power_mw = _direct(nvml, handle, "nvmlDeviceGetPowerUsage", ctypes.c_uint)
     sm_mhz = _direct(nvml, handle, "nvmlDeviceGetClockInfo", ctypes.c_uint, sm)
@@ -76,7 +79,7 @@ def _direct(
     kind: type[ctypes.c_uint] | type[ctypes.c_ulonglong],
     *arguments: int,
 ) -> Callable[[], int]:
-    """A call of the driver's library for one number, which costs a third of the binding's."""
+    """A function that reads one number from the driver's library, three times as fast as pynvml."""
     function = getattr(nvml.nvmlLib, name, None)
     value = kind()
     reference = ctypes.byref(value)
@@ -92,7 +95,7 @@ def _direct(
 
 
 def _event_reasons(nvml: ModuleType, handle: Any) -> Callable[[], tuple[int]]:
-    # Drivers before 535 know this call by its older name only.
+    # Drivers before 535 have this call only under its older name.
     name = "nvmlDeviceGetCurrentClocksEventReasons"
     if getattr(nvml.nvmlLib, name, None) is None:
         name = "nvmlDeviceGetCurrentClocksThrottleReasons"
@@ -103,7 +106,9 @@ def _event_reasons(nvml: ModuleType, handle: Any) -> Callable[[], tuple[int]]:
 def counter_polls(
     nvml: ModuleType, handle: Any, slowdown: tuple[int, int, int] | None
 ) -> list[Poll]:
-    """What is read on periods of its own; ``slowdown`` are the driver's fields, if it has them."""
+    """The calls that fill GPU_COUNTERS, each with its period. ``slowdown`` are the field ids of the
+    driver's slowdown counters; None if it has none.
+    """
 
     def call(name: str, *arguments: Any) -> Any:
         function = getattr(nvml, name, None)

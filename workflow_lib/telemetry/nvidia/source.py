@@ -1,8 +1,8 @@
 """NVIDIA GPUs through NVML (``pynvml``).
 
-What each call costs was measured on H200; by it, readings are made at every tick or on periods of
-their own (``readings``). Nothing here blocks: no PCIe throughput (21 ms a direction), no
-process list.
+The cost of each call was measured on H200. Cheap readings are made at every tick, others on periods
+of their own (``readings``). No call blocks: PCIe throughput (21 ms a direction) and the process
+list are not read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PCIE_REASON = (
     "the driver's counters of PCIe have 32 bits, which a link at full speed goes round in a "
     "fraction of a second, so that no reading tells how much went by"
 )
-#: a driver's sample above this is a fault, not a reading
+#: a power sample of the driver above this is a fault, not a reading
 _MOST_POWER_MW = 10_000_000
 
 
@@ -42,7 +42,9 @@ class NvidiaSource(PolledSource):
     """The NVIDIA GPUs that the job sees, in the order of ``CUDA_VISIBLE_DEVICES``."""
 
     def __init__(self) -> None:
-        """Raises TelemetryError where there is no binding, no driver, no power reading, or MIG."""
+        """Raises TelemetryError if there is no binding, no driver or no power reading, or if a GPU
+        is divided by MIG.
+        """
         self._nvml: ModuleType = started_nvml()
         try:
             self._open()
@@ -69,7 +71,7 @@ class NvidiaSource(PolledSource):
         return possible
 
     def events(self) -> Sequence[tuple[int, str, int | None]]:
-        """What the driver has reported, and the GPUs that it has lost; see Source."""
+        """The events that the driver reported, and the GPUs that it lost; see Source."""
         events = list(self._losses)
         self._losses.clear()
         try:
@@ -133,7 +135,7 @@ class NvidiaSource(PolledSource):
                 self.missing[column] = reason
 
     def _other(self, index: int, handle: Any, uuid: str) -> dict[str, Any]:
-        """A GPU that the job does not have; null what the driver does not tell of it."""
+        """The entry for a GPU that the job does not have. An unknown value is None."""
         nvml = self._nvml
 
         def watts(function: str) -> float | None:
@@ -153,10 +155,9 @@ class NvidiaSource(PolledSource):
     def _describe(
         self, gpu: int, index: int, handle: Any, uuid: str, driver: str
     ) -> dict[str, Any]:
-        """What is true of the GPU throughout; None where the driver does not tell.
+        """The constant properties of a GPU. A value that the driver does not tell is None.
 
-        The PCIe generation and width are those that the link has now, which may be less than it
-        could have.
+        The PCIe generation and width are those of the link now, which may be below its highest.
         """
         nvml = self._nvml
 
@@ -214,7 +215,7 @@ class NvidiaSource(PolledSource):
         }
 
     def _on_failure(self, gpu: int, error: Exception) -> None:
-        """A GPU that has fallen off the bus is an event, once."""
+        """Note that a GPU has fallen off the bus, which becomes an event once."""
         if isinstance(error, self._nvml.NVMLError_GpuIsLost) and gpu not in self._lost:
             self._lost.add(gpu)
             self._losses.append((gpu, "lost", None))

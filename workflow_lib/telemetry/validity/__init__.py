@@ -1,1 +1,1 @@
-"""Whether what was recorded suffices to tell of a run. Standard library only."""
+"""Checks whether a run's telemetry is complete and plausible. Needs only the standard library."""

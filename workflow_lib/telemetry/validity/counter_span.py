@@ -1,6 +1,7 @@
-"""Which readings of a cumulative counter tell of a window of time.
+"""Chooses the readings of a cumulative counter that represent a window of time.
 
-Counters that cost milliseconds are read seconds apart, so that readings seldom lie at the edges::
+Counters that take milliseconds to read are read seconds apart, so readings are seldom at the
+window's edges::
 
     reading      o         o         o         o         o
     window                 . |<--------------->|    .
@@ -12,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: the readings inside a window stand for it where they span this share of it
+#: readings inside a window represent it if they span this share of it
 _ENOUGH_INSIDE = 0.8
 
 
@@ -25,16 +26,17 @@ class Reading(NamedTuple):
 
 @dataclass
 class CounterSpan:
-    """The readings of one counter about a window, of which four are kept; add them in order."""
+    """The readings of one counter around a window. Add them in order; four of them are kept."""
 
     start_unix_s: float
     end_unix_s: float
-    #: the last one until the window's start, the first and last in it, the first from its end on
+    #: the last reading up to the window's start, the first and the last within it, and the first
+    #: from its end on
     before: Reading | None = None
     first: Reading | None = None
     last: Reading | None = None
     after: Reading | None = None
-    #: whether the counter ran backwards between any two of those that the window has a part of
+    #: whether the counter ran backwards between two successive readings that overlap the window
     fell: bool = False
     _latest: Reading | None = None
 
@@ -58,10 +60,10 @@ class CounterSpan:
             self.after = reading
 
     def ends(self) -> tuple[Reading, Reading] | None:
-        """The two readings whose difference tells most of the window; None where none can.
+        """The two readings whose difference represents the window best; None if there are none.
 
-        Those furthest apart inside the window, where they span 80 % of it: nothing else is mixed
-        in. Otherwise the two about it, where there are such.
+        They are the first and the last inside the window if these span 80 % of it, because their
+        difference includes nothing from outside. Otherwise they are the two around the window.
         """
         duration_s = self.end_unix_s - self.start_unix_s
         if self.first is not None and self.last is not None:
@@ -71,15 +73,15 @@ class CounterSpan:
         return self.around()
 
     def around(self) -> tuple[Reading, Reading] | None:
-        """The readings that bracket the window, or None where one of them is missing."""
+        """The last reading before the window and the first after it; None if one is missing."""
         if self.before is None or self.after is None:
             return None
         return self.before, self.after
 
     def nearest(self) -> tuple[Reading, Reading] | None:
-        """The readings nearest to the window's start and to its end, inside it or outside.
+        """The readings nearest to the window's start and to its end, inside or outside of it.
 
-        None where one is missing. Where a single reading would be both, those about the window.
+        If one reading is nearest to both, those around the window. None if one is missing.
         """
         at_start = _nearest(self.start_unix_s, self.before, self.first)
         at_end = _nearest(self.end_unix_s, self.after, self.last)

@@ -1,8 +1,8 @@
-"""Whether a run's telemetry covers its measured steps, on every GPU and without holes.
+"""Checks whether a run's telemetry covers its measured steps, on every GPU and without gaps.
 
-A run whose energy was watched only in part would look cheaper than it was, so it is no result. The
-check streams through the files: it runs in a small process that waits for jobs, beside hours of
-samples.
+If a part of a run was not sampled, its energy would appear too low, so the run is no result. The
+check reads the files row by row, because it runs in a small process that waits for jobs, and the
+files may hold hours of samples.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from workflow_lib.telemetry.validity.same_run import check_same_run
 from workflow_lib.telemetry.validity.same_steps import SameSteps
 from workflow_lib.telemetry.validity.sensors import check_sensors
 
-#: what of a step clocks of two nodes may be off each other
+#: the largest error of a node's clock against rank 0's, as a share of a step
 _LARGEST_CLOCK_ERROR = 0.01
-#: where rates alternate, no two blocks may lie further apart than this
+#: the longest pause between two sampling blocks if rates alternate
 _LONGEST_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class _Window:
-    """The measured steps of a run, and its ranks, by node."""
+    """The time span of a run's measured steps, and its ranks by node."""
 
     start_unix_s: float
     end_unix_s: float
@@ -35,16 +35,17 @@ class _Window:
 
 
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
-    """None where telemetry fully covers the measured steps; else one sentence that says why not.
+    """One sentence that says why telemetry does not cover the measured steps; None if it does.
 
-    Every rank must have recorded all measured steps, none of which ended on one rank before another
-    rank began it (:mod:`workflow_lib.telemetry.validity.same_steps`), and every node where ranks
-    ran must have watched the GPUs expected of it. Each power sensor must have been read from before
-    the first of these steps began until after the last had ended, with no gap above 1 s (or 5
-    periods, where that is longer) that the driver's own samples do not bridge, must not be frozen,
-    and must agree with an energy counter that moves
+    Every rank must have recorded all measured steps. No step may have ended on one rank before
+    another rank began it (:mod:`workflow_lib.telemetry.validity.same_steps`). Every node with ranks
+    must have sampled the GPUs of its ranks.
+
+    Each power sensor must have been read from before the first measured step until after the last
+    one. A gap may not be longer than 1 s, or 5 periods if that is longer, unless the driver's own
+    samples fill it. The sensor must not be frozen, and must agree with an energy counter that moves
     (:mod:`workflow_lib.telemetry.validity.sensors`). A run whose sampling rates alternated has no
-    energy: there, only their blocks must cover the measured steps.
+    energy, so only its sampling blocks must cover the measured steps.
     """
     try:
         window = _measured_window(paths, cell)
@@ -83,8 +84,9 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
 
 
 def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> None:
-    """Its clock must have been compared with rank 0's, to a hundredth of a step; in runs of earlier
-    versions none was."""
+    """Raise InvalidTelemetryError unless the node's clock was compared with rank 0's, to within a
+    hundredth of a step. Earlier versions did not compare clocks; their runs pass.
+    """
     clock = records.read_if_there(paths.clock(node), NodeClock)
     if clock is None:
         return
@@ -103,7 +105,7 @@ def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Non
 def _measured_steps(
     path: Path, cell: Cell, rank: RankRecord, same_steps: SameSteps
 ) -> tuple[float, float]:
-    """Start of a rank's first measured step and end of its last."""
+    """The start of a rank's first measured step and the end of its last one, in Unix time."""
     expected = cell.training.warmup_steps
     before = -math.inf
     start = end = math.nan
@@ -168,7 +170,7 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
 
 
 def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) -> None:
-    """The GPU of each rank must have been sampled, and none be that of two ranks."""
+    """Raise InvalidTelemetryError if a rank's GPU was not sampled, or if two ranks share a GPU."""
     taken: dict[int, int] = {}
     for rank in ranks:
         assert rank.gpu is not None
@@ -190,15 +192,16 @@ def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) 
 
 
 def _power_sensors(start: TelemetryStart, cell: Cell) -> list[int]:
-    """The GPUs that report power: on MI250, one die of each package."""
+    """The GPUs that report power; on MI250 this is one die of each package."""
     size = cell.hardware.gpus_per_package
     return [gpu for gpu in range(len(start.gpus)) if start.power_sensor(gpu, size) == gpu]
 
 
 def _check_blocks(path: Path, window: tuple[float, float]) -> None:
-    """The blocks of the sampler's rates must follow one another from the window's start to its end.
+    """Raise InvalidTelemetryError if sampling blocks do not cover the window, but for short pauses.
 
-    A block counts only once it has ended: what is not written down cannot be told from a crash.
+    A block has a row only once it has ended. A block without a row may be a crash, so it does not
+    count.
     """
     start_s, end_s = window
     covered_s: float | None = None

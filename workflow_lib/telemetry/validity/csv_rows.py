@@ -1,4 +1,4 @@
-"""Reads telemetry's and training's CSV files a row at a time, in little memory."""
+"""Reads CSV files of telemetry and training row by row, so that they need little memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ Field = float | int | str | bool | None
 
 
 class InvalidTelemetryError(Exception):
-    """One sentence on what does not hold."""
+    """Telemetry is not valid. The message is one sentence that says why."""
 
 
 def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[str, Field]]]:
-    """Line number and parsed row of a CSV file, one at a time; a torn last line is left out.
+    """Yield the line number and the parsed row of each line of a CSV file.
 
-    A column that came later, and that the file lacks, is None in all rows.
+    An incomplete last line is left out. A column that a later version added, and that the file
+    lacks, is None in all rows.
 
-    Raises InvalidTelemetryError, naming file and line, where a line is not what ``columns`` say,
-    and FileNotFoundError.
+    Raises InvalidTelemetryError, which names file and line, if a line does not match ``columns``.
+    Raises FileNotFoundError.
     """
     names = [column.name for column in columns]
     there: Sequence[Column] | None = None
@@ -58,10 +59,12 @@ def read_csv(path: Path, columns: Sequence[Column]) -> Iterator[tuple[int, dict[
 def timed_rows(
     path: Path, columns: Sequence[Column], required: Sequence[str], gpus: int | None = None
 ) -> Iterator[tuple[str, dict[str, Field]]]:
-    """Where a row is, and its fields; a GPU's rows, or all without GPUs, in the order of time.
+    """Yield the place of each row, for messages, and its fields. Check the order of their times.
 
-    ``required`` is in every row, the time first; ``gpus`` is how many there are, if that is known.
-    Raises what :func:`read_csv` does, and InvalidTelemetryError for a row that is otherwise.
+    Every row must have the columns ``required``, the first of which is the time. Times may not run
+    backwards: for each GPU, or in the whole file if it has no GPUs. ``gpus`` is the number of GPUs;
+    None if it is not known. Raises the errors of :func:`read_csv`, and InvalidTelemetryError for a
+    row that breaks these rules.
     """
     latest: dict[Field, float] = {}
     for line, row in read_csv(path, columns):
@@ -82,7 +85,7 @@ def timed_rows(
 
 
 def parse(text: str, column: Column) -> Field:
-    """A field's value; an empty one is None. Raises ValueError with what is wrong and expected."""
+    """A field's value; None if it is empty. Raises ValueError, which says what was expected."""
     if text == "":
         return None
     if column.type is str:

@@ -1,6 +1,6 @@
-"""Whether a node's telemetry is of the same node and job as the ranks beside it.
+"""Checks whether a node's telemetry is of the same node and job as the records of its ranks.
 
-A file may lie under the right name and be of another run, as after files were copied by hand.
+A file with the right name may be of another run, for example if files were copied by hand.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError
 
 
 def check_same_run(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) -> None:
-    """Compare what both sides know of themselves; ``path`` holds ``start``, and ``ranks`` say that
-    they ran on its node. Raises InvalidTelemetryError.
+    """Compare the node, job and boot id in the sampler's record ``start`` with those of ``ranks``.
+
+    ``path`` is the file of ``start``; ``ranks`` are the ranks of its node. A value that one side
+    lacks is not compared. Raises InvalidTelemetryError.
     """
     ranks = sorted(ranks, key=lambda each: each.rank)
     if any(start.node != each.node for each in ranks):

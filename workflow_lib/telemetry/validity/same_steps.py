@@ -1,8 +1,9 @@
-"""Whether the ranks' clocks agree so far that their steps can be compared.
+"""Checks whether the ranks' clocks agree well enough to compare their steps.
 
-Ranks that exchange data in a step are in it at the same time: none can end it before all have begun
-it. Where the records say otherwise, by clocks that are corrected as far as the job compared them,
-step times, which reach from the first rank's beginning to the last one's end, would be too long.
+Ranks that exchange data in a step run it at the same time: no rank can end it before all have begun
+it. If the recorded times, after correction of the clocks, say otherwise, the clocks are wrong. Step
+times would then be too long, because a step lasts from its start on the first rank to its end on
+the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError
 
 @dataclass
 class _Step:
-    """Of the ranks noted so far, the last to begin and the first to end."""
+    """The last rank to begin a step and the first to end it, of the ranks noted so far."""
 
     began_unix_s: float
     began: RankRecord
@@ -24,7 +25,7 @@ class _Step:
 
 
 class SameSteps:
-    """The steps of all ranks, as they are noted rank by rank."""
+    """Compares the steps of all ranks, which are noted rank by rank."""
 
     def __init__(self, paths: RunPaths, cell: Cell) -> None:
         self._paths = paths
@@ -33,15 +34,17 @@ class SameSteps:
         self._clocks: dict[str, NodeClock | None] = {}
 
     def note(self, rank: RankRecord, step: int, began_unix_s: float, ended_unix_s: float) -> None:
-        """Add a step of a rank, by its node's clock. Raises InvalidTelemetryError where another
-        rank's cannot be true beside it, and RecordError where a clock's file is damaged.
+        """Add a step of a rank, with times of its node's clock.
+
+        Raises InvalidTelemetryError if the step contradicts another rank's step, and RecordError if
+        the record of a clock is damaged.
         """
         clock = self._clock(rank.node)
         if clock is not None:
             began_unix_s -= clock.ahead_at(began_unix_s)
             ended_unix_s -= clock.ahead_at(ended_unix_s)
-        # All ranks that train exchange gradients; replicas that generate exchange nothing, and the
-        # first stage of a pipeline need not wait for the last.
+        # In training, all ranks exchange gradients. In inference, replicas exchange nothing, and
+        # the first stage of a pipeline need not wait for the last.
         group = (rank.dp_rank, rank.pp_rank) if self._inference else ()
         noted = self._steps.setdefault((group, step), _Step(began_unix_s, rank, ended_unix_s, rank))
         if began_unix_s > noted.began_unix_s:
@@ -63,7 +66,7 @@ class SameSteps:
             )
 
     def _clock(self, node: str) -> NodeClock | None:
-        """Of runs on one node, and of earlier versions, there is none."""
+        """The record of a node's clock; None in runs on one node or of earlier versions."""
         if node not in self._clocks:
             self._clocks[node] = read_if_there(self._paths.clock(node), NodeClock)
         return self._clocks[node]

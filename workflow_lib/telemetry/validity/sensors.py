@@ -1,6 +1,7 @@
-"""Whether a node's sensors tell the truth about a window, as far as they can be checked.
+"""Checks whether a node's sensors are plausible over a window of time.
 
-Power must cover the window, change, and agree with the energy counter, which must move.
+Readings of power must cover the window, must change, and must agree with the energy counter, which
+must move.
 """
 
 from __future__ import annotations
@@ -28,47 +29,51 @@ from workflow_lib.telemetry.validity.csv_rows import (
     timed_rows,
 )
 
-#: what every row of a GPU has
+#: columns that every row of a GPU has
 _TIMED = ("unix_time_s", "gpu")
-#: no two power samples may lie further apart than this, or than so many periods
+#: the longest time between two power samples: this, or so many periods if that is longer
 _LONGEST_GAP_S = 1.0
 _LONGEST_GAP_PERIODS = 5
-#: drivers renew their counters about every 0.1 s: in ten times that, one must have moved
+#: an energy counter must move within this time; drivers renew it about every 0.1 s
 _MOVES_WITHIN_S = 1.0
-#: How far trapezoid and counter may lie apart, and over which span at least.
+#: the largest relative difference between trapezoid and counter, and the shortest span over which
+#: they are compared
 _LARGEST_DIFFERENCE = 0.05
 _COMPARED_FROM_S = 10.0
-#: Besides, a reading lags by half of what it is the mean of, and by the wait for its renewal (on
-#: H200, with a mean over 1 s, by 0.56 s in all): so much of a step from idle to full power is lost
-#: or gained at an edge of the span. Within a load they agree to parts of a percent. A model that is
-#: not known gets the longest mean that NVML documents.
+#: A reading of power also lags: by half of the time that it is a mean over, and by the time until
+#: the driver renews it (on H200, with a mean over 1 s, by 0.56 s in all). If power changes at an
+#: edge of the span, for example from idle to full, the lag adds or removes that much energy. Under
+#: a constant load they agree to parts of a percent. An unknown GPU model gets the longest mean that
+#: NVML documents.
 _RENEWAL_S = 0.1
 _LONGEST_WINDOW_S = 1.0
-#: A working sensor that resolves milliwatts shows no value so often and so long to the last digit.
-#: One that resolves watts may, at its power limit, so that whole watts are no evidence.
+#: A sensor is frozen if it shows the same value in this many readings over this long. A working
+#: sensor that resolves mW never does. One that resolves W may do so at its power limit, so whole
+#: watts do not count as frozen.
 _FROZEN_FROM_S = 10.0
 _FROZEN_FROM_READINGS = 20
-#: a driver that holds up a tick explains less, and makes it no later
+#: the message about a gap names a jump of the clock only above this: a driver that delays a tick
+#: explains shorter ones
 _JUMP_S = 60.0
-#: what moves while a GPU works, even where its power is held at the limit
+#: readings that change while a GPU works, even if its power stays at the limit
 _SIGNS_OF_LIFE = ("temperature_c", "sm_clock_mhz", "event_reasons", "utilisation_percent")
 
 
 @dataclass
 class _Gap:
-    """Two readings of a GPU's power that lie too far apart, and the driver's samples between."""
+    """A gap between two readings of a GPU's power, and the driver's samples within it."""
 
     where: str
     gpu: int
     end_s: float
     #: until when power is known
     known_until_s: float
-    #: by how much the clock was set ahead between them; the sampler's deadlines do not go by it
+    #: by how much the wall clock was set ahead in the gap; the sampler's deadlines do not use it
     jump_s: float
     longest_hole_s: float = 0.0
 
     def add(self, time_s: float) -> None:
-        """Take the next of the GPU's samples, or the reading after the gap."""
+        """Add the GPU's next sample, or the reading after the gap."""
         if self.known_until_s < time_s <= self.end_s:
             self.longest_hole_s = max(self.longest_hole_s, time_s - self.known_until_s)
             self.known_until_s = time_s
@@ -76,20 +81,20 @@ class _Gap:
 
 @dataclass
 class _Sensor:
-    """What has been seen of one power sensor so far."""
+    """What was read of one power sensor so far."""
 
     energy: CounterSpan
-    #: of the last reading of power, and of the last row
+    #: times of the last reading of power, and of the last row
     time_s: float | None = None
     row_time_s: float | None = None
     power_w: float = 0.0
     #: the trapezoid of power between the ends of the energy counter's span
     trapezoid_j: float = 0.0
-    #: the lowest and the highest power that this is made of
+    #: the lowest and the highest power within it
     lowest_w: float = math.inf
     highest_w: float = -math.inf
     readings: int = 0
-    #: the first reading of power in the window, and whether any other differed
+    #: the first row with power in the window, and whether power differed from it later
     first: dict[str, Field] = field(default_factory=dict)
     first_time_s: float = 0.0
     power_changed: bool = False
@@ -100,9 +105,10 @@ class _Sensor:
 def check_sensors(
     paths: RunPaths, start: TelemetryStart, sensors: Sequence[int], window: tuple[float, float]
 ) -> None:
-    """Check the GPUs ``sensors`` of a node, which report power, over ``window`` (start, end in s).
+    """Check the power sensors of a node over ``window``, its start and end in Unix time.
 
-    Raises InvalidTelemetryError with what does not hold, and FileNotFoundError for a missing file.
+    ``sensors`` are the GPUs that report power. Raises InvalidTelemetryError with the reason if a
+    sensor fails a check, and FileNotFoundError for a missing file.
     """
     count = len(start.gpus)
     _check_lost(paths, start, window)
@@ -183,8 +189,9 @@ def _check_counters(
 
 
 def _check_host(path: Path) -> None:
-    """Its form alone. The analysis reads it as well: damage that only it found would fail a
-    completed run at each of its attempts, and nothing would say to run it again."""
+    """Check only that the file can be read. The analysis reads it later. If only the analysis found
+    the damage, it would fail for a completed run each time, and the run would not be repeated.
+    """
     if path.is_file():
         for _ in timed_rows(path, HOST_SAMPLES, _TIMED[:1]):
             pass
@@ -209,11 +216,12 @@ def _has_gap(
 
 
 def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
-    """Where the sampler was held up, by a file system say, the driver went on: it keeps 2.4 s.
+    """Raise InvalidTelemetryError if the driver's own samples do not fill the gaps.
 
-    The file's form is checked, too, for the reason that :func:`_check_host` gives.
+    If the sampler was delayed, for example by a file system, the driver went on sampling and keeps
+    the samples of 2.4 s. The whole file is read, for the reason that :func:`_check_host` gives.
     """
-    # A GPU's gaps and its samples both come in the order of time.
+    # Both the gaps and the samples of a GPU are in order of time.
     waiting: dict[Field, list[_Gap]] = {}
     for gap in reversed(gaps):
         waiting.setdefault(gap.gpu, []).append(gap)
@@ -237,7 +245,7 @@ def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
 
 
 def _integrate(sensor: _Sensor, time_s: float, power_w: float) -> None:
-    """Add the segment since the last reading, cut to the span of the energy counter."""
+    """Add to the trapezoid the time since the last reading, cut to the energy counter's span."""
     ends = sensor.energy.ends()
     if ends is not None and sensor.time_s is not None and time_s > sensor.time_s:
         left = max(sensor.time_s, ends[0].unix_time_s)
@@ -261,7 +269,7 @@ def _note(
     sensor.readings += 1
     sensor.power_changed |= row["power_w"] != sensor.first["power_w"]
     for name in _SIGNS_OF_LIFE:
-        # Not all are read at every tick.
+        # Some columns are not read at every tick.
         if row[name] is not None and not sensor.lives:
             first = sensor.signs.setdefault(name, row[name])
             sensor.lives = row[name] != first
@@ -294,7 +302,7 @@ def _check_frozen(where: str, gpu: int, sensor: _Sensor) -> None:
 
 
 def _lag_s(name: str) -> float:
-    """By how much a reading of a GPU of this name may be late."""
+    """How far a power reading of a GPU of this name may lag, in s."""
     model = gpu_models.of_device(name)
     window_s = None if model is None else model.reading_window_s
     return (_LONGEST_WINDOW_S if window_s is None else window_s) / 2 + _RENEWAL_S
