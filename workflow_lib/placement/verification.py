@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from workflow_lib.intervals.differences import FEWEST_RUNS, Interval, apart, in_blocks
+from workflow_lib.placement.levels import LEVERS, Lever
 from workflow_lib.placement.placed import PlacementRecord
 from workflow_lib.placement.readings import Measured, Run, order_of, without_order
 from workflow_lib.placement.stages import Pipeline
@@ -68,17 +69,22 @@ def _step_energy_j(run: Run) -> float:
 
 
 def _is_placed(run: Run, placement: PlacementRecord, before: Mapping[int, Run]) -> bool:
-    """Whether a run's cell is the one that was placed, in that order and with those layers."""
+    """Whether a run's cell is the one that was placed, with its order, layers and limits."""
     cell = run.cell
+    levers = [lever for lever in LEVERS if getattr(placement, lever.key) is not None]
+    plain = _but_placement(cell, levers)
     return (
-        any(_but_placement(each.cell) == _but_placement(cell) for each in before.values())
+        any(_but_placement(each.cell, levers) == plain for each in before.values())
+        and all(lever.of(cell) == getattr(placement, lever.key) for lever in levers)
         and order_of(cell) == placement.gpu_order
         and Pipeline(cell).layers(cell.degrees) == placement.stage_layers
     )
 
 
-def _but_placement(cell: Cell) -> Cell:
+def _but_placement(cell: Cell, levers: Sequence[Lever]) -> Cell:
     plain = without_order(cell)
+    for lever in levers:
+        plain = lever.set_on(plain, ())
     return replace(plain, degrees=replace(plain.degrees, stage_layers=()))
 
 
