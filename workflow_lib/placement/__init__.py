@@ -4,4 +4,7 @@
 goes with the GPU, with the stage and with time; ``slots`` lists GPUs by it. ``stages`` predicts a
 step from GPUs' speeds, ``search`` looks for the surest gain, and ``advice`` decides whether it is
 sure enough. The report of the sweep that tries it sets the prediction beside runs.
+
+``levels`` finds runs of a cell at several limits of power or clocks, ``curves`` says how the cell
+answers to them, ``held`` what each GPU then does, and ``limits`` looks for limits that pay.
 """

@@ -104,12 +104,14 @@ def _place(chosen: argparse.Namespace) -> None:
     plain = sweep.described(study, advice)
     placed = sweep.placed_cell(study, advice.cell, plain)
     sentences = text.advice_sentences(advice)
-    is_wanted = not advice.is_unchanged and (advice.is_recommended or chosen.anyway)
-    if chosen.write is not None and is_wanted:
+    is_wanted = advice.is_worth_a_try or (chosen.anyway and not advice.is_unchanged)
+    if is_wanted and placed.reason is not None:
+        sentences.append(f"It cannot be tried, and no sweep is written: {placed.reason}.")
+    elif is_wanted and chosen.write is not None:
         sweep.write(plain, chosen.write)
         sentences.append(f"{chosen.write} has the cell as it is and as placed, in turns.")
     chosen.output.mkdir(parents=True, exist_ok=True)
-    write_json(chosen.output / "placement.json", record(advice, placed, measured.sweep))
+    write_json(chosen.output / "placement.json", record(advice, placed.cell.id, measured.sweep))
     title = f"Placement of {advice.cell.model.name} on {advice.cell.hardware.platform}"
     written = page.write(chosen.output, "placement", "placement", title, sentences)
     print("\n".join([*sentences, "", str(written)]))

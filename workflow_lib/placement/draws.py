@@ -101,7 +101,9 @@ def by_gpu_and_duty(
     """A quantity as each GPU's own value plus so much for duty: both in each draw.
 
     Duty is the share of a step for which a GPU computes. Where it is the same in all readings,
-    nothing can be said of its effect, which is then 0.
+    nothing can be said of its effect, which is then 0. A GPU that computes all the time has no less
+    than one that waits, and one that waits has no less than nothing: the effect of duties that
+    hardly differ would be anything.
     """
     duties = np.asarray(duty)
     varies = float(np.ptp(duties)) > 0.01
@@ -112,5 +114,11 @@ def by_gpu_and_duty(
     design = np.column_stack([own, duties]) if varies else own
     observed = np.array([value(each) for each in measured.readings])
     found = solved(measured, weights, design, observed, range(design.shape[1]))
-    slope = found[:, -1] if varies else np.zeros(len(found))
-    return {place: found[:, number] for number, place in enumerate(places)}, slope
+    own_values = {place: found[:, number] for number, place in enumerate(places)}
+    if not varies:
+        return own_values, np.zeros(len(found))
+    mean_duty, mean_value = float(duties.mean()), float(observed.mean())
+    slope = np.clip(found[:, -1], 0, mean_value / mean_duty)
+    # As much as before at the mean duty.
+    kept = (found[:, -1] - slope) * mean_duty
+    return {place: values + kept for place, values in own_values.items()}, slope

@@ -35,6 +35,9 @@ class PlacementRecord:
     #: "node GPU index" → UUID
     gpus: Mapping[str, str]
     simulated: bool
+    #: of each GPU of a node; null where they are as the cell has them
+    power_limits_w: tuple[int, ...] | None = None
+    clock_limits_mhz: tuple[int, ...] | None = None
 
 
 def named(uuids: Mapping[Place, str]) -> dict[str, str]:
@@ -44,20 +47,24 @@ def named(uuids: Mapping[Place, str]) -> dict[str, str]:
 
 def record(advice: Advice, placed_cell: str, sweep: str) -> PlacementRecord:
     """An advice as it is written down."""
-    best = advice.best
+    placed = advice.placed
+    limits = placed.limits
+    asked = {} if limits is None else {limits.lever.key: limits.values}
     return PlacementRecord(
         cell=advice.cell.id,
         placed_cell=placed_cell,
-        recommended=advice.is_recommended,
-        gpu_order=best.order,
-        stage_layers=best.layers,
-        time_gain=best.time_gain,
-        energy_gain=best.energy_gain,
-        temperature_change_c=best.temperature_change_c,
+        recommended=advice.is_worth_a_try,
+        gpu_order=placed.order,
+        stage_layers=placed.layers,
+        time_gain=placed.time_gain,
+        energy_gain=placed.energy_gain,
+        temperature_change_c=placed.temperature_change_c,
         sweep=sweep,
         runs=advice.runs,
         first_unix_s=advice.first_unix_s,
         last_unix_s=advice.last_unix_s,
         gpus=named(advice.uuids),
         simulated=advice.simulated,
+        power_limits_w=asked.get("power_limits_w"),
+        clock_limits_mhz=asked.get("clock_limits_mhz"),
     )

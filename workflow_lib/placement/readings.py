@@ -51,6 +51,8 @@ class Reading:
     temperature_c: float
     #: air at the node's inlet; None where the node has no sensor
     inlet_c: float | None
+    #: that was in force; None where it is not known
+    power_limit_w: float | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -127,6 +129,15 @@ class Measured:
             for group in sorted(set(names.values()))
         }
 
+    def with_limits_of(self, cell: Cell) -> Measured:
+        """The runs whose GPUs were set the limits that this cell sets: under others, GPUs differ by
+        other amounts, and under locked clocks not at all.
+        """
+        runs = [run for run in self.runs if _limits(run.cell) == _limits(cell)]
+        keys = {run.key for run in runs}
+        readings = [each for each in self.readings if each.key in keys]
+        return Measured(self.sweep, runs, readings, self.left_out)
+
     def runs_of(self, cell: str) -> list[Run]:
         """A cell's completed runs."""
         return [each for each in self.runs if each.cell.id == cell]
@@ -135,6 +146,10 @@ class Measured:
 def order_of(cell: Cell) -> tuple[int, ...]:
     """The node's GPU of each local rank."""
     return cell.degrees.gpu_order or tuple(range(cell.ranks_per_node))
+
+
+def _limits(cell: Cell) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return cell.training.power_limits_w, cell.training.clock_limits_mhz
 
 
 def name(place: tuple[str, int]) -> str:
@@ -229,6 +244,7 @@ def _readings(
                 power_w=row["power_mean_w"],
                 temperature_c=row["temperature_mean_c"],
                 inlet_c=inlets.get((run.cell.id, run.run, rank.node)),
+                power_limit_w=row["power_limit_w"],
             )
         )
     return found

@@ -10,7 +10,9 @@ as often as :data:`workflow_lib.placement.draws.DRAWS`, each time
   one of a layer's;
 - with 0.75 to 1 of the whole gain: communication, the optimiser, and stages that wait for each
   other by chance take time that the formula does not have. Without this, the gain of one more layer
-  on the first of two stages was predicted as 4.4 % (4.0 to 4.4), and 3.8 % was measured.
+  on the first of two stages was predicted as 4.4 % (4.0 to 4.4), and 3.8 % was measured;
+- with 0 to 1 of what limits save taken from the power of computing alone, so that a GPU that
+  computes for more of a step saves more, and the rest from all of a GPU's power.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from workflow_lib import memory
-from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.draws import Weights, by_gpu_and_duty, solved, within_runs
-from workflow_lib.placement.effects import LEVEL, Columns
+from workflow_lib.placement.effects import Columns, Place
+from workflow_lib.placement.predictions import Change, Held, Move, Prediction, interval
 from workflow_lib.placement.readings import Measured, Run, order_of
 from workflow_lib.placement.stages import Order, Pipeline
 from workflow_lib.records import Cell, RecordError
@@ -39,35 +41,10 @@ _FEWEST_RUNS = 4
 _OF_CLOCKS = 0.5, 1.0
 _OF_HEAD = 0.8, 1.2
 _OF_GAIN = 0.75, 1.0
+_OF_COMPUTING = 0.0, 1.0
 #: of each share of the GPUs' effects (1: the estimate) so many placements are drawn
 _MOST_TRIED = 12
 _TRIED_SHARES = 0.67, 1.0, 1.33
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """What a placement should change, each with a 90 % interval."""
-
-    order: Order
-    #: of each of the pipeline's ranks; as the cell has them where they cannot move
-    layers: tuple[int, ...]
-    #: 1 less the ratio of step times; likewise of the GPUs' energy
-    time_gain: Interval
-    energy_gain: Interval
-    #: of the warmest GPU's mean, °C
-    temperature_change_c: Interval
-
-
-@dataclass(frozen=True)
-class Move:
-    """The one layer that is nearest to paying, with the order as it is."""
-
-    from_stage: int
-    to_stage: int
-    #: how much faster the other stage's GPUs have to be for that: 1 + P / L between equal stages
-    needed_ratio: float
-    #: how much faster they are
-    ratio: Interval
 
 
 class Search:
@@ -98,16 +75,21 @@ class Search:
         effects = np.column_stack([found, -found.sum(axis=1)])
         generator = self.weights.generator
         draws = len(found)
+        #: of each GPU, (draws): the logarithm of its clock, less the mean of all
+        self.clocks = dict(zip(self.places, effects.T, strict=True))
         share = generator.uniform(*_OF_CLOCKS, draws)
         self.head = generator.uniform(*_OF_HEAD, draws)
         self.share_of_gain = generator.uniform(*_OF_GAIN, draws)
+        self.of_computing = generator.uniform(*_OF_COMPUTING, draws)
+        self.of_computing[0] = np.mean(_OF_COMPUTING)
         share[0], self.head[0], self.share_of_gain[0] = np.mean(_OF_CLOCKS), 1.0, np.mean(_OF_GAIN)
-        #: of each GPU, (draws); the first draw is the estimate
+        #: likewise of its speed; the first draw is the estimate
         self.logs = dict(zip(self.places, (share[:, None] * effects).T, strict=True))
         self._watts_and_degrees(measured)
 
     def _watts_and_degrees(self, measured: Measured) -> None:
         duty = self._duties(measured)
+        self.usual_duty = float(np.mean(duty))
         readings = measured, self.weights, self.places, duty
         self.power, self.power_slope = by_gpu_and_duty(*readings, lambda each: each.power_w)
         self.heat, self.heat_slope = by_gpu_and_duty(*readings, lambda each: each.temperature_c)
@@ -127,6 +109,9 @@ class Search:
         speeds = its.speeds([order], self.nodes, first)[0, 0]
         passes = its.passes(its.layers(run.cell.degrees), speeds)
         return np.asarray(its.micro_batches * passes / its.step(passes))
+
+    def _usual_w(self, place: Place) -> Floats:
+        return self.power[place] + self.power_slope * self.usual_duty
 
     def best(self) -> tuple[Order, tuple[int, ...]]:
         """The placement with the surest gain that fits into memory.
@@ -164,35 +149,63 @@ class Search:
         needed = memory.estimate(self.cell.model, degrees, self.cell.training)
         return needed.total <= capacity * (1 + memory.UNCERTAINTY)
 
-    def prediction(self, order: Order, layers: tuple[int, ...]) -> Prediction:
-        """What a placement changes, against the cell as it is."""
-        before, after = self._as_it_is, self._runs(order, layers)
-        gain = self.share_of_gain * (1 - after.step / before.step)
+    def prediction(
+        self, order: Order, layers: tuple[int, ...], held: Held | None = None
+    ) -> Prediction:
+        """What a placement changes, and limits with it, against the cell as it is."""
+        change = self.change(order, layers)
+        if held is not None:
+            change = change.then(self.change_by(held, order, layers))
         return Prediction(
             order=order,
             layers=layers,
-            time_gain=_interval(gain),
-            energy_gain=_interval(1 - (1 - gain) * after.power_w / before.power_w),
-            temperature_change_c=_interval(after.warmest_c - before.warmest_c),
+            time_gain=interval(change.time_gain),
+            energy_gain=interval(change.energy_gain),
+            temperature_change_c=interval(change.warmest_c),
+            limits=None if held is None else held.limits,
         )
+
+    def change(self, order: Order, layers: tuple[int, ...]) -> Change:
+        """What a placement changes, against the cell as it is."""
+        return self._between(self._as_it_is, self._runs(order, layers))
+
+    def change_by(self, held: Held, order: Order, layers: tuple[int, ...]) -> Change:
+        """What limits change, against the same placement without them."""
+        return self._between(self._runs(order, layers), self._runs(order, layers, held))
+
+    def _between(self, before: _Drawn, after: _Drawn) -> Change:
+        gain = self.share_of_gain * (1 - after.step / before.step)
+        energy_gain = 1 - (1 - gain) * after.power_w / before.power_w
+        return Change(gain, energy_gain, after.warmest_c - before.warmest_c)
 
     @functools.cached_property
     def _as_it_is(self) -> _Drawn:
         return self._runs(order_of(self.cell), self.pipeline.layers(self.cell.degrees))
 
-    def _runs(self, order: Order, layers: Sequence[int]) -> _Drawn:
+    def work(self, layers: Sequence[int]) -> Floats:
+        """Of each of the pipeline's ranks, (draws, pp)."""
+        head = self.pipeline.ends() - self.pipeline.ends(0.0)
+        return self.pipeline.work_of(layers) + np.outer(self.head - 1, head)
+
+    def _runs(self, order: Order, layers: Sequence[int], held: Held | None = None) -> _Drawn:
         pipeline = self.pipeline
-        speeds = pipeline.speeds([order], self.nodes, self.logs)[0]
-        head = pipeline.ends() - pipeline.ends(0.0)
-        passes = (pipeline.work_of(layers) + np.outer(self.head - 1, head)) / speeds
+        logs = self.logs if held is None else held.logs
+        passes = self.work(layers) / pipeline.speeds([order], self.nodes, logs)[0]
         step = pipeline.step(passes)
         duty = pipeline.micro_batches * passes / step[:, None]
         watts, degrees_c = [], []
         for stage, members in enumerate(pipeline.places(self.nodes)):
+            more = duty[:, stage] / self.usual_duty
             for node, local in members:
                 place = node, order[local]
-                watts.append(self.power[place] + self.power_slope * duty[:, stage])
-                degrees_c.append(self.heat[place] + self.heat_slope * duty[:, stage])
+                power_w = self.power[place] + self.power_slope * duty[:, stage]
+                heat_c = self.heat[place] + self.heat_slope * duty[:, stage]
+                if held is not None:
+                    saved_w = power_w + self.of_computing * (self._usual_w(place) * more - power_w)
+                    power_w = power_w - held.saved[place] * saved_w
+                    heat_c = heat_c + held.warmth_c[place]
+                watts.append(power_w)
+                degrees_c.append(heat_c)
         return _Drawn(step, np.sum(watts, axis=0), np.max(degrees_c, axis=0))
 
     def move(self, order: Order, layers: tuple[int, ...]) -> Move:
@@ -208,7 +221,7 @@ class Search:
             slowest,
             to,
             float((work[to] + pipeline.work.layer) / work[slowest]),
-            _interval(speeds[:, to] / speeds[:, slowest]),
+            interval(speeds[:, to] / speeds[:, slowest]),
         )
 
 
@@ -219,9 +232,3 @@ class _Drawn:
     step: Floats
     power_w: Floats
     warmest_c: Floats
-
-
-def _interval(draws: Floats) -> Interval:
-    """The first draw, which is the estimate, and the ends of what holds 90 % of all."""
-    low, high = np.quantile(draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(float(draws[0]), float(min(low, draws[0])), float(max(high, draws[0])))

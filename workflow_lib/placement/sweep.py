@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from workflow_lib.cells import expand_study
+from workflow_lib.cells import PlannedCell, expand_study
 from workflow_lib.config import MatrixEntry, SweepSpec, TrainingAxes
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
@@ -43,7 +43,7 @@ def described(study: Study, advice: Advice) -> dict[str, Any]:
 
     Raises RecordError where no sweep of the study has the cell.
     """
-    cell, placed = advice.cell, advice.best
+    cell, placed = advice.cell, advice.placed
     spec, entry = _entry_of(study, cell)
     plain = spec.model_dump(mode="json", exclude_unset=True, exclude={"matrix", "exclude"})
     plain["description"] = f"A placement of {cell.model.name} by its GPUs, beside what it was"
@@ -66,12 +66,16 @@ def described(study: Study, advice: Advice) -> dict[str, Any]:
         layers = cell.degrees.stage_layers
     lists = _lists(layers, placed.order)
     uuids = [uuid for _, uuid in sorted(advice.uuids.items())]
+    limits = {}
+    if placed.limits is not None:
+        limits = {placed.limits.lever.key: list(placed.limits.values)}
     predicted = {
         "against": cell.id,
         "time_gain": _numbers(placed.time_gain),
         "energy_gain": _numbers(placed.energy_gain),
     }
-    plain["matrix"] = [as_it_is, own | lists | {"gpu_uuids": uuids, "predicted": predicted}]
+    named = {"gpu_uuids": uuids, "predicted": predicted}
+    plain["matrix"] = [as_it_is, own | lists | limits | named]
     return plain
 
 
@@ -80,16 +84,16 @@ def _numbers(gain: Interval) -> list[float]:
     return [round(value, 4) for value in (gain.estimate, gain.low, gain.high)]
 
 
-def placed_cell(study: Study, cell: Cell, plain: Mapping[str, Any]) -> str:
-    """The id of the cell as placed, in a sweep that :func:`described` described. Raises RecordError
-    where the sweep has not the cell as it was.
+def placed_cell(study: Study, cell: Cell, plain: Mapping[str, Any]) -> PlannedCell:
+    """The cell as placed, in a sweep that :func:`described` described. Raises RecordError where the
+    sweep has not the cell as it was.
     """
     spec = SweepSpec.model_validate(plain)
     (view,) = expand_study(replace(study, sweeps={"placed": spec})).values()
     ids = [planned.cell.id for planned in view.cells]
     if cell.id not in ids:
         raise RecordError(f"the sweep that was made for {cell.id} has other cells: {ids}")
-    return next(each for each in ids if each != cell.id)
+    return next(planned for planned in view.cells if planned.cell.id != cell.id)
 
 
 def _lists(layers: tuple[int, ...], order: tuple[int, ...]) -> dict[str, list[int]]:

@@ -10,6 +10,8 @@ from tabulate import tabulate
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import WORTH, Advice
 from workflow_lib.placement.effects import Place
+from workflow_lib.placement.limits import MOST_LOST
+from workflow_lib.placement.limits import WORTH as LIMITS_WORTH
 from workflow_lib.placement.readings import name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.words import counted
@@ -125,6 +127,7 @@ def advice_sentences(advice: Advice) -> list[str]:
             f"{move.ratio.estimate:.3f} times ({move.ratio.low:.3f} to {move.ratio.high:.3f}). "
             "Between stages of equal work the threshold is 1 + stages / layers."
         )
+    said += _limits_sentences(advice)
     first, last = (
         time.strftime("%Y-%m-%d %H:%M", time.gmtime(each))
         for each in (advice.first_unix_s, advice.last_unix_s)
@@ -132,6 +135,45 @@ def advice_sentences(advice: Advice) -> list[str]:
     said.append(
         f"This rests on {counted(advice.runs, 'run')} from {first} to {last} UTC, on these GPUs "
         "alone: " + ", ".join(f"{name(place)} {uuid}" for place, uuid in advice.uuids.items()) + "."
+    )
+    return said
+
+
+def _limits_sentences(advice: Advice) -> list[str]:
+    """Whether limits of power or clocks pay, and why; nothing where no run tried any."""
+    said = [f"Limits were left out: {why}." for why in advice.limits_left_out]
+    found = advice.limits
+    if found is None:
+        return said
+    levels, alone = found.levels, found.alone
+    unit, what = levels.lever.unit, f"{levels.lever.name}s"
+    if found.is_unchanged or alone.limits is None:
+        said.append(
+            f"Leave the {what} as they are: with any lower one, the longest stage takes longer."
+        )
+    else:
+        listed = f"{what} of {_listed(alone.limits.values)} {unit} for GPUs 0 to"
+        listed += f" {len(alone.limits.values) - 1} of a node"
+        energy, time_gain = _gained(alone.energy_gain), _gained(alone.time_gain)
+        gains = f"A step should then take {energy} less energy and {time_gain} less time."
+        if found.is_recommended:
+            said.append(f"Limit GPUs: set {listed}. {gains}")
+        else:
+            said.append(
+                f"Leave the {what} as they are: the surest others are {listed}. {gains} The lower "
+                f"end of one has to be above {100 * LIMITS_WORTH:.1f} %, and that of the other "
+                f"above −{-100 * MOST_LOST:.1f} %."
+            )
+    if found.is_recommended and advice.is_recommended:
+        energy, time_gain = _gained(found.whole.energy_gain), _gained(found.whole.time_gain)
+        said.append(
+            "That is besides the placement. Both together should take "
+            f"{energy} less energy and {time_gain} less time."
+        )
+    measured = ", ".join(f"{each:.0f}" for each in levels.every)
+    said.append(
+        f"What limits do is from {counted(levels.runs, 'run')} with the same {levels.lever.name} "
+        f"for all GPUs: {measured} {unit}."
     )
     return said
 

@@ -1,0 +1,114 @@
+"""What runs at several limits say, against values by hand."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.placement.made_limits import Node, cells, limited
+from workflow_lib.placement import curves, levels
+from workflow_lib.placement.levels import CLOCK, POWER
+
+
+def runs(steps, powers, **fields):
+    """Two runs at each of 400, 500 and 600 W and as it is, with these steps and powers."""
+    of_cells = cells(**fields)
+    of = Node([0.0] * 4).measured([of_cells[0], *of_cells[4:]], rounds=2)
+    at = dict(zip([of_cells[0].id, *(each.id for each in of_cells[4:])], steps, strict=True))
+    drawn_w = dict(zip(at, powers, strict=True))
+    return (
+        dataclasses.replace(
+            of,
+            runs=[dataclasses.replace(run, step_time_s=at[run.cell.id]) for run in of.runs],
+            readings=[
+                dataclasses.replace(each, power_w=drawn_w[each.cell], temperature_c=60.0)
+                for each in of.readings
+            ],
+        ),
+        of_cells,
+    )
+
+
+def test_curves_are_lines_over_the_logarithm_of_the_limit():
+    of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
+    found = levels.found(of, of_cells[0], POWER)
+    assert found.own == 700
+    assert found.every == (400, 500, 600, 700)
+    assert found.runs == 8
+    drawn = curves.drawn(of, found, 50)
+    assert np.exp(drawn.at(drawn.log_speed, 400)[0]) == pytest.approx(1 / 1.25)
+    assert np.exp(drawn.at(drawn.log_speed, 700)[0]) == pytest.approx(1)
+    assert np.exp(drawn.at(drawn.log_power, 600)[0]) == pytest.approx(0.9)
+    # Half the way from 400 to 500 W by their ratio is √(400 · 500), and so is the speed.
+    between = drawn.at(drawn.log_speed, np.sqrt(400 * 500))[0]
+    assert np.exp(between) == pytest.approx(1 / np.sqrt(1.25 * 1.1))
+    assert drawn.at(drawn.warmth_c, 450) == pytest.approx(0)
+
+
+@pytest.mark.parametrize("limit", [399, 701])
+def test_nothing_is_said_beyond_the_measured_levels(limit):
+    of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
+    drawn = curves.drawn(of, levels.found(of, of_cells[0], POWER), 5)
+    with pytest.raises(ValueError, match=f"{limit} is not between 400"):
+        drawn.at(drawn.log_speed, limit)
+
+
+def test_draws_spread_as_means_of_the_runs_do():
+    # Deviations of 1 % from a mean of two runs: each run has a standard deviation of √2 %, their
+    # mean of 1 %, and a difference of two such means of √2 %.
+    of, of_cells = runs((1.0, 1.0, 1.0, 1.0), (600.0,) * 4)
+    spread = [
+        dataclasses.replace(run, step_time_s=float(np.exp(0.01 if run.run == 1 else -0.01)))
+        for run in of.runs
+    ]
+    of = dataclasses.replace(of, runs=spread)
+    drawn = curves.drawn(of, levels.found(of, of_cells[0], POWER), 4000)
+    assert drawn.log_speed[:, 0].std() == pytest.approx(0.01 * np.sqrt(2), rel=0.05)
+    assert drawn.log_speed[:, 3] == pytest.approx(0)
+
+
+def test_the_highest_level_stands_for_itself_where_the_limit_as_it_is_is_not_known():
+    of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
+    unknown = [
+        dataclasses.replace(each, power_limit_w=None) if each.cell == of_cells[0].id else each
+        for each in of.readings
+    ]
+    of = dataclasses.replace(of, readings=unknown)
+    found = levels.found(of, of_cells[0], POWER)
+    assert found.own is None
+    assert found.every == (400, 500, 600)
+    drawn = curves.drawn(of, found, 5)
+    assert np.exp(drawn.at(drawn.log_speed, 600)[0]) == pytest.approx(1 / 1.05)
+
+
+def test_where_no_run_tried_limits_there_is_nothing_to_say():
+    of, of_cells = runs((1.0, 1.25, 1.1, 1.05), (600.0, 360.0, 450.0, 540.0))
+    assert levels.found(of, of_cells[0], CLOCK) is None
+    # Other orders are other cells.
+    assert levels.found(of, of_cells[1], POWER) is None
+
+
+def test_too_few_levels_are_named():
+    of_cells = cells((500,))
+    of = Node([0.0] * 4).measured([of_cells[0], of_cells[4]], rounds=2)
+    why = levels.found(of, of_cells[0], POWER)
+    assert why.startswith("3 levels of the power limit, the same for all GPUs, with 2 runs each")
+    assert why.endswith("500 W, 700 W")
+
+
+def test_limits_that_differ_between_gpus_are_no_level():
+    of_cells = cells()
+    uneven = dataclasses.replace(POWER.set_on(of_cells[0], (500, 600, 700, 700)), id="a/b/uneven")
+    of = Node([0.0] * 4).measured([uneven, *of_cells[4:]], rounds=2)
+    assert levels.found(of, uneven, POWER) == "the cell's own power limits differ between GPUs"
+    of = Node([0.0] * 4).measured([of_cells[0], uneven, *of_cells[4:]], rounds=2)
+    assert levels.found(of, of_cells[0], POWER).every == (400, 500, 600, 700)
+
+
+def test_runs_that_say_the_limit_and_runs_that_have_it_are_one_level():
+    of_cells = cells()
+    said = limited(of_cells[0], POWER, 700)
+    of = Node([0.0] * 4).measured([of_cells[0], said, *of_cells[4:]], rounds=2)
+    found = levels.found(of, of_cells[0], POWER)
+    assert found.every == (400, 500, 600, 700)
+    assert len(found.as_it_is) == 4

@@ -1,0 +1,42 @@
+"""GPUs' own values, and what goes with how much of a step they compute."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.placement.made import measured, pipeline_cell, rotations
+from workflow_lib.placement.draws import Weights, by_gpu_and_duty
+
+
+def drawn(watts_at_duty, duties):
+    """Power of two GPUs in both orders, three rounds, by the duties of the two stages."""
+    cells = [pipeline_cell(2, order=order) for order in rotations(2, 2)]
+    of = measured(cells, {("n1", 0): 0.0, ("n1", 1): 0.0})
+    readings = [
+        dataclasses.replace(each, power_w=watts_at_duty(duties[each.stage]) + 10 * each.gpu)
+        for each in of.readings
+    ]
+    of = dataclasses.replace(of, readings=readings)
+    duty = [duties[each.stage] for each in of.readings]
+    places = [("n1", 0), ("n1", 1)]
+    return by_gpu_and_duty(of, Weights(of, 50), places, duty, lambda each: each.power_w)
+
+
+def test_power_is_that_of_waiting_and_that_of_computing():
+    own, slope = drawn(lambda duty: 300 + 400 * duty, (0.8, 0.9))
+    assert slope == pytest.approx(400)
+    assert own["n1", 0] == pytest.approx(300)
+    assert own["n1", 1] == pytest.approx(310)
+
+
+@pytest.mark.parametrize(("watts", "expected"), [(5000, 665 / 0.85), (-2000, 0)])
+def test_a_gpu_that_waits_draws_no_less_than_nothing_and_no_more_than_one_that_computes(
+    watts, expected
+):
+    # 660 W on the mean of two GPUs 10 W apart is 665 W, at a mean duty of 0.85.
+    own, slope = drawn(lambda duty: 660 + watts * (duty - 0.85), (0.84, 0.86))
+    assert slope == pytest.approx(expected)
+    # At the mean duty each GPU has what it had.
+    assert own["n1", 0] + 0.85 * slope == pytest.approx(np.full(50, 660))
+    assert own["n1", 1] + 0.85 * slope == pytest.approx(np.full(50, 670))

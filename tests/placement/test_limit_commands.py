@@ -1,0 +1,113 @@
+"""Limits from the command line: the sweep that tries them, and where it is refused."""
+
+import json
+import statistics
+
+import pytest
+import yaml
+
+from tests.conftest import ROOT
+from tests.placement.made_limits import Node
+from workflow_lib.cells import expand_study
+from workflow_lib.placement import __main__ as command
+from workflow_lib.placement.placed import PlacementRecord
+from workflow_lib.records import read_record
+from workflow_lib.study import load_study
+
+
+def example():
+    """The matrix of the how-to."""
+    page = (ROOT / "docs" / "how-to" / "find-slow-gpus.md").read_text(encoding="utf-8")
+    section = page.partition("## Ask whether limits pay")[2]
+    return yaml.safe_load(section.partition("```yaml")[2].partition("```")[0])["matrix"]
+
+
+@pytest.fixture
+def study(study_directory, edit):
+    """The how-to's sweep, on a platform that allows settings; its file, and its cells."""
+    edit("platforms/h200x4.yaml", "telemetry: nvidia", "telemetry: nvidia\ngpu_settings: allowed")
+    path = study_directory / "sweeps" / "slots.yaml"
+    slots = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # Interleaved, so that layers cannot move and stages wait for the one with the head.
+    matrix = [entry | {"virtual_stages": 2} for entry in example()]
+    limits = slots | {"platforms": ["h200x4"], "matrix": matrix}
+    for other in (study_directory / "sweeps").iterdir():
+        other.unlink()
+    (study_directory / "sweeps" / "limits.yaml").write_text(yaml.safe_dump(limits))
+    return study_directory
+
+
+def planned(directory):
+    return expand_study(load_study(directory))["limits"].cells
+
+
+def test_the_example_plans_each_order_and_each_level(study):
+    cells = planned(study)
+    assert [each.reason for each in cells] == [None] * 7
+    assert len({each.cell.degrees.gpu_order for each in cells}) == 4
+    assert [each.cell.training.power_limits_w for each in cells[4:]] == [
+        (600,) * 4,
+        (500,) * 4,
+        (400,) * 4,
+    ]
+
+
+@pytest.fixture
+def place(study, tmp_path, monkeypatch):
+    """Runs the command over made-up runs of the sweep; returns the exit code."""
+    cells = [each.cell for each in planned(study)]
+    measured = Node([0.0] * 4).measured(cells)
+    monkeypatch.setattr(command.readings, "read", lambda directory: measured)
+
+    def run():
+        arguments = ["place", "limits", "--cell", cells[0].id, "--output", str(tmp_path)]
+        arguments += ["--config", str(study), "--write", str(tmp_path / "placed.yaml")]
+        return command.main(arguments)
+
+    return run
+
+
+def test_limits_are_written_as_a_sweep_whose_runs_are_found(place, study, tmp_path, capsys):
+    assert place() == 0
+    said = capsys.readouterr().out
+    assert "Limit GPUs: set power limits of" in said
+    assert "for GPUs 0 to 3 of a node" in said
+    assert "400, 500, 600, 700 W" in said
+    before, after = yaml.safe_load((tmp_path / "placed.yaml").read_text(encoding="utf-8"))["matrix"]
+    assert "power_limits_w" not in before
+    # The last stage has the head, and the others wait for it.
+    *others, last = after["power_limits_w"]
+    assert last == 700
+    assert max(others) < 690
+    placement = read_record(tmp_path / "placement.json", PlacementRecord)
+    assert placement.recommended
+    assert placement.power_limits_w == tuple(after["power_limits_w"])
+    assert placement.clock_limits_mhz is None
+    assert placement.energy_gain.low > 0.005
+
+    (study / "sweeps" / "limits.yaml").unlink()
+    (study / "sweeps" / "placed.yaml").write_bytes((tmp_path / "placed.yaml").read_bytes())
+    (sweep,) = expand_study(load_study(study)).values()
+    cells = [each.cell for each in sweep.cells]
+    assert [each.id for each in cells] == [placement.cell, placement.placed_cell]
+    tried = Node([0.0] * 4).measured(cells)
+    assert after["predicted"]["against"] == placement.cell
+    for name, predicted in (("step_time_s", "time_gain"), ("step_energy_j", "energy_gain")):
+        was, now = (
+            statistics.median(getattr(run, name) for run in tried.runs_of(each.id))
+            for each in cells
+        )
+        _, low, high = after["predicted"][predicted]
+        assert low - 0.005 < 1 - now / was < high + 0.005
+
+
+def test_limits_that_the_platform_does_not_allow_are_not_written(place, study, tmp_path, capsys):
+    path = study / "platforms" / "h200x4.yaml"
+    path.write_text(path.read_text().replace("gpu_settings: allowed", "gpu_settings: forbidden"))
+    assert place() == 0
+    said = capsys.readouterr().out
+    assert "Limit GPUs: set power limits of" in said
+    assert "It cannot be tried, and no sweep is written: power_limits_w: jobs on h200x4 may" in said
+    assert "gpu_settings: allowed into config/platforms/h200x4.yaml" in said
+    assert not (tmp_path / "placed.yaml").exists()
+    assert json.loads((tmp_path / "placement.json").read_text())["power_limits_w"] is not None

@@ -1,0 +1,247 @@
+"""Whether limits of GPUs are advised, on made-up nodes whose answers to them are known."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from tests.placement import made
+from tests.placement.made import pipeline_cell
+from tests.placement.made_limits import Node, cells, clock_cells, limited
+from workflow_lib.placement import curves, levels, text
+from workflow_lib.placement.advice import advise
+from workflow_lib.placement.levels import CLOCK, POWER
+from workflow_lib.placement.limits import WORTH, Finder, lowest
+from workflow_lib.placement.search import Search
+
+
+def drawn(seed, spread=0.02, **fields):
+    """A node drawn with the shares that the search allows for."""
+    random = np.random.default_rng(seed)
+    return Node(
+        [float(each) for each in random.normal(0, spread, 4)],
+        of_clocks=random.uniform(0.5, 1),
+        exponent=random.uniform(0.2, 0.5),
+        overhead=random.uniform(0.02, 0.2),
+        waiting_w=random.uniform(200, 400),
+        of_waiting=random.uniform(0, 1),
+        random=random,
+        **fields,
+    )
+
+
+def placed(cell, found):
+    """The cell with the placement that limits were found for."""
+    whole, degrees = found.whole, cell.degrees
+    if whole.order != tuple(range(len(whole.order))):
+        degrees = dataclasses.replace(degrees, gpu_order=whole.order)
+    if degrees.virtual_stages == 1 and len(set(whole.layers)) > 1:
+        degrees = dataclasses.replace(degrees, stage_layers=whole.layers)
+    return dataclasses.replace(cell, degrees=degrees)
+
+
+def best_energy_gain(node, cell):
+    """What limits could gain at a loss of 0.4 % of time, by whoever knows the node: GPU by GPU, as
+    long as any can go down by 25 W or 30 MHz.
+    """
+    most, least, step = (700, 400, 25) if node.lever is POWER else (1690, 1300, 30)
+    limits, best, goes_on = [most] * 4, 0.0, True
+    while goes_on:
+        goes_on = False
+        for gpu in range(4):
+            tried = [each - step * (number == gpu) for number, each in enumerate(limits)]
+            time, energy = node.gains(cell, None, tried)
+            if tried[gpu] >= least and time > -0.004 and energy >= best:
+                limits, best, goes_on = tried, energy, True
+    return best
+
+
+def holds(interval, value):
+    # Limits are whole steps of 5 W or 15 MHz: what is below a tenth of a percent is not looked at.
+    return interval.low - 0.0002 <= value <= interval.high + 0.0002
+
+
+def recommended(cases, make, of_cells, rounds=3):
+    """How many, over so many nodes; how often intervals held the truth; of how many nodes limits
+    could gain 2 % of energy, and for how many of them some were recommended.
+    """
+    counts = dict.fromkeys(("recommended", "time", "energy", "true", "found", "lost"), 0)
+    for seed in range(cases):
+        node = make(seed)
+        advice = advise(node.measured(of_cells, rounds), of_cells[0].id)
+        found = advice.limits
+        cell = placed(of_cells[0], found)
+        time, energy = node.gains(cell, None, found.alone.limits.values)
+        counts["recommended"] += found.is_recommended
+        counts["time"] += holds(found.alone.time_gain, time)
+        counts["energy"] += holds(found.alone.energy_gain, energy)
+        worth = best_energy_gain(node, cell) >= 0.02
+        counts["true"] += worth
+        counts["found"] += worth and found.is_recommended
+        counts["lost"] += found.is_recommended and (energy < 0 or time < -0.01)
+    return counts
+
+
+def interleaved(at=(400, 500, 600), lever=POWER, **fields):
+    """A head, and stages whose layers cannot move: those before the last wait for it."""
+    found = cells(at, lever, head=True, **fields)
+    return [
+        dataclasses.replace(each, degrees=dataclasses.replace(each.degrees, virtual_stages=2))
+        for each in found
+    ]
+
+
+def kept(counts, cases):
+    """85 % of intervals hold the truth, 80 % of nodes that gain are found, and none loses."""
+    assert counts["time"] >= 0.85 * cases
+    assert counts["energy"] >= 0.85 * cases
+    assert counts["found"] >= 0.8 * counts["true"]
+    assert counts["lost"] == 0
+
+
+def test_gpus_that_wait_are_limited_and_predictions_hold():
+    counts = recommended(6, drawn, interleaved())
+    assert counts["true"] >= 5
+    kept(counts, 6)
+
+
+def test_without_anything_to_gain_limits_are_left():
+    def equal(seed):
+        return drawn(seed, 0.0)
+
+    assert recommended(4, equal, cells())["recommended"] == 0
+    assert recommended(4, equal, cells(tp=4), rounds=4)["recommended"] == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lever", [POWER, CLOCK])
+def test_of_many_nodes_without_anything_to_gain_one_in_twenty_is_limited_at_most(lever):
+    at = (400, 500, 600) if lever is POWER else (1300, 1450, 1600, 1980)
+    for of_cells, rounds in ((cells(at, lever), 3), (cells(at, lever, tp=4), 4)):
+        counts = recommended(40, lambda seed: drawn(seed, 0.0, lever=lever), of_cells, rounds)
+        assert counts["recommended"] <= 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("spread", "of_cells", "rounds", "fewest"),
+    [
+        # The head makes the others wait; where layers can move, little of that is left.
+        (0.02, interleaved(), 3, 30),
+        (0.02, cells(head=True), 3, 20),
+        # Slow GPUs make the others wait: those of other stages, and of their own.
+        (0.03, cells(), 3, 20),
+        (0.03, cells(tp=4), 4, 30),
+    ],
+)
+def test_of_many_nodes_gains_by_power_limits_are_found_and_predictions_hold(
+    spread, of_cells, rounds, fewest
+):
+    counts = recommended(40, lambda seed: drawn(seed, spread), of_cells, rounds)
+    assert counts["true"] >= fewest
+    kept(counts, 40)
+
+
+@pytest.mark.long
+def test_of_many_nodes_gains_by_locked_clocks_are_found_and_predictions_hold():
+    of_cells = interleaved((1300, 1450, 1600, 1980), CLOCK)
+    counts = recommended(40, lambda seed: drawn(seed, 0.01, lever=CLOCK), of_cells)
+    assert counts["true"] >= 20
+    kept(counts, 40)
+    # Where layers were moved to fast GPUs, little is left, and it is found less often.
+    counts = recommended(40, lambda seed: drawn(seed, lever=CLOCK), clock_cells(head=True))
+    assert min(counts["time"], counts["energy"]) >= 34
+    assert counts["found"] >= 0.4 * counts["true"]
+    assert counts["lost"] == 0
+
+
+def test_limits_that_only_cost_are_left():
+    # Half the power makes a GPU half as fast, and no GPU waits.
+    node = Node([0.0] * 4, exponent=1.0)
+    of_cells = cells()
+    advice = advise(node.measured(of_cells), of_cells[0].id)
+    assert not advice.limits.is_recommended
+    said = " ".join(text.advice_sentences(advice))
+    assert "Leave the power limits as they are" in said
+
+
+def test_the_longest_stage_keeps_its_limit_and_others_get_what_they_need_by_hand():
+    # A pass of a stage without the head may be r times as long, with r the ratio of work. Steps of
+    # equal GPUs whose passes are r times as long are taken to be 1 + 0.875 (r - 1) times as long,
+    # with 0.875 the mean share. Here steps are u^-0.5 times as long, so that is at u^-2.
+    node = Node([0.0] * 4, exponent=0.5, overhead=0.0, noise=0.0)
+    of_cells = interleaved((400, 450, 500, 550, 600, 650))
+    measured, cell = node.measured(of_cells), of_cells[0]
+    search = Search(measured.with_limits_of(cell), cell)
+    found = levels.found(measured, cell, POWER)
+    drawn_curves = curves.drawn(measured, found, len(search.head))
+    layers = search.pipeline.layers(cell.degrees)
+    finder = Finder(search, found, drawn_curves, (0, 1, 2, 3), layers)
+    embedding, middle, _, head = search.pipeline.work_of(layers)
+    assert embedding == pytest.approx(middle, rel=1e-5)
+    needed_w = 700 * (1 + 0.875 * (head / middle - 1)) ** -2
+    assert 500 < needed_w < 690
+    up_to_five_w = 5 * math.ceil(needed_w / 5)
+    assert finder.limits_for(finder.longest) == (*[up_to_five_w] * 3, 700)
+    advised = finder.best()
+    assert advised.is_recommended
+    assert advised.alone.limits.values[3] == 700
+
+
+def test_one_list_serves_all_nodes_so_an_index_gets_the_highest_need():
+    # One stage on two nodes. GPU 1 of n2 is the slowest, and of both GPUs 0 that of n2 is slower.
+    cell = pipeline_cell(2, pp=1, nodes=2)
+    cell = dataclasses.replace(cell, degrees=dataclasses.replace(cell.degrees, dp=4))
+    logs = {("n1", 0): 0.0, ("n1", 1): 0.0, ("n2", 0): -0.06, ("n2", 1): -0.1}
+    search = Search(made.measured([cell], logs, rounds=4, noise=0.0, nodes=("n1", "n2")), cell)
+    at = np.array([600.0, 650.0, 700.0])
+    log_speed = np.tile(0.5 * np.log(at / 700), (len(search.head), 1))
+    drawn_curves = curves.Curves(at, log_speed, 2 * log_speed, 0 * log_speed)
+    keys = dict.fromkeys((600.0, 650.0), ((cell.id, 1),))
+    found = levels.Levels(POWER, 700.0, ((cell.id, 1),), keys, 1600.0)
+    finder = Finder(search, found, drawn_curves, (0, 1), search.pipeline.layers(cell.degrees))
+    # By hand: 0.75 of the clocks' difference, 0.04, comes true, and 0.875 of that in a step.
+    ratio = 1 + 0.875 * (np.exp(0.75 * 0.04) - 1)
+    up_to_five_w = 5 * math.ceil(700 * ratio**-2 / 5)
+    assert finder.limits_for(finder.longest) == (up_to_five_w, 700)
+
+
+def test_watts_move_to_a_gpu_that_others_wait_for():
+    # GPUs have 500 W, and one is 8 % slow.
+    node = Node([0.0, -0.08, 0.01, 0.0], exponent=0.4)
+    plain = cells((400, 600, 700))
+    of_cells = [limited(each, POWER, 500) for each in plain[:4]] + plain[4:]
+    found = advise(node.measured(of_cells), of_cells[0].id).limits
+    assert found.is_recommended
+    assert found.levels.own == 500
+    assert found.levels.every == (400, 500, 600, 700)
+    limits = found.alone.limits.values
+    assert limits[1] > 500
+    assert max(limits[0], *limits[2:]) < 500
+    assert sum(limits) <= 4 * 500
+    time, energy = node.gains(placed(of_cells[0], found), None, limits)
+    assert found.alone.time_gain.low > 0
+    assert holds(found.alone.time_gain, time)
+    assert holds(found.alone.energy_gain, energy)
+    assert max(found.alone.time_gain.low, found.alone.energy_gain.low) > WORTH
+
+
+def test_a_lock_that_no_gpu_reaches_is_no_lock():
+    node = Node([0.0] * 4, lever=CLOCK, noise=0.0)
+    of_cells = interleaved((1300, 1450, 1600, 1980), CLOCK)
+    found = advise(node.measured(of_cells), of_cells[0].id).limits
+    assert found.levels.unreached == 1980
+    # The highest mean clock: 1600 MHz, and the last stage's is 3 % up by waiting.
+    assert found.levels.own == pytest.approx(1600 * np.exp(0.03))
+    assert found.is_recommended
+    assert found.alone.limits.values[3] >= 1600
+    assert max(found.alone.limits.values[:3]) < 1600
+
+
+def test_the_lowest_limit_that_is_fast_enough_by_hand():
+    grid, speeds = np.array([400.0, 500.0, 600.0, 700.0]), np.array([0.8, 0.9, 0.96, 1.0])
+    assert lowest(grid, speeds, 0.85) == 1
+    assert lowest(grid, speeds, 0.9) == 1
+    assert lowest(grid, speeds, 0.91) == 2
+    assert lowest(grid, speeds, 1.1) == 3
