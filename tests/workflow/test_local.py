@@ -140,8 +140,8 @@ def test_a_comment_in_the_training_code_does_nothing(finished):
         pytest.param("envs/workflow.yaml", "python=3.12", "python=3.13", marks=pytest.mark.long),
         (
             "workflow_lib/launch/script/templates/job.sh.j2",
-            "# One process beside",
-            "# A process beside",
+            "# One rank a GPU, each",
+            "# A rank a GPU, each",
         ),
         pytest.param(
             "profiles/local/config.yaml",
