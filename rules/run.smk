@@ -58,4 +58,5 @@ rule run:
         directory=subpath(output[0], parent=True),
     run:
         note_place(wildcards)
+        await_earlier(wildcards)
         wait_for(params.directory, params.scheduler, log[0], wildcards)

@@ -2,6 +2,7 @@
 import signal
 import sys
 import threading
+import time
 
 from snakemake.logging import logger
 from snakemake.resources import Resource
@@ -56,6 +57,61 @@ def wait_for(directory, scheduler, log, wildcards):
         )
     if problem := run_logged(Path(directory), scheduler, Path(log), render_anew):
         raise WorkflowError(problem)
+
+
+#: the runs whose threads came, as (cell, run)
+CAME = set()
+#: no run waits longer than this for earlier ones: a job that comes late is worth more than none
+LONGEST_WAIT_FOR_EARLIER_S = 120.0
+
+
+def await_earlier(wildcards):
+    """Wait until every earlier run of this invocation has come here, or will not come soon.
+
+    Snakemake renders scripts side by side and starts a run as soon as its own is there. Without
+    this the first job in Slurm's queue would be the one whose script happened to be first.
+    """
+    run = (wildcards.cell, int(wildcards.run))
+    CAME.add(run)
+    if run not in ORDER:
+        return
+    earlier = [
+        job
+        for job in list(workflow.dag.needrun_jobs())
+        if job.rule.name == "run" and place_of(job.wildcards) < ORDER[run].place
+    ]
+    until = time.monotonic() + LONGEST_WAIT_FOR_EARLIER_S
+    while any(map(comes_soon, earlier)) and time.monotonic() < until:
+        if interruption.is_asked():
+            return
+        time.sleep(0.1)
+
+
+def place_of(wildcards):
+    """A run's place in the order of submission; after all others if it has none."""
+    place = ORDER.get((wildcards.cell, int(wildcards.run)))
+    return len(ORDER) + 1 if place is None else place.place
+
+
+def comes_soon(job):
+    """Whether only its script, which is being rendered, or Snakemake's next look keeps a job of
+    rule run from its start. Tokens take long, and runs in flight take hours: neither is soon.
+    """
+    failed, ready = workflow.scheduler.failed, workflow.dag.ready_jobs
+    if (job.wildcards.cell, int(job.wildcards.run)) in CAME or job in failed:
+        return False
+    unfinished = [
+        need
+        for need in workflow.dag.job_dependencies(job)
+        if not workflow.dag.noneedrun_finished(need)
+    ]
+    if unfinished:
+        return all(
+            need.rule.name == "render" and need not in failed and need not in ready
+            for need in unfinished
+        )
+    room = workflow.scheduler.resources
+    return all(room.get(what, 1) > 0 for what in ("runs_in_flight", "_cores"))
 
 
 def note_place(wildcards):

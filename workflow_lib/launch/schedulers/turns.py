@@ -16,7 +16,7 @@ from workflow_lib.launch import interruption
 
 #: the first turn begins this long after the last thread came, so that threads that were started
 #: together are all there
-SETTLE_S = 0.5
+SETTLE_S = 1.0
 #: while threads keep coming, the wait ends after this long
 _LONGEST_SETTLE_S = 10.0
 _LOOK_EVERY_S = 0.5
