@@ -91,6 +91,13 @@ class RunPaths:
     def logs(self) -> Path:
         return self.directory / "logs"
 
+    def job_log(self, job: str | None) -> Path:
+        """What the script of a job printed: Slurm's file or, for a job of this machine,
+        submitit's.
+        """
+        of_submitit = self.logs / f"{job}_0_log.out"
+        return of_submitit if of_submitit.exists() else self.logs / f"slurm-{job}.log"
+
     @property
     def steps(self) -> Path:
         return self.directory / "steps"

@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     ``job.json``. For other jobs the process that submitted them writes it.
 
     Raises TakenError, and changes nothing, if another job owns the run and has not ended, or if the
-    run has a result.
+    run has a result. Raises SystemExit if ranks on this machine could not find each other.
     """
     known = records.read_if_there(paths.job, JobRecord)
     if paths.outcome.exists() or _ended_well(paths):
@@ -85,9 +86,24 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         )
     for directory in (paths.logs, paths.steps, paths.telemetry):
         directory.mkdir(parents=True, exist_ok=True)
+    if scheduler == "local":
+        _refuse_unknown("localhost")
     digest = hashlib.sha256(script).hexdigest()
     ran = {"job_id": job, "script_sha256": digest}
     records.write_json(paths.environment, environment() | ran)
+
+
+def _refuse_unknown(host: str) -> None:
+    """Raise SystemExit if this machine has no address for ``host``: torch.distributed.run would
+    wait for it until the time limit, without a word.
+    """
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise SystemExit(
+            f"triptych: this machine has no address for {host} ({error}): /etc/hosts needs the "
+            f"line '127.0.0.1 {host}'"
+        ) from None
 
 
 def _ended_well(paths: RunPaths) -> bool:
