@@ -128,6 +128,9 @@ class EndedRecord:
     #: the stage of the job that failed; null if none did
     failed_stage: str | None
     script_sha256: str
+    #: bytes of each file that the job left, by its path in the run's directory; null in records of
+    #: earlier versions
+    left_bytes: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

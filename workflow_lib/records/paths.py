@@ -114,6 +114,10 @@ class RunPaths:
     def telemetry(self) -> Path:
         return self.directory / "telemetry"
 
+    def of_job(self) -> tuple[Path, ...]:
+        """The directories that a job writes to, besides its logs."""
+        return self.steps, self.errors, self.exits, self.telemetry, self.gpu_limits, self.traces
+
     @property
     def traces(self) -> Path:
         """The directory of traces; exists only in a profiled run."""

@@ -230,8 +230,19 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
             telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
             failed_stage=None if stage == "complete" else stage,
             script_sha256=started["script_sha256"] if started else "",
+            left_bytes=_left_bytes(paths),
         ),
     )
+
+
+def _left_bytes(paths: RunPaths) -> dict[str, int]:
+    """The size of each file that the job wrote, by its path in the run's directory."""
+    files = [file for directory in paths.of_job() for file in sorted(directory.glob("*"))]
+    return {
+        str(file.relative_to(paths.directory)): file.stat().st_size
+        for file in files
+        if file.is_file() and not file.name.startswith(".")
+    }
 
 
 def _nodes_of_job() -> set[str]:
