@@ -6,6 +6,7 @@ The run of ``synthetic_run`` is measured from 20 to 40 s; its limit is 700 W, it
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import POWER_SAMPLES, RunPaths
+from workflow_lib.records import GPU_SAMPLES, POWER_SAMPLES, RunPaths
 
 from .synthetic_run import START, Run, write_csv
 
@@ -27,7 +28,8 @@ def reduced(paths: RunPaths) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> RunPaths:
-    """The driver's own samples of both GPUs, one every 20 ms; ``power_w`` is given a time in ms."""
+    """The driver's own samples of both GPUs, one every 20 ms, and readings, each the mean of the
+    second before; ``power_w`` is given a time in ms."""
     rows = [
         {
             "driver_time_us": round((START + at / 1000) * 1e6),
@@ -38,6 +40,13 @@ def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> Run
         for gpu in (0, 1)
     ]
     write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
+    with paths.gpu_samples("node1").open(encoding="utf-8", newline="") as lines:
+        readings = list(csv.DictReader(lines))
+    for each in readings:
+        at_ms = round(1000 * (float(each["unix_time_s"]) - START))
+        second = range(at_ms - 1000, at_ms, 20)
+        each["power_w"] = str(sum(map(power_w, second)) / len(second))
+    write_csv(paths.gpu_samples("node1"), GPU_SAMPLES, readings)
     return paths
 
 
