@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,21 +11,23 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.reduce import reduce_run, reduced_run
 from workflow_lib.records import (
     GPUS,
     MEASURES,
     RUNS,
+    STEPS,
     UNUSED_GPUS,
     Cell,
     Degrees,
     Outcome,
     RecordError,
+    RunPaths,
     inapplicable,
 )
 from workflow_lib.records.cell_axes import AXES
 
-from .synthetic_run import HARDWARE, LACKING, START, Run, cell
+from .synthetic_run import HARDWARE, LACKING, START, Run, cell, write_csv
 
 OF_INFERENCE = inapplicable("pretrain")
 
@@ -523,6 +526,43 @@ def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: P
     reasons = json.loads(unknown["missing_reasons"])
     assert reasons["power_mean_w"] == "the driver does not report it"
     assert reasons["gpu_utilisation_share"] == "the GPU does not belong to the job"
+
+
+def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
+    """Set fields of all steps of a rank."""
+    path = paths.rank_steps(rank)
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = [row | fields for row in csv.DictReader(lines)]
+    write_csv(path, STEPS, rows)
+
+
+@pytest.mark.parametrize(
+    ("column", "measure"),
+    [
+        ("memory_peak_bytes", "memory_peak_bytes"),
+        ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
+        ("memory_used_bytes", "memory_used_peak_bytes"),
+    ],
+)
+def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
+    tmp_path: Path, column: str, measure: str
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    steps_edited(paths, 1, **{column: ""})
+    row = reduced_run(paths, 1).summary["run"]
+    assert row[measure] is None
+    assert json.loads(row["missing_reasons"])[measure] == "rank 1 recorded none"
+
+
+def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
+    # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
+    paths = Run().write(tmp_path / "run1")
+    steps_edited(paths, 0, memory_reserved_bytes=7 * 10**8)
+    row = reduced_run(paths, 1).summary["run"]
+    assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (7e8, None)
+    assert json.loads(row["missing_reasons"])["memory_estimate_error"] == (
+        "memory_used_peak_bytes is only a lower bound in this run"
+    )
 
 
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:

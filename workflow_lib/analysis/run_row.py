@@ -61,7 +61,6 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     """The measures of time, rate, model FLOPs, memory and loss."""
     times = metrics.step_times(steps.measured)
     rate = steps.tokens / steps.window.duration_s / cell.degrees.world_size
-    peak = steps.rows["memory_peak_bytes"].cast(pl.Float64).max()
     found: Values = {
         "counted_steps": known(len(times)),
         "measured_duration_s": known(steps.window.duration_s),
@@ -69,7 +68,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         "step_time_iqr_s": known(metrics.interquartile_range(times)),
         "tokens_per_s": known(rate * cell.degrees.world_size),
         "tokens_per_s_per_gpu": known(rate),
-        "memory_peak_bytes": known(peak, "no rank recorded its memory"),
+        "memory_peak_bytes": _of_fullest(steps, "memory_peak_bytes", "no rank recorded its memory"),
         **_memory_of_gpus(cell, steps),
     }
     losses = steps.rows.drop_nulls("loss").sort("step", "rank")
@@ -88,22 +87,33 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     if any(rank.gpu is None for rank in steps.ranks):
         unknown = "trained on a CPU, whose memory no driver counts"
     reserved, used = (
-        known(steps.rows[name].cast(pl.Float64).max(), unknown)
-        for name in ("memory_reserved_bytes", "memory_used_bytes")
+        _of_fullest(steps, name, unknown) for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
-    if used[0] is not None and reserved[0] is not None:
+    not_judged = used[1] or "the driver counted none"
+    if used[0] is not None and reserved[0] is not None and used[0] < reserved[0]:
         # In earlier versions ranks asked the driver at the end of a step, after the allocator had
         # given back some of what the driver had counted.
-        used = known(max(used[0], reserved[0]))
-    expected = memory.estimate(cell.model, cell.degrees, cell.training)
-    expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
+        used, not_judged = reserved, "memory_used_peak_bytes is only a lower bound in this run"
+        error = None
+    else:
+        expected = memory.estimate(cell.model, cell.degrees, cell.training)
+        expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
+        error = expected_bytes / used[0] - 1 if used[0] else None
     return {
         "memory_reserved_peak_bytes": reserved,
         "memory_used_peak_bytes": used,
-        "memory_estimate_error": known(
-            expected_bytes / used[0] - 1 if used[0] else None, used[1] or "the driver counted none"
-        ),
+        "memory_estimate_error": known(error, not_judged),
     }
+
+
+def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:
+    """The highest value of a column of STEPS over all ranks. It is null if a rank has none, because
+    that rank may be the fullest; ``unknown`` is why no rank has one."""
+    peaks = steps.rows.group_by("rank").agg(pl.col(name).cast(pl.Float64).max()).sort("rank")
+    lacking = peaks.filter(pl.col(name).is_null())["rank"].to_list()
+    if lacking:
+        return None, unknown if len(lacking) == peaks.height else f"rank {lacking[0]} recorded none"
+    return peaks[name].max(), ""
 
 
 def dropped_choices_share(cell: Cell, steps: Steps) -> Known:
