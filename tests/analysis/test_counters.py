@@ -206,7 +206,7 @@ def test_xid_events_of_the_whole_run_are_counted(tmp_path: Path) -> None:
 
 
 def write_driver_samples(paths: RunPaths, from_s: float, to_s: float) -> None:
-    """20 ms apart, of GPU 0: its power, with one sample of 690 W at 25 s and one of 800 W at 45 s."""
+    """20 ms apart, of GPU 0: its power, but 690 W at 25 s and 800 W at 45 s, a sample each."""
     spikes = {25.0: 690_000, 45.0: 800_000}
     rows = [
         {

@@ -81,6 +81,19 @@ def test_power_that_never_gets_there_has_no_bursts(tmp_path: Path) -> None:
     )
 
 
+def test_a_clock_that_was_not_read_has_no_share_either(tmp_path: Path) -> None:
+    # For 18 of the 20 s event bits were read and the clock was not.
+    def edit(row: dict[str, Any]) -> dict[str, Any]:
+        silent = START + 21 < row["unix_time_s"] < START + 39
+        return {**row, "sm_clock_mhz": None} if silent else row
+
+    row, _ = reduced(Run(edit=edit).write(tmp_path / "run1"))
+    reasons = json.loads(row["missing_reasons"])
+    for name in ("sm_clock_mean_mhz", "capped_clock_share"):
+        assert row[name] is None
+        assert reasons[name].startswith("node1 GPU 0: sm_clock_mhz was not read for 18 s")
+
+
 def test_each_gpus_own_limit_counts(tmp_path: Path) -> None:
     run = Run(power_limits_w={1: 400.0})
     row, gpus = reduced(with_driver_samples(run.write(tmp_path / "run1"), lambda at: 395.0))

@@ -236,7 +236,8 @@ class Gpu:
             problem = "power readings are means over too long to show bursts"
         at_limit_s = self._of_look("at_power_limit", "integral", problem)
         no_burst = problem or "power never came within 5 % of the limit"
-        clock = self._of_look("capped_clock", "integral", self._problem("power_capped"))
+        unread = self._problem("capped_clock") or self._problem("power_capped")
+        clock = self._of_look("capped_clock", "integral", unread)
         highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
         capped_s = self._look("power_capped").get("integral")
         if highest_mhz is None or not capped_s:

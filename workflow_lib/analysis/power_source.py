@@ -28,8 +28,8 @@ def best_power(
     H200 they come every 20 ms and follow the load at once, while a reading is the mean of the last
     second. A GPU has one source for its whole run, so that parts of the run can be compared.
     Only readings are checked against the energy counter
-    (:mod:`workflow_lib.telemetry.validity.sensors`), so samples that disagree with them, for example
-    in another unit, are not taken. ``samples`` and ``driver`` are sorted by sensor and time.
+    (:mod:`workflow_lib.telemetry.validity.sensors`), so samples that disagree with them are not
+    taken. ``samples`` and ``driver`` are sorted by sensor and time.
     """
     readings = samples.select("sensor", "unix_time_s", "power_w").drop_nulls("power_w")
     spans = _spans(readings)
