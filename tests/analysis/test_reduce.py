@@ -554,6 +554,21 @@ def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
     assert json.loads(row["missing_reasons"])[measure] == "rank 1 recorded none"
 
 
+def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path: Path) -> None:
+    # Rank 0 has 3, 2 and 1. Replicas that went apart train two models.
+    paths = Run().write(tmp_path / "run1")
+    steps_edited(paths, 1, loss=1.5)
+    reduced = reduced_run(paths, 1)
+    row = reduced.summary["run"]
+    assert (row["loss_first"], row["loss_last"]) == (None, None)
+    why = "ranks recorded different losses of one batch: 1 to 1.5"
+    assert json.loads(row["missing_reasons"])["loss_last"] == f"step 2: {why}"
+    last = reduced.steps.row(-1, named=True)
+    assert (last["loss"], json.loads(last["missing_reasons"])["loss"]) == (None, why)
+    steps_edited(paths, 1, loss="")
+    assert reduced_run(paths, 1).summary["run"]["loss_last"] == 1.0
+
+
 def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
     # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
     paths = Run().write(tmp_path / "run1")

@@ -9,7 +9,7 @@ import polars as pl
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
-from workflow_lib.analysis.steps import Steps
+from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
     MEASURES,
@@ -74,8 +74,9 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     losses = steps.rows.drop_nulls("loss").sort("step", "rank")
     ends = steps.rows.select(first=pl.col("step").min(), last=pl.col("step").max()).row(0)
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
-        loss = losses.filter(pl.col("step") == step)["loss"].first()
-        found[name] = known(loss, f"no rank recorded the loss of step {step}")
+        of_step = losses.filter(pl.col("step") == step)["loss"]
+        loss, why = loss_of_ranks(of_step.first(), of_step.min(), of_step.max())  # type: ignore[arg-type]
+        found[name] = known(loss, f"step {step}: {why}")
     found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
     return found | _model_flops(cell, steps, rate, dropped)
 
