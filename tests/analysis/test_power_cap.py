@@ -102,6 +102,16 @@ def test_each_gpus_own_limit_counts(tmp_path: Path) -> None:
     assert row["power_limit_w"] == 400.0
 
 
+def test_a_limit_that_power_ignores_is_not_the_runs(tmp_path: Path) -> None:
+    # 400 W and 600 W on average; the limit of GPU 1 was 300 W when sampling began.
+    row, gpus = reduced(Run(power_limits_w={1: 300.0}).write(tmp_path / "run1"))
+    assert gpus[0]["power_of_limit_share"] == pytest.approx(400 / 700)
+    why = "mean power was 600 W, so the limit of 300 W, read before training, was raised later"
+    assert json.loads(gpus[1]["missing_reasons"])["at_power_limit_share"] == why
+    assert row["power_of_limit_share"] is None
+    assert json.loads(row["missing_reasons"])["power_of_limit_share"] == f"node1 GPU 1: {why}"
+
+
 def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: Path) -> None:
     row, _ = reduced(Run(power_limits_w={0: None}).write(tmp_path / "run1"))
     reasons = json.loads(row["missing_reasons"])

@@ -20,6 +20,9 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
 
+#: no driver lets mean power exceed a limit by so much; sensors are off by up to 5 %
+_ABOVE_LIMIT = 1.1
+
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
 #: quantity → the column that it is computed from
@@ -232,6 +235,12 @@ class Gpu:
         no_limit = package or "the driver does not report the power limit"
         problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
         mean_w = over(self._of_look("power_w", "integral", problem), self.window.duration_s)
+        if limit_w and mean_w[0] is not None and mean_w[0] > _ABOVE_LIMIT * limit_w:
+            problem = (
+                f"mean power was {mean_w[0]:.3g} W, so the limit of {limit_w:g} W, read before "
+                "training, was raised later"
+            )
+            mean_w = None, problem
         if problem is None and self.power_source != "driver":
             problem = "power readings are means over too long to show bursts"
         at_limit_s = self._of_look("at_power_limit", "integral", problem)
