@@ -272,6 +272,17 @@ def test_the_summary_of_an_attempt_that_is_being_repeated_does_not_count(tmp_pat
     assert tables(tmp_path, [row])["runs"][0]["outcome"] == "not_run"
 
 
+def test_the_summary_of_an_attempt_that_completed_before_does_not_count(tmp_path: Path) -> None:
+    row = planned("a")
+    paths = write_run(tmp_path, row, 1, Run())
+    outcome = json.loads(paths.outcome.read_text(encoding="utf-8"))
+    outcome["started_unix_s"] += 3600
+    write_json(paths.outcome, outcome)
+    (run,) = tables(tmp_path, [row])["runs"]
+    assert (run["outcome"], run["energy_j"]) == ("completed", None)
+    assert "has not been reduced" in run["cause"]
+
+
 def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) -> None:
     found = tables(tmp_path, [planned("a", reason="needs 200 GB, a GPU has 141 GB")])
     assert found["runs"] == []
