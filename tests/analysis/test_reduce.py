@@ -640,11 +640,26 @@ def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training
 
 @pytest.mark.parametrize(
     ("simulated", "sensor"),
-    [(False, "readings, each the mean of about 1 s (H200)"), (True, "simulated readings")],
+    [(False, "readings, each the mean of 1 s"), (True, "simulated readings")],
 )
 def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sensor: str) -> None:
     row, _, _ = reduce(Run(simulated=simulated), tmp_path)
     assert row["power_peak_sensor"] == sensor
+
+
+@pytest.mark.parametrize(
+    ("name", "sensor"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "readings, each the mean of 0.025 s"),
+        ("NVIDIA L40S", "readings of NVIDIA L40S, averaged over an unknown time"),
+    ],
+)
+def test_the_time_of_a_peak_is_that_of_the_gpus_model(
+    tmp_path: Path, name: str, sensor: str
+) -> None:
+    # An A100's peak must not be compared with an H200's, whose readings are means of 1 s.
+    paths = Run(gpu_name=name, device_name=name).write(tmp_path / "run1")
+    assert reduced_run(paths, 1).summary["run"]["power_peak_sensor"] == sensor
 
 
 def test_idle_power_needs_a_second(tmp_path: Path) -> None:
