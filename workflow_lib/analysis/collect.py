@@ -101,7 +101,7 @@ def collect(plan: Path, results: Path, output: Path) -> None:
             if cell["profiled_steps"]:
                 number = places.PROFILED_RUN
                 paths = RunPaths(places.run_directory(results, cell["cell"], number))
-                profiled = _gather_traces(gathered, paths)
+                profiled = _gather_traces(gathered, paths, cell["gpus"])
         gathered.rows["cells"].append(_cell_row(cell, runs, profiled))
     sweep = SweepPaths(output)
     for name, kind in TABLES.items():
@@ -131,8 +131,9 @@ def _gather_run(
     return run
 
 
-def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
-    """Add the tables of a profiled run, and return the columns of CELLS that describe it."""
+def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str, Any]:
+    """Add the tables of a profiled run, and return the columns of CELLS that describe it. It has
+    shares of time only if all its ``ranks`` left a trace."""
 
     def told(outcome: str, cause: str) -> dict[str, Any]:
         return {"profiled_outcome": outcome, "profiled_cause": cause}
@@ -148,6 +149,9 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
     gathered.frames["kernels"].append(read_table(paths.kernels, KERNELS))
     traces = read_table(paths.trace_times, TRACES)
     gathered.frames["traces"].append(traces)
+    if traces.height < ranks:
+        lacking = f"{traces.height} of {ranks} ranks left a trace, so the run has no shares of time"
+        return told(ended.outcome.value, lacking)
     return told(ended.outcome.value, ended.cause) | profiled_shares(traces)
 
 
