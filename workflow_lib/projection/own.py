@@ -108,11 +108,16 @@ _OF_A_CELL = tuple(
     if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
 )
 
+#: axes that change a step's time or power and that a row cannot state, null where they are usual
+_NO_COLUMN = ("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension")
+
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """The cells of sweeps that were pre-trained, each once. Cells with simulated readings are left
     out. So are cells for which a row has no column: those with context parallelism, a zero-bubble
-    schedule, tied embeddings (except gpt's, which always are) or a head_dimension.
+    schedule, layers that are divided otherwise than evenly, limits of power or clocks that the job
+    set, tied embeddings (except gpt's, which always are) or a head_dimension; and those without
+    torch.compile, because a projected layout has it.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -126,8 +131,9 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & ~pl.col("simulated")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
+            & pl.col("compile")
+            & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
             & ~pl.col("tied_embeddings")
-            & pl.col("head_dimension").is_null()
         )
         for cell in done.partition_by("cell", maintain_order=True):
             first = cell.row(0, named=True)
