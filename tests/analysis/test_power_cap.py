@@ -9,13 +9,21 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import GPU_SAMPLES, POWER_SAMPLES, RunPaths
+from workflow_lib.records import (
+    GPU_SAMPLES,
+    POWER_SAMPLES,
+    RunPaths,
+    TelemetryEnd,
+    read_record,
+    write_json,
+)
 
 from .synthetic_run import START, Run, write_csv
 
@@ -110,6 +118,25 @@ def test_a_limit_that_power_ignores_is_not_the_runs(tmp_path: Path) -> None:
     assert json.loads(gpus[1]["missing_reasons"])["at_power_limit_share"] == why
     assert row["power_of_limit_share"] is None
     assert json.loads(row["missing_reasons"])["power_of_limit_share"] == f"node1 GPU 1: {why}"
+
+
+@pytest.mark.parametrize(("at_the_end_w", "is_known"), [(700.2, True), (650.0, False)])
+def test_a_limit_that_was_changed_meanwhile_is_nobodys(
+    tmp_path: Path, at_the_end_w: float, is_known: bool
+) -> None:
+    paths = with_driver_samples(Run().write(tmp_path / "run1"), lambda at: 600.0)
+    end = read_record(paths.telemetry_end("node1"), TelemetryEnd)
+    limits = (at_the_end_w, None)
+    write_json(paths.telemetry_end("node1"), replace(end, power_limits_w=limits))
+    row, gpus = reduced(paths)
+    assert gpus[1]["power_limit_w"] == 700.0
+    if is_known:
+        assert row["power_limit_w"] == 700.0
+        return
+    why = "node1 GPU 0: the limit was changed during the run, from 700 W to 650 W"
+    for name in ("power_limit_w", "power_of_limit_share", "at_power_limit_share"):
+        assert row[name] is None
+        assert json.loads(row["missing_reasons"])[name] == why
 
 
 def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: Path) -> None:

@@ -231,8 +231,9 @@ class Gpu:
     def _power_cap(self, gpus_per_package: int) -> Values:
         """The power limit, how close power came to it, and how the cap lowered the clock."""
         package = self._package_reason(gpus_per_package)
-        limit_w = None if package else power_limit_w(self.recording.start, self.gpu)
-        no_limit = package or "the driver does not report the power limit"
+        limit_w, no_limit = power_limit_w(self.recording.start, self.recording.end, self.gpu)
+        if package:
+            limit_w, no_limit = None, package
         problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
         mean_w = over(self._of_look("power_w", "integral", problem), self.window.duration_s)
         if limit_w and mean_w[0] is not None and mean_w[0] > _ABOVE_LIMIT * limit_w:

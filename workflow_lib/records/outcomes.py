@@ -324,3 +324,6 @@ class TelemetryEnd:
     errors: Mapping[str, int]
     cpu_time_s: float
     peak_memory_bytes: int
+    #: each GPU's enforced power limit at the end, in W; null where it is not known. Null in records
+    #: of earlier versions, and in runs whose job sets limits, which it takes back meanwhile.
+    power_limits_w: tuple[float | None, ...] | None = None
