@@ -181,6 +181,15 @@ def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
     assert [run.cell for run in collect([tmp_path])] == [usual["cell"]]
 
 
+@pytest.mark.parametrize(("limit_w", "is_fitted"), [(500.0, False), (700.0, True), (None, True)])
+def test_gpus_that_a_site_limits_are_not_fitted(tmp_path, limit_w, is_fitted):
+    cell = {**identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)), "compile": True}
+    cell |= {"gpu_model": "H200"}
+    row = run_row(cell, 1, step_time_s=3.0) | {"simulated": False, "power_limit_w": limit_w}
+    write_table(table([row], RUNS), tmp_path / "runs.parquet")
+    assert len(collect([tmp_path])) == is_fitted
+
+
 def test_runs_that_are_faster_make_the_projection_faster():
     stack = own_stack(
         [dataclasses.replace(run, step_time_s=run.step_time_s / 1.1) for run in read_own()]
