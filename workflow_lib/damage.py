@@ -101,13 +101,13 @@ def _figures(directory: Path) -> list[Path]:
 
 
 def _of_comparison(directory: Path) -> list[Path]:
+    """All that a comparison wrote, if any of it is damaged or missing: who asks for its page alone
+    has Snakemake look at the page alone.
+    """
     paths = ComparisonPaths(directory)
     made = (paths.table, paths.page, *_files(paths.figures))
-    found = damaged(paths.checksums, made)
-    # Snakemake does not notice a missing figure: the directory is one output of its rule. So the
-    # directory is removed as a whole.
-    outputs = {paths.figures if paths.figures in each.parents else each for each in found}
-    return sorted(outputs)
+    amiss = damaged(paths.checksums, made)
+    return _there([paths.table, paths.page, paths.figures]) if amiss else []
 
 
 def _there(paths: Iterable[Path]) -> list[Path]:

@@ -168,7 +168,8 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
     parser.StartDoctypeDeclHandler = writer.doctype
     try:
         parser.Parse(read_bytes(path, bounds.FIGURE_BYTES), True)
-    except expat.ExpatError as error:
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        # The last two: an encoding that does not exist, or one of several bytes a character.
         raise RecordError(f"{path}: not an SVG: {error}; draw the figures again") from None
     if writer.size is None:
         raise RecordError(f"{path}: an SVG without a size; draw the figures again")
