@@ -311,6 +311,9 @@ def main(
         return 1
     try:
         runs = select(find(options.results), *chosen)
+        if options.again and not runs:
+            print("triptych: no run fits the choice, so none will run again", file=sys.stderr)
+            return 1
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:

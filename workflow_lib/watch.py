@@ -152,7 +152,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    if not (seconds := float(text)) >= 1:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds") from None
+    if not seconds >= 1:
         raise argparse.ArgumentTypeError(f"{text} is too often; 1 is the least")
     return seconds
 

@@ -36,7 +36,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     packing.add_argument("--results", type=Path, default=Path("results"), help="holds cells/")
     packing.add_argument("--licence", help="of the data: an SPDX identifier, or an address")
     packing.add_argument(
-        "--published", type=date.fromisoformat, help="YYYY-MM-DD; the last run's day unless given"
+        "--published", type=_day, help="YYYY-MM-DD; the last run's day unless given"
     )
     packing.add_argument(
         "--cut-off",
@@ -69,6 +69,13 @@ def main(
     except (ArchiveError, CheckoutError, ConfigError, RecordError, OSError) as error:
         print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a day, as in 2026-01-31") from None
 
 
 def _pack(chosen: argparse.Namespace) -> int:
