@@ -298,8 +298,9 @@ def main(
 ) -> int:
     """Print the status; returns the exit code."""
     options = command_line(prog).parse_args(arguments)
-    if not options.results.is_dir():
-        print(f"triptych: {options.results} is not a directory; give --results", file=sys.stderr)
+    if not results.may_list(options.results):
+        said = f"{options.results} is not a directory that you may read; give --results"
+        print(printable(f"triptych: {said}"), file=sys.stderr)
         return 1
     chosen = (options.state, options.outcome, options.cell, options.node)
     if options.again and not any(chosen):
