@@ -205,3 +205,6 @@ def test_mistakes_are_one_message(
     said = capsys.readouterr().out
     assert f"{planned.results}/archives/{NAME}.zip: 1 run, " in said
     assert "--licence CC-BY-4.0" in said
+    # The fixture has a plan and a run, and no table nor page.
+    assert "It lacks runs.parquet, cells.parquet, " in said
+    assert ", report.html: for these, run the workflow to its end and pack again" in said

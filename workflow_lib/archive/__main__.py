@@ -95,6 +95,9 @@ def _pack(chosen: argparse.Namespace) -> int:
         f"{archive}: {counted(packed.runs, 'run')}, {packed.raw_files} raw files, and "
         f"{packed.products} made from them; {size_mb:.1f} MB of {before_mb:.1f} MB"
     )
+    if packed.missing:
+        lacks = ", ".join(packed.missing)
+        print(f"It lacks {lacks}: for these, run the workflow to its end and pack again")
     if chosen.licence is None:
         print("It names no licence; choose one before others get it, with --licence CC-BY-4.0")
     return 0
