@@ -154,6 +154,36 @@ def test_what_traces_became_is_gathered(tmp_path: Path) -> None:
     assert found["cells"][0]["profiled_outcome"] == "completed"
 
 
+@pytest.mark.parametrize("ranks", [(0, 1), (1,)])
+def test_shares_of_a_profiled_run_are_of_all_its_ranks(
+    tmp_path: Path, ranks: tuple[int, ...]
+) -> None:
+    # Rank 0 computes throughout; rank 1 has nothing running for half of its time.
+    row = {**planned("a"), "profiled_steps": 3}
+    assert row["gpus"] == 2
+    write_run(tmp_path, row, 1, Run())
+    paths = profiled_run(tmp_path, row, Outcome.COMPLETED)
+    traces = [
+        {
+            "cell": row["cell"],
+            "run": 0,
+            "rank": rank,
+            "steps": 3,
+            "span_s": 4.0,
+            "idle_s": 2.0 * rank,
+        }
+        for rank in ranks
+    ]
+    write_table(table([], KERNELS), paths.kernels)
+    write_table(table(traces, TRACES), paths.trace_times)
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    if len(ranks) == 2:
+        assert of_cell["idle_share"] == 0.25
+    else:
+        assert of_cell["idle_share"] is None
+        assert of_cell["profiled_cause"].startswith("1 of 2 ranks left a trace")
+
+
 @pytest.mark.parametrize(
     ("outcome", "said", "cause"),
     [
@@ -270,6 +300,17 @@ def test_the_summary_of_an_attempt_that_is_being_repeated_does_not_count(tmp_pat
     row = planned("a")
     write_run(tmp_path, row, 1, Run()).outcome.unlink()
     assert tables(tmp_path, [row])["runs"][0]["outcome"] == "not_run"
+
+
+def test_the_summary_of_an_attempt_that_completed_before_does_not_count(tmp_path: Path) -> None:
+    row = planned("a")
+    paths = write_run(tmp_path, row, 1, Run())
+    outcome = json.loads(paths.outcome.read_text(encoding="utf-8"))
+    outcome["started_unix_s"] += 3600
+    write_json(paths.outcome, outcome)
+    (run,) = tables(tmp_path, [row])["runs"]
+    assert (run["outcome"], run["energy_j"]) == ("completed", None)
+    assert "has not been reduced" in run["cause"]
 
 
 def test_an_infeasible_cell_is_in_cells_alone_with_its_reason(tmp_path: Path) -> None:

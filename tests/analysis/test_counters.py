@@ -206,13 +206,13 @@ def test_xid_events_of_the_whole_run_are_counted(tmp_path: Path) -> None:
 
 
 def write_driver_samples(paths: RunPaths, from_s: float, to_s: float) -> None:
-    """20 ms apart, of GPU 0: 400 W, with one sample of 690 W at 25 s and one of 800 W at 45 s."""
+    """20 ms apart, of GPU 0: its power, but 690 W at 25 s and 800 W at 45 s, a sample each."""
     spikes = {25.0: 690_000, 45.0: 800_000}
     rows = [
         {
             "driver_time_us": round((START + tick / 50) * 1e6),
             "gpu": 0,
-            "power_mw": spikes.get(tick / 50, 400_000),
+            "power_mw": spikes.get(tick / 50, 400_000 if tick >= 250 else 100_000),
         }
         for tick in range(round(from_s * 50), round(to_s * 50))
     ]
@@ -236,6 +236,24 @@ def test_driver_samples_that_miss_a_part_are_left_aside(
     whole = Run().write(tmp_path / "whole" / "run1")
     paths = Run().write(tmp_path / "run1")
     write_driver_samples(paths, from_s, to_s)
+    assert reduced(paths)[1]["power_source"] == "readings"
+    assert reduced(paths)[1]["energy_j"] == reduced(whole)[1]["energy_j"]
+
+
+@pytest.mark.parametrize("factor", [0.001, 0.9, 1.1])
+def test_driver_samples_that_disagree_with_readings_are_left_aside(
+    tmp_path: Path, factor: float
+) -> None:
+    # A driver that gives W where others give mW, or a tenth too much. Readings were checked against
+    # the energy counter; these samples were not.
+    whole = Run().write(tmp_path / "whole" / "run1")
+    paths = Run().write(tmp_path / "run1")
+    write_driver_samples(paths, -12, 51)
+    path = paths.power_samples("node1")
+    header, *lines = path.read_text(encoding="utf-8").splitlines()
+    split = [line.rsplit(",", 1) for line in lines]
+    scaled = [f"{start},{round(int(power) * factor)}" for start, power in split]
+    path.write_text("\n".join([header, *scaled, ""]), encoding="utf-8")
     assert reduced(paths)[1]["power_source"] == "readings"
     assert reduced(paths)[1]["energy_j"] == reduced(whole)[1]["energy_j"]
 

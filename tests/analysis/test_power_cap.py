@@ -6,15 +6,24 @@ The run of ``synthetic_run`` is measured from 20 to 40 s; its limit is 700 W, it
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import POWER_SAMPLES, RunPaths
+from workflow_lib.records import (
+    GPU_SAMPLES,
+    POWER_SAMPLES,
+    RunPaths,
+    TelemetryEnd,
+    read_record,
+    write_json,
+)
 
 from .synthetic_run import START, Run, write_csv
 
@@ -27,7 +36,8 @@ def reduced(paths: RunPaths) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> RunPaths:
-    """The driver's own samples of both GPUs, one every 20 ms; ``power_w`` is given a time in ms."""
+    """The driver's own samples of both GPUs, one every 20 ms, and readings, each the mean of the
+    second before; ``power_w`` is given a time in ms."""
     rows = [
         {
             "driver_time_us": round((START + at / 1000) * 1e6),
@@ -38,6 +48,13 @@ def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> Run
         for gpu in (0, 1)
     ]
     write_csv(paths.power_samples("node1"), POWER_SAMPLES, rows)
+    with paths.gpu_samples("node1").open(encoding="utf-8", newline="") as lines:
+        readings = list(csv.DictReader(lines))
+    for each in readings:
+        at_ms = round(1000 * (float(each["unix_time_s"]) - START))
+        second = range(at_ms - 1000, at_ms, 20)
+        each["power_w"] = str(sum(map(power_w, second)) / len(second))
+    write_csv(paths.gpu_samples("node1"), GPU_SAMPLES, readings)
     return paths
 
 
@@ -72,12 +89,54 @@ def test_power_that_never_gets_there_has_no_bursts(tmp_path: Path) -> None:
     )
 
 
+def test_a_clock_that_was_not_read_has_no_share_either(tmp_path: Path) -> None:
+    # For 18 of the 20 s event bits were read and the clock was not.
+    def edit(row: dict[str, Any]) -> dict[str, Any]:
+        silent = START + 21 < row["unix_time_s"] < START + 39
+        return {**row, "sm_clock_mhz": None} if silent else row
+
+    row, _ = reduced(Run(edit=edit).write(tmp_path / "run1"))
+    reasons = json.loads(row["missing_reasons"])
+    for name in ("sm_clock_mean_mhz", "capped_clock_share"):
+        assert row[name] is None
+        assert reasons[name].startswith("node1 GPU 0: sm_clock_mhz was not read for 18 s")
+
+
 def test_each_gpus_own_limit_counts(tmp_path: Path) -> None:
     run = Run(power_limits_w={1: 400.0})
     row, gpus = reduced(with_driver_samples(run.write(tmp_path / "run1"), lambda at: 395.0))
     assert [gpu["power_limit_w"] for gpu in gpus] == [700.0, 400.0]
     assert [gpu["at_power_limit_share"] for gpu in gpus] == [0.0, pytest.approx(1.0)]
     assert row["power_limit_w"] == 400.0
+
+
+def test_a_limit_that_power_ignores_is_not_the_runs(tmp_path: Path) -> None:
+    # 400 W and 600 W on average; the limit of GPU 1 was 300 W when sampling began.
+    row, gpus = reduced(Run(power_limits_w={1: 300.0}).write(tmp_path / "run1"))
+    assert gpus[0]["power_of_limit_share"] == pytest.approx(400 / 700)
+    why = "mean power was 600 W, so the limit of 300 W, read before training, was raised later"
+    assert json.loads(gpus[1]["missing_reasons"])["at_power_limit_share"] == why
+    assert row["power_of_limit_share"] is None
+    assert json.loads(row["missing_reasons"])["power_of_limit_share"] == f"node1 GPU 1: {why}"
+
+
+@pytest.mark.parametrize(("at_the_end_w", "is_known"), [(700.2, True), (650.0, False)])
+def test_a_limit_that_was_changed_meanwhile_is_nobodys(
+    tmp_path: Path, at_the_end_w: float, is_known: bool
+) -> None:
+    paths = with_driver_samples(Run().write(tmp_path / "run1"), lambda at: 600.0)
+    end = read_record(paths.telemetry_end("node1"), TelemetryEnd)
+    limits = (at_the_end_w, None)
+    write_json(paths.telemetry_end("node1"), replace(end, power_limits_w=limits))
+    row, gpus = reduced(paths)
+    assert gpus[1]["power_limit_w"] == 700.0
+    if is_known:
+        assert row["power_limit_w"] == 700.0
+        return
+    why = "node1 GPU 0: the limit was changed during the run, from 700 W to 650 W"
+    for name in ("power_limit_w", "power_of_limit_share", "at_power_limit_share"):
+        assert row[name] is None
+        assert json.loads(row["missing_reasons"])[name] == why
 
 
 def test_a_limit_that_is_not_told_is_null_and_so_is_what_rests_on_it(tmp_path: Path) -> None:

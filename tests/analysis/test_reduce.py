@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,21 +11,23 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.analysis.reduce import reduce_run
+from workflow_lib.analysis.reduce import reduce_run, reduced_run
 from workflow_lib.records import (
     GPUS,
     MEASURES,
     RUNS,
+    STEPS,
     UNUSED_GPUS,
     Cell,
     Degrees,
     Outcome,
     RecordError,
+    RunPaths,
     inapplicable,
 )
 from workflow_lib.records.cell_axes import AXES
 
-from .synthetic_run import HARDWARE, LACKING, START, Run, cell
+from .synthetic_run import HARDWARE, LACKING, START, Run, cell, write_csv
 
 OF_INFERENCE = inapplicable("pretrain")
 
@@ -525,6 +528,58 @@ def test_gpus_that_the_job_does_not_have_are_listed_with_one_reading(tmp_path: P
     assert reasons["gpu_utilisation_share"] == "the GPU does not belong to the job"
 
 
+def steps_edited(paths: RunPaths, rank: int, **fields: object) -> None:
+    """Set fields of all steps of a rank."""
+    path = paths.rank_steps(rank)
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = [row | fields for row in csv.DictReader(lines)]
+    write_csv(path, STEPS, rows)
+
+
+@pytest.mark.parametrize(
+    ("column", "measure"),
+    [
+        ("memory_peak_bytes", "memory_peak_bytes"),
+        ("memory_reserved_bytes", "memory_reserved_peak_bytes"),
+        ("memory_used_bytes", "memory_used_peak_bytes"),
+    ],
+)
+def test_the_fullest_rank_is_not_known_if_a_rank_recorded_no_memory(
+    tmp_path: Path, column: str, measure: str
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    steps_edited(paths, 1, **{column: ""})
+    row = reduced_run(paths, 1).summary["run"]
+    assert row[measure] is None
+    assert json.loads(row["missing_reasons"])[measure] == "rank 1 recorded none"
+
+
+def test_ranks_with_different_losses_of_one_batch_have_none(tmp_path: Path) -> None:
+    # Rank 0 has 3, 2 and 1. Replicas that went apart train two models.
+    paths = Run().write(tmp_path / "run1")
+    steps_edited(paths, 1, loss=1.5)
+    reduced = reduced_run(paths, 1)
+    row = reduced.summary["run"]
+    assert (row["loss_first"], row["loss_last"]) == (None, None)
+    why = "ranks recorded different losses of one batch: 1 to 1.5"
+    assert json.loads(row["missing_reasons"])["loss_last"] == f"step 2: {why}"
+    last = reduced.steps.row(-1, named=True)
+    assert (last["loss"], json.loads(last["missing_reasons"])["loss"]) == (None, why)
+    steps_edited(paths, 1, loss="")
+    assert reduced_run(paths, 1).summary["run"]["loss_last"] == 1.0
+
+
+def test_a_lower_bound_of_memory_does_not_judge_the_plan(tmp_path: Path) -> None:
+    # The driver counts 0.5 GB at most, after torch's allocator has returned some of 0.7 GB.
+    paths = Run().write(tmp_path / "run1")
+    steps_edited(paths, 0, memory_reserved_bytes=7 * 10**8)
+    row = reduced_run(paths, 1).summary["run"]
+    assert (row["memory_used_peak_bytes"], row["memory_estimate_error"]) == (7e8, None)
+    assert json.loads(row["missing_reasons"])["memory_estimate_error"] == (
+        "memory_used_peak_bytes is only a lower bound in this run"
+    )
+
+
 def test_memory_on_a_cpu_has_no_driver_that_counts_it(tmp_path: Path) -> None:
     row, _, reasons = reduce(Run(on_cpu=True, device_name="CPU", simulated=True), tmp_path)
     assert row["memory_peak_bytes"] == 1100.0
@@ -585,11 +640,26 @@ def test_idle_power_is_of_the_baseline_not_of_what_comes_between_it_and_training
 
 @pytest.mark.parametrize(
     ("simulated", "sensor"),
-    [(False, "readings, each the mean of about 1 s (H200)"), (True, "simulated readings")],
+    [(False, "readings, each the mean of 1 s"), (True, "simulated readings")],
 )
 def test_a_peak_of_power_says_what_it_is_of(tmp_path: Path, simulated: bool, sensor: str) -> None:
     row, _, _ = reduce(Run(simulated=simulated), tmp_path)
     assert row["power_peak_sensor"] == sensor
+
+
+@pytest.mark.parametrize(
+    ("name", "sensor"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "readings, each the mean of 0.025 s"),
+        ("NVIDIA L40S", "readings of NVIDIA L40S, averaged over an unknown time"),
+    ],
+)
+def test_the_time_of_a_peak_is_that_of_the_gpus_model(
+    tmp_path: Path, name: str, sensor: str
+) -> None:
+    # An A100's peak must not be compared with an H200's, whose readings are means of 1 s.
+    paths = Run(gpu_name=name, device_name=name).write(tmp_path / "run1")
+    assert reduced_run(paths, 1).summary["run"]["power_peak_sensor"] == sensor
 
 
 def test_idle_power_needs_a_second(tmp_path: Path) -> None:

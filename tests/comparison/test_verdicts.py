@@ -13,6 +13,7 @@ import pytest
 from workflow_lib.analysis.tables import table
 from workflow_lib.comparison.matching import Pair, layout_pairs
 from workflow_lib.comparison.verdicts import rows
+from workflow_lib.intervals.design import design
 from workflow_lib.records import COMPARISON
 
 from .sides import failed, known, measured, side
@@ -411,6 +412,8 @@ def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
         ({"platforms": ("h200", "h100")}, "different platforms"),
         ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "did not begin in the order of the blocks"),
         ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "the start of a run was not recorded"),
+        # The last run of A failed, and was repeated a day later.
+        ({"began": ([0.0, 101.0, 200.0 + DAY], [1.0, 100.0, 200.0])}, "long after the other run"),
         ({"gpus": [("GPU-1",), ("GPU-2",)]}, "the sides ran on different GPUs"),
         ({"gpus": ()}, "the GPUs of a run are not known"),
     ],
@@ -419,6 +422,28 @@ def test_what_keeps_runs_from_being_in_blocks_is_said_and_allowed_for(changed, w
     row = in_blocks([102.0, 102.1, 101.9], [100.0, 100.1, 99.9], **changed)
     assert (row["design"], row["date_allowance"]) == ("apart", 0.014)
     assert why in row["assumes"]
+
+
+def test_a_side_that_had_one_gpu_is_apart_from_one_that_never_had_it():
+    began = [{"order_seed": 0, "order_block": n, "started_unix_s": 100.0 * n} for n in (1, 2, 3)]
+    one, two, three = (frozenset({f"GPU-{number}"}) for number in (1, 2, 3))
+    for run in began:
+        run["platform"] = "h200"
+    assert design(began, began, [one] * 3, [two, two, three]).apart_because == (
+        "the sides ran on different GPUs"
+    )
+    # Where both have it, and where each run had others by chance, GPUs are noise.
+    assert design(began, began, [one] * 3, [one, two, three]).in_blocks
+    assert design(began, began, [one, one, two], [three, three, frozenset({"GPU-4"})]).in_blocks
+
+
+def test_blocks_that_differ_in_length_by_chance_are_blocks():
+    # The third block is nine times as long as the longest of the others; runs that start together
+    # on many nodes are seconds apart, or minutes if a node was busy.
+    long_blocks = ([0.0, 10_000.0, 20_000.0], [1000.0, 10_500.0, 29_000.0])
+    at_once = ([0.0, 10_000.0, 20_000.0], [1.0, 10_001.0, 20_900.0])
+    for began in (long_blocks, at_once):
+        assert in_blocks([102.0, 102.1, 101.9], [100.0] * 3, began=began)["design"] == "in_blocks"
 
 
 def test_a_drift_is_no_difference_and_is_estimated():

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -139,6 +140,16 @@ def test_a_job_leaves_a_run_alone_that_another_job_has(paths):
     with pytest.raises(node.TakenError, match="job 7, submitted by the workflow, owns this run"):
         node.begin(paths, "12", "slurm", b"")
     assert sorted(paths.directory.rglob("*")) == before
+
+
+def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths, monkeypatch):
+    def unknown(host, port):
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(SystemExit, match="no address for localhost"):
+        node.begin(paths, "7", "local", b"")
+    node.begin(paths, "7", "slurm", b"")  # there srun starts ranks, which reach the first node
 
 
 def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):

@@ -540,6 +540,15 @@ def test_of_a_job_without_a_end_record_its_scripts_exit_code_is_explained(paths,
     assert found.cause.endswith("slurm-9.log says: module: command not found")
 
 
+def test_the_cause_of_a_job_of_this_machine_stands_in_submitits_log(paths):
+    records.write_json(paths.job, JobRecord("local", "9", 1.0, "me"))
+    (paths.logs / "9_0_log.out").write_text("triptych: this machine has no address\n")
+    runs.end(paths, job_id="9", stage="environment", training_exit=None, telemetry_exit=None)
+    found = said(paths, "FINISHED")
+    assert found.outcome is ERROR
+    assert found.cause.endswith("9_0_log.out says: this machine has no address")
+
+
 def test_a_job_without_a_end_record_ran_where_its_ranks_and_samplers_were(paths):
     runs.train(paths)
     assert said(paths, "FAILED").nodes == (runs.NODE,)

@@ -9,6 +9,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.report.full_matrix import identity, run_row
+from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.cells import hardware_of
 from workflow_lib.memory import MemoryEstimate
 from workflow_lib.projection.__main__ import main
@@ -16,12 +18,12 @@ from workflow_lib.projection.candidates import batch, candidates
 from workflow_lib.projection.gpu_power import Levels, gpu_power, levels
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import read_own, write_own
+from workflow_lib.projection.own import collect, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.project import Facility, basis, facility_mwh, project
 from workflow_lib.projection.project_page import _number
 from workflow_lib.projection.scaling import FABRICS, replicas
-from workflow_lib.records import RecordError
+from workflow_lib.records import RUNS, Degrees, RecordError
 from workflow_lib.study import load_study
 
 STUDY = load_study(Path("config"))
@@ -159,6 +161,33 @@ def test_own_runs_are_read_as_they_were_written(tmp_path):
     (tmp_path / "other.csv").write_text("a\n1\n")
     with pytest.raises(RecordError, match="collect it again"):
         read_own(tmp_path / "other.csv")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"power_limits_w": "[400.0, 400.0]"},
+        {"clock_limits_mhz": "[1200, 1200]"},
+        {"stage_layers": "[20, 12]"},
+        {"compile": False},
+    ],
+)
+def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
+    # A cell at 400 W of 700 would make a stack look slower, and its waiting GPUs cooler.
+    usual = {**identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)), "compile": True}
+    limited = {**usual, "cell": usual["cell"] + "-other", **other}
+    rows = [run_row(each, 1, step_time_s=3.0) | {"simulated": False} for each in (usual, limited)]
+    write_table(table(rows, RUNS), tmp_path / "runs.parquet")
+    assert [run.cell for run in collect([tmp_path])] == [usual["cell"]]
+
+
+@pytest.mark.parametrize(("limit_w", "is_fitted"), [(500.0, False), (700.0, True), (None, True)])
+def test_gpus_that_a_site_limits_are_not_fitted(tmp_path, limit_w, is_fitted):
+    cell = {**identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)), "compile": True}
+    cell |= {"gpu_model": "H200"}
+    row = run_row(cell, 1, step_time_s=3.0) | {"simulated": False, "power_limit_w": limit_w}
+    write_table(table([row], RUNS), tmp_path / "runs.parquet")
+    assert len(collect([tmp_path])) == is_fitted
 
 
 def test_runs_that_are_faster_make_the_projection_faster():

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Install what tests/slurm/cluster.py runs: Slurm, its accounting daemon, MariaDB and munge.
+# Install what tests/slurm/cluster.py runs: Slurm, its accounting daemon, MariaDB and munge; and
+# bindfs, for a view of files that lags.
 # Exit status: 0 when all is there, 3 when this script cannot install it, apt's own otherwise.
 set -eu
 
-packages="slurm-wlm slurmdbd mariadb-server munge"
+packages="slurm-wlm slurmdbd mariadb-server munge bindfs"
 
 present() {
     for program in slurmctld slurmd slurmdbd sbatch sacct mariadbd mariadb-install-db munged; do

@@ -181,6 +181,41 @@ def test_a_script_submitted_by_hand_gives_the_workflow_its_result(site, slurm_cl
     assert not run.attempts.exists()
 
 
+#: how long the login node in this test takes a name that it saw, or missed, for the truth
+LAG_S = 10
+_LAGGING = f"""
+bindfs -o attr_timeout=0,entry_timeout={LAG_S},negative_timeout={LAG_S} "$0" "$0" || exit 99
+"$@"; code=$?
+umount --lazy "$0"; exit $code
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    shutil.which("bindfs") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK),
+    reason="needs bindfs and /dev/fuse, for a view of files that lags",
+)
+def test_a_login_node_that_sees_new_files_late_takes_them_when_they_come(site):
+    """As with NFS, where a client may miss for a while what another one has made: the job and the
+    reductions write to the directory itself, Snakemake looks at it through a cache of names.
+    """
+    site.results.mkdir()
+    command = ["unshare", "--mount", "bash", "-c", _LAGGING, str(site.results)]
+    done = subprocess.run(
+        [*command, *site.command("slurm_mi250")],
+        cwd=study.ROOT,
+        env=site.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = site.runs("mi250")
+    assert json.loads(run.outcome.read_text())["outcome"] == "completed"
+    assert not run.attempts.exists()
+    assert (site.results / "sweeps" / "tiny-mi250" / "report.html").exists()
+
+
 @pytest.mark.slow
 def test_a_copy_that_is_submitted_by_hand_writes_nothing(site, slurm_cluster, tmp_path):
     rendered = site.snakemake("slurm_mi250", "--until", "render")

@@ -745,3 +745,23 @@ def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
     assert invalid_reason(paths, cell) is None
     ahead(paths, "node02", 0.297, error_s=0.001)
     assert "ended step 1 0.003 s before" in reason(paths, cell)
+
+
+def test_a_clock_whose_comparison_was_lost_is_named(tmp_path: Path) -> None:
+    paths = records.RunPaths(tmp_path)
+    cell = make_cell(
+        ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
+    )
+    for rank, node in enumerate((NODE, "node02")):
+        write_rank(paths, rank, node=node, gpu=0)
+        write_telemetry(paths, samples(), node=node)
+    # Earlier versions compared no clocks.
+    assert invalid_reason(paths, cell) is None
+    found = records.Precisions("fp32")
+    for rank in range(2):
+        rewrite(paths.rank(rank), records.RankRecord, precisions=found)
+    ahead(paths, NODE, 0.0)
+    said = "clock-node02.json is missing, which compares the clock of node node02 with that of rank"
+    assert said in reason(paths, cell)
+    ahead(paths, "node02", 0.0)
+    assert invalid_reason(paths, cell) is None

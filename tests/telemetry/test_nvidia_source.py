@@ -103,6 +103,15 @@ def test_what_the_driver_does_not_tell_of_a_gpu_is_null(played: Played) -> None:
     }
 
 
+def test_power_limits_are_those_that_are_in_force_when_asked_for(played: Played) -> None:
+    with played.source() as source:
+        assert source.power_limits_w() == [700.0, 700.0]
+        played.library.nvmlDeviceSetPowerManagementLimit(source._handles[1], 650_000)
+        assert source.power_limits_w() == [700.0, 650.0]
+    with played.source(limit=None) as source:
+        assert source.power_limits_w() == [None, None]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "column", "said"),
     [

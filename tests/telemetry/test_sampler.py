@@ -28,23 +28,22 @@ def test_a_run_is_sampled_from_ready_to_stop(tmp_path: Path, sampler: Start) -> 
     assert [row["gpu"] for row in read_rows(paths.gpu_counters(NODE))] == ["0", "1"]
     time.sleep(3.0)
     paths.telemetry_stop.touch()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
 
     rows = read_rows(paths.gpu_samples(NODE))
     assert list(rows[0]) == [column.name for column in records.GPU_SAMPLES]
     times = [float(row["unix_time_s"]) for row in rows if row["gpu"] == "1"]
-    rate_hz = (len(times) - 1) / (times[-1] - times[0])
-    assert rate_hz == pytest.approx(20.0, rel=0.1)
-    assert 3.0 <= times[-1] - times[0] <= 5.0
-    # A node's load can delay single ticks, but they do not drift: deadlines are n periods apart.
-    # (The last tick comes when the sampler is asked to stop, whenever that is.)
-    # The first tick, too, may be late: a quarter of a period more than it puts none out of phase.
-    phases = [((at - times[1]) * 20 + 0.25) % 1 for at in times[1:-1]]
-    assert sum(phase < 0.5 for phase in phases) > 0.8 * len(phases)
-    # Each row but the first and the last says by how much its tick was late.
+    assert times[-1] - times[0] >= 3.0
+    # Each row but the first and the last says by how much its tick was late. (The last tick comes
+    # when the sampler is asked to stop, whenever that is.)
     late_s = [float(row["lateness_s"]) for row in rows if row["gpu"] == "1" and row["lateness_s"]]
     assert len(late_s) == len(times) - 2
     assert min(late_s) >= 0
+    # A node's load can delay or drop ticks, but they do not drift: deadlines are n periods apart.
+    deadlines_s = [at - late for at, late in zip(times[1:-1], late_s, strict=True)]
+    periods = [20 * (at - deadlines_s[0]) for at in deadlines_s]
+    assert all(abs(each - round(each)) < 0.2 for each in periods)
+    assert len({round(each) for each in periods}) == len(periods)
     assert rows[-1]["lateness_s"] == ""
 
     # Counters once a second, one GPU half a second after the other, and all of them at the end.
@@ -90,6 +89,7 @@ def test_a_run_is_sampled_from_ready_to_stop(tmp_path: Path, sampler: Start) -> 
     assert ended.late_samples == sum(late > 0.025 for late in late_s)
     assert 0 < ended.cpu_time_s < 3
     assert 5e6 < ended.peak_memory_bytes < 100e6
+    assert ended.power_limits_w == tuple(gpu["power_limit_w"] for gpu in started.gpus)
     assert paths.sampled_nodes() == [NODE]
 
 

@@ -92,6 +92,12 @@ def test_a_wrong_number_of_ranks_is_refused():
         check(TWO_ON_A_NODE, Degrees(tp=2, dp=2))
 
 
+def test_a_node_that_does_not_know_where_rank_0_listens_is_named_before_ranks_wait():
+    elsewhere = replace(TWO_ON_A_NODE, master_address="no-such-node")
+    with pytest.raises(ValueError, match="no address for no-such-node, where rank 0"):
+        check(elsewhere, Degrees(dp=2))
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a node without a GPU")
 def test_a_run_meant_for_gpus_never_falls_back_to_the_cpu():
     hardware = replace(HARDWARE, platform="h200", gpu="H200")

@@ -101,7 +101,7 @@ def collect(plan: Path, results: Path, output: Path) -> None:
             if cell["profiled_steps"]:
                 number = places.PROFILED_RUN
                 paths = RunPaths(places.run_directory(results, cell["cell"], number))
-                profiled = _gather_traces(gathered, paths)
+                profiled = _gather_traces(gathered, paths, cell["gpus"])
         gathered.rows["cells"].append(_cell_row(cell, runs, profiled))
     sweep = SweepPaths(output)
     for name, kind in TABLES.items():
@@ -131,8 +131,9 @@ def _gather_run(
     return run
 
 
-def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
-    """Add the tables of a profiled run, and return the columns of CELLS that describe it."""
+def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str, Any]:
+    """Add the tables of a profiled run, and return the columns of CELLS that describe it. It has
+    shares of time only if all its ``ranks`` left a trace."""
 
     def told(outcome: str, cause: str) -> dict[str, Any]:
         return {"profiled_outcome": outcome, "profiled_cause": cause}
@@ -148,6 +149,9 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths) -> dict[str, Any]:
     gathered.frames["kernels"].append(read_table(paths.kernels, KERNELS))
     traces = read_table(paths.trace_times, TRACES)
     gathered.frames["traces"].append(traces)
+    if traces.height < ranks:
+        lacking = f"{traces.height} of {ranks} ranks left a trace, so the run has no shares of time"
+        return told(ended.outcome.value, lacking)
     return told(ended.outcome.value, ended.cause) | profiled_shares(traces)
 
 
@@ -164,8 +168,8 @@ def _read_run(
     summary: Any = None
     if ended is not None and paths.summary.is_file():
         summary = read_summary(paths.summary)
-        if summary["run"].get("outcome") != ended.outcome.value:
-            summary = None  # of an earlier attempt
+        if _of_another_attempt(summary["run"], ended):
+            summary = None
     if ended is not None and ended.outcome is Outcome.TELEMETRY_INVALID and summary is None:
         # The workflow does not reduce this run, because it is not a result; but its steps are
         # valid.
@@ -198,6 +202,12 @@ def _read_run(
         "missing_reasons": json.dumps(dict.fromkeys(sorted(unknown), reason)),
     }
     return {"run": run, **{name: [] for name in _PARTS}}, None, None
+
+
+def _of_another_attempt(run: Mapping[str, Any], ended: OutcomeRecord) -> bool:
+    """Whether a row of RUNS is of an earlier attempt at the run than the one that ended so."""
+    began = run.get("started_unix_s"), ended.started_unix_s
+    return run.get("outcome") != ended.outcome.value or (None not in began and began[0] != began[1])
 
 
 def read_summary(path: Path) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from workflow_lib.telemetry.validity.counter_span import CounterSpan
 _BRIDGED_GAP_S = 5.0
 _BRIDGED_PERIODS = 5.0
 
+#: no driver lets mean power exceed a limit by so much; sensors are off by up to 5 %
+_ABOVE_LIMIT = 1.1
+
 ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 
 #: quantity → the column that it is computed from
@@ -228,15 +231,23 @@ class Gpu:
     def _power_cap(self, gpus_per_package: int) -> Values:
         """The power limit, how close power came to it, and how the cap lowered the clock."""
         package = self._package_reason(gpus_per_package)
-        limit_w = None if package else power_limit_w(self.recording.start, self.gpu)
-        no_limit = package or "the driver does not report the power limit"
+        limit_w, no_limit = power_limit_w(self.recording.start, self.recording.end, self.gpu)
+        if package:
+            limit_w, no_limit = None, package
         problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
         mean_w = over(self._of_look("power_w", "integral", problem), self.window.duration_s)
+        if limit_w and mean_w[0] is not None and mean_w[0] > _ABOVE_LIMIT * limit_w:
+            problem = (
+                f"mean power was {mean_w[0]:.3g} W, so the limit of {limit_w:g} W, read before "
+                "training, was raised later"
+            )
+            mean_w = None, problem
         if problem is None and self.power_source != "driver":
             problem = "power readings are means over too long to show bursts"
         at_limit_s = self._of_look("at_power_limit", "integral", problem)
         no_burst = problem or "power never came within 5 % of the limit"
-        clock = self._of_look("capped_clock", "integral", self._problem("power_capped"))
+        unread = self._problem("capped_clock") or self._problem("power_capped")
+        clock = self._of_look("capped_clock", "integral", unread)
         highest_mhz = self.recording.start.gpus[self.gpu].get("sm_clock_max_mhz")
         capped_s = self._look("power_capped").get("integral")
         if highest_mhz is None or not capped_s:

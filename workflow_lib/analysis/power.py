@@ -11,7 +11,14 @@ from workflow_lib.analysis.known import COMBINE, Known, Values, combined, known
 from workflow_lib.analysis.nodes import Node
 from workflow_lib.analysis.recordings import Recording
 from workflow_lib.analysis.steps import Steps
-from workflow_lib.records import MEASURES, Cell, CoolDown, RunPaths, read_if_there
+from workflow_lib.records import (
+    MEASURES,
+    Cell,
+    CoolDown,
+    RunPaths,
+    TelemetryStart,
+    read_if_there,
+)
 
 
 def sensor_values(nodes: Sequence[Node]) -> Values:
@@ -147,11 +154,11 @@ def _temperature_spread_c(nodes: Sequence[Node]) -> Known:
     return max(value for value, _ in spreads), ""
 
 
-#: (source of telemetry, power_source) → the readings that the peak is taken from, and over how long
-#: each is a mean
+#: (source of telemetry, power_source) → the readings that the peak is taken from. NVIDIA's models
+#: differ in the time over which each is a mean.
 _PEAK_SENSORS = {
-    ("nvidia", "driver"): "driver's samples, 20 ms apart (H200)",
-    ("nvidia", "readings"): "readings, each the mean of about 1 s (H200)",
+    ("nvidia", "driver"): "driver's samples",
+    ("nvidia", "readings"): "readings",
     ("amd", "readings"): "readings of AMD SMI, averaged over an unpublished time",
     ("simulated", "readings"): "simulated readings",
     ("simulated", "driver"): "simulated samples of the driver",
@@ -161,15 +168,24 @@ _PEAK_SENSORS = {
 def peak_sensor(recordings: Sequence[Recording], nodes: Sequence[Node]) -> Known:
     """The kind of readings from which the run's peak power is taken, of every GPU that reports
     power."""
-    sources = {recording.start.source for recording in recordings}
+    of_nodes = {recording.node: recording.start for recording in recordings}
     found = {
-        _PEAK_SENSORS.get((source, row["power_source"]), f"{source}: {row['power_source']}")
-        for source in sources
+        _peak_sensor(of_nodes[row["node"]], row)
         for node in nodes
         for row in node.gpus
         if row["power_source"] is not None
     }
     return known("; ".join(sorted(found)) or None, "no GPU has a source of power")
+
+
+def _peak_sensor(start: TelemetryStart, row: Mapping[str, Any]) -> str:
+    key = start.source, row["power_source"]
+    sensor = _PEAK_SENSORS.get(key, f"{start.source}: {row['power_source']}")
+    if start.source != "nvidia":
+        return sensor
+    if row["power_window_s"] is None:
+        return f"{sensor} of {start.gpus[row['gpu']].get('name')}, averaged over an unknown time"
+    return f"{sensor}, each the mean of {row['power_window_s']:g} s"
 
 
 def gpu_without_sensor(nodes: Sequence[Node]) -> str | None:

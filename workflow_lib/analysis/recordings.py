@@ -19,6 +19,7 @@ import polars as pl
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.integrals import Integrals, Numbers
+from workflow_lib.analysis.known import Known
 from workflow_lib.analysis.power_source import best_power
 from workflow_lib.analysis.samples import read_files
 from workflow_lib.analysis.tables import schema
@@ -53,6 +54,8 @@ _FAST, _SLOW = _columns("gpu"), _columns("counters")
 #: the columns of the fast readings that analysis needs; hours of many nodes are in memory at once
 _SAMPLES = ("sensor", "unix_time_s", "power_w", "event_reasons", *_FAST)
 _TIMED = ("unix_time_s", "gpu")
+#: drivers tell limits in mW; a smaller difference is rounding
+_SAME_LIMIT_W = 0.5
 #: the clock while the power cap holds it down, else 0
 CAPPED_CLOCK = {"capped_clock": pl.col("sm_clock_mhz") * metrics.power_capped()}
 
@@ -178,11 +181,12 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     files = {node: paths.power_samples(node) for node in nodes}
     driver = _read_tables(files, POWER_SAMPLES, names, stride, clocks)
     power, sources = best_power(samples, driver)
+    ends = {node: read_if_there(paths.telemetry_end(node), TelemetryEnd) for node in nodes}
     limits = {
         place * stride + gpu: limit
         for place, node in enumerate(nodes)
         for gpu in used[node]
-        if (limit := power_limit_w(starts[node], gpu)) is not None
+        if (limit := power_limit_w(starts[node], ends[node], gpu)[0]) is not None
         and sources.get(place * stride + gpu) == "driver"
     }
     at_limit = pl.col("power_w") >= AT_LIMIT_SHARE * pl.col("sensor").replace_strict(
@@ -196,7 +200,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
         node: Recording(
             node,
             starts[node],
-            read_if_there(paths.telemetry_end(node), TelemetryEnd),
+            ends[node],
             tuple(used[node]),
             tuple(gpu for gpu in range(len(starts[node].gpus)) if gpu not in used[node]),
             xid_events.get(node),
@@ -207,11 +211,16 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     return Recordings(recordings, unwatched, stride, samples, power, sources, counters, host)
 
 
-def power_limit_w(start: TelemetryStart, gpu: int) -> float | None:
-    """A GPU's enforced power limit in W when its sampler began; None if the driver does not give
-    it."""
+def power_limit_w(start: TelemetryStart, end: TelemetryEnd | None, gpu: int) -> Known:
+    """The power limit in W that was enforced on a GPU when its sampler began and when it ended; or
+    None, and why."""
     limit = start.gpus[gpu].get("power_limit_w") if gpu < len(start.gpus) else None
-    return None if limit is None else float(limit)
+    if limit is None:
+        return None, "the driver does not report the power limit"
+    last = dict(enumerate((end and end.power_limits_w) or ())).get(gpu)
+    if last is not None and abs(last - limit) > _SAME_LIMIT_W:
+        return None, f"the limit was changed during the run, from {limit:g} W to {last:g} W"
+    return float(limit), ""
 
 
 def _read_tables(

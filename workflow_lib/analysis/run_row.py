@@ -9,7 +9,7 @@ import polars as pl
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
-from workflow_lib.analysis.steps import Steps
+from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import (
     MEASURES,
@@ -61,7 +61,6 @@ def step_values(cell: Cell, steps: Steps) -> Values:
     """The measures of time, rate, model FLOPs, memory and loss."""
     times = metrics.step_times(steps.measured)
     rate = steps.tokens / steps.window.duration_s / cell.degrees.world_size
-    peak = steps.rows["memory_peak_bytes"].cast(pl.Float64).max()
     found: Values = {
         "counted_steps": known(len(times)),
         "measured_duration_s": known(steps.window.duration_s),
@@ -69,14 +68,15 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         "step_time_iqr_s": known(metrics.interquartile_range(times)),
         "tokens_per_s": known(rate * cell.degrees.world_size),
         "tokens_per_s_per_gpu": known(rate),
-        "memory_peak_bytes": known(peak, "no rank recorded its memory"),
+        "memory_peak_bytes": _of_fullest(steps, "memory_peak_bytes", "no rank recorded its memory"),
         **_memory_of_gpus(cell, steps),
     }
     losses = steps.rows.drop_nulls("loss").sort("step", "rank")
     ends = steps.rows.select(first=pl.col("step").min(), last=pl.col("step").max()).row(0)
     for name, step in zip(("loss_first", "loss_last"), ends, strict=True):
-        loss = losses.filter(pl.col("step") == step)["loss"].first()
-        found[name] = known(loss, f"no rank recorded the loss of step {step}")
+        of_step = losses.filter(pl.col("step") == step)["loss"]
+        loss, why = loss_of_ranks(of_step.first(), of_step.min(), of_step.max())  # type: ignore[arg-type]
+        found[name] = known(loss, f"step {step}: {why}")
     found["dropped_choices_share"] = dropped = dropped_choices_share(cell, steps)
     return found | _model_flops(cell, steps, rate, dropped)
 
@@ -88,22 +88,33 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
     if any(rank.gpu is None for rank in steps.ranks):
         unknown = "trained on a CPU, whose memory no driver counts"
     reserved, used = (
-        known(steps.rows[name].cast(pl.Float64).max(), unknown)
-        for name in ("memory_reserved_bytes", "memory_used_bytes")
+        _of_fullest(steps, name, unknown) for name in ("memory_reserved_bytes", "memory_used_bytes")
     )
-    if used[0] is not None and reserved[0] is not None:
+    not_judged = used[1] or "the driver counted none"
+    if used[0] is not None and reserved[0] is not None and used[0] < reserved[0]:
         # In earlier versions ranks asked the driver at the end of a step, after the allocator had
         # given back some of what the driver had counted.
-        used = known(max(used[0], reserved[0]))
-    expected = memory.estimate(cell.model, cell.degrees, cell.training)
-    expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
+        used, not_judged = reserved, "memory_used_peak_bytes is only a lower bound in this run"
+        error = None
+    else:
+        expected = memory.estimate(cell.model, cell.degrees, cell.training)
+        expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
+        error = expected_bytes / used[0] - 1 if used[0] else None
     return {
         "memory_reserved_peak_bytes": reserved,
         "memory_used_peak_bytes": used,
-        "memory_estimate_error": known(
-            expected_bytes / used[0] - 1 if used[0] else None, used[1] or "the driver counted none"
-        ),
+        "memory_estimate_error": known(error, not_judged),
     }
+
+
+def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:
+    """The highest value of a column of STEPS over all ranks. It is null if a rank has none, because
+    that rank may be the fullest; ``unknown`` is why no rank has one."""
+    peaks = steps.rows.group_by("rank").agg(pl.col(name).cast(pl.Float64).max()).sort("rank")
+    lacking = peaks.filter(pl.col(name).is_null())["rank"].to_list()
+    if lacking:
+        return None, unknown if len(lacking) == peaks.height else f"rank {lacking[0]} recorded none"
+    return peaks[name].max(), ""
 
 
 def dropped_choices_share(cell: Cell, steps: Steps) -> Known:

@@ -17,7 +17,7 @@ from workflow_lib.analysis.gpus import longest_bridged_s
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
-from workflow_lib.analysis.steps import Steps
+from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records import Cell
 
 #: columns of STEP_TIMES that come from telemetry
@@ -85,7 +85,12 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
             rank_spread_s=duration.max() - duration.min(),
             tokens=pl.col("tokens").filter(pl.col("dp_rank").is_first_distinct()).sum(),
             loss=pl.col("loss").drop_nulls().first(),
-            memory_peak_bytes=pl.col("memory_peak_bytes").max().cast(pl.Float64),
+            lowest=pl.col("loss").min(),
+            highest=pl.col("loss").max(),
+            # Of all ranks or of none: the one that is missing may be the fullest.
+            memory_peak_bytes=pl.when(pl.col("memory_peak_bytes").null_count() == 0)
+            .then(pl.col("memory_peak_bytes").max())
+            .cast(pl.Float64),
         )
         .sort("step")
     )
@@ -106,9 +111,10 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
             lacking = f"{present} of {count} ranks recorded the step"
             for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
                 row[name], missing[name] = None, lacking
+        row["loss"], no_loss = loss_of_ranks(row["loss"], row.pop("lowest"), row.pop("highest"))
         for name, reason in (
-            ("loss", "no rank recorded the loss"),
-            ("memory_peak_bytes", "no rank recorded its memory"),
+            ("loss", no_loss),
+            ("memory_peak_bytes", "a rank did not record its memory"),
         ):
             if row[name] is None:
                 missing[name] = reason

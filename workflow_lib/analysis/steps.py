@@ -27,6 +27,10 @@ _OPTIONAL = (
 )
 
 
+#: a larger relative difference between the losses of two ranks is not rounding
+_LOSS_ROUNDING = 1e-5
+
+
 @dataclass(frozen=True)
 class Steps:
     """The steps of a completed run, over all ranks, and which of them count for measures."""
@@ -89,6 +93,18 @@ def read_steps(paths: RunPaths, cell: Cell) -> Steps:
     tokens = training.global_batch_size * cell.model.sequence_length * training.measured_steps
     phases = _phases(paths, measured) if generates else {}
     return Steps(tuple(ranks), rows, measured, window, tokens, phases, clocks)
+
+
+def loss_of_ranks(
+    first: float | None, lowest: float | None, highest: float | None
+) -> tuple[float | None, str]:
+    """The loss of a step, from those that ranks recorded: the first, the lowest and the highest; or
+    None and why. Ranks that have a loss have that of the global batch, so all have the same."""
+    if first is None or lowest is None or highest is None:
+        return None, "no rank recorded the loss"
+    if highest - lowest > _LOSS_ROUNDING * abs(first):
+        return None, f"ranks recorded different losses of one batch: {lowest:g} to {highest:g}"
+    return first, ""
 
 
 def _on_one_clock(

@@ -4,6 +4,10 @@ Runs are *in blocks* if the workflow submitted them in one random order (:mod:`w
 each block has a run of both cells, and the blocks began one after the other. Then a date or a drift
 acts on both sides alike. Otherwise they are *apart*: an effect on only one of the sides looks like
 a difference.
+
+A run that failed keeps its block when it is repeated, hours or days after the other run of the
+block. Nothing else comes after the last block, so the order of blocks does not show this. The time
+between both runs of the block does.
 """
 
 from __future__ import annotations
@@ -12,6 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+#: Two runs of a block are not of one time if they began this many times as far apart as those of
+#: any other block, and at least this long. In a random order a block is so stretched about once in
+#: fifty; runs that start at once on many nodes are seconds apart, by chance.
+_STRETCHED = 10.0
+_LEAST_STRETCH_S = 1800.0
 
 #: a row of RUNS
 Run = Mapping[str, Any]
@@ -71,11 +81,20 @@ def _apart(
     ]
     if any(before[1] > after[0] for before, after in pairwise(spans)):
         return "the runs did not begin in the order of the blocks"
+    if _is_stretched([end - begin for begin, end in spans]):
+        return "a run began long after the other run of its block"
     if frozenset() in (*gpus_a, *gpus_b):
         return "the GPUs of a run are not known"
-    if len(set(gpus_a)) == len(set(gpus_b)) == 1 and set(gpus_a) != set(gpus_b):
+    # The one set of GPUs of a side is in all of its differences from a side that never had it.
+    if 1 in (len(set(gpus_a)), len(set(gpus_b))) and not set(gpus_a) & set(gpus_b):
         return "the sides ran on different GPUs"
     return ""
+
+
+def _is_stretched(apart_s: Sequence[float]) -> bool:
+    """Whether the runs of one block began much further apart than those of the others."""
+    *others, longest = sorted(apart_s)
+    return bool(others) and longest > max(_LEAST_STRETCH_S, _STRETCHED * others[-1])
 
 
 def _places(

@@ -35,13 +35,13 @@ def set_aside(paths: RunPaths, job: str | None = None) -> None:
     ``attempts/<next number>/``.
 
     ``job`` is the id of the job that calls this, if a job does. That job still owns the run, so
-    ``job.json``, ``submission.json`` and its Slurm log stay, and the attempt gets copies. If a call
+    ``job.json``, ``submission.json`` and its log stay, and the attempt gets copies. If a call
     is interrupted, the next call completes it.
     """
     target = _moving(paths)
     target.mkdir(parents=True, exist_ok=True)
     keep = {paths.cell, paths.script, paths.order, paths.attempts, paths.lock}
-    own = {paths.job, paths.submission, paths.logs / f"slurm-{job}.log"} if job is not None else ()
+    own = {paths.job, paths.submission, paths.job_log(job)} if job is not None else ()
     for path in sorted(paths.directory.iterdir()):
         # A hidden file is one that another process is writing.
         if path in keep or path.name.startswith("."):

@@ -108,11 +108,21 @@ _OF_A_CELL = tuple(
     if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
 )
 
+#: axes that change a step's time or power and that a row cannot state, null where they are usual
+_NO_COLUMN = ("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension")
+
+
+#: of the model's power: a limit at or above this share is the model's own
+_WHOLE_LIMIT = 0.99
+
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """The cells of sweeps that were pre-trained, each once. Cells with simulated readings are left
     out. So are cells for which a row has no column: those with context parallelism, a zero-bubble
-    schedule, tied embeddings (except gpt's, which always are) or a head_dimension.
+    schedule, layers that are divided otherwise than evenly, limits of power or clocks that the job
+    set, tied embeddings (except gpt's, which always are) or a head_dimension; those of GPUs that a
+    site limits to less than their model's power; and those without torch.compile, because a
+    projected layout has it.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -126,11 +136,14 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & ~pl.col("simulated")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
+            & pl.col("compile")
+            & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
             & ~pl.col("tied_embeddings")
-            & pl.col("head_dimension").is_null()
         )
         for cell in done.partition_by("cell", maintain_order=True):
             first = cell.row(0, named=True)
+            if _is_capped(first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]):
+                continue
             powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
             found[first["cell"]] = OwnRun(
                 sweep=directory.name,
@@ -141,6 +154,15 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
                 power_per_gpu_w=median(powers) if powers else None,
             )
     return list(found.values())
+
+
+def _is_capped(gpu: str | None, gpus_per_node: int, limits_w: pl.Series) -> bool:
+    """Whether a run's GPUs had a limit below that of their model, with which projected GPUs run."""
+    machine = None if gpu is None else published_machine(gpu, gpus_per_node)
+    lowest_w = limits_w.min()
+    if machine is None or not isinstance(lowest_w, float):
+        return False
+    return lowest_w < _WHOLE_LIMIT * machine.power_limit_w
 
 
 def write_own(runs: Sequence[OwnRun], path: Path) -> None:

@@ -36,24 +36,7 @@ A run's directory, in the order in which its files appear::
     attempts/<k>/           all of the above for an earlier attempt
 """
 
-from workflow_lib.records.cell import (
-    Activation,
-    Backend,
-    Cell,
-    Data,
-    Degrees,
-    Family,
-    Hardware,
-    Model,
-    Precision,
-    Recomputation,
-    Routing,
-    Schedule,
-    Telemetry,
-    TelemetrySource,
-    Training,
-    Workload,
-)
+from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry, TelemetrySource
 from workflow_lib.records.cell_axes import IDENTITY, identity
 from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.claims_table import CLAIMS
@@ -70,6 +53,7 @@ from workflow_lib.records.columns import (
     held,
 )
 from workflow_lib.records.comparison_table import COMPARISON
+from workflow_lib.records.degrees import Degrees, Schedule
 from workflow_lib.records.files import (
     read_if_there,
     read_json,
@@ -79,6 +63,7 @@ from workflow_lib.records.files import (
 )
 from workflow_lib.records.gpu_limits import LIMITS_LEFT, GpuLimits, NodeLimits
 from workflow_lib.records.measures import ESTIMATES, MEASURES, Measure, inapplicable
+from workflow_lib.records.model import Activation, Family, Model
 from workflow_lib.records.outcomes import (
     CoolDown,
     EndedRecord,
@@ -124,6 +109,14 @@ from workflow_lib.records.tables import (
     Table,
 )
 from workflow_lib.records.trace_tables import KERNELS, TRACES
+from workflow_lib.records.training import (
+    Backend,
+    Precision,
+    Recomputation,
+    Routing,
+    Training,
+    Workload,
+)
 from workflow_lib.records.whole_files import whole_file
 
 __all__ = [

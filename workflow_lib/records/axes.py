@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -134,3 +135,17 @@ def flag(word: str) -> Callable[[bool], str]:
 def beside(word: str) -> Callable[[Any], str]:
     """Give ``word`` followed by the value; "" for 0."""
     return lambda value: f"{word}{value}" if value else ""
+
+
+def in_runs(before: str = "", behind: str = "") -> Callable[[Sequence[int]], str]:
+    """Give a word for a list of numbers, with ``before`` and ``behind`` around it; "" if it is
+    empty. Equal neighbours are counted: 3, 2, 2, 2 becomes ``3.2x3``, and seven limits of 500 W and
+    one of 700 W become ``500x7.700w``.
+    """
+
+    def word(numbers: Sequence[int]) -> str:
+        runs = ((number, len(list(run))) for number, run in itertools.groupby(numbers))
+        told = ".".join(f"{n}x{times}" if times > 1 else f"{n}" for n, times in runs)
+        return f"{before}{told}{behind}" if told else ""
+
+    return word

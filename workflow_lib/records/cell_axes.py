@@ -1,7 +1,7 @@
 """The axes that distinguish cells, as columns of tables and in words.
 
-All of them derive from the declarations in :mod:`workflow_lib.records.cell`. A row here is a row of
-any table that begins with the columns of :data:`IDENTITY`.
+All of them derive from the declarations of :class:`~workflow_lib.records.cell.Cell` and its parts.
+A row here is a row of any table that begins with the columns of :data:`IDENTITY`.
 """
 
 from __future__ import annotations

@@ -128,6 +128,9 @@ class EndedRecord:
     #: the stage of the job that failed; null if none did
     failed_stage: str | None
     script_sha256: str
+    #: bytes of each file that the job left, by its path in the run's directory; null in records of
+    #: earlier versions
+    left_bytes: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -321,3 +324,6 @@ class TelemetryEnd:
     errors: Mapping[str, int]
     cpu_time_s: float
     peak_memory_bytes: int
+    #: each GPU's enforced power limit at the end, in W; null where it is not known. Null in records
+    #: of earlier versions, and in runs whose job sets limits, which it takes back meanwhile.
+    power_limits_w: tuple[float | None, ...] | None = None

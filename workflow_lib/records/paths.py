@@ -91,6 +91,13 @@ class RunPaths:
     def logs(self) -> Path:
         return self.directory / "logs"
 
+    def job_log(self, job: str | None) -> Path:
+        """What the script of a job printed: Slurm's file or, for a job of this machine,
+        submitit's.
+        """
+        of_submitit = self.logs / f"{job}_0_log.out"
+        return of_submitit if of_submitit.exists() else self.logs / f"slurm-{job}.log"
+
     @property
     def steps(self) -> Path:
         return self.directory / "steps"
@@ -106,6 +113,10 @@ class RunPaths:
     @property
     def telemetry(self) -> Path:
         return self.directory / "telemetry"
+
+    def of_job(self) -> tuple[Path, ...]:
+        """The directories that a job writes to, besides its logs."""
+        return self.steps, self.errors, self.exits, self.telemetry, self.gpu_limits, self.traces
 
     @property
     def traces(self) -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workflow_lib.records.cell import Degrees, Precision, Training
+from workflow_lib.records.degrees import Degrees
+from workflow_lib.records.training import Precision, Training
 
 #: precision of gradient sums, of their reduction, and of the optimiser, in every cell
 SUMS: Precision = "fp32"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workflow_lib.records.cell import Degrees
+from workflow_lib.records.degrees import Degrees
 
 
 @dataclass(frozen=True)

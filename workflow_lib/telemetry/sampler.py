@@ -48,6 +48,7 @@ class Sampler:
         self._node = node
         self._telemetry = cell.telemetry
         self._seed = cell.training.seed
+        self._sets_limits = cell.training.sets_limits
         self._source = source
         self._host = host
         self._parent = os.getppid()
@@ -160,5 +161,8 @@ class Sampler:
                 errors=dict(self._source.errors + self._host.errors),
                 cpu_time_s=time.process_time(),
                 peak_memory_bytes=own_memory_bytes("VmHWM"),
+                power_limits_w=(
+                    None if self._sets_limits else tuple(self._source.power_limits_w())
+                ),
             ),
         )

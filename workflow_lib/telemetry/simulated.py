@@ -222,6 +222,12 @@ class SimulatedSource:
         """No events; see Source."""
         return ()
 
+    def power_limits_w(self) -> Sequence[float | None]:
+        """The limits with which they were made."""
+        return [
+            self._limit_w if self._reports_power(gpu) else None for gpu in range(len(self._dies))
+        ]
+
     def close(self) -> None:
         """Nothing to close."""
 

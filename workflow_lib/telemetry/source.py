@@ -77,6 +77,10 @@ class Source(Protocol):
         """
         ...
 
+    def power_limits_w(self) -> Sequence[float | None]:
+        """Each GPU's power limit that is enforced now, in W; None where it is not known."""
+        ...
+
     def close(self) -> None:
         """Close the driver's library."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 
 from workflow_lib.records import Degrees
@@ -68,7 +69,16 @@ def _from_slurm() -> Launch:
 
 
 def check(launch: Launch, degrees: Degrees) -> None:
-    """Raise ValueError if the number of ranks is not the cell's."""
+    """Raise ValueError if the number of ranks is not the cell's, or if this node does not know
+    where rank 0 listens: ranks would try to reach it until the time limit, without a word.
+    """
+    try:
+        socket.getaddrinfo(launch.master_address, launch.master_port)
+    except OSError as error:
+        raise ValueError(
+            f"this node has no address for {launch.master_address}, where rank 0 listens "
+            f"({error}): check its /etc/hosts and its name server"
+        ) from None
     if launch.world_size != degrees.world_size:
         raise ValueError(
             f"{launch.world_size} ranks were started, but the cell's tp {degrees.tp} × "

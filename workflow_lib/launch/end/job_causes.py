@@ -87,9 +87,10 @@ def lost_nodes(evidence: Evidence) -> tuple[str, ...] | None:
     Returns () if a node failed and the logs do not name it, and None if no node failed.
     """
     text = ""
-    for name in (f"slurm-{evidence.job_id}.log", "training.log"):
+    paths = evidence.paths
+    for log in (paths.job_log(evidence.job_id), paths.logs / "training.log"):
         with contextlib.suppress(OSError):  # a job that never began has none
-            text += end_of(evidence.paths.logs / name) + "\n"
+            text += end_of(log) + "\n"
     if named := _FAILED_NODE.findall(text):
         return tuple(sorted(set(named)))
     return () if _CANCELLED_FOR_A_NODE.search(text) else None
@@ -108,7 +109,7 @@ def without_end_record(evidence: Evidence) -> str:
             cause += f": {_SCRIPT_EXITS[int(code)]}"
     if shutil.disk_usage(paths.directory).free < _FULL_BELOW:
         cause += f"; the file system of {paths.directory} is full"
-    log = paths.logs / f"slurm-{evidence.job_id}.log"
+    log = paths.job_log(evidence.job_id)
     return f"{cause}; " + (_told_by(log) if log.exists() else f"see {paths.logs}")
 
 
@@ -128,7 +129,7 @@ def failed_stage(paths: RunPaths, ended: EndedRecord) -> tuple[Outcome, str]:
             f"training ended with {exit_code(ended.training_exit_code)} and no rank left a record "
             f"of an error; {_told_by(paths.logs / 'training.log')}"
         )
-    log = paths.logs / f"slurm-{ended.job_id}.log"
+    log = paths.job_log(ended.job_id)
     told = _told_by(log) if log.exists() else f"see {paths.logs}"
     return Outcome.ERROR, f"the job failed in its stage {ended.failed_stage!r}; {told}"
 

@@ -13,6 +13,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
     ``job.json``. For other jobs the process that submitted them writes it.
 
     Raises TakenError, and changes nothing, if another job owns the run and has not ended, or if the
-    run has a result.
+    run has a result. Raises SystemExit if ranks on this machine could not find each other.
     """
     known = records.read_if_there(paths.job, JobRecord)
     if paths.outcome.exists() or _ended_well(paths):
@@ -85,9 +86,24 @@ def begin(paths: RunPaths, job: str, scheduler: str, script: bytes) -> None:
         )
     for directory in (paths.logs, paths.steps, paths.telemetry):
         directory.mkdir(parents=True, exist_ok=True)
+    if scheduler == "local":
+        _refuse_unknown("localhost")
     digest = hashlib.sha256(script).hexdigest()
     ran = {"job_id": job, "script_sha256": digest}
     records.write_json(paths.environment, environment() | ran)
+
+
+def _refuse_unknown(host: str) -> None:
+    """Raise SystemExit if this machine has no address for ``host``: torch.distributed.run would
+    wait for it until the time limit, without a word.
+    """
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError as error:
+        raise SystemExit(
+            f"triptych: this machine has no address for {host} ({error}): /etc/hosts needs the "
+            f"line '127.0.0.1 {host}'"
+        ) from None
 
 
 def _ended_well(paths: RunPaths) -> bool:
@@ -214,8 +230,19 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
             telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
             failed_stage=None if stage == "complete" else stage,
             script_sha256=started["script_sha256"] if started else "",
+            left_bytes=_left_bytes(paths),
         ),
     )
+
+
+def _left_bytes(paths: RunPaths) -> dict[str, int]:
+    """The size of each file that the job wrote, by its path in the run's directory."""
+    files = [file for directory in paths.of_job() for file in sorted(directory.glob("*"))]
+    return {
+        str(file.relative_to(paths.directory)): file.stat().st_size
+        for file in files
+        if file.is_file() and not file.name.startswith(".")
+    }
 
 
 def _nodes_of_job() -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workflow_lib import records
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.owner.job_wait import JobWait
+from workflow_lib.launch.owner.late_files import wait_for_files
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.records import OutcomeRecord
 
@@ -20,6 +21,8 @@ def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
             state = wait.wait()
         finally:
             run.scheduler.forget(wait.job)
+    if run.scheduler.runs_elsewhere:
+        wait_for_files(run.paths)
     ended = outcome.classify(run.paths, state)
     path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
     records.write_json(path, ended)

@@ -62,7 +62,8 @@ class Local:
             pass_fds=() if lock is None else (lock,),
         )
         if done.returncode or not done.stdout.isdigit():
-            raise SubmissionError(f"submitit started no job: {done.stderr.strip()}")
+            said = done.stderr.strip() or f"it ended with code {done.returncode} and no message"
+            raise SubmissionError(f"submitit started no job: {said}")
         return done.stdout
 
     def find(self, record: SubmissionRecord, trusted_after_s: float) -> Found:

@@ -36,7 +36,8 @@ MEASURES: tuple[Measure, ...] = (
         "memory_used_peak_bytes",
         "B",
         "in use as the driver counts it when torch's allocator holds most, CUDA context, libraries "
-        "and communicators included; on the fullest rank's GPU",
+        "and communicators included; on the fullest rank's GPU. If memory_estimate_error says so, "
+        "only a lower bound: what the allocator held",
         "Peak memory, used",
         GIGABYTES,
         sensor="memory",

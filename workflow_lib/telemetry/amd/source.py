@@ -18,7 +18,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -107,6 +107,13 @@ class AmdSource(PolledSource):
                 raise _mismatch(error) from error
             raise
 
+    def power_limits_w(self) -> Sequence[float | None]:
+        """The packages' limits, of the dies that report their power."""
+        return [
+            self._power_limit_w(handle) if entry["reports_power"] else None
+            for handle, entry in zip(self._handles, self.gpus, strict=True)
+        ]
+
     def close(self) -> None:
         """Shut AMD SMI down."""
         self._smi.amdsmi_shut_down()
@@ -136,6 +143,7 @@ class AmdSource(PolledSource):
                     f"GPU {index} shares a package with GPU {sensor}, which reports the power of "
                     "both but is not visible to the job; give the job whole packages"
                 )
+        self._handles = [every[index] for index in indices]
         super().__init__(
             name="amd",
             gpus=[

@@ -80,6 +80,16 @@ class NvidiaSource(PolledSource):
             self.errors[f"event: {error}"] += 1
         return events
 
+    def power_limits_w(self) -> Sequence[float | None]:
+        """The enforced limits: the lowest of those that users, the board and thermals set."""
+        return [self._power_limit_w(handle) for handle in self._handles]
+
+    def _power_limit_w(self, handle: Any) -> float | None:
+        try:
+            return float(self._nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1e3)
+        except self._nvml.NVMLError:
+            return None
+
     def close(self) -> None:
         """Shut NVML down."""
         self._driver_events.close()
@@ -91,7 +101,7 @@ class NvidiaSource(PolledSource):
         uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in every]
         indices = visible_gpus(uuids, ("CUDA_VISIBLE_DEVICES",), os.environ)
         driver = nvml.nvmlSystemGetDriverVersion()
-        handles = [every[index] for index in indices]
+        self._handles = handles = [every[index] for index in indices]
         self._lost: set[int] = set()
         self._losses: list[tuple[int, str, int | None]] = []
         self._power_samples = PowerSamples(nvml, handles)
@@ -137,19 +147,16 @@ class NvidiaSource(PolledSource):
     def _other(self, index: int, handle: Any, uuid: str) -> dict[str, Any]:
         """The entry for a GPU that the job does not have. An unknown value is None."""
         nvml = self._nvml
-
-        def watts(function: str) -> float | None:
-            try:
-                return float(getattr(nvml, function)(handle) / 1e3)
-            except nvml.NVMLError:
-                return None
-
+        try:
+            power_w = float(nvml.nvmlDeviceGetPowerUsage(handle) / 1e3)
+        except nvml.NVMLError:
+            power_w = None
         return {
             "index": index,
             "name": nvml.nvmlDeviceGetName(handle),
             "uuid": uuid,
-            "power_limit_w": watts("nvmlDeviceGetEnforcedPowerLimit"),
-            "power_w": watts("nvmlDeviceGetPowerUsage"),
+            "power_limit_w": self._power_limit_w(handle),
+            "power_w": power_w,
         }
 
     def _describe(
@@ -190,7 +197,7 @@ class NvidiaSource(PolledSource):
             "name": name,
             "uuid": uuid,
             "serial": told("nvmlDeviceGetSerial"),
-            "power_limit_w": watts(told("nvmlDeviceGetEnforcedPowerLimit")),
+            "power_limit_w": self._power_limit_w(handle),
             "driver_version": driver,
             "index": index,
             "package": index,

@@ -85,10 +85,17 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
 
 def _check_clock(paths: RunPaths, cell: Cell, node: str, window: _Window) -> None:
     """Raise InvalidTelemetryError unless the node's clock was compared with rank 0's, to within a
-    hundredth of a step. Earlier versions did not compare clocks; their runs pass.
+    hundredth of a step. Earlier versions did not compare clocks; their runs pass. They did not
+    record precisions either.
     """
     clock = records.read_if_there(paths.clock(node), NodeClock)
     if clock is None:
+        is_earlier = any(rank.precisions is None for rank in window.ranks[node])
+        if len(window.ranks) > 1 and not is_earlier:
+            raise InvalidTelemetryError(
+                f"{paths.clock(node)} is missing, which compares the clock of node {node} with "
+                "that of rank 0."
+            )
         return
     if clock.reason:
         raise InvalidTelemetryError(f"Node {node}: {clock.reason}.")

@@ -1,0 +1,83 @@
+"""A run is judged once this machine shows all that the run's job wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.launch import runs
+from workflow_lib import records
+from workflow_lib.launch import interruption
+from workflow_lib.launch.job import node
+from workflow_lib.launch.owner import late_files
+from workflow_lib.records import EndedRecord, RunPaths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    """A run whose job has ended and has listed its files."""
+    paths = runs.rendered(tmp_path)
+    node.begin(paths, "7", "slurm", b"")
+    runs.train(paths)
+    node.end(paths, "7", "complete", "0", "0")
+    return paths
+
+
+@pytest.fixture
+def pauses(monkeypatch) -> list[float]:
+    taken: list[float] = []
+    monkeypatch.setattr(interruption, "pause", taken.append)
+    return taken
+
+
+def test_a_job_lists_what_it_wrote(paths):
+    left = records.read_record(paths.ended, EndedRecord).left_bytes
+    assert left is not None
+    assert left["steps/rank0.csv"] == paths.rank_steps(0).stat().st_size
+    assert f"telemetry/{runs.NODE}.csv" in left
+    assert not [name for name in left if name.startswith(("logs/", "cell.json"))]
+
+
+def test_files_that_are_here_are_not_waited_for(paths, pauses):
+    late_files.wait_for_files(paths)
+    assert pauses == []
+
+
+@pytest.mark.parametrize("seen_first", [None, 10])
+def test_a_file_that_comes_late_is_waited_for_until_it_is_whole(
+    paths, pauses, monkeypatch, capsys, seen_first
+):
+    file = paths.rank_steps(0)
+    whole = file.read_bytes()
+    file.unlink()
+    if seen_first is not None:
+        file.write_bytes(whole[:seen_first])
+
+    def shown(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            file.write_bytes(whole)
+
+    monkeypatch.setattr(interruption, "pause", shown)
+    late_files.wait_for_files(paths)
+    assert len(pauses) == 3
+    assert capsys.readouterr().err.count("not here yet: steps/rank0.csv, and 0 more") == 1
+
+
+def test_a_file_that_never_comes_ends_the_wait(paths, pauses, monkeypatch):
+    monkeypatch.setattr(late_files, "LONGEST_LAG_S", 0.0)
+    paths.rank_steps(0).unlink()
+    late_files.wait_for_files(paths)
+    assert pauses == []
+
+
+@pytest.mark.parametrize("change", [None, "{", '{"job_id": "7"}'])
+def test_an_end_record_that_lists_nothing_is_not_waited_for(paths, pauses, change):
+    paths.rank_steps(0).unlink()
+    if change is None:
+        paths.ended.unlink()
+    else:
+        paths.ended.write_text(change)
+    late_files.wait_for_files(paths)
+    assert pauses == []

@@ -1,0 +1,127 @@
+"""Defines a cell: its record, and the digits that tell it from every other cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from workflow_lib import gpu_models, records
+from workflow_lib.config import Platform, Protocol, SweepSpec
+from workflow_lib.records import Cell, Degrees, Model, Training
+from workflow_lib.records.axes import as_before, fields
+from workflow_lib.records.cell_axes import CELL_FORMAT
+from workflow_lib.study import Study
+
+
+def cell_of(
+    study: Study,
+    spec: SweepSpec,
+    platform_name: str,
+    model: Model,
+    degrees: Degrees,
+    training: Training,
+    gpus: int,
+) -> Cell:
+    """The cell with its id."""
+    platform = study.platforms[platform_name]
+    data = study.data[spec.data]
+    defined = data.model_dump(mode="json", exclude={"description"})
+    draft = Cell(
+        id="",
+        model=model,
+        degrees=degrees,
+        training=training,
+        data=records.Data(name=spec.data, kind=data.kind, definition=_digits(defined)),
+        hardware=hardware_of(platform_name, platform),
+        telemetry=_telemetry(platform, spec.protocol),
+        nodes=-(-gpus // platform.gpus_per_node),
+        software=_software(platform),
+        format=CELL_FORMAT,
+    )
+    digest = _digest(draft, defined)
+    name = f"{degrees.name}_{training.name}_{digest}"
+    return dataclasses.replace(draft, id=f"{platform_name}/{model.name}/{name}")
+
+
+def hardware_of(name: str, platform: Platform) -> records.Hardware:
+    """The hardware of a platform's nodes, with known peaks of its GPU model."""
+
+    def scaled(value: float | None, factor: float) -> float | None:
+        return None if value is None else value * factor
+
+    def peak(precision: str, given_tflops: float | None) -> float | None:
+        known = gpu_models.peak_flops_per_s(gpu_models.named(platform.gpu), precision)
+        return scaled(given_tflops, 1e12) if known is None else known
+
+    gigabytes = platform.gpu_memory_gb
+    return records.Hardware(
+        platform=name,
+        gpu=platform.gpu,
+        gpus_per_node=platform.gpus_per_node,
+        gpus_per_package=platform.gpus_per_package,
+        gpu_memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
+        peak_bf16_flops_per_s=peak("bf16", platform.peak_bf16_tflops),
+        peak_fp32_flops_per_s=peak("fp32", platform.peak_fp32_tflops),
+        power_limit_w=platform.power_limit_w,
+        airflow=platform.airflow,
+        intra_node_bytes_per_s=scaled(platform.link_gb_per_s, 1e9),
+        inter_node_bytes_per_s=scaled(platform.network.gbit_per_s or None, 1e9 / 8),
+        peak_fp8_flops_per_s=peak("fp8", platform.peak_fp8_tflops),
+    )
+
+
+def _telemetry(platform: Platform, protocol: Protocol) -> records.Telemetry:
+    rates = protocol.interleaved_rates_hz
+    cool_down_to_c, cool_down_limit_s = None, 0.0
+    if protocol.cool_down is not None and platform.idle_temperature_c is not None:
+        cool_down_to_c = platform.idle_temperature_c + protocol.cool_down.within_c
+        cool_down_limit_s = protocol.cool_down.limit_s
+    return records.Telemetry(
+        source=platform.telemetry,
+        sample_rate_hz=protocol.sample_rate_hz or max(rates),
+        idle_baseline_s=protocol.idle_baseline_s,
+        interleaved_rates_hz=rates,
+        block_s=protocol.block_s or 0.0,
+        cool_down_to_c=cool_down_to_c,
+        cool_down_limit_s=cool_down_limit_s,
+    )
+
+
+def _software(platform: Platform) -> dict[str, str]:
+    """The environment variables, modules and container of the job, which may change results."""
+    software = {f"environment.{name}": value for name, value in platform.environment.items()}
+    software |= {f"module.{i}": module for i, module in enumerate(platform.modules)}
+    if platform.container is not None:
+        software["container"] = f"{platform.container.runtime}:{platform.container.image}"
+    return dict(sorted(software.items()))
+
+
+def _digest(cell: Cell, data: Mapping[str, Any]) -> str:
+    """Eight digits that identify the cell: they differ for cells that differ in anything that can
+    change a result.
+
+    Values that only the analysis uses (peaks, links, power limits, airflow) are left out, so that a
+    correction of them does not require new runs. Fields that later formats introduced are left out
+    while they have their defaults, so that older cells keep their digits.
+    """
+    plain = dataclasses.asdict(cell)
+    del plain["format"]
+    for part in plain.keys() - {"software"}:
+        if isinstance(plain[part], dict):
+            for name in as_before(getattr(cell, part)):
+                del plain[part][name]
+    hardware = plain.pop("hardware")
+    for field in fields(records.Hardware):
+        if field.axis.role != "analysis" and field.name in hardware:
+            plain[f"hardware.{field.name}"] = hardware[field.name]
+    plain["data"] = {"name": cell.data.name, **data}
+    return _digits(plain)
+
+
+def _digits(plain: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits of a SHA-256 over JSON."""
+    text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

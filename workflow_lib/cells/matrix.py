@@ -1,0 +1,73 @@
+"""Multiplies out the matrix of a sweep's file: the points of its entries."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from workflow_lib.config import (
+    OPTION_DEFAULTS,
+    Exclusion,
+    MatrixEntry,
+    SweepSpec,
+    TrainingAxes,
+    values,
+)
+from workflow_lib.records import Cell, bounds
+from workflow_lib.records.cell_axes import AXES
+from workflow_lib.study import ConfigError
+
+LIMITS = ("power_limits_w", "clock_limits_mhz")
+DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
+
+
+def refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
+    """Raise ConfigError if the entries make more cells than allowed, before they are made."""
+    points = sum(
+        math.prod(map(len, _axes(entry, spec.training).values()))
+        for entry in spec.matrix
+        if entry.platforms is None or platform_name in values(entry.platforms)
+    )
+    if points > bounds.CELLS.most:
+        raise ConfigError(
+            f"the sweep {spec.description!r} makes {points} cells on {platform_name}, more than "
+            f"{bounds.CELLS.most}; shorten the lists of its matrix"
+        )
+
+
+def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, ...]]:
+    """Axis → its values, for each axis of an entry."""
+    axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
+    # A list of numbers is one value; a list of words is an axis.
+    divided = values(entry.stage_layers)
+    axes["stage_layers"] = divided if isinstance(divided[0], str) else (divided,)
+    axes |= {degree: values(getattr(entry, degree)) for degree in DEGREES}
+    for option in TrainingAxes.model_fields:
+        given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
+        axes[option] = values(next(value for value in given if value is not None))
+    return axes
+
+
+def points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
+    """The product of an entry's axes: for each point a dictionary of axis → value."""
+    axes = _axes(entry, inherited)
+    for point in itertools.product(*axes.values()):
+        yield {
+            **dict(zip(axes, point, strict=True)),
+            **{name: getattr(entry, name) for name in ("gpu_order", "gpu_uuids", *LIMITS)},
+        }
+
+
+def is_excluded(cell: Cell, exclusion: Exclusion) -> bool:
+    """Whether an exclusion matches the cell."""
+    for name, wanted in exclusion:
+        if wanted is None:
+            continue
+        axis = AXES[name]
+        # A list means any of its values, unless the axis's value is a list itself.
+        any_of = [axis.stored(wanted)] if axis.field.is_nested else values(wanted)
+        if axis.of(cell) not in any_of:
+            return False
+    return True
