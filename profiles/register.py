@@ -29,7 +29,7 @@ def make_missing() -> None:
     for path in sorted(PLATFORMS.glob("*.yaml")):
         directory = PROFILES / f"slurm_{path.stem}"
         on_slurm = re.search(
-            r"^scheduler: *slurm\b", path.read_text(encoding="utf-8"), re.MULTILINE
+            r"^scheduler: *[\"']?slurm\b", path.read_text(encoding="utf-8"), re.MULTILINE
         )
         if on_slurm and not directory.exists():
             directory.mkdir()
@@ -58,12 +58,19 @@ def link(profile: Path, directory: Path) -> str:
 
 def main() -> int:
     """Returns the exit code. A profile of the same name that is not ours is left alone."""
-    make_missing()
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    directory = home / "snakemake"
-    directory.mkdir(parents=True, exist_ok=True)
-    profiles = sorted(path.parent for path in PROFILES.glob("*/config.yaml"))
-    problems = [problem for profile in profiles if (problem := link(profile, directory))]
+    try:
+        make_missing()
+        home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        directory = home / "snakemake"
+        directory.mkdir(parents=True, exist_ok=True)
+        profiles = sorted(path.parent for path in PROFILES.glob("*/config.yaml"))
+        problems = [problem for profile in profiles if (problem := link(profile, directory))]
+    except (OSError, RuntimeError) as error:  # Path.home() raises the latter
+        problems = [
+            f"{error}; links to profiles are made below XDG_CONFIG_HOME or HOME: set HOME or "
+            "XDG_CONFIG_HOME to a directory that you may write, or name a profile by its path, as "
+            f"in --profile {PROFILES / 'slurm_h200'}"
+        ]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

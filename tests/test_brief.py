@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.conftest import ROOT
 from tests.test_status import NOW, begin, end, make_run
-from workflow_lib import records, results
+from workflow_lib import brief, records, results
 from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.brief import Progress
 from workflow_lib.records import Outcome
@@ -72,6 +72,44 @@ def test_what_was_done_before_is_counted_and_is_no_measure_of_time(planned):
     end(make_run(planned, 2), Outcome.COMPLETED)
     (line,) = said.look(130.0)[1]
     assert line.endswith("about 30 s left for the others")
+
+
+def test_a_run_that_failed_before_is_one_to_do_and_takes_the_time_that_it_takes(planned):
+    first, second, third = (make_run(planned, run) for run in (1, 2, 3))
+    end(first, Outcome.COMPLETED)
+    end(second, Outcome.ERROR, "rank 0 died")
+    end(third, Outcome.ERROR, "rank 1 died")
+    said = Said(planned)
+    assert said.look(101.0) == ("starting a run", ["3 runs to do, 1 of which are done"])
+    second.failure.unlink()
+    begin(second)
+    assert said.look(110.0)[1] == []
+    end(second, Outcome.COMPLETED)
+    (line,) = said.look(130.0)[1]
+    # 30 s since the start for one run, and one is left.
+    assert line == (
+        "2 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 2: completed; about 30 s left for the others"
+    )
+    third.failure.unlink()
+    begin(third)
+    said.look(131.0)
+    end(third, Outcome.COMPLETED)
+    assert said.look(150.0) == (
+        "tables, figures and the report", ["3 of 3  llama3-tiny tp1-pp1-dp2_mb1 run 3: completed"]
+    )  # fmt: skip
+
+
+def test_snakemake_does_not_outlive_a_progress_that_breaks(tmp_path, monkeypatch):
+    def broken(*_: object) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Progress, "look", broken)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    pid = tmp_path / "pid"
+    script = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with pytest.raises(ZeroDivisionError):
+        brief.follow([sys.executable, "-c", script], tmp_path, ["s"], tmp_path)
+    assert not Path(f"/proc/{pid.read_text()}").exists()
 
 
 def test_a_result_that_left_gpus_limited_says_so(planned):

@@ -145,6 +145,16 @@ def test_run_says_what_is_wrong(argv, said, monkeypatch, capsys):
     assert said in capsys.readouterr().err
 
 
+def test_run_says_where_snakemakes_cache_could_be(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    # Nobody may make a directory below a file, not even root.
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file" / "cache"))
+    assert command.main(["run", "demo", "--dry-run"]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/file cannot be written to: set XDG_CACHE_HOME to a directory" in said
+
+
 @pytest.mark.parametrize("name", command.COMMANDS)
 def test_a_command_calls_itself_by_its_name(name, capsys):
     with pytest.raises(SystemExit, match="0"):

@@ -610,6 +610,44 @@ def test_an_absent_configuration_is_refused(tmp_path):
         ),
         ("platforms/h200.yaml", "gpu: H200", "gpu: h200", "gpu h200 is called H200 here"),
         (
+            "sweeps/smoke.yaml",
+            "precision: fp32",
+            "precision: fp32, bf16",
+            "training.precision: expected 'bf16', 'fp32', 'fp8' or a list, not the text "
+            "'fp32, bf16'; write a list: precision: [fp32, bf16]",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "precision: fp32",
+            "precision: []",
+            "training.precision: the list is empty; give it a value, or leave the key out",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "data: synthetic",
+            "data: synthetic\nsequence_length: 4096",
+            "sequence_length: unknown key; it belongs in the file of a model, config/models/",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "data: synthetic",
+            "data: synthetic\nwalltime: 60",
+            "walltime: unknown key; did you mean 'time_limit_max_min'? it belongs in the file of a "
+            "platform, config/platforms/",
+        ),
+        (
+            "sweeps/smoke.yaml",
+            "repeats: 1",
+            "repeats: 1\nexclude: [{}]",
+            "exclude.0 has no key, so it would leave out every cell; say which cells",
+        ),
+        (
+            "sweeps/demo.yaml",
+            "platforms: [local]",
+            "platforms: [local, local]",
+            "platforms has local twice; keep one of them",
+        ),
+        (
             "platforms/h200.yaml",
             "requeue: true",
             "requeue: 1",
@@ -645,6 +683,24 @@ def test_no_message_speaks_of_pydantic(study_directory):
     assert len(message.splitlines()) > 20
     for word in ("Input", "tuple", "dictionary", "instance", "String", "valid integer", "mapping"):
         assert word not in message
+
+
+def test_a_tab_is_answered_with_blanks(study_directory, edit):
+    edit("sweeps/smoke.yaml", "  precision: fp32", "\tprecision: fp32")
+    assert refusal(study_directory).endswith("indent by blanks: YAML takes no tabs there")
+
+
+def test_a_file_with_the_other_ending_of_yaml_is_not_passed_over(study_directory):
+    sweeps = study_directory / "sweeps"
+    (sweeps / "demo.yaml").rename(sweeps / "demo.yml")
+    expected = f"{sweeps}/demo.yml: only *.yaml is read; rename it to demo.yaml"
+    with pytest.raises(ConfigError, match=re.escape(expected)):
+        load_study(study_directory, of_view("demo"))
+
+
+def test_keys_are_looked_for_in_files_that_have_them():
+    for kind, model in (("model", ModelSpec), ("platform", Platform)):
+        assert {*synonyms.OF_FILES[kind].split()} <= {*model.model_fields}
 
 
 def test_every_synonym_is_of_a_key_that_there_is():

@@ -15,7 +15,7 @@ from workflow_lib.plan_text import describe
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.planned import step_time
 from workflow_lib.records import cell_axes, identity
-from workflow_lib.study import load_study
+from workflow_lib.study import load_study, of_view
 
 SWEEPS = cells.expand_study(load_study(Path("config")))
 
@@ -221,3 +221,35 @@ def test_the_sweep_of_fp8_has_each_cell_in_bf16_too_and_windows_of_half_a_minute
         tokens = cell.training.global_batch_size * cell.model.sequence_length
         flops = flops_per_token(cell.model, cell.training).causal * tokens
         assert cell.training.measured_steps * flops / (0.45 * peak) >= 30
+
+
+def test_what_nobody_is_likely_to_want_is_said(study_directory, edit, capsys):
+    edit("sweeps/demo.yaml", "repeats: 1", "repeats: 1\nexclude: [{tp: 7}]")
+    arguments = ["--config", str(study_directory), "--sweep", "demo"]
+    assert plan.main(arguments) == 0
+    assert "sweeps/demo.yaml: exclude.0: fits no cell" in capsys.readouterr().err
+
+
+def test_a_sweep_whose_exclude_leaves_nothing_says_so(study_directory, edit, capsys):
+    edit("sweeps/demo.yaml", "repeats: 1", "repeats: 1\nexclude: [{platform: local}]")
+    arguments = ["--config", str(study_directory), "--sweep", "demo"]
+    assert plan.main(arguments) == 1
+    assert "it has no cell on local: its exclude leaves all of them out" in capsys.readouterr().err
+
+
+def test_cells_that_are_larger_than_the_machine_are_counted(study_directory):
+    study = load_study(study_directory, of_view("demo"))
+    sweep = cells.expand_study(study)["demo"]
+    needs = [
+        planned.estimate.memory.total * planned.cell.degrees.world_size
+        for planned in sweep.cells
+        if planned.estimate is not None
+    ]
+    assert plan.warnings([sweep], study, max(needs)) == []
+    (said,) = plan.warnings([sweep], study, min(needs) - 1)
+    assert f"{len(needs)} cells would need up to {max(needs) / 1e9:.0f} GB on a CPU" in said
+
+
+def test_step_times_that_are_not_known_are_not_explained(capsys):
+    assert plan.main(["--sweep", "demo"]) == 0
+    assert "expected_mfu" not in capsys.readouterr().out

@@ -40,3 +40,22 @@ def test_a_new_platform_gets_a_profile_and_one_that_is_there_is_left_alone(tmp_p
     assert mine.read_text(encoding="utf-8") == "# mine\n"
     assert not (tmp_path / "profiles" / "slurm_local").exists()
     assert (tmp_path / "home" / "snakemake" / "slurm_gh200").resolve() == made
+
+
+def test_without_a_home_to_write_to_it_says_what_to_do(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setattr(register, "make_missing", lambda: None)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    assert register.main() == 1
+    said = capsys.readouterr().err
+    assert "set HOME or XDG_CONFIG_HOME to a directory that you may write" in said
+    assert "--profile" in said
+
+
+@pytest.mark.parametrize("written", ["slurm", "'slurm'", '"slurm"  # of the site'])
+def test_a_platform_on_slurm_is_one_however_its_file_quotes_it(tmp_path, monkeypatch, written):
+    (tmp_path / "mine.yaml").write_text(f"scheduler: {written}\n", encoding="utf-8")
+    monkeypatch.setattr(register, "PROFILES", tmp_path)
+    monkeypatch.setattr(register, "PLATFORMS", tmp_path)
+    register.make_missing()
+    assert (tmp_path / "slurm_mine" / "config.yaml").is_file()

@@ -179,6 +179,14 @@ def test_again_without_a_choice_touches_nothing(tmp_path, capsys):
     assert paths.outcome.exists()
 
 
+def test_again_of_a_choice_that_no_run_fits_is_an_error(tmp_path, capsys):
+    end(make_run(tmp_path), Outcome.COMPLETED)
+    assert status.main(["--results", str(tmp_path), "--again", "--cell", "misspelt"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == "triptych: no run fits the choice, so none will run again\n"
+
+
 def test_json_has_a_line_for_each_run(tmp_path, capsys):
     end(make_run(tmp_path, 1), Outcome.COMPLETED)
     make_run(tmp_path, 2)

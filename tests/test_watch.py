@@ -95,7 +95,11 @@ def test_where_there_is_no_terminal_one_frame_is_printed(tmp_path):
 
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
-    [(["--results", "nowhere"], 1, "is not a directory"), (["--every", "0.1"], 2, "too often")],
+    [
+        (["--results", "nowhere"], 1, "is not a directory"),
+        (["--every", "0.1"], 2, "too often"),
+        (["--every", "soon"], 2, "soon is not a number of seconds"),
+    ],
 )
 def test_a_wrong_call_is_one_message(argv, code, said):
     done = call(*argv)

@@ -40,8 +40,10 @@ class Progress:
         self._console = console
         self._began_s = began_s
         self._told: set[tuple[str, int]] = set()
-        #: how many runs were done before; None until all plans exist
-        self._old: int | None = None
+        #: runs that had a result before; None until all plans exist
+        self._old: set[tuple[str, int]] | None = None
+        #: runs whose end was printed
+        self._new: set[tuple[str, int]] = set()
 
     def look(self, now_s: float, now_unix_s: float) -> str:
         """Print a line for each run that has ended since the last call. Returns what is under way,
@@ -61,16 +63,18 @@ class Progress:
         }
         ended = {key for key, run in runs.items() if run.status.state in ("finished", "failed")}
         if self._old is None:
-            self._old = len(ended)
+            # A run that failed before is one to do. Its old end is not printed.
+            self._old = {key for key in ended if runs[key].status.state == "finished"}
             self._told = set(ended)
-            here = f", {self._old} of which are done" if ended else ""
+            here = f", {len(self._old)} of which are done" if self._old else ""
             self._say(f"{counted(len(planned), 'run')} to do{here}")
         for key in sorted(ended - self._told, key=lambda each: runs[each].status.since_unix_s or 0):
             self._told.add(key)
+            self._new.add(key)
             self._say(self._of(runs[key], len(planned), now_s))
         # Forget a run that failed before and now runs again, so that its new end is printed.
         self._told &= ended
-        if len(ended) == len(planned):
+        if len(self._old | self._new) == len(planned) == len(ended):
             return "tables, figures and the report"
         under_way = (
             _step(run) for run in runs.values() if run.status.state in ("running", "ended")
@@ -78,13 +82,12 @@ class Progress:
         return ", ".join(under_way) or "starting a run"
 
     def _of(self, run: RunNow, planned: int, now_s: float) -> str:
-        done = len(self._told)
+        done = len((self._old or set()) | self._new)
         said = f"{done:>{len(str(planned))}} of {planned}  {_name(run)}: {run.status.outcome}"
         cause = " ".join((run.status.cause or "").split())
         if run.status.state == "failed" or LIMITS_LEFT in cause:
             return f"{said}: {cause}"
-        new = done - (self._old or 0)
-        left_s = (now_s - self._began_s) / new * (planned - done)
+        left_s = (now_s - self._began_s) / len(self._new) * (planned - done)
         return said if done == planned else f"{said}; about {_time(left_s)} left for the others"
 
     def _say(self, text: str) -> None:
@@ -131,16 +134,22 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, lambda number, _: child.send_signal(number))
     progress = Progress(root, sweeps, console, began_s)
-    with Status("planning", console=console) as shown:
-        while True:
-            try:
-                code = child.wait(_LOOK_EVERY_S)
-            except subprocess.TimeoutExpired:
-                code = None
-            under_way = progress.look(time.monotonic(), time.time())
-            if code is not None:
-                break
-            shown.update(f"{under_way} ({_time(time.monotonic() - began_s)})")
+    try:
+        with Status("planning", console=console) as shown:
+            while True:
+                try:
+                    code = child.wait(_LOOK_EVERY_S)
+                except subprocess.TimeoutExpired:
+                    code = None
+                under_way = progress.look(time.monotonic(), time.time())
+                if code is not None:
+                    break
+                shown.update(f"{under_way} ({_time(time.monotonic() - began_s)})")
+    except BaseException:
+        # Snakemake must not go on unseen.
+        child.terminate()
+        child.wait()
+        raise
     took = _time(time.monotonic() - began_s)
     if code == 0:
         console.print(f"done in {took}", highlight=False)

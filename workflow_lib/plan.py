@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from workflow_lib.study import (
     of_view,
     plain_of,
 )
+from workflow_lib.words import counted
 
 
 def table(sweeps: Iterable[Sweep]) -> pl.DataFrame:
@@ -138,13 +140,41 @@ def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
     which some cells cannot run is valid.
     """
     for sweep in sweeps:
-        if not any(planned.feasible for planned in sweep.cells):
-            first = next(iter(sweep.cells), None)
-            example = f"; {first.cell.id}: {first.reason}" if first else ""
+        path = directory / "sweeps" / f"{sweep.spec}.yaml"
+        if not sweep.cells:
             raise ConfigError(
-                f"{directory}/sweeps/{sweep.spec}.yaml: none of its {len(sweep.cells)} cells can "
-                f"run on {sweep.platform}{example}"
+                f"{path}: it has no cell on {sweep.platform}: its exclude leaves all of them out, "
+                "or no entry of its matrix is for this platform"
             )
+        if not any(planned.feasible for planned in sweep.cells):
+            first = sweep.cells[0]
+            raise ConfigError(
+                f"{path}: none of its {len(sweep.cells)} cells can run on {sweep.platform}; "
+                f"{first.cell.id}: {first.reason}"
+            )
+
+
+def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[str]:
+    """What the planned sweeps allow and nobody is likely to want. ``machine_bytes`` is the memory
+    of this machine.
+    """
+    said = [f"left out, as no planned sweep needs it: {mistake}" for mistake in study.left_out]
+    for sweep in sweeps:
+        path = study.directory / "sweeps" / f"{sweep.spec}.yaml"
+        said += [f"{path}: exclude.{each}: fits no cell" for each in sweep.idle_exclusions]
+        if study.platforms[sweep.platform].scheduler != "local":
+            continue
+        needs = [
+            planned.estimate.memory.total * planned.cell.degrees.world_size
+            for planned in sweep.cells
+            if planned.estimate is not None and planned.cell.hardware.gpu_memory_bytes is None
+        ]
+        if large := [need for need in needs if need > machine_bytes]:
+            said.append(
+                f"{path}: {counted(len(large), 'cell')} would need up to {max(large) / 1e9:.0f} GB "
+                f"on a CPU, and this machine has {machine_bytes / 1e9:.0f} GB"
+            )
+    return list(dict.fromkeys(said))
 
 
 def write(plan: pl.DataFrame, path: Path) -> None:
@@ -189,8 +219,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         print(f"triptych: {error}", file=sys.stderr)
         return 1
     if not arguments.quiet:
-        for mistake in study.left_out:
-            print(f"triptych: left out, as no planned sweep needs it: {mistake}", file=sys.stderr)
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        for warning in warnings(chosen, study, memory):
+            print(f"triptych: {warning}", file=sys.stderr)
         by_sweep = {sweep.name: table([sweep]) for sweep in chosen}
         print(describe(plan, times, by_sweep, default))
         if arguments.output:

@@ -59,7 +59,7 @@ def describe(
         f"{counted(len(rows), 'cell')}: {len(runnable)} can run, in "
         f"{counted(_runs(runnable), 'run')}{profiles}; {len(others)} cannot. "
         f"Estimated GPU-hours: {total}.\n{_default(default)}"
-        "Memory, times and GPU-hours are estimates from the configuration, not measurements.\n"
+        "Memory, times and GPU-hours are estimates from the configuration, not measurements."
         + _sources(runnable, times)
     )
     return "\n\n".join(parts)
@@ -217,8 +217,8 @@ def _default(default: tuple[str, pl.DataFrame] | None) -> str:
 
 
 def _sources(feasible: Sequence[Row], times: Mapping[str, StepTime]) -> str:
-    """Lines that say where the step times come from."""
-    others = sum(row["cell"] not in times for row in feasible)
+    """Lines that say where the step times come from; each begins a new line."""
+    others = sum(row["cell"] not in times and row["step_time_s"] is not None for row in feasible)
     said = []
     if times:
         said.append(
@@ -227,7 +227,7 @@ def _sources(feasible: Sequence[Row], times: Mapping[str, StepTime]) -> str:
         )
     if others:
         said.append(
-            f"{counted(others, 'step time')} without: FLOPs at the platform's expected_mfu, which "
-            "knows of no communication."
+            f"{counted(others, 'step time')} without an interval: FLOPs at the platform's "
+            "expected_mfu, which knows of no communication."
         )
-    return "\n".join(said)
+    return "".join(f"\n{each}" for each in said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -57,3 +58,10 @@ def array_directory(results: Path, name: str) -> Path:
 def tokens(results: Path, data: Data) -> Path | None:
     """The record of a corpus's token array, ``tokens.json``; None for synthetic tokens."""
     return results / "data" / data.name / "tokens.json" if data.kind == "text" else None
+
+
+def may_list(directory: Path) -> bool:
+    """Whether a path is a directory that this user may list. ``Path.is_dir`` alone raises
+    PermissionError below a directory that may not be looked into.
+    """
+    return os.access(directory, os.R_OK | os.X_OK) and directory.is_dir()

@@ -114,6 +114,18 @@ def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
     return profile
 
 
+def _refuse_without_cache() -> None:
+    """Raise ConfigError if Snakemake cannot write its cache: it would end in a traceback."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    cache = Path(given).absolute() if given else Path("~/.cache").expanduser()
+    there = next(path for path in [cache, *cache.parents] if os.access(path, os.F_OK))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"Snakemake keeps a cache in {cache}, and {there} cannot be written to: set "
+            "XDG_CACHE_HOME to a directory of yours, as in export XDG_CACHE_HOME=/tmp/cache"
+        )
+
+
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.run") -> int:
     """Become Snakemake. Returns 1 after one message if that fails; with ``--brief`` returns
     Snakemake's exit code.
@@ -126,6 +138,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         path = clone / _INVOCATION
         invocation = checked(str(path), Invocation, plain_of(path))
         command = snakemake_command(chosen, given[end + 1 :], invocation)
+        _refuse_without_cache()
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
         if chosen.brief:
             root = chosen.results or Path(invocation.results_directory)

@@ -298,8 +298,9 @@ def main(
 ) -> int:
     """Print the status; returns the exit code."""
     options = command_line(prog).parse_args(arguments)
-    if not options.results.is_dir():
-        print(f"triptych: {options.results} is not a directory; give --results", file=sys.stderr)
+    if not results.may_list(options.results):
+        said = f"{options.results} is not a directory that you may read; give --results"
+        print(printable(f"triptych: {said}"), file=sys.stderr)
         return 1
     chosen = (options.state, options.outcome, options.cell, options.node)
     if options.again and not any(chosen):
@@ -311,6 +312,9 @@ def main(
         return 1
     try:
         runs = select(find(options.results), *chosen)
+        if options.again and not runs:
+            print("triptych: no run fits the choice, so none will run again", file=sys.stderr)
+            return 1
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:

@@ -161,6 +161,8 @@ def _load_all(
 ) -> dict[str, Spec]:
     """Name → contents of each file of a directory. Files with a mistake go into ``broken``."""
     specs = {}
+    for path in sorted(directory.glob("*.yml")):
+        broken[path] = ConfigError(f"{path}: only *.yaml is read; rename it to {path.stem}.yaml")
     for path in sorted(directory.glob("*.yaml")):
         try:
             specs[path.stem] = _load_named(path, kind)

@@ -152,7 +152,11 @@ def command_line(prog: str) -> argparse.ArgumentParser:
 
 
 def _seconds(text: str) -> float:
-    if not (seconds := float(text)) >= 1:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds") from None
+    if not seconds >= 1:
         raise argparse.ArgumentTypeError(f"{text} is too often; 1 is the least")
     return seconds
 
@@ -161,8 +165,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
     """Show runs until Ctrl-C; returns the exit code."""
     options = command_line(prog).parse_args(arguments)
     root: Path = options.results
-    if not root.is_dir():
-        print(printable(f"triptych: {root} is not a directory; give --results"), file=sys.stderr)
+    if not results.may_list(root):
+        said = f"{root} is not a directory that you may read; give --results"
+        print(printable(f"triptych: {said}"), file=sys.stderr)
         return 1
     watcher = Watcher(root)
     if options.once or not sys.stdout.isatty():

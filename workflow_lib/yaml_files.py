@@ -56,7 +56,9 @@ def read_yaml(path: Path) -> Any:
         _refuse_keys_given_twice(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
-        raise YamlFileError(f"not valid YAML: {error}") from None
+        tab = "\\t" in str(error)
+        remedy = "\nindent by blanks: YAML takes no tabs there" if tab else ""
+        raise YamlFileError(f"not valid YAML: {error}{remedy}") from None
     except YamlFileError:
         raise
     except (ValueError, OverflowError, LookupError, AttributeError, TypeError) as error:

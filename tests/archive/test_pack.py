@@ -198,7 +198,13 @@ def test_mistakes_are_one_message(
     assert "did you mean 'made-up'?" in capsys.readouterr().err
     assert main(["rebuild", str(tmp_path / "none.zip"), "--into", str(tmp_path / "x")]) == 1
     assert "none.zip" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["pack", "--sweep", NAME, "--published", "yesterday", *places])
+    assert "yesterday is not a day, as in 2026-01-31" in capsys.readouterr().err
     assert main(["pack", "--sweep", NAME, "--published", "2026-01-31", *places]) == 0
     said = capsys.readouterr().out
     assert f"{planned.results}/archives/{NAME}.zip: 1 run, " in said
     assert "--licence CC-BY-4.0" in said
+    # The fixture has a plan and a run, and no table nor page.
+    assert "It lacks runs.parquet, cells.parquet, " in said
+    assert ", report.html: for these, run the workflow to its end and pack again" in said

@@ -325,6 +325,15 @@ def test_the_same_runs_on_both_sides_are_no_comparison():
     assert (row["verdict"], row["in_words"]) == ("same_runs", "both sides show the same runs")
 
 
+def test_runs_of_which_some_are_on_both_sides_are_no_comparison():
+    """Two sweeps share the runs of a cell, and the second has a run more."""
+    cell, runs = measured(known(), tokens_per_s=[*MORE, MORE[0]])
+    a, b = side("three", (cell, runs[:3])), side("four", (cell, runs))
+    [row] = [r for r in rows(layout_pairs(a.cells, b.cells), a, b) if r["estimate"]]
+    assert row["verdict"] == "same_runs"
+    assert row["in_words"] == "no verdict: both sides have the same run 1, 2, 3 of one cell"
+
+
 def test_what_ran_on_one_side_alone_is_a_finding():
     a = side("h200", measured(known(), tokens_per_s=MORE))
     for outcome, cause, verdict, words in (

@@ -325,6 +325,22 @@ PUBLISHED = {
         },
         20_554_567_680,
     ),
+    "phi-4": Published(
+        LLAMA
+        | _sizes(5120, 17920, 40, 40, 10)
+        | {
+            "model_type": "phi3",
+            "architectures": ["Phi3ForCausalLM"],
+            "embd_pdrop": 0.0,
+            "max_position_embeddings": 16384,
+            "original_max_position_embeddings": 16384,
+            "resid_pdrop": 0.0,
+            "rope_theta": 250000,
+            "sliding_window": None,
+            "vocab_size": 100352,
+        },
+        14_659_507_200,
+    ),
     "gpt2": Published(GPT2, 124_439_808),
     "gpt2-xl": Published(GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48}, 1_557_611_200),
 }

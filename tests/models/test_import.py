@@ -28,6 +28,7 @@ LLAMA_1B = PUBLISHED["Llama-3.2-1B"].config
 QWEN_HALF = PUBLISHED["Qwen2.5-0.5B"].config
 QWEN_8B = PUBLISHED["Qwen3-8B"].config
 GEMMA_2B = PUBLISHED["gemma-2b"].config
+PHI_4 = PUBLISHED["phi-4"].config
 
 
 @pytest.fixture
@@ -189,6 +190,9 @@ def test_a_window_changes_nothing_up_to_its_length(written):
         (QWEN3 | {"model_type": "qwen3_next"}, "qwen3_next: most of its layers have linear"),
         (GEMMA_2B | {"model_type": "gemma2"}, "gemma2: it caps logits (attn_logit_softcapping"),
         (GEMMA | {"model_type": "new"}, "new: the engine has no layers like its; can be imported"),
+        (PHI_4 | {"rope_scaling": {"type": "longrope"}}, "rope_scaling: longrope: the engine"),
+        (LLAMA_1B | {"model_type": "olmo2"}, "olmo2: it has norms behind its parts"),
+        (LLAMA_1B | {"model_type": "smollm3"}, "smollm3: some of its layers have no positions"),
         (NEOX | {"use_parallel_residual": False}, "use_parallel_residual: is False, and neox"),
         (NEOX | {"hidden_act": "quick_gelu"}, "hidden_act: quick_gelu: the engine has"),
         (QWEN_8B | {"layer_types": ["linear_attention"]}, "layer_types: linear_attention"),

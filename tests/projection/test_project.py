@@ -228,3 +228,24 @@ def test_a_candidate_that_needs_more_memory_than_there_is_does_not_fit():
     each = next(iter(candidates(MODEL, MACHINE, 16, 512)))
     much = MemoryEstimate(weights=160e9, gradients=0, optimizer=0)
     assert not dataclasses.replace(each, memory=much).fits
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--gpus", "0"], "0 is not a whole number of at least 1"),
+        (["--gpus", "-8"], "-8 is not a whole number of at least 1"),
+        (["--gpus", "8.5"], "8.5 is not a whole number of at least 1"),
+        (["--batch", "0"], "0 is not a whole number of at least 1"),
+        (["--tokens", "-1"], "-1 is not a number above 0"),
+        (["--tokens", "nan"], "nan is not a number above 0"),
+        (["--pue", "0.5"], "0.5 is not a number of at least 1"),
+        (["--node-rest-w", "lots"], "lots is not a number above 0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(tmp_path, capsys, wrong, said):
+    asked = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16", *wrong]
+    with pytest.raises(SystemExit) as ended:
+        main(["project", *asked, "--output", str(tmp_path)])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,3 +96,22 @@ def test_a_cell_that_was_placed_on_other_gpus_does_not_train(two_gpus):
     assert choose(launch, *chosen, of_two_nodes).uuid == "GPU-5f2a-1"
     with pytest.raises(ValueError, match="GPU 1 is GPU-5f2a-1, but the cell was placed on GPU-b: "):
         choose(launch, *chosen, ("GPU-a", "GPU-b"))
+
+
+def test_on_a_cpu_deepspeed_asks_no_program_how_many_ranks_there_are(tmp_path):
+    numactl = tmp_path / "numactl"
+    numactl.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-started\n", encoding="utf-8")
+    numactl.chmod(0o755)
+    asked = (
+        "import torch; from workflow_lib.training.engines.deepspeed import import_deepspeed; "
+        "import_deepspeed(torch.device('cpu')); "
+        "from deepspeed.accelerator import get_accelerator; "
+        "print('ranks', get_accelerator().device_count())"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "LOCAL_SIZE"}
+    environment |= {"LOCAL_WORLD_SIZE": "2", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "ranks 2", done.stderr
+    assert not (tmp_path / "was-started").exists()

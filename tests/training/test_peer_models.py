@@ -74,6 +74,14 @@ def mistral_peer(model):
     return MistralForCausalLM(MistralConfig(**llama_like(model), sliding_window=64))
 
 
+def phi3_peer(model):
+    from transformers import Phi3Config, Phi3ForCausalLM
+
+    like = llama_like(model)
+    like["rope_parameters"]["partial_rotary_factor"] = model.rotary_share
+    return Phi3ForCausalLM(Phi3Config(**like, pad_token_id=None))
+
+
 def gemma_peer(model):
     from transformers import GemmaConfig, GemmaForCausalLM
 
@@ -220,6 +228,21 @@ def neox_as_ours(theirs, layers):
     return ours
 
 
+def phi3_as_ours(theirs, layers):
+    """As Llama's; but queries, keys and values lie in one matrix, and gate and up in another."""
+    kv = 16 * LLAMA.kv_heads
+    apart = dict(theirs)
+    for layer in range(layers):
+        at = f"model.layers.{layer}."
+        together = apart.pop(f"{at}self_attn.qkv_proj.weight")
+        parts_of = together.split([together.shape[0] - 2 * kv, kv, kv])
+        for each, part in zip("qkv", parts_of, strict=True):
+            apart[f"{at}self_attn.{each}_proj.weight"] = part
+        gate, up = apart.pop(f"{at}mlp.gate_up_proj.weight").chunk(2)
+        apart |= {f"{at}mlp.gate_proj.weight": gate, f"{at}mlp.up_proj.weight": up}
+    return llama_as_ours(apart, layers)
+
+
 def gemma_as_ours(theirs, layers):
     """As Llama's; but Gemma's norms multiply by one more than their weight."""
     ours = llama_as_ours(theirs, layers)
@@ -246,6 +269,8 @@ LIKE = {
         *(qwen3_moe_peer, llama_as_ours),
     ),
     "mistral": (replace(LLAMA, rotary_base=1e4), mistral_peer, llama_as_ours),
+    "phi3": (replace(LLAMA, rotary_base=2.5e5), phi3_peer, phi3_as_ours),
+    "phi3-partial": (replace(LLAMA, rotary_share=0.5), phi3_peer, phi3_as_ours),
     "gemma": (
         replace(
             LLAMA,

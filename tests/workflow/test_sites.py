@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -57,6 +58,29 @@ def test_read_only_results_are_refused_in_a_sentence_and_can_be_looked_at(checko
         "python -m workflow_lib.status --results results` only reads" in done.stdout + done.stderr
     )
     assert list((checkout.directory / "results").iterdir()) == []
+
+
+def test_results_that_others_may_not_look_into_are_refused_in_a_sentence(checkout):
+    hidden = checkout.directory / "hidden"
+    hidden.mkdir(mode=0o700)
+    os.chown(hidden, 1, 1)
+    as_another = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    settings = ["--config", "results_directory=hidden/results"]
+    command = [str(SNAKEMAKE), "--profile", "profiles/local", *settings]
+    looking = [sys.executable, "-m", "workflow_lib.status", "--results", "hidden/results"]
+    for call, said in (
+        (command, f"{hidden} cannot be written to, and results go there"),
+        (looking, "hidden/results is not a directory that you may read"),
+    ):
+        done = subprocess.run(
+            [*as_another, *call],
+            cwd=checkout.directory,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said in " ".join((done.stdout + done.stderr).split())
+        assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_a_read_only_checkout_is_refused_in_a_sentence(checkout):

@@ -36,7 +36,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     packing.add_argument("--results", type=Path, default=Path("results"), help="holds cells/")
     packing.add_argument("--licence", help="of the data: an SPDX identifier, or an address")
     packing.add_argument(
-        "--published", type=date.fromisoformat, help="YYYY-MM-DD; the last run's day unless given"
+        "--published", type=_day, help="YYYY-MM-DD; the last run's day unless given"
     )
     packing.add_argument(
         "--cut-off",
@@ -71,6 +71,13 @@ def main(
         return 1
 
 
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text} is not a day, as in 2026-01-31") from None
+
+
 def _pack(chosen: argparse.Namespace) -> int:
     archive = chosen.output or chosen.results / "archives" / f"{chosen.sweep}.zip"
     packed = pack(
@@ -88,6 +95,9 @@ def _pack(chosen: argparse.Namespace) -> int:
         f"{archive}: {counted(packed.runs, 'run')}, {packed.raw_files} raw files, and "
         f"{packed.products} made from them; {size_mb:.1f} MB of {before_mb:.1f} MB"
     )
+    if packed.missing:
+        lacks = ", ".join(packed.missing)
+        print(f"It lacks {lacks}: for these, run the workflow to its end and pack again")
     if chosen.licence is None:
         print("It names no licence; choose one before others get it, with --licence CC-BY-4.0")
     return 0

@@ -15,7 +15,7 @@ from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
 from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
-from workflow_lib.records import PLAN, read_outcome
+from workflow_lib.records import PLAN, TABLES, read_outcome
 from workflow_lib.records.formats import ARCHIVE_FORMAT
 from workflow_lib.study import load_study, lookup, of_view
 
@@ -29,6 +29,8 @@ class Packed:
     raw_files: int
     products: int
     bytes_before: int
+    #: tables and the page of the sweep that are not there, and so not in the archive
+    missing: tuple[str, ...] = ()
 
 
 def pack(
@@ -81,7 +83,11 @@ def pack(
     midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
     write_bag(archive, files, sizes, texts, information, midnight)
     products = sum(is_product(name) for name in files)
-    return Packed(len(runs), len(files) + len(texts) - products, products, sum(sizes.values()))
+    of_sweep = results.sweep_paths(results_directory, sweep.name)
+    wanted = (*(of_sweep.table(name) for name in TABLES), of_sweep.report)
+    missing = tuple(path.name for path in wanted if not path.is_file())
+    raw = len(files) + len(texts) - products
+    return Packed(len(runs), raw, products, sum(sizes.values()), missing)
 
 
 def _refuse_old_plan(sweep: Sweep, configuration: Path, results_directory: Path) -> None:

@@ -67,25 +67,27 @@ class Sweep:
     description: str
     platform: str
     cells: tuple[PlannedCell, ...]
+    #: numbers of the entries of ``exclude`` that fit no cell on any of the file's platforms
+    idle_exclusions: tuple[int, ...] = ()
 
 
 def expand_study(study: Study) -> dict[str, Sweep]:
     """Name → sweep, for every sweep of the study on each of its platforms."""
     sweeps = {}
     for name, spec in study.sweeps.items():
-        for platform in spec.platforms:
+        used: set[int] = set()
+        of_file = {each: tuple(_expand(study, spec, each, used)) for each in spec.platforms}
+        idle = tuple(number for number in range(len(spec.exclude)) if number not in used)
+        for platform, planned in of_file.items():
             view = name if len(spec.platforms) == 1 else f"{name}-{platform}"
-            sweeps[view] = Sweep(
-                name=view,
-                spec=name,
-                description=spec.description,
-                platform=platform,
-                cells=tuple(_expand(study, spec, platform)),
-            )
+            sweeps[view] = Sweep(view, name, spec.description, platform, planned, idle)
     return sweeps
 
 
-def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[PlannedCell]:
+def _expand(
+    study: Study, spec: SweepSpec, platform_name: str, used: set[int]
+) -> Iterator[PlannedCell]:
+    """Yield the cells. The numbers of the exclusions that fit one are added to ``used``."""
     seen = set()
     predictions: list[Prediction] = []
     refuse_too_many(spec, platform_name)
@@ -102,7 +104,9 @@ def _expand(study: Study, spec: SweepSpec, platform_name: str) -> Iterator[Plann
             if entry.predicted is not None:
                 planned = dataclasses.replace(planned, prediction=entry.predicted)
                 predictions.append(entry.predicted)
-            if any(is_excluded(planned.cell, exclusion) for exclusion in spec.exclude):
+            fit = {i for i, each in enumerate(spec.exclude) if is_excluded(planned.cell, each)}
+            used |= fit
+            if fit:
                 continue
             if planned.cell.id not in seen:
                 seen.add(planned.cell.id)

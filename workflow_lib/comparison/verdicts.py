@@ -168,10 +168,22 @@ def _compared(
         known["date_allowance"] = wide.date
         known |= {"wide_low": wide.low, "wide_high": wide.high}
         known |= {"systematic_a": wide.error_a, "systematic_b": wide.error_b}
-    if cell_a["cell"] == cell_b["cell"] and runs_a == runs_b:
-        return {**known, "verdict": "same_runs", "in_words": "both sides show the same runs"}
+    if words := _same_runs(runs_a, runs_b):
+        return {**known, "verdict": "same_runs", "in_words": words}
     verdict, words = _verdict(measure, found, wide, lie, a.name, (len(runs_a), len(runs_b)))
     return {**known, "verdict": verdict, "in_words": words}
+
+
+def _same_runs(runs_a: Sequence[Row], runs_b: Sequence[Row]) -> str:
+    """In words, which runs are on both sides; "" if none is. Sweeps share the runs of a cell that
+    both ask for, and an interval takes each run for a measurement of its own.
+    """
+    began_b = {(run["cell"], run["run"], run["started_unix_s"]) for run in runs_b}
+    both = [run for run in runs_a if (run["cell"], run["run"], run["started_unix_s"]) in began_b]
+    if len(both) == len(runs_a) == len(runs_b):
+        return "both sides show the same runs"
+    which = ", ".join(str(run["run"]) for run in both)
+    return f"no verdict: both sides have the same run {which} of one cell" if both else ""
 
 
 def _untold(known: Mapping[str, Any]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from workflow_lib.config import sbatch
 from workflow_lib.config.fields import TEXT, Strict
-from workflow_lib.config.synonyms import EXPLAINED, meant
+from workflow_lib.config.synonyms import EXPLAINED, file_of, meant
 from workflow_lib.records import bounds, shown
 
 Location = tuple[str | int, ...]
@@ -112,6 +112,8 @@ def _told(kind: type[Strict], location: Location, errors: Sequence[Mapping[str, 
             return f"{key}: {message}" if location else message
         case "string_pattern_mismatch" if pattern := _PATTERNS.get(first["ctx"]["pattern"]):
             return f"{key}: expected {pattern}, not {shown(value)}"
+        case "too_short" if not value:
+            return f"{key}: the list is empty; give it a value, or leave the key out"
         case found if found not in _TYPES and found != "literal_error":
             message = message.replace("Input should be", "must be").replace("Tuple", "the list")
             return f"{key}: {message}, not {_plain(value)}"
@@ -139,6 +141,8 @@ def _hint(key: str | int, value: object, expected: str) -> str:
             return f"; YAML wants a point and a sign: {before}{number}"
         case "true" | "false" if expected.startswith("true"):
             return f"; leave out the quotes: {before}{plain}"
+        case str() if "a list" in expected and re.fullmatch(r"[\w.+-]+(, *[\w.+-]+)+", value):
+            return f"; write a list: {before}[{plain}]"
         case str() if f"'{value.lower()}'" in expected:
             return f"; write {before}{plain.lower()}"
         case "none" | "None" if expected == "a list":
@@ -193,6 +197,9 @@ def _remedy(kind: type[Strict], location: Location) -> str:
     for ours in meant(key):
         if ours in elsewhere:
             return f"did you mean {ours!r} in {elsewhere[ours]}?"
+    for ours in (key, *meant(key)):
+        if file := file_of(ours):
+            return f"{'' if ours == key else f'did you mean {ours!r}? '}it belongs in {file}"
     return nearest(key, valid)
 
 

@@ -249,6 +249,18 @@ class SweepSpec(Strict):
     """Cells to leave out."""
 
     @model_validator(mode="after")
+    def _nothing_twice_or_for_all(self) -> SweepSpec:
+        if twice := [each for each in self.platforms if self.platforms.count(each) > 1]:
+            raise ValueError(f"platforms has {twice[0]} twice; keep one of them")
+        for number, exclusion in enumerate(self.exclude):
+            if all(value is None for _, value in exclusion):
+                raise ValueError(
+                    f"exclude.{number} has no key, so it would leave out every cell; say which "
+                    "cells, as in {model: llama3-8b, tp: 8}"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _options_complete(self) -> SweepSpec:
         for number, entry in enumerate(self.matrix, start=1):
             for option in TrainingAxes.model_fields:

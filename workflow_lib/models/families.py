@@ -53,6 +53,8 @@ _LLAMA_LIKE = {
     "qwen3": _Kind(kv_heads_known=False, head_dimension=128, qk_norm=True, window=False),
     "qwen3_moe": _Kind("mixtral", kv_heads_known=False, qk_norm=True, window=False),
     "gemma": _Kind(tied=True, head_dimension=256),
+    # Llama's layers; queries, keys and values lie in one matrix, and so do gate and up.
+    "phi3": _Kind(epsilon=1e-5, window=True),
 }
 
 #: model_type → the first reason why it cannot be imported
@@ -66,7 +68,8 @@ _REFUSED = {
     "gpt_neo": "it attends over a window in every other layer (attention_types)",
     "gptj": "it turns a part of each head only (rotary_dim), and computes attention and the "
     "feed-forward part from the same input",
-    "phi3": "it turns a part of each head (partial_rotary_factor) or stretches positions by lists",
+    "olmo2": "it has norms behind its parts, and one norm over all heads of queries and of keys",
+    "smollm3": "some of its layers have no positions (no_rope_layers)",
     "qwen2_moe": "it has an expert that all tokens see (shared_expert_intermediate_size)",
     "qwen3_next": "most of its layers have linear attention (layer_types)",
     "deepseek_v2": "its attention is over compressed keys and values (kv_lora_rank)",
@@ -128,6 +131,9 @@ def _llama_like(config: ConfigJson, sequence_length: int | None) -> Plain:
     config.must_be("use_mrope", False, "positions in images are not implemented")
     config.must_be("mlp_bias", False, "biases of a gated feed-forward part are not implemented")
     plain["activation"] = _activation(config, "hidden_act", "silu")
+    if name == "phi3":
+        # Only positions of kind longrope, which are refused, depend on it.
+        config.take("original_max_position_embeddings")
     if name == "gemma":
         plain |= _gemma(config, plain["hidden_size"])
     if name == "mixtral":

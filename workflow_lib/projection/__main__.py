@@ -4,6 +4,7 @@ projections."""
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,31 @@ def main(
     return 0
 
 
+def _count(text: str) -> int:
+    return int(_number(text, least=1, most=bounds.DIMENSION.most, whole=True))
+
+
+def _above_0(text: str) -> float:
+    return _number(text, least=sys.float_info.min, most=bounds.QUANTITY.most)
+
+
+def _pue(text: str) -> float:
+    return _number(text, least=1, most=bounds.QUANTITY.most)
+
+
+def _number(text: str, least: float, most: float, whole: bool = False) -> float:
+    """An option's number. Raises ArgumentTypeError, which argparse prints as its one message."""
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        kind = "a whole number" if whole else "a number"
+        lowest = "above 0" if 0 < least < 1 else f"of at least {least:g}"
+        raise argparse.ArgumentTypeError(f"{text} is not {kind} {lowest} and at most {most:g}")
+    return number
+
+
 def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("project", help="rank layouts of a model on so many GPUs")
     parser.add_argument(
@@ -58,15 +84,15 @@ def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--model", required=True, help="of config/models")
     parser.add_argument("--platform", required=True, help="of config/platforms")
     parser.add_argument(
-        "--gpus", type=int, required=True, help="how many; may be more than there are"
+        "--gpus", type=_count, required=True, help="how many; may be more than there are"
     )
-    parser.add_argument("--batch", type=int, help="sequences of a step; else 4 Mi tokens")
-    parser.add_argument("--tokens", type=float, default=1e12, help="of the whole training")
+    parser.add_argument("--batch", type=_count, help="sequences of a step; else 4 Mi tokens")
+    parser.add_argument("--tokens", type=_above_0, default=1e12, help="of the whole training")
     parser.add_argument(
         "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
     )
-    parser.add_argument("--node-rest-w", type=float, help="of a node besides its GPUs, in W")
-    parser.add_argument("--pue", type=float, help="of the facility")
+    parser.add_argument("--node-rest-w", type=_above_0, help="of a node besides its GPUs, in W")
+    parser.add_argument("--pue", type=_pue, help="of the facility, 1 or more")
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     parser.set_defaults(run=_project)
 
@@ -115,7 +141,7 @@ def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     parser.add_argument("--cell", required=True, help="the id of a planned cell, or a part of it")
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--gpus", type=int, help="of the twin, at most")
+    asked.add_argument("--gpus", type=_count, help="of the twin, at most")
     asked.add_argument(
         "--against", help="another planned cell: refuse it, or say by what to multiply its step"
     )

@@ -38,6 +38,9 @@ def import_deepspeed(device: torch.device) -> Any:
     """Import DeepSpeed so that it neither guesses the device nor compiles anything on a CPU."""
     if not on_gpu(device):
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        # Else DeepSpeed starts numactl to count CPUs, in every step of ZeRO-3. That fails where the
+        # PATH has a directory that may not be read.
+        os.environ.setdefault("LOCAL_SIZE", os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # DeepSpeed still calls collectives by names that torch has renamed.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
     import deepspeed
