@@ -91,8 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.evidence", description=__doc__)
     parser.add_argument("--write", action="store_true", help="keep what is made as what has to be")
     chosen = parser.parse_args(arguments)
-    shutil.rmtree(REBUILT, ignore_errors=True)
-    rebuild_all(REBUILT)
+    # Whole or not at all: other commands take what lies there for all of the evidence.
+    draft = REBUILT.with_name("evidence.draft")
+    for each in (REBUILT, draft):
+        shutil.rmtree(each, ignore_errors=True)
+    rebuild_all(draft)
+    draft.rename(REBUILT)
     if chosen.write:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
         for path, text in pages(REBUILT).items():

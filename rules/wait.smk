@@ -94,8 +94,8 @@ def place_of(wildcards):
 
 
 def comes_soon(job):
-    """Whether only its script, which is being rendered, or Snakemake's next look keeps a job of
-    rule run from its start. Tokens take long, and runs in flight take hours: neither is soon.
+    """Whether only its script, which is being rendered, or Snakemake's next look keeps a run from
+    its start. Tokens take long, and runs in flight take hours: neither is soon.
     """
     failed, ready = workflow.scheduler.failed, workflow.dag.ready_jobs
     if (job.wildcards.cell, int(job.wildcards.run)) in CAME or job in failed:

@@ -72,11 +72,17 @@ class Sweep:
 
 
 def expand_study(study: Study) -> dict[str, Sweep]:
-    """Name → sweep, for every sweep of the study on each of its platforms."""
+    """Name → sweep, for every sweep of the study on each of its platforms.
+
+    Raises ConfigError, which names the sweep's file.
+    """
     sweeps = {}
     for name, spec in study.sweeps.items():
         used: set[int] = set()
-        of_file = {each: tuple(_expand(study, spec, each, used)) for each in spec.platforms}
+        try:
+            of_file = {each: tuple(_expand(study, spec, each, used)) for each in spec.platforms}
+        except ConfigError as error:
+            raise ConfigError(f"{study.directory / 'sweeps' / name}.yaml: {error}") from None
         idle = tuple(number for number in range(len(spec.exclude)) if number not in used)
         for platform, planned in of_file.items():
             view = name if len(spec.platforms) == 1 else f"{name}-{platform}"
@@ -121,12 +127,12 @@ def _refuse_unfit(
     for prediction in predictions:
         if predictions.count(prediction) > 1:
             raise ConfigError(
-                f"the sweep {spec.description!r}: an entry with a prediction makes several cells "
+                "an entry with a prediction makes several cells "
                 f"on {platform_name}, expected one: give each of its axes one value"
             )
         if prediction.against not in cells:
             raise ConfigError(
-                f"the sweep {spec.description!r} has a prediction against {prediction.against}, "
+                f"a prediction is against {prediction.against}, "
                 f"which is no cell of it on {platform_name}; those are: {', '.join(sorted(cells))}"
             )
 

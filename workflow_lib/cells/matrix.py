@@ -32,7 +32,7 @@ def refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
     )
     if points > bounds.CELLS.most:
         raise ConfigError(
-            f"the sweep {spec.description!r} makes {points} cells on {platform_name}, more than "
+            f"it makes {points} cells on {platform_name}, more than "
             f"{bounds.CELLS.most}; shorten the lists of its matrix"
         )
 
