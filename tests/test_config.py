@@ -698,11 +698,6 @@ def test_a_file_with_the_other_ending_of_yaml_is_not_passed_over(study_directory
         load_study(study_directory, of_view("demo"))
 
 
-def test_keys_are_looked_for_in_files_that_have_them():
-    for kind, model in (("model", ModelSpec), ("platform", Platform)):
-        assert {*synonyms.OF_FILES[kind].split()} <= {*model.model_fields}
-
-
 def test_every_synonym_is_of_a_key_that_there_is():
     kinds = (Invocation, Platform, ModelSpec, DataSpec, SweepSpec, Protocol, MatrixEntry, Exclusion)
     keys = {key for kind in kinds for key in kind.model_fields}

@@ -11,7 +11,9 @@ from pydantic import ValidationError
 
 from workflow_lib.config import sbatch
 from workflow_lib.config.fields import TEXT, Strict
-from workflow_lib.config.synonyms import EXPLAINED, file_of, meant
+from workflow_lib.config.models import ModelSpec
+from workflow_lib.config.platforms import Platform
+from workflow_lib.config.synonyms import EXPLAINED, meant
 from workflow_lib.records import bounds, shown
 
 Location = tuple[str | int, ...]
@@ -198,8 +200,10 @@ def _remedy(kind: type[Strict], location: Location) -> str:
         if ours in elsewhere:
             return f"did you mean {ours!r} in {elsewhere[ours]}?"
     for ours in (key, *meant(key)):
-        if file := file_of(ours):
-            return f"{'' if ours == key else f'did you mean {ours!r}? '}it belongs in {file}"
+        for name, file in (("model", ModelSpec), ("platform", Platform)):
+            if ours in file.model_fields and here is not file:
+                guess = "" if ours == key else f"did you mean {ours!r}? "
+                return f"{guess}it belongs in the file of a {name}, config/{name}s/<name>.yaml"
     return nearest(key, valid)
 
 

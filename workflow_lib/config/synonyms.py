@@ -109,20 +109,3 @@ EXPLAINED: Mapping[tuple[str, str], str] = {
     "gpus_per_node makes nodes of them (2 nodes of 8 GPUs are gpus: 16)"
     for kind in ("MatrixEntry", "SweepSpec", "TrainingAxes")
 }
-
-#: kind of file → its keys that people look for in other files
-OF_FILES: Mapping[str, str] = {
-    "model": "layers hidden_size ffn_hidden_size attention_heads kv_heads sequence_length "
-    "vocabulary_size vocabulary_multiple experts experts_per_token rotary_base family",
-    "platform": "gpus_per_node gpu_memory_gb partition account qos constraint reservation modules "
-    "container environment python sbatch_options exclude_nodes exclusive time_limit_max_min "
-    "memory_per_node_gb cpus_per_gpu power_limit_w airflow telemetry",
-}
-
-
-def file_of(key: str) -> str | None:
-    """Which file of the configuration has a key, in words; None if the key is in none of these."""
-    for kind, keys in OF_FILES.items():
-        if key in keys.split():
-            return f"the file of a {kind}, config/{kind}s/<name>.yaml"
-    return None
