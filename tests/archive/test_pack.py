@@ -201,10 +201,16 @@ def test_mistakes_are_one_message(
     with pytest.raises(SystemExit):
         main(["pack", "--sweep", NAME, "--published", "yesterday", *places])
     assert "yesterday is not a day, as in 2026-01-31" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["pack", "--sweep", NAME, "--licence", "free", *places])
+    assert "free is no licence that SPDX knows: give an identifier" in capsys.readouterr().err
     assert main(["pack", "--sweep", NAME, "--published", "2026-01-31", *places]) == 0
     said = capsys.readouterr().out
     assert f"{planned.results}/archives/{NAME}.zip: 1 run, " in said
     assert "--licence CC-BY-4.0" in said
     # The fixture has a plan and a run, and no table nor page.
     assert "It lacks runs.parquet, cells.parquet, " in said
+    licensed = ["--licence", "cc-by-4.0", "--published", "2026-01-31"]
+    assert main(["pack", "--sweep", NAME, *licensed, *places]) == 0
+    assert "names no licence" not in capsys.readouterr().out
     assert ", report.html: for these, run the workflow to its end and pack again" in said

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
 from workflow_lib import checkout
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
@@ -34,7 +36,9 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
     )
     packing.add_argument("--results", type=Path, default=Path("results"), help="holds cells/")
-    packing.add_argument("--licence", help="of the data: an SPDX identifier, or an address")
+    packing.add_argument(
+        "--licence", type=_licence, help="of the data: an SPDX identifier, or an address"
+    )
     packing.add_argument(
         "--published", type=_day, help="YYYY-MM-DD; the last run's day unless given"
     )
@@ -76,6 +80,19 @@ def _day(text: str) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text} is not a day, as in 2026-01-31") from None
+
+
+def _licence(text: str) -> str:
+    """An SPDX identifier as SPDX writes it, or an address as it is."""
+    if "://" in text:
+        return text
+    try:
+        return str(canonicalize_license_expression(text))
+    except InvalidLicenseExpression:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no licence that SPDX knows: give an identifier, as in CC-BY-4.0, or the "
+            "licence's address"
+        ) from None
 
 
 def _pack(chosen: argparse.Namespace) -> int:
