@@ -95,8 +95,8 @@ class RunPaths:
         """What the script of a job printed: Slurm's file or, for a job of this machine,
         submitit's.
         """
-        of_submitit = self.logs / f"{job}_0_log.out"
-        return of_submitit if of_submitit.exists() else self.logs / f"slurm-{job}.log"
+        of_this_machine = self.logs / f"{job}_0_log.out"
+        return of_this_machine if of_this_machine.exists() else self.logs / f"slurm-{job}.log"
 
     @property
     def steps(self) -> Path:
