@@ -103,6 +103,13 @@ _SHORT = {
 }
 
 
+def test_a_drift_that_no_line_describes_has_words_and_no_number(tmp_path: Path) -> None:
+    stalled = {**_WARMING, "step_time_drift": -1.93, "power_drift": 0.6}
+    text = build(tmp_path, [Planned("tp1", measures=stalled)]).text
+    said = "step time fell by more than half, power rose by more than half, temperature +4.2 °C"
+    assert said in text
+
+
 def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> None:
     steady = {
         "steady": True,

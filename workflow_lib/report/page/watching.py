@@ -89,12 +89,19 @@ _DRIFTS = (
 )
 
 
+#: of a drift, the change from the first to the last measured step over the median
+_HALF_PERCENT = 50.0
+
+
 def _drift(runs: Sequence[Row], column: str, what: str, unit: str, factor: float) -> str:
     """The largest drift of some runs, with its sign."""
     known = [run[column] for run in runs if run[column] is not None]
     if not known:
         return f"{what} {NOTHING}"
     worst = factor * max(known, key=abs)
+    if unit == "%" and abs(worst) > _HALF_PERCENT:
+        # A straight line does not describe such a change, so no number does.
+        return f"{what} {'rose' if worst > 0 else 'fell'} by more than half"
     return f"{what} {'+' if worst > 0 else ''}{significant(worst, 2, decimals=2)} {unit}"
 
 
