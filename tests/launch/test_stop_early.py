@@ -169,6 +169,16 @@ def test_time_in_which_the_job_was_suspended_counts_for_nothing(paths, monkeypat
     assert not paths.stopped.exists()
 
 
+def test_where_the_jobs_script_is_gone_nothing_is_blamed_and_training_ends(paths, monkeypatch):
+    """Samplers end with the script, and must not pass for the cause."""
+    parents = iter([41, 1])
+    monkeypatch.setattr(os, "getppid", lambda: next(parents))
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as training:
+        stop_early.watch(paths, finished_process(), training.pid, Patience(look_every_s=0.01))
+        assert training.wait() == -signal.SIGTERM
+    assert not paths.stopped.exists()
+
+
 def test_a_launcher_that_hears_no_signal_is_killed(paths):
     deaf = (
         "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(600)"

@@ -182,8 +182,10 @@ def watch(
 ) -> None:
     """Watch until training ends. If the run can no longer become a result, record why and end it.
 
-    ``samplers`` and ``training`` are the process ids of their launchers.
+    ``samplers`` and ``training`` are the process ids of their launchers. If the job's script is
+    gone, training is ended and nothing recorded: samplers end with the script, and are not why.
     """
+    script = os.getppid()
     watching = Watch(paths, samplers, patience)
     suspended = _Suspensions(paths)
     stop = None
@@ -193,6 +195,9 @@ def watch(
         suspended.note(time.monotonic() - before_s - patience.look_every_s)
         if not is_running(training):
             return
+        if os.getppid() != script:
+            _end(training, patience)
+            return
         # If this process was suspended or starved of CPU, it saw nothing in that time.
         passed_s = min(time.monotonic() - before_s, 2 * patience.look_every_s)
         stop = watching.look(passed_s)
@@ -201,6 +206,10 @@ def watch(
         records.write_json(paths.stopped, stop)
     except OSError as error:  # for example a full file system, which may be the cause
         print(f"triptych: {paths.stopped}: {error}", file=sys.stderr, flush=True)
+    _end(training, patience)
+
+
+def _end(training: int, patience: Patience) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline_s = time.monotonic() + patience.end_s
         if is_running(training):
