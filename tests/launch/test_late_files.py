@@ -20,6 +20,7 @@ def paths(tmp_path: Path) -> RunPaths:
     paths = runs.rendered(tmp_path)
     node.begin(paths, "7", "slurm", b"")
     runs.train(paths)
+    paths.telemetry_stop.touch()
     node.end(paths, "7", "complete", "0", "0")
     return paths
 
@@ -37,6 +38,7 @@ def test_a_job_lists_what_it_wrote(paths):
     assert left["steps/rank0.csv"] == paths.rank_steps(0).stat().st_size
     assert f"telemetry/{runs.NODE}.csv" in left
     assert not [name for name in left if name.startswith(("logs/", "cell.json"))]
+    assert "telemetry/stop" not in left
 
 
 def test_files_that_are_here_are_not_waited_for(paths, pauses):

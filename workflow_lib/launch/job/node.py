@@ -33,6 +33,8 @@ TAKEN = 75
 #: how long the processes of all nodes may take to say that they are ready
 TELEMETRY_TIMEOUT_S = 120.0
 
+#: how names of records end: of tables, JSON and compressed traces
+_RECORDS = (".csv", ".json", ".gz")
 _PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao")
 #: variables that say how a run was set up; no others are recorded, as they may hold secrets
 _VARIABLES = re.compile(
@@ -236,12 +238,14 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
 
 
 def _left_bytes(paths: RunPaths) -> dict[str, int]:
-    """The size of each file that the job wrote, by its path in the run's directory."""
+    """The size of each record that the job wrote, by its path in the run's directory. Files by
+    which its processes signal one another are left out.
+    """
     files = [file for directory in paths.of_job() for file in sorted(directory.glob("*"))]
     return {
         str(file.relative_to(paths.directory)): file.stat().st_size
         for file in files
-        if file.is_file() and not file.name.startswith(".")
+        if file.suffix in _RECORDS and file.is_file() and not file.name.startswith(".")
     }
 
 
