@@ -46,8 +46,7 @@ RESULTS = str(Path(INVOCATION.results_directory))
 
 def refuse_unwritable(directory, what):
     """Refuse, in a sentence, a directory that this user cannot write to, be it read-only."""
-    # Path.exists raises PermissionError below a directory that may not be looked into.
-    there = next(path for path in [directory, *directory.parents] if os.access(path, os.F_OK))
+    there = results.nearest_existing(directory)
     if not os.access(there, os.W_OK | os.X_OK):
         raise WorkflowError(
             f"{there} cannot be written to, and {what}. Work in a checkout of your own, with "

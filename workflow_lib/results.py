@@ -60,6 +60,13 @@ def tokens(results: Path, data: Data) -> Path | None:
     return results / "data" / data.name / "tokens.json" if data.kind == "text" else None
 
 
+def nearest_existing(path: Path) -> Path:
+    """The path, or the lowest of its parents that exists. ``Path.exists`` raises PermissionError
+    below a directory that may not be looked into.
+    """
+    return next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
+
+
 def may_list(directory: Path) -> bool:
     """Whether a path is a directory that this user may list. ``Path.is_dir`` alone raises
     PermissionError below a directory that may not be looked into.

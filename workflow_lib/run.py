@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workflow_lib import cells, checkout
+from workflow_lib import cells, checkout, results
 from workflow_lib.brief import follow
 from workflow_lib.config import Invocation, Platform
 from workflow_lib.records import RecordError, bounds
@@ -118,7 +118,7 @@ def _refuse_without_cache() -> None:
     """Raise ConfigError if Snakemake cannot write its cache: it would end in a traceback."""
     given = os.environ.get("XDG_CACHE_HOME")
     cache = Path(given).absolute() if given else Path("~/.cache").expanduser()
-    there = next(path for path in [cache, *cache.parents] if os.access(path, os.F_OK))
+    there = results.nearest_existing(cache)
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(
             f"Snakemake keeps a cache in {cache}, and {there} cannot be written to: set "

@@ -725,15 +725,21 @@ def ahead(paths: records.RunPaths, node: str, ahead_s: float, error_s: float = 0
     records.write_json(paths.clock(node), records.NodeClock(node, *readings))
 
 
-def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
-    """Two nodes of one rank each. The clock of node02 is 1.3 s ahead; the job knew so, or not."""
-    paths = records.RunPaths(tmp_path)
+def on_two_nodes(directory: Path) -> tuple[records.RunPaths, records.Cell]:
+    """A run of one rank on each of two nodes."""
+    paths = records.RunPaths(directory)
     cell = make_cell(
         ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
     )
     for rank, node in enumerate((NODE, "node02")):
         write_rank(paths, rank, node=node, gpu=0)
         write_telemetry(paths, samples(), node=node)
+    return paths, cell
+
+
+def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
+    """The clock of node02 is 1.3 s ahead; the job knew so, or not."""
+    paths, cell = on_two_nodes(tmp_path)
     write_steps(paths, 1, offset_s=1.3)
     ahead(paths, NODE, 0.0)
     ahead(paths, "node02", 1.3, error_s=0.001)
@@ -748,13 +754,7 @@ def test_steps_are_compared_by_corrected_clocks(tmp_path: Path) -> None:
 
 
 def test_a_clock_whose_comparison_was_lost_is_named(tmp_path: Path) -> None:
-    paths = records.RunPaths(tmp_path)
-    cell = make_cell(
-        ranks=2, nodes=2, rate_hz=10.0, source="nvidia", warmup_steps=1, measured_steps=3
-    )
-    for rank, node in enumerate((NODE, "node02")):
-        write_rank(paths, rank, node=node, gpu=0)
-        write_telemetry(paths, samples(), node=node)
+    paths, cell = on_two_nodes(tmp_path)
     # Earlier versions compared no clocks.
     assert invalid_reason(paths, cell) is None
     found = records.Precisions("fp32")

@@ -94,12 +94,7 @@ def _series(rows: pl.DataFrame) -> dict[int, tuple[Floats, Floats]]:
 
 def _spans(rows: pl.DataFrame) -> dict[int, Window]:
     """Sensor → the window from its first to its last row, in the order of sensors."""
-    sensors, times = rows["sensor"].to_numpy(), rows["unix_time_s"].to_numpy()
-    firsts = np.flatnonzero(np.diff(sensors, prepend=-1))
-    lasts = np.append(firsts[1:], sensors.size)[: firsts.size] - 1
     return {
-        sensor: Window(start, end)
-        for sensor, start, end in zip(
-            sensors[firsts].tolist(), times[firsts].tolist(), times[lasts].tolist(), strict=True
-        )
+        sensor: Window(float(times[0]), float(times[-1]))
+        for sensor, (times, _) in _series(rows).items()
     }

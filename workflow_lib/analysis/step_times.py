@@ -24,7 +24,6 @@ from workflow_lib.records import Cell
 _OF_POWER = ("energy_j", "power_mean_w")
 _OF_TEMPERATURE = ("temperature_mean_c", "hottest_c", "hottest_node", "hottest_gpu")
 _OF_CLOCK = ("sm_clock_mean_mhz",)
-_WATCHED = (*_OF_POWER, *_OF_TEMPERATURE, *_OF_CLOCK)
 
 
 def step_rows(
