@@ -1,7 +1,7 @@
 """Waits for files that a job left, and that this machine does not show yet.
 
-An NFS client may miss for up to 60 s what another one has written (acdirmax, nfs(5)). A run that
-were judged meanwhile would seem to lack ranks or telemetry.
+An NFS client may miss for up to 60 s what another one has written (acdirmax, nfs(5)). A run that is
+judged meanwhile seems to lack ranks or telemetry.
 """
 
 from __future__ import annotations
