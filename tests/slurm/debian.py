@@ -12,6 +12,7 @@ what ended wrong, and the checkout are the machine's own.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import socket
@@ -27,7 +28,7 @@ from tests.slurm import namespaces
 RELEASES = {"22.05": "bookworm", "24.11": "trixie", "24.11-apptainer": "trixie-apptainer"}
 #: where roots lie: root alone writes there
 ROOTS = Path("/var/lib/triptych-slurm")
-_PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "bindfs", "iproute2", "procps")
+_PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "bindfs", "iproute2", "procps", "make")
 #: what the machine's Python and tests take from a Debian, beyond what every root has
 _PACKAGES += ("ca-certificates", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libssl3")
 #: Only Debian's unstable has apptainer. It comes from there, and what it needs from the release.
@@ -49,7 +50,9 @@ def install(version: str) -> Path:
     """The root with that Slurm, installed where it is not yet. Raises RootError."""
     name = RELEASES[version]
     release, _, added = name.partition("-")
-    made = ROOTS / name
+    # A root of other packages is another root.
+    packages = hashlib.sha256(" ".join(_PACKAGES).encode()).hexdigest()[:8]
+    made = ROOTS / f"{name}-{packages}"
     if made.exists():
         return made
     program = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -142,7 +145,9 @@ def enter(root: Path, private: Path, command: Sequence[str]) -> None:
     subprocess.run(["umount", "--lazy", "/machine"], check=True)
     Path("/machine").rmdir()
     kept = {name: value for name, value in os.environ.items() if name != _INSIDE}
-    environment = kept | {"LANG": "C.UTF-8", "TMPDIR": "/tmp"}
+    # The root has no Python of its own.
+    path = f"{os.environ['PATH']}{os.pathsep}{sys.base_prefix}/bin"
+    environment = kept | {"LANG": "C.UTF-8", "TMPDIR": "/tmp", "PATH": path}
     os.execvpe(command[0], list(command), environment)
 
 
