@@ -104,6 +104,10 @@ def table_of(side: Side, cells: Sequence[Row]) -> str:
     workloads = {cell["workload"] for cell in cells}
     shown = [name for name in _SHOWN if any(map(MEASURES[name].applies, workloads))]
     headings = {name: MEASURES[name].heading for name in shown}
+    if "inference" in workloads:
+        # A GPU that waits for its host shows the host's speed.
+        shown.append("gpu_utilisation_share")
+        headings["gpu_utilisation_share"] = MEASURES["gpu_utilisation_share"].heading
     if "mfu_causal" in shown and {cell["precision"] for cell in cells} - {"bf16"}:
         # Two peaks, each named; in bf16 they are the same.
         shown.append("mfu_causal_bf16_peak")

@@ -81,6 +81,30 @@ def test_a_planted_effect_gets_its_verdict(planted, verdict):
     assert json.loads(row["missing_reasons"]) == {}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "why"),
+    [
+        (0.95, 0.93, "supported", "; claimed: above 0 %"),
+        (
+            0.95,
+            0.57,
+            "not_testable",
+            "the first ran kernels 95 % of the time and those of the second 57 %",
+        ),
+        (0.57, 0.95, "not_testable", "the hosts set the speed"),
+        (0.95, None, "not_testable", "how much of the time the GPUs ran kernels is not known"),
+    ],
+)
+def test_gpus_that_wait_for_their_host_show_its_speed(first, second, verdict, why):
+    one = cell(FIRST, tokens_per_s=MORE, gpu_utilisation_share=[first] * 3)
+    other = cell(SECOND, tokens_per_s=LESS, gpu_utilisation_share=[second] * 3)
+    (row,) = judged(CONTRAST | {"above": 1.0, "busy_above": 0.9}, one, other)
+    assert row["verdict"] == verdict
+    assert why in row["in_words"]
+    (without,) = judged(CONTRAST | {"above": 1.0}, one, other)
+    assert without["verdict"] == "supported"
+
+
 def test_no_effect_is_not_told_from_one():
     same = cell(FIRST, tokens_per_s=[100.0, 101.0, 99.0])
     (row,) = judged(CONTRAST | {"above": 1.0}, same, PAIR[1])

@@ -28,7 +28,8 @@ from tests.slurm import namespaces
 RELEASES = {"22.05": "bookworm", "24.11": "trixie", "24.11-apptainer": "trixie-apptainer"}
 #: where roots lie: root alone writes there
 ROOTS = Path("/var/lib/triptych-slurm")
-_PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "bindfs", "iproute2", "procps", "make")
+_PACKAGES = ("slurm-wlm", "slurmdbd", "mariadb-server", "munge", "bindfs", "iproute2", "procps")
+_PACKAGES += ("make",)
 #: what the machine's Python and tests take from a Debian, beyond what every root has
 _PACKAGES += ("ca-certificates", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libssl3")
 #: Only Debian's unstable has apptainer. It comes from there, and what it needs from the release.

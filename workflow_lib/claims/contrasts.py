@@ -11,6 +11,7 @@ from typing import Any
 
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.pairs import fitting, none_found, pairs
+from workflow_lib.comparison.matching import Pair
 from workflow_lib.comparison.measures import (
     DIFFERENCE,
     RATIO,
@@ -24,6 +25,7 @@ from workflow_lib.intervals import differences
 from workflow_lib.records import MEASURES
 from workflow_lib.records.measures import PROFILED
 from workflow_lib.report.cells import Row, completed, in_words
+from workflow_lib.report.numbers import significant
 
 VALUE = "value"
 #: columns that CLAIMS takes from the comparison's rows
@@ -83,7 +85,28 @@ def _of_cells(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
                 "runs_a": _numbers(measured, row["cell_a"]),
                 "runs_b": _numbers(measured, row["cell_b"]),
                 "has_values": has_values,
+                **(_idle(test, pair) if has_values else {}),
             }
+
+
+def _idle(test: ClaimTest, pair: Pair) -> dict[str, Any]:
+    """The columns that withhold an interval from a contrast of GPUs that are not busy enough for
+    the test; empty if they are."""
+    if test.busy_above is None:
+        return {}
+    shares = [cell["gpu_utilisation_share"] for cell in (pair.a, pair.b) if cell]
+    if None in shares:
+        why = "how much of the time the GPUs ran kernels is not known"
+    elif min(shares) <= test.busy_above:
+        first, second = (significant(100 * share, 2) for share in shares)
+        why = (
+            f"the GPUs of the first ran kernels {first} % of the time and those of the second "
+            f"{second} %, where more than {100 * test.busy_above:g} % is asked: the hosts set the "
+            "speed"
+        )
+    else:
+        return {}
+    return {"coverage": None, "wide_low": None, "wide_high": None, "in_words": why}
 
 
 def _numbers(measured: Measured, cell: str) -> str:

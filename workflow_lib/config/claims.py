@@ -66,6 +66,9 @@ class ClaimTest(Strict):
     all second cells by the measure, whatever their layouts and options."""
     gpus: tuple[GpuGroup, ...] = Field(default=(), strict=False, max_length=2)
     """Two groups of GPUs of each run: by airflow, or the hottest and the coolest GPU."""
+    busy_above: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """With first and second: the share of time above which the GPUs of both cells must run kernels,
+    as `gpu_utilisation_share` says. Idle GPUs wait for the host, which then sets the speed."""
     sample_rate_hz: Annotated[float, Field(gt=0, le=1000)] | None = None
     """With slowdown: the sampling rate."""
     above: Number | None = None
@@ -86,8 +89,10 @@ class ClaimTest(Strict):
             raise ValueError("first and second go together")
         if self.gpus and (self.first or len({*self.gpus}) != 2):
             raise ValueError("gpus are two groups within a run: without first and second")
-        if not self.first and (self.alike_but or self.choose != "each"):
-            raise ValueError("alike_but and choose mean nothing without first and second")
+        if not self.first and (self.alike_but or self.choose != "each" or self.busy_above):
+            raise ValueError(
+                "alike_but, choose and busy_above mean nothing without first and second"
+            )
         for which in (self.cells, self.first, self.second):
             _check_axes(which)
         for name in self.alike_but:

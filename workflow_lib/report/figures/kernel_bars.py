@@ -141,7 +141,9 @@ def _draw_ranks(axes: Axes, bar: Bar, stack: Times, place: float) -> float:
             capsize=1.2,
             capthick=0.7,
         )
-    if (share := communication_share(stack)) is not None:
+    # One GPU has nobody to communicate with.
+    share = communication_share(stack) if bar.cell["gpus"] > 1 else None
+    if share is not None:
         axes.annotate(
             f"{share:.0%}".replace("%", " %"),
             (end, place),
