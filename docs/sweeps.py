@@ -14,12 +14,19 @@ from workflow_lib.report.environments import environments
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
-#: kinds of figures that a page shows, by the first word of a file's name, and what they show
+#: how a figure shows runs
+_OF_RUNS = "markers and bars are medians, whiskers the range of the runs."
+_OF_KERNELS = (
+    "durations of all kernels of one step by class, in one profiled run of each cell. Kernels that "
+    "run at the same time each count."
+)
+#: kinds of figures that a page shows, by the first word of a file's name: what they show, and how
 _FIGURES = {
-    "parallelism": "Temperature, power, clock, efficiency and throughput",
-    "optimisation": "The same cells with and without options",
-    "microbatch": "The same cells over micro-batches",
-    "memory": "Memory, as planned and as used",
+    "parallelism": ("Temperature, power, clock, efficiency and throughput", _OF_RUNS),
+    "optimisation": ("The same cells with and without options", _OF_RUNS),
+    "microbatch": ("The same cells over micro-batches", _OF_RUNS),
+    "memory": ("Memory, as planned and as used", _OF_RUNS),
+    "kernels": ("Kernel time", _OF_KERNELS),
 }
 #: axes that follow from others
 _FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
@@ -56,8 +63,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         parts.table_of(side, cells),
         parts.note(side) if any(map(completed, cells)) else "No run completed.",
         *(
-            f"![{figures[path]}](images/{name})\n\n*{figures[path]}: markers and bars are medians, "
-            "whiskers the range of the runs.*"
+            f"![{figures[path][0]}](images/{name})\n\n*{': '.join(figures[path])}*"
             for name, path in images.items()
         ),
         "## What the differences support",
