@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ import pytest
 
 from tests.analysis.synthetic_run import START, Run, cell
 from workflow_lib.analysis.reduce import reduce_run
-from workflow_lib.records import ClockReading, NodeClock, RunPaths, write_json
+from workflow_lib.records import (
+    ClockReading,
+    LinkCount,
+    NodeClock,
+    RunPaths,
+    read_record,
+    write_json,
+)
 from workflow_lib.telemetry.validity.coverage import invalid_reason
 
 AHEAD_S, DRIFT = 0.3, 50e-6
@@ -46,6 +54,13 @@ def skew(paths: RunPaths) -> None:
             writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+    count = read_record(paths.link_count(1), LinkCount)
+    ends = {
+        end: replace(reading, unix_time_s=shown(reading.unix_time_s))
+        for end, reading in (("before", count.before), ("after", count.after))
+        if reading
+    }
+    write_json(paths.link_count(1), replace(count, **ends))
 
 
 def compare(paths: RunPaths, error_s: float = 5e-5, set_by_s: float = 0.0) -> None:

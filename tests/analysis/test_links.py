@@ -19,11 +19,11 @@ def gpus(run: Run, directory: Path):
 
 
 def test_the_counted_steps_have_their_share_of_whole_steps(tmp_path: Path) -> None:
-    # Four steps were counted, warm-up among them, and two are measured.
+    # Three steps were counted, warm-up among them, and two are measured.
     def counted(rank: int) -> LinkCount:
-        before = LinkReading(START, 10, 20)
-        after = LinkReading(START + 40, 10 + 4 * 36_138 * (rank + 1), 20 + 4 * 500)
-        return LinkCount(rank, 1, 4, before, after)
+        before = LinkReading(START + 9, 10, 20)
+        after = LinkReading(START + 41, 10 + 3 * 36_138 * (rank + 1), 20 + 3 * 500)
+        return LinkCount(rank, 0, 3, before, after)
 
     rows = gpus(Run(links=counted), tmp_path)
     assert [row["gpu_link_sent_bytes"] for row in rows] == [2 * 36_138, 4 * 36_138]
@@ -46,8 +46,24 @@ def test_a_rank_counts_for_the_gpu_that_its_uuid_names(tmp_path: Path) -> None:
         (None, "did not count whole steps"),
         (LinkCount(0, 1, 0, None, None, "no links here"), "no links here"),
         (
-            LinkCount(0, 1, 2, LinkReading(0, 5, 5), LinkReading(1, 4, 4)),
+            LinkCount(0, 1, 2, LinkReading(START + 20, 5, 5), LinkReading(START + 40, 4, 4)),
             "the link counters ran backwards",
+        ),
+        (
+            LinkCount(0, 1, 4, LinkReading(START + 20, 5, 5), LinkReading(START + 40, 9, 9)),
+            "counted 4 steps from step 1 on, and recorded 2",
+        ),
+        (
+            LinkCount(0, 1, 2, LinkReading(START + 15, 5, 5), LinkReading(START + 40, 9, 9)),
+            "read within steps",
+        ),
+        (
+            LinkCount(0, 1, 2, LinkReading(START + 25, 5, 5), LinkReading(START + 40, 9, 9)),
+            "read within steps",
+        ),
+        (
+            LinkCount(0, 1, 2, LinkReading(START + 20, 5, 5), LinkReading(START + 35, 9, 9)),
+            "read within steps",
         ),
     ],
 )

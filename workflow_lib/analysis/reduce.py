@@ -238,7 +238,7 @@ def _nodes(
         _before_training(paths, steps),
         cell.telemetry.idle_baseline_s,
         steps.phases,
-        link_values(paths, ranks, steps.measured["step"].n_unique()),
+        link_values(paths, ranks, steps),
     )
     nodes += [
         unwatched_node(node, list(users[node]), cell.hardware, reason)
