@@ -63,6 +63,12 @@ def test_sampler_and_ranks_say_in_which_job_they_ran(finished):
         assert (record.job_id, record.boot_id) == (job, boot_id())
 
 
+def test_a_rank_says_where_its_start_up_went(finished):
+    rank = read_record(finished.runs()["gpt3-tiny"].rank(0), RankRecord)
+    moments = (rank.started_unix_s, rank.imported_unix_s, rank.connected_unix_s, rank.built_unix_s)
+    assert list(moments) == sorted(set(moments))
+
+
 def test_a_profiled_run_ends_in_tables_of_its_traces_and_is_not_measured(finished):
     view = finished.directory / "results" / "sweeps" / "tiny"
     assert set(pl.read_parquet(view / "runs.parquet")["run"]) == {1}

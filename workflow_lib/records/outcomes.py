@@ -183,6 +183,11 @@ class RankRecord:
     #: earlier versions
     boot_id: str | None = None
     job_id: str | None = None
+    #: when its libraries were imported, its process groups made, and its part of the model built,
+    #: by its node's clock: where its start-up went; null in records of earlier versions
+    imported_unix_s: float | None = None
+    connected_unix_s: float | None = None
+    built_unix_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,7 @@ def _run(
     from workflow_lib.training.engines.generation import GenerationEngine
     from workflow_lib.training.loop import Run, generate, train
 
+    imported = time.time()
     gpus = cell.degrees.gpu_order, cell.degrees.gpu_uuids
     device = devices.choose(launch, cell.hardware, cell.telemetry, *gpus)
     source = open_source(cell, tokens)
@@ -163,6 +164,7 @@ def _run(
         device_id=device.torch if device.gpu is not None else None,
     )
     mesh = meshes.create(cell.degrees, device.torch)
+    connected = time.time()
     progress.enter("build")
     generates = cell.training.workload == "inference"
     engine = GenerationEngine(cell, mesh) if generates else engines.create(cell, mesh)
@@ -182,6 +184,9 @@ def _run(
         gpu_uuid=device.uuid,
         boot_id=boot_id(),
         job_id=job_id(),
+        imported_unix_s=imported,
+        connected_unix_s=connected,
+        built_unix_s=time.time(),
     )
     clock = _compare_clocks(launch, cell, progress)
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)
