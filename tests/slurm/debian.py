@@ -47,13 +47,17 @@ class RootError(Exception):
     """There is no such root, and none can be made; the message says why."""
 
 
+def root_of(version: str) -> Path:
+    """Where the root with that Slurm lies; one of other packages is another root."""
+    packages = hashlib.sha256(" ".join(_PACKAGES).encode()).hexdigest()[:8]
+    return ROOTS / f"{RELEASES[version]}-{packages}"
+
+
 def install(version: str) -> Path:
     """The root with that Slurm, installed where it is not yet. Raises RootError."""
     name = RELEASES[version]
     release, _, added = name.partition("-")
-    # A root of other packages is another root.
-    packages = hashlib.sha256(" ".join(_PACKAGES).encode()).hexdigest()[:8]
-    made = ROOTS / f"{name}-{packages}"
+    made = root_of(version)
     if made.exists():
         return made
     program = shutil.which("debootstrap", path=f"{os.environ['PATH']}:/usr/sbin")

@@ -47,9 +47,7 @@ def test_without_debootstrap_the_message_says_what_to_install(
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    os.geteuid() != 0
-    or debian.PYTHON_IS_SYSTEMS
-    or not (debian.ROOTS / debian.RELEASES["24.11"]).exists(),
+    os.geteuid() != 0 or debian.PYTHON_IS_SYSTEMS or not debian.root_of("24.11").exists(),
     reason="needs root, the root of `make test-slurm SLURM=24.11`, and a Python outside of /usr",
 )
 def test_the_command_sees_the_other_slurm_and_what_it_writes_is_gone() -> None:
@@ -64,6 +62,6 @@ def test_the_command_sees_the_other_slurm_and_what_it_writes_is_gone() -> None:
     assert done.returncode == 7, done.stderr
     assert done.stdout.splitlines()[1:] == ["seen"]
     assert done.stdout.startswith("slurm-wlm 24.11.")
-    assert not (debian.ROOTS / debian.RELEASES["24.11"] / "etc" / "marker").exists()
+    assert not (debian.root_of("24.11") / "etc" / "marker").exists()
     assert not Path("/etc/marker").exists()
     assert not list(debian.ROOTS.glob(".run-*/changes/etc/marker"))
