@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ from tests.chaos import processes
 from tests.chaos.victim import ASK_EVERY_S, PATIENCE_S, Victim
 
 _REQUEUE_PAUSE_S = 8.0
+_PREEMPTING = threading.Lock()
 
 
 # ---------------------------------------------------------------------- nodes
@@ -71,30 +73,32 @@ def preempted_and_cancelled(victim: Victim) -> None:
 
 def _preempted(victim: Victim, mode: str) -> None:
     run = victim.site.cluster.run
-    for request in (
-        ["add", "qos", "urgent"],
-        ["modify", "qos", "urgent", "set", "Preempt=normal"],
-        ["modify", "qos", "normal", "set", f"PreemptMode={mode}"],
-        ["modify", "user", "root", "set", "QOS=normal,urgent"],
-    ):
-        # What is so already is refused as "nothing modified".
-        run("sacctmgr", "--immediate", *request, check=False)
     victim.start()
     victim.train()
     node = victim.random.choice(victim.nodes())
     victim.note(node)
-    urgent = ("--qos=urgent", f"--partition={victim.site.platform}", f"--nodelist={node}")
-    job = run(
-        *("sbatch", "--parsable", "--exclusive", "--account=research", "--output=/dev/null"),
-        *(*urgent, "--wrap=sleep 3"),
-    ).stdout.partition(";")[0]
-    query = ("squeue", "--noheader", f"--jobs={job.strip()}", "--format=%T")
-    victim.until(
-        lambda: run(*query, check=False).stdout.strip() != "PENDING",
-        "the urgent job's start",
-        120,
-        ASK_EVERY_S,
-    )
+    # All victims of a cluster have one QoS, and with it one mode.
+    with _PREEMPTING:
+        for request in (
+            ["add", "qos", "urgent"],
+            ["modify", "qos", "urgent", "set", "Preempt=normal"],
+            ["modify", "qos", "normal", "set", f"PreemptMode={mode}"],
+            ["modify", "user", "root", "set", "QOS=normal,urgent"],
+        ):
+            # What is so already is refused as "nothing modified".
+            run("sacctmgr", "--immediate", *request, check=False)
+        urgent = ("--qos=urgent", f"--partition={victim.site.platform}", f"--nodelist={node}")
+        job = run(
+            *("sbatch", "--parsable", "--exclusive", "--account=research", "--output=/dev/null"),
+            *(*urgent, "--wrap=sleep 3"),
+        ).stdout.partition(";")[0]
+        query = ("squeue", "--noheader", f"--jobs={job.strip()}", "--format=%T")
+        victim.until(
+            lambda: run(*query, check=False).stdout.strip() != "PENDING",
+            "the urgent job's start",
+            120,
+            ASK_EVERY_S,
+        )
     victim.release()
     _hurry_if_requeued(victim)
 
