@@ -237,13 +237,16 @@ def _alternatives(schemas: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _bounds(schema: Mapping[str, Any]) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
-    above = schema.get("exclusiveMinimum")
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     if low is not None and high is not None:
         return f" {low:g} to {high:g}"
     if low is not None:
         return f" ≥ {low:g}"
     if above is not None:
-        return f" > {above:g}" + ("" if high is None else f", ≤ {high:g}")
+        ends = ((" ≤", high), (" <", below))
+        return f" > {above:g}" + "".join(
+            f",{sign} {end:g}" for sign, end in ends if end is not None
+        )
     return ""
 
 
