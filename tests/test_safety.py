@@ -55,6 +55,13 @@ def test_other_names_are_no_secrets(name):
         ("http://proxy:3128/a@b", False),
         ("ada:lovelace@host", False),
         ("http://host:80/?q=a:b@c", False),
+        ("https://:x@proxy", True),
+        ("http://ada:love:lace@proxy", True),
+        ("://ada:lovelace@proxy", False),
+        # Nobody's configuration keeps the reader busy for minutes.
+        ("a" * 600_000, False),
+        ("http://" + ":" * 600_000, False),
+        ("http://" * 100_000, False),
         ("", False),
     ],
 )

@@ -14,8 +14,9 @@ _SECRET = re.compile(
     r"|TOKEN(_|$)|(^|_)(PAT|PASS|PWD|AUTH|JWT|BEARER|COOKIE)(_|$)",
     re.IGNORECASE,
 )
-#: the user and password of an address, as in https://user:password@host (RFC 3986, section 3.2.1)
-_PASSWORD = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s@]*:[^/?#\s@]+@", re.IGNORECASE)
+#: the user and password of an address, as in https://user:password@host (RFC 3986, section 3.2.1);
+#: only the scheme's end is looked at, and the first colon ends the user, so no text is read twice
+_PASSWORD = re.compile(r"(?<=[a-z0-9+.-])://[^/?#\s@:]*:[^/?#\s@]+@", re.IGNORECASE)
 
 
 def printable(text: str, letters: int | None = None) -> str:
