@@ -209,6 +209,15 @@ def test_a_damaged_byte_is_found_wherever_it_is(archive: Path) -> None:
     assert found > 100
 
 
+def test_a_name_that_is_not_in_the_encoding_of_its_flag_is_refused(archive: Path) -> None:
+    whole = bytearray(archive.read_bytes())
+    entry = whole.index(b"PK\x01\x02")
+    whole[entry + 8 : entry + 10] = (1 << 11).to_bytes(2, "little")
+    whole[entry + 46] = 0xAA
+    archive.write_bytes(whole)
+    assert "damaged, or no ZIP file" in refused(archive)
+
+
 @pytest.mark.parametrize("kept", [0, 10, 500, -30])
 def test_a_download_that_was_cut_off_is_refused(archive: Path, kept: int) -> None:
     archive.write_bytes(archive.read_bytes()[:kept])

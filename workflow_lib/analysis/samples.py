@@ -7,6 +7,7 @@ other line that does not fit its columns is an error, because it shows damage.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,8 @@ from workflow_lib.analysis.tables import schema
 from workflow_lib.records import Column, RecordError, bounds, held, ranges, read_bytes, shown
 
 _PARSERS = {float: float, int: int, str: str}
+#: a field of blanks, which polars takes for an empty one, and nobody writes
+_BLANK = re.compile(rb"[,\n][ \t\r]+,|,[ \t]+\r?\n")
 
 
 def read_rows(path: Path, columns: Sequence[Column], required: Sequence[str]) -> pl.DataFrame:
@@ -55,6 +58,9 @@ def read_files(
         frame = pl.read_csv(text, schema=schema(there), quote_char=None).rechunk()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         _raise_for_bad_file(paths, bodies, there, required, str(error).splitlines()[0])
+    if _BLANK.search(text):
+        for path, body in zip(paths, bodies, strict=True):
+            _check_lines(path, body, there, required)
     floats = [column.name for column in there if column.type is float]
     finite = frame.select(pl.col(floats).is_finite().all()).row(0) if floats else ()
     if (

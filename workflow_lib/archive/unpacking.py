@@ -38,8 +38,11 @@ _LINE = re.compile(r"([0-9a-fA-F]{64})[ \t]+\*?(.+)")
 _HARMLESS_FLAGS = 0x0002 | 0x0004 | 0x0008 | 0x0800
 #: sizes of the ZIP64 end record and of its locator, which follow the list in large archives
 _ZIP64_BYTES = 56 + 20
-#: errors that zipfile raises for damaged files
-_DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error)
+#: errors that zipfile raises for damaged files; the last of a name that is not in UTF-8
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, struct.error),
+    UnicodeDecodeError,
+)
 
 
 @dataclass(frozen=True)

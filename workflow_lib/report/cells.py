@@ -28,7 +28,12 @@ def runs_by_cell(runs: Iterable[Row]) -> dict[str, list[Row]]:
 def natural(text: str) -> list[tuple[int, int, str]]:
     """A sort key that puts tp2 before tp16."""
     parts = re.findall(r"\d+|\D+", text)
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]
+    # Not int(): it takes no more than 4300 digits. Of two numbers the longer one is greater.
+    numbers = [part.lstrip("0") if part.isdecimal() else None for part in parts]
+    return [
+        (1, 0, part) if number is None else (0, len(number), number)
+        for part, number in zip(parts, numbers, strict=True)
+    ]
 
 
 def completed(cell: Row) -> bool:

@@ -118,6 +118,7 @@ DAMAGE: list[tuple[bytes, bytes, int, str]] = [
     (b'"ts": 2.5', b'"ts": "2.5"', 3, ""),
     (b'"ts": 2.5', b'"ts": {}', 2, "field of the wrong type"),
     (b'"correlation": 11', b'"correlation": ' + b"1" * 30, 3, "is not readable"),
+    (b'"correlation": 11', b'"correlation": 9223372036854775808', 3, "is not readable"),
     (b'"correlation": 11', b'"correlation": "x"', 3, "is not readable"),
     (b'"ts": 2.5', b'"ts": 2.5.5', 2, "an event is damaged"),
     (b'"ts": 2.5', b'"ts" 2.5', 2, "an event is damaged"),

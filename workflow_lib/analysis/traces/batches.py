@@ -8,7 +8,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import polars as pl
@@ -37,26 +37,30 @@ _CATEGORIES = {
 }
 
 
+#: what a column of a frame holds: Kineto writes no greater number
+_Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class Collective(msgspec.Struct, frozen=True, gc=False):
     """What torch records of a collective, on its kernel or on its ``record_param_comms``."""
 
     name: str | None = msgspec.field(default=None, name="Collective name")
-    sent_elements: int | None = msgspec.field(default=None, name="In msg nelems")
-    received_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
-    group_size: int | None = msgspec.field(default=None, name="Group size")
+    sent_elements: _Int64 | None = msgspec.field(default=None, name="In msg nelems")
+    received_elements: _Int64 | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: _Int64 | None = msgspec.field(default=None, name="Group size")
     element_type: str | None = msgspec.field(default=None, name="dtype")
     group: str | None = msgspec.field(default=None, name="Process Group Name")
     description: str | None = msgspec.field(default=None, name="Process Group Description")
     ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
-    source: int | None = msgspec.field(default=None, name="Src Rank")
-    destination: int | None = msgspec.field(default=None, name="Dst Rank")
+    source: _Int64 | None = msgspec.field(default=None, name="Src Rank")
+    destination: _Int64 | None = msgspec.field(default=None, name="Dst Rank")
 
 
 class Identifiers(msgspec.Struct, gc=False):
     """The numbers that link an event to others."""
 
-    correlation: int | None = None
-    external: int | None = msgspec.field(default=None, name="External id")
+    correlation: _Int64 | None = None
+    external: _Int64 | None = msgspec.field(default=None, name="External id")
 
 
 class _Classes(dict[str | None, str]):

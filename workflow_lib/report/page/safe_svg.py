@@ -15,6 +15,7 @@ from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from workflow_lib.records import RecordError, bounds, read_bytes
+from workflow_lib.safety import printable
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _NUMBERS = r"[-+0-9.,eE %]*"
@@ -23,6 +24,8 @@ _COLOUR = rf"#[0-9a-fA-F]{{3,8}}|none|[a-z]+|url\(#{_WORD}\)"
 _ELEMENTS = frozenset(
     ("svg", "defs", "g", "path", "use", "rect", "clipPath", "pattern", "image", "text", "title")
 )
+#: letters of what is refused that a message repeats
+_TOLD = 120
 #: the content of matplotlib's style element; attributes of the root replace it
 _STYLE = "*{stroke-linejoin: round; stroke-linecap: butt}"
 _ATTRIBUTES: Mapping[str, re.Pattern[str]] = {
@@ -147,8 +150,8 @@ class _Writer:
 
     def _refuse(self, what: str) -> NoReturn:
         raise RecordError(
-            f"{self._path}: it holds {what}, which no figure of this package has; draw the figures "
-            "again"
+            f"{self._path}: it holds {printable(what, _TOLD)}, which no figure of this package "
+            "has; draw the figures again"
         )
 
 
@@ -168,6 +171,8 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
     parser.StartDoctypeDeclHandler = writer.doctype
     try:
         parser.Parse(read_bytes(path, bounds.FIGURE_BYTES), True)
+    except RecordError:
+        raise
     except (expat.ExpatError, LookupError, ValueError) as error:
         # The last two: an encoding that does not exist, or one of several bytes a character.
         raise RecordError(f"{path}: not an SVG: {error}; draw the figures again") from None
