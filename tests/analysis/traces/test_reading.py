@@ -118,7 +118,6 @@ DAMAGE: list[tuple[bytes, bytes, int, str]] = [
     (b'"ts": 2.5', b'"ts": "2.5"', 3, ""),
     (b'"ts": 2.5', b'"ts": {}', 2, "field of the wrong type"),
     (b'"correlation": 11', b'"correlation": ' + b"1" * 30, 3, "is not readable"),
-    (b'"correlation": 11', b'"correlation": 9223372036854775808', 3, "is not readable"),
     (b'"correlation": 11', b'"correlation": "x"', 3, "is not readable"),
     (b'"ts": 2.5', b'"ts": 2.5.5', 2, "an event is damaged"),
     (b'"ts": 2.5', b'"ts" 2.5', 2, "an event is damaged"),
@@ -141,6 +140,14 @@ def test_damage_costs_the_event_that_has_it_and_no_other(
     assert starts(trace)[-2:] == [13_000, 16_000]
     said = [each for each in trace.notes if note in each]
     assert len(said) == len(trace.notes) == bool(note), trace.notes
+
+
+def test_a_number_that_no_column_holds_is_left_out(tmp_path: Path) -> None:
+    events = [step(1, 0, 500), launch(1, 2**63), kernel(GEMM, 10, 60, correlation=5)]
+    for several in (events, [*events, launch(3, 12), collective(60, 90, [0, 1])]):
+        trace = read_trace(write(tmp_path / "t.json", several))
+        assert trace.notes == ("the args field of a launch is not readable, and was left out",)
+        assert starts(trace)[0] == 10_000
 
 
 def test_what_is_said_of_a_collective_may_be_ill_encoded_among_good_events(tmp_path: Path) -> None:
