@@ -33,6 +33,7 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
         ("1700000010.0,0,x" + "," * 7 + "\n", "power_w is 'x', expected a finite float"),
         ("1700000010.0,0, " + "," * 7 + "\n", "power_w is ' ', expected a finite float"),
         ("1700000010.0,0" + "," * 8 + "\t\n", "read_cost_s is '\\t', expected a finite float"),
+        ("1700000010.0,0,1\r" + "," * 7 + "\n", "a carriage return within the line"),
         ("1700000010.0,0,nan" + "," * 7 + "\n", "power_w is 'nan', expected a finite float"),
         ("1700000010.0," + "," * 8 + "\n", "gpu is '', expected a finite int"),
         ("\0\0\0" + "," * 9 + "\n", "unix_time_s is '\\x00\\x00\\x00', expected a finite float"),
