@@ -175,7 +175,8 @@ def safe_svg(path: Path, stem: str) -> tuple[str, tuple[float, float]]:
         raise
     except (expat.ExpatError, LookupError, ValueError) as error:
         # The last two: an encoding that does not exist, or one of several bytes a character.
-        raise RecordError(f"{path}: not an SVG: {error}; draw the figures again") from None
+        told = printable(str(error), _TOLD)
+        raise RecordError(f"{path}: not an SVG: {told}; draw the figures again") from None
     if writer.size is None:
         raise RecordError(f"{path}: an SVG without a size; draw the figures again")
     return "".join(writer.parts), writer.size
