@@ -18,7 +18,7 @@ from workflow_lib.records import Degrees, RunPaths
 from workflow_lib.training.capabilities import refusal
 from workflow_lib.training.data import SyntheticTokens, step_batches
 from workflow_lib.training.engines.generation import GenerationEngine, greedy
-from workflow_lib.training.key_value_cache import KeyValueCache
+from workflow_lib.training.key_value_cache import KeyValueCache, MovingPlace, Place
 from workflow_lib.training.mesh import single_process
 from workflow_lib.training.model import Decoder, parts
 from workflow_lib.training.weights import Weights
@@ -127,15 +127,68 @@ def test_padding_of_the_vocabulary_is_never_chosen():
 
 
 def test_a_cache_takes_a_prompt_and_then_single_tokens():
-    cache = KeyValueCache(1, 8, 2, 4, torch.float32, torch.device("cpu"))
+    cache, place = KeyValueCache(1, 8, 2, 4, torch.float32, torch.device("cpu")), Place()
     keys = torch.arange(24.0).view(1, 3, 2, 4)
-    cache.extend(keys, keys + 100)
-    seen_keys, seen_values = cache.extend(keys[:, :1], keys[:, :1])
+    cache.extend(keys, keys + 100, place)
+    place.length = 3
+    seen_keys, seen_values = cache.extend(keys[:, :1], keys[:, :1], place)
 
     torch.testing.assert_close(seen_keys, torch.cat([keys, keys[:, :1]], dim=1))
     torch.testing.assert_close(seen_values[:, :3], keys + 100)
-    with pytest.raises(ValueError, match="2 tokens after 4"):
-        cache.extend(keys[:, :2], keys[:, :2])
+    assert place.rows(torch.arange(8), 1).tolist() == [3]
+    with pytest.raises(ValueError, match="2 tokens after 3"):
+        cache.extend(keys[:, :2], keys[:, :2], place)
+
+
+def test_a_moving_place_writes_and_sees_what_a_growing_cache_does():
+    cache = KeyValueCache(1, 5, 2, 4, torch.float32, torch.device("cpu"))
+    growing, moving = Place(), MovingPlace(5, torch.device("cpu"))
+    keys = torch.arange(24.0).view(1, 3, 2, 4)
+    cache.extend(keys, keys + 100, growing)
+    moving.move(3)
+    for token in (keys[:, 1:2], keys[:, 2:]):
+        moving.look()
+        all_keys, all_values = cache.extend(token, token + 100, moving)
+        here = moving.rows(torch.arange(5), 1).tolist()
+        moving.advance()
+
+    assert here == [4]
+    assert moving.seen.tolist() == [[[[True] * 5]]]
+    torch.testing.assert_close(all_keys, torch.cat([keys, keys[:, 1:]], dim=1))
+    torch.testing.assert_close(all_values, all_keys + 100)
+    moving.move(1)
+    moving.look()
+    assert moving.seen.tolist() == [[[[True, True, False, False, False]]]]
+
+
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MODERN], ids=lambda model: model.name)
+def test_a_token_at_a_moving_place_is_that_of_a_growing_cache(model):
+    one = inference(model, micro_batch_size=4, cuda_graphs=True)
+
+    assert generated(one, MESH) == alone(model)
+
+
+def test_a_single_token_needs_no_graph():
+    one = inference(LLAMA, micro_batch_size=4, generated_tokens=1, cuda_graphs=True)
+
+    assert generated(one, MESH) == alone(LLAMA, 1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MODERN], ids=lambda model: model.name)
+def test_a_graph_repeats_on_a_gpu_what_its_operations_do(model):
+    mesh = single_process(torch.device("cuda"))
+    one = inference(model, micro_batch_size=4, cuda_graphs=True)
+    assert generated(one, mesh) == alone(model, device="cuda")
+
+    engine = GenerationEngine(replace(one, training=replace(one.training, precision="bf16")), mesh)
+    prompts = [torch.randint(257, (4, 52), device="cuda") for _ in range(2)]
+    engine.prefill(prompts)
+    replayed = engine.decode()
+    for graph in engine._graphs:
+        graph._replay = graph._run
+    engine.prefill(prompts)
+    assert [tokens.tolist() for tokens in engine.decode()] == [x.tolist() for x in replayed]
 
 
 def test_a_replica_holds_caches_of_all_its_sequences_and_no_gradients():
@@ -181,12 +234,29 @@ def test_tokens_are_those_that_transformers_generates(model, peer_of):
         ({"routing": "balanced"}, "use routing: dropless"),
         ({"zero_stage": 3}, "use zero_stage: 0"),
         ({"backend": "deepspeed"}, "use backend: torch"),
+        ({"cuda_graphs": True}, "use cuda_graphs: false, or tp 1"),
     ],
 )
 def test_what_cannot_generate_is_refused_with_a_remedy(changes, said):
     one = inference(MIXTRAL, Degrees(tp=2), **changes)
 
     assert refusal(one.degrees, one.training, one.model).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "changes", "said"),
+    [
+        (LLAMA, Degrees(), {"workload": "pretrain"}, "or workload inference"),
+        (LLAMA, Degrees(pp=2), {}, "or pp 1"),
+        (MIXTRAL, Degrees(), {}, "or a dense model"),
+        (LLAMA, Degrees(dp=2), {}, None),
+    ],
+)
+def test_graphs_are_for_what_one_gpu_generates_with_fixed_shapes(model, degrees, changes, said):
+    one = inference(model, degrees, cuda_graphs=True, **changes)
+    reason = refusal(one.degrees, one.training, one.model)
+
+    assert reason is said is None or reason.endswith(said)
 
 
 def test_all_but_one_token_can_be_generated():

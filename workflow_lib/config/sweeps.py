@@ -83,6 +83,9 @@ class TrainingAxes(Strict):
     generated_tokens: Axis[StrictPositive] | None = None
     """Tokens that each sequence of workload inference generates; its prompt is the rest of the
     model's sequence_length. 128 unless given."""
+    cuda_graphs: Axis[StrictBool] | None = None
+    """Whether workload inference decodes by replaying a CUDA graph, so that the host launches no
+    kernels one by one. Dense models with tp 1 and pp 1 only. false unless given."""
 
 
 #: defaults of options that neither the sweep nor the entry of its matrix gives; options that are
@@ -96,6 +99,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
     "balancing_loss": 0.0,
     "lora_rank": 16,
     "generated_tokens": 128,
+    "cuda_graphs": False,
     "weight_decay": 0.01,
 }
 

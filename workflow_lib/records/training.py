@@ -154,6 +154,16 @@ class Training:
             since=8,
         ),
     ] = ()
+    cuda_graphs: Annotated[
+        bool,
+        Axis(
+            "each generated token replays a captured CUDA graph",
+            "option",
+            label="CUDA graphs",
+            word=flag("graphs"),
+            since=9,
+        ),
+    ] = False
 
     @property
     def held_precision(self) -> Precision:

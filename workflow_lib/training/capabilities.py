@@ -41,6 +41,7 @@ def refusal(degrees: Degrees, training: Training, model: Model) -> str | None:
         _experts(degrees, model),
         _context(degrees, training, model),
         _workload(degrees, training, model),
+        _cuda_graphs(degrees, training, model),
         _float8(degrees, training, model),
         _inert_overlap(degrees, training),
         own(degrees, training, model),
@@ -170,6 +171,28 @@ def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[st
                 f"{what} with workload inference: there are no gradients, so the cell would run "
                 f"exactly as without it; use {remedy}"
             )
+
+
+def _cuda_graphs(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:
+    if not training.cuda_graphs:
+        return
+    remedy = "use cuda_graphs: false"
+    if training.workload != "inference":
+        yield (
+            f"cuda_graphs with workload {training.workload}: only generated tokens replay a graph; "
+            f"{remedy}, or workload inference"
+        )
+    for split, name in ((degrees.tp, "TP"), (degrees.pp, "PP")):
+        if split > 1:
+            yield (
+                f"cuda_graphs with {name} {split}: communication is not captured in a graph; "
+                f"{remedy}, or {name.lower()} 1"
+            )
+    if model.experts:
+        yield (
+            f"cuda_graphs with {model.name}: its experts get other numbers of rows for every "
+            f"token, but a graph's shapes are fixed; {remedy}, or a dense model"
+        )
 
 
 def _float8(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:

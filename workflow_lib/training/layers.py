@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from workflow_lib.records import Model
 from workflow_lib.training.context_parallel import ContextParallel, cut
 from workflow_lib.training.device import on_gpu
-from workflow_lib.training.key_value_cache import KeyValueCache
+from workflow_lib.training.key_value_cache import KeyValueCache, Place
 from workflow_lib.training.norms import QueryKeyNorm
 from workflow_lib.training.rotary import rotary_table, rotate
 from workflow_lib.training.tensor_parallel import TensorParallel
@@ -119,6 +119,8 @@ class Attention(nn.Module):
         self.kernels = attention_kernels(device)
         #: cache of the sequences that are generated; None in training
         self.cache: KeyValueCache | None = None
+        #: where the next tokens belong in the sequences
+        self.place = Place()
         # Not a buffer, because engines cast buffers to bf16.
         self.rotary = None
         self.context = context
@@ -147,41 +149,38 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         joined = self.query_key_value(x).unflatten(-1, (-1, self.head_size))
-        first = 0 if self.cache is None else self.cache.length
-        end = first + joined.shape[1]
         heads, kv_heads = self.heads, self.kv_heads
         if self.rotary is None:
             query, key, value = torch.split(joined, [heads, kv_heads, kv_heads], dim=2)
         else:
             turning, value = torch.split(joined, [heads + kv_heads, kv_heads], dim=2)
             turning = turning if self.norm is None else self.norm(turning)
-            cosines, sines = self.rotary
-            rows = cosines[first:end], sines[first:end]
+            cosines, sines = (self.place.rows(table, joined.shape[1]) for table in self.rotary)
             if self.turned == self.head_size:
-                turned = rotate(turning, *rows)
+                turned = rotate(turning, cosines, sines)
             else:
                 part, rest = turning.split([self.turned, self.head_size - self.turned], dim=-1)
-                turned = torch.cat([rotate(part, *rows), rest], dim=-1)
+                turned = torch.cat([rotate(part, cosines, sines), rest], dim=-1)
             query, key = torch.split(turned, [heads, kv_heads], dim=2)
             # A view would keep the unturned queries and keys for the backward pass as well.
             value = value.contiguous()
         if self.cache is not None:
-            key, value = self.cache.extend(key, value)
+            key, value = self.cache.extend(key, value, self.place)
         result: Tensor = self.output(self._attend(query, key, value).flatten(2))
         return result
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attention; all tensors are [batch, sequence, heads, size].
 
-        A single query is that of the last token and sees all keys, so it needs no mask. cuDNN is
-        not preferred for it, because it would plan anew for each length of the keys.
+        A single query is that of the last token and sees all keys that are there. Where their
+        number grows, cuDNN is not preferred for it, because it would plan anew for each length.
         """
-        several = query.shape[1] > 1
-        ordered = self.kernels and several
+        several, seen = query.shape[1] > 1, self.place.seen
+        ordered = self.kernels and (several or seen is not None)
         prefer = sdpa_kernel(self.kernels, True) if ordered else contextlib.nullcontext()
         with prefer:
             if self.context.size == 1:
-                return self._mix(query, key, value, None, several)
+                return self._mix(query, key, value, seen, several)
             key, value = self.context.gather(key, value)
             parts = self.context.attended(query, key, value)
             return torch.cat([self._mix(*part, False) for part in parts], dim=1)
@@ -250,14 +249,16 @@ class PositionEmbedding(nn.Module):
         super().__init__()
         self.parallel, self.context = parallel, context
         self.weight = weights.normal("positions", (length, hidden_size))
-        #: number of earlier tokens while a sequence is generated
-        self.first = 0
+        #: where the next tokens belong in the sequences
+        self.place = Place()
 
     def forward(self, x: Tensor) -> Tensor:
         count = x.shape[1]
-        first = self.parallel.rank * count if self.parallel.sequence else self.first
         mine = cut(self.parallel.whole(self.weight), self.context.chunks, 0)
-        return x + mine[first : first + count]
+        if self.parallel.sequence:
+            first = self.parallel.rank * count
+            return x + mine[first : first + count]
+        return x + self.place.rows(mine, count)
 
 
 class OutputHead(ColumnParallelLinear):

@@ -4,7 +4,8 @@ All micro-batches of a replica are prefilled, and then decoded together, round b
 they fill a pipeline. Stages pass hidden states on to their neighbours; the last stage sends the
 tokens that it chose back to the first. Replicas share nothing but experts. Yet all ranks wait for
 each other at the end of prefill and of decode, so that the GPUs' power belongs to one of the two.
-There are no CUDA graphs, batches are static, and no token ends a sequence.
+Batches are static, and no token ends a sequence. If the cell asks for CUDA graphs, a token is
+decoded by replaying one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from workflow_lib.records import Cell, Precisions
 from workflow_lib.training import stages
 from workflow_lib.training.collectives import Group, group_rank, group_size
-from workflow_lib.training.key_value_cache import KeyValueCache
+from workflow_lib.training.engines.decode_graph import DecodeGraph
+from workflow_lib.training.key_value_cache import KeyValueCache, MovingPlace, Place
 from workflow_lib.training.layers import Attention, PositionEmbedding
 from workflow_lib.training.mesh import Mesh, end_stages_group
 from workflow_lib.training.model import held_parameters, parts
@@ -55,16 +57,19 @@ class GenerationEngine:
         self._body, self._head = (modules[:-2], modules[-2:]) if self._last else (modules, [])
         inner = list(self.parts.modules())
         self._attentions = [each for each in inner if isinstance(each, Attention)]
-        self._positions = [each for each in inner if isinstance(each, PositionEmbedding)]
+        self._placed = [each for each in inner if isinstance(each, (Attention, PositionEmbedding))]
+        micro_batches = range(training.micro_batches(degrees.dp))
         self._caches = [
-            [self._cache(attention) for attention in self._attentions]
-            for _ in range(training.micro_batches(degrees.dp))
+            [self._cache(attention) for attention in self._attentions] for _ in micro_batches
         ]
+        self._places = [Place() for _ in micro_batches]
         # A communicator of their own, because tokens go in the other direction than hidden states.
         self._token_group = end_stages_group(degrees) if degrees.pp > 1 else None
         self._sent_states: deque[tuple[dist.Work, Tensor]] = deque()
         self._sent_tokens: deque[tuple[dist.Work, Tensor]] = deque()
         self._chosen: list[Tensor | None] = []
+        # Captured before the first step, so that no step's time contains it.
+        self._graphs = [self._graph(index) for index in micro_batches if training.cuda_graphs]
 
     def modules(self) -> Sequence[nn.Module]:
         """The modules of the model that this rank holds."""
@@ -85,12 +90,21 @@ class GenerationEngine:
         )
 
     @torch.inference_mode()
+    def _graph(self, micro_batch: int) -> DecodeGraph:
+        place = MovingPlace(self._model.sequence_length, self._mesh.device)
+
+        def following(token: Tensor) -> Tensor:
+            chosen = self._run(micro_batch, place, token, 1)
+            assert chosen is not None, "a graph holds all stages"
+            return chosen
+
+        return DecodeGraph(following, place, self._training.micro_batch_size, self._mesh.device)
+
+    @torch.inference_mode()
     def prefill(self, prompts: Sequence[Tensor]) -> None:
         """Run a step's prompts, [micro-batch size, prompt length] each, and choose the first token
         of each sequence. When this rank's device has finished the work, all ranks' devices have."""
-        for caches in self._caches:
-            for cache in caches:
-                cache.clear()
+        self._places = [Place() for _ in prompts]
         length = prompts[0].shape[1]
         chosen = [self._pass(index, prompt, length) for index, prompt in enumerate(prompts)]
         self._chosen = [self._returned(token) for token in chosen]
@@ -103,6 +117,8 @@ class GenerationEngine:
         Returns all chosen tokens, [micro-batch size, generated tokens] for each micro-batch; None
         on ranks without the last stage.
         """
+        if self._graphs:
+            return self._decode_by_graphs()
         rounds = [self._chosen]
         for number in range(1, self._training.generated_tokens):
             chosen = []
@@ -117,10 +133,17 @@ class GenerationEngine:
             for token in rounds[-1]:
                 self._returned(token)
         self._meet()
-        if not self._last:
-            return None
-        whole = zip(*rounds, strict=True)
-        return [torch.cat([each for each in of_one if each is not None], dim=1) for of_one in whole]
+        return _by_micro_batch(rounds) if self._last else None
+
+    def _decode_by_graphs(self) -> list[Tensor]:
+        rounds = [self._chosen]
+        for graph, place, token in zip(self._graphs, self._places, self._chosen, strict=True):
+            assert token is not None, "a graph holds all stages"
+            graph.begin(token, place.length)
+        for _ in range(1, self._training.generated_tokens):
+            rounds.append([graph.following() for graph in self._graphs])
+        self._meet()
+        return _by_micro_batch(rounds)
 
     def _pass(self, micro_batch: int, tokens: Tensor | None, length: int) -> Tensor | None:
         """Run ``length`` new tokens of a micro-batch; the last stage chooses the tokens that
@@ -129,11 +152,18 @@ class GenerationEngine:
         Only the first stage takes ``tokens``. Returns [micro-batch size, 1] on the last stage, else
         None.
         """
-        caches = self._caches[micro_batch]
-        for attention, cache in zip(self._attentions, caches, strict=True):
+        place = self._places[micro_batch]
+        chosen = self._run(micro_batch, place, tokens, length)
+        place.length += length
+        return chosen
+
+    def _run(
+        self, micro_batch: int, place: Place, tokens: Tensor | None, length: int
+    ) -> Tensor | None:
+        for attention, cache in zip(self._attentions, self._caches[micro_batch], strict=True):
             attention.cache = cache
-        for positions in self._positions:
-            positions.first = caches[0].length
+        for placed in self._placed:
+            placed.place = place
         x = self._received_states(length) if tokens is None or not self._first else tokens
         for module in self._body:
             x = module(x)
@@ -186,6 +216,12 @@ class GenerationEngine:
                 sent.popleft()[0].wait()
         if self._mesh.degrees.world_size > 1:
             dist.all_reduce(torch.zeros(1, device=self._mesh.device))
+
+
+def _by_micro_batch(rounds: list[list[Tensor | None]]) -> list[Tensor]:
+    """The tokens of each micro-batch, [micro-batch size, rounds]."""
+    whole = zip(*rounds, strict=True)
+    return [torch.cat([each for each in of_one if each is not None], dim=1) for of_one in whole]
 
 
 def greedy(logits: Tensor, vocabulary_size: int, group: Group) -> Tensor:
