@@ -135,6 +135,17 @@ def test_a_run_is_submitted_once_and_its_result_written(paths, use, capsys):
     assert "submitted job 1 for local/" in capsys.readouterr().err
 
 
+def test_a_copy_without_its_empty_directories_gets_a_place_for_the_jobs_log(paths, use):
+    paths.logs.rmdir()
+
+    def begin(job_id: str) -> None:
+        assert paths.logs.is_dir()
+        runs.complete(paths, job_id)
+
+    use(Fake(begin))
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
+
+
 def test_the_job_is_on_record_before_anybody_waits_for_it(paths, use):
     class Watching(Fake):
         def state(self, job: JobRecord) -> JobState | None:

@@ -101,7 +101,11 @@ def without_end_record(evidence: Evidence) -> str:
     paths, job = evidence.paths, evidence.state
     scheduler = "says nothing" if job is None else f"says {_in_words(job)}"
     cause = f"the job ended without an end record, ended.json (the scheduler {scheduler})"
-    if job is not None and job.exit_code is not None:
+    log = paths.job_log(evidence.job_id)
+    if job is not None and job.reason == "JobLaunchFailure":
+        # The exit code is then an error of slurmd, not of the script.
+        cause += f": its node could not start the script; check that it can write {log}"
+    elif job is not None and job.exit_code is not None:
         code, _, number = job.exit_code.partition(":")
         if number.isdecimal() and int(number):
             cause += f": its script was ended by {signal_name(int(number))}"
@@ -109,7 +113,6 @@ def without_end_record(evidence: Evidence) -> str:
             cause += f": {_SCRIPT_EXITS[int(code)]}"
     if shutil.disk_usage(paths.directory).free < _FULL_BELOW:
         cause += f"; the file system of {paths.directory} is full"
-    log = paths.job_log(evidence.job_id)
     return f"{cause}; " + (_told_by(log) if log.exists() else f"see {paths.logs}")
 
 

@@ -54,6 +54,8 @@ def submit(run: OwnedRun) -> JobRecord:
         if (job_id := look_for(run.scheduler, known)) is not None:
             return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
     run_place.render_where_it_lies(run)
+    # Copies of results often leave out empty directories, but Slurm writes the job's log there.
+    paths.logs.mkdir(exist_ok=True)
     unclear = 0
     while True:
         try:
