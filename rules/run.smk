@@ -27,9 +27,11 @@ rule render:
         script=f"{RESULTS}/cells/{{cell}}/run{{run}}/job.sh",
     log:
         f"{RESULTS}/logs/render/{{cell}}/run{{run}}.log",
-    priority: render_priority
+    priority: run_priority
     conda:
         "../envs/workflow.yaml"
+    resources:
+        runs_in_flight=1,
     params:
         config=CONFIG,
         results=subpath(output.cell, ancestor=6),

@@ -146,16 +146,14 @@ ORDER = order.places(
 
 
 def run_priority(wildcards):
-    """Higher for a run that is earlier in the order."""
+    """Higher for a run that is earlier in the order; the same for its script.
+
+    A script takes one of the runs in flight while it is rendered, and its run then has the highest
+    priority of all that are ready. So those in flight are the earliest in the order, not those
+    whose scripts came first.
+    """
     place = ORDER.get((wildcards.cell, int(wildcards.run)))
     return 0 if place is None else place.runs + 1 - place.place
-
-
-def render_priority(wildcards):
-    """Scripts in the order of their runs, and before any run: a run is started as soon as there is
-    room for it, so that one whose script came early would overtake others.
-    """
-    return len(ORDER) + run_priority(wildcards)
 
 
 def run_file(run, name):
