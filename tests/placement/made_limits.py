@@ -29,6 +29,10 @@ class Node:
     exponent: float = 0.35
     #: clocks at which a GPU runs at 1/f of the time draw f**this of the power
     steepness: float = 2.5
+    #: of the power of a GPU that computes, what a lower clock does not change
+    still: float = 0.0
+    #: what the head takes, of what its FLOPs say
+    head: float = 1.0
     waiting_w: float = 300.0
     #: of what a limit takes from a GPU that computes, a share goes from one that waits
     of_waiting: float = 0.0
@@ -45,7 +49,7 @@ class Node:
             limited = self.exponent * np.log((limit or FULL_W) / FULL_W)
             return np.exp(self.of_clocks * log + limited), limit or FULL_W, log + limited
         lowered = min(0.0, np.log((limit or 1e9) / FULL_MHZ) - log)
-        watts = FULL_W * np.exp(self.steepness * lowered)
+        watts = FULL_W * (self.still + (1 - self.still) * np.exp(self.steepness * lowered))
         return np.exp(self.of_clocks * (log + lowered)), watts, log + lowered
 
     def run(self, cell, limits=None):
@@ -61,6 +65,7 @@ class Node:
                 for at in pipeline.places(["n1"])
             ]
             work = pipeline.work_of(pipeline.layers(cell.degrees))
+            work = work + (self.head - 1) * (pipeline.ends() - pipeline.ends(0.0))
             return work / sum(work) / np.array(speeds)
 
         fixed = self.overhead / (1 - self.overhead) * pipeline.step(passes(()))

@@ -12,7 +12,6 @@ takes no longer. One list of limits serves all nodes, so an index gets the highe
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ Floats = npt.NDArray[np.float64]
 WORTH, MOST_LOST = 0.005, -0.005
 #: of the way from a cell's own limits to those of the estimate, in log u; less is surer
 _WAYS = 0.25, 0.5, 0.75, 1.0
+#: of draws: limits with which a stage takes no longer in so many of them, each stage by itself
+_SURE = 0.8, 0.9, 0.95
 _LENGTHS = 5
 _HALVINGS = 40
 
@@ -105,10 +106,10 @@ class Finder:
             (each for each in self.grid if levels.level(each) <= own), default=self.grid[0]
         )
         logs = [self.answers.logs(limit) for limit in self.grid]
-        #: of each GPU, by limit: the estimate
-        self.speeds = {
-            place: np.exp([float(each[place][0]) for each in logs]) for place in search.places
-        }
+        #: of each GPU, by limit, (limits, draws)
+        self.drawn = {place: np.exp([each[place] for each in logs]) for place in search.places}
+        #: likewise, the estimate
+        self.speeds = {place: values[:, 0] for place, values in self.drawn.items()}
         pipeline = search.pipeline
         as_it_is = {place: values[:1] for place, values in search.logs.items()}
         speeds = pipeline.speeds([order], search.nodes, as_it_is)[0, 0]
@@ -144,9 +145,15 @@ class Finder:
         )
 
     def candidates(self) -> Iterator[tuple[int, ...]]:
-        """Limits for a few lengths of the longest pass, and a share of the way to each."""
-        for length, way in itertools.product(self._lengths(), _WAYS):
-            yield tuple(self._part(limit, way) for limit in self.limits_for(length))
+        """Limits for a few lengths of the longest pass, and a share of the way to each. Where the
+        longest pass cannot be made shorter, also those that are surely low enough.
+        """
+        for length in self._lengths():
+            for way in _WAYS:
+                yield tuple(self._part(limit, way) for limit in self.limits_for(length))
+        if self.grid[-1] == self.own:
+            for share in _SURE:
+                yield self.limits_surely_for(share)
 
     def limits_for(self, length: float) -> tuple[int, ...]:
         """The lowest limit of each GPU with which no pass is longer."""
@@ -156,6 +163,26 @@ class Finder:
             for node, local in members:
                 gpu = self.order[local]
                 need = lowest(np.array(self.grid), self.speeds[node, gpu], needed)
+                needs[gpu] = max(needs[gpu], need)
+        return tuple(self.grid[need] for need in needs)
+
+    def limits_surely_for(self, share: float) -> tuple[int, ...]:
+        """The lowest limit of each GPU with which, in this share of draws, its stage takes no
+        longer than the longest pass as it is.
+
+        A part of the way to the estimate's limits takes as much from a stage that is surely shorter
+        as from one that may be the longest. These limits take more from the first.
+        """
+        pipeline = self.search.pipeline
+        work = self.search.work(self.layers)
+        speeds = pipeline.speeds([self.order], self.search.nodes, self.search.logs)[0]
+        needed = work / (work / speeds).max(axis=-1, keepdims=True)
+        needs = [0] * self.gpus
+        for stage, members in enumerate(pipeline.places(self.search.nodes)):
+            for node, local in members:
+                gpu = self.order[local]
+                enough = self.drawn[node, gpu] >= needed[:, stage] * (1 - 1e-9)
+                need = lowest(np.array(self.grid), enough.mean(axis=-1), share)
                 needs[gpu] = max(needs[gpu], need)
         return tuple(self.grid[need] for need in needs)
 
