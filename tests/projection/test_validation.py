@@ -174,8 +174,8 @@ def test_a_checkout_that_does_not_run_is_named(tmp_path):
 
 
 def test_node_power_falls_with_throughput_to_a_floor():
-    # 2 300 W, and half of the 4 858 W above it.
-    assert node_power.node_power(7158, 0.5).power_w == pytest.approx(2300 + 2429)
+    # 2 880 W, and half of the 4 278 W above it.
+    assert node_power.node_power(7158, 0.5).power_w == pytest.approx(2880 + 2139)
     assert node_power.node_power(7158, 1.0).power_w == 7158
 
 
