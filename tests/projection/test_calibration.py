@@ -79,6 +79,12 @@ def test_the_whole_models_step_is_found_from_two_depths():
     assert "layer" not in found.unseen
 
 
+def test_a_run_has_the_layout_of_its_cell():
+    for run, cell in zip(made_up(), CELLS, strict=True):
+        expected = layout_of(cell)
+        assert dataclasses.replace(run.layout, machine=expected.machine) == expected
+
+
 def test_a_cell_is_found_from_the_others_and_a_disturbed_one_is_refused():
     runs = list(made_up())[:8]
     own_stack(runs).check()

@@ -17,10 +17,16 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import tables
-from workflow_lib.projection.layouts import Layout
+from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import published_machine
-from workflow_lib.projection.shapes import Shape
-from workflow_lib.records import RUNS, RecordError, whole_file
+from workflow_lib.records import (
+    RUNS,
+    Degrees,
+    Model,
+    RecordError,
+    Training,
+    whole_file,
+)
 
 SHIPPED = Path(str(resources.files("workflow_lib.projection") / "data" / "own_runs.csv"))
 
@@ -68,37 +74,27 @@ class OwnRun:
         machine = published_machine(self.gpu, self.gpus_per_node)
         if machine is None:
             raise RecordError(f"{self.cell}: the memory and links of {self.gpu} are not known")
-        return Layout(
-            machine=machine,
-            shape=Shape(
-                name=self.model,
-                layers=self.layers,
-                hidden=self.hidden_size,
-                ffn=self.ffn_hidden_size,
-                gated=self.model_family not in ("gpt", "neox"),
-                heads=self.attention_heads,
-                kv_heads=self.kv_heads,
-                head_size=self.hidden_size // self.attention_heads,
-                vocabulary=self.vocabulary_size,
-                tied=self.model_family == "gpt",
-                experts=self.experts,
-                experts_per_token=self.experts_per_token,
-            ),
-            layers=self.layers,
-            sequence_length=self.sequence_length,
-            micro_batch=self.micro_batch_size,
-            micro_batches=self.global_batch_size / (self.dp * self.micro_batch_size),
-            tp=self.tp,
-            pp=self.pp,
-            dp=self.dp,
-            virtual_stages=self.virtual_stages,
-            ep=self.ep,
-            sharding=self.zero_stage,
-            recomputation=self.recomputation,
-            precision=self.precision.upper(),
-            overlap=self.overlap,
-            sequence_parallel=self.sequence_parallel,
+        model = Model(
+            name=self.model,
+            family=self.model_family,  # type: ignore[arg-type]
+            **self._shared(Model),
         )
+        training = Training(
+            **self._shared(Training),
+            routing="dropless" if self.experts else None,
+            compile=True,
+            # These have no effect on a step's time.
+            learning_rate=1e-4,
+            seed=0,
+            warmup_steps=0,
+            measured_steps=1,
+        )
+        return own_layout(model, Degrees(**self._shared(Degrees)), training, machine)
+
+    def _shared(self, record: type) -> dict[str, Any]:
+        """The values of a record's fields that a row has too, under the same names."""
+        own = {each.name for each in fields(self)}
+        return {each.name: getattr(self, each.name) for each in fields(record) if each.name in own}
 
 
 _NAMES = tuple(field.name for field in fields(OwnRun))
