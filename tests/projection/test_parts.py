@@ -53,8 +53,9 @@ def test_attention_is_over_half_the_matrix():
 
 
 def test_weights_are_read_and_gradients_added_to_with_every_micro_batch():
-    # 12 bytes · 8 · 120 000 · 4 micro-batches over 10¹² bytes/s, however large the micro-batch.
-    assert seconds()["weight"] == pytest.approx(12 * 8 * 120_000 * 4 / 1e12)
+    # 12 bytes · (8 · 120 000 + 2 · 100 000 of embedding and head) · 4 micro-batches over
+    # 10¹² bytes/s, however large the micro-batch.
+    assert seconds()["weight"] == pytest.approx(12 * 1_160_000 * 4 / 1e12)
     assert seconds(micro_batch=4)["weight"] == seconds()["weight"]
 
 
@@ -72,13 +73,53 @@ def test_tensor_parallel_ranks_exchange_activations():
     assert seconds()["tensor"] == 0
 
 
-def test_gradients_go_over_the_network_where_replicas_are_on_several_nodes():
-    # 8 · 120 000 + 100 000 weights · 6 bytes · (n − 1)/n.
-    held = 8 * 120_000 + 100_000
-    assert seconds(dp=2)["reduce"] == pytest.approx(held * 6 * 0.5 / 1e11)
-    assert seconds(dp=16)["reduce"] == pytest.approx(held * 6 * 15 / 16 / 1e10)
+def test_the_loss_reads_and_writes_the_logits():
+    # 52 bytes · 100 tokens · 1 000 entries · 4 micro-batches over 10¹² bytes/s.
+    loss = seconds()["element"] - seconds(loss_bytes=0)["element"]
+    assert loss == pytest.approx(52 * 100 * 1000 * 4 / 1e12)
+    # The last of four ranks has the head, and half of the tensor-parallel group's vocabulary.
+    last = seconds(pp=4, tp=2)["element"] - seconds(pp=4, tp=2, loss_bytes=0)["element"]
+    assert last == pytest.approx(52 * 100 * 500 * (4 + 3) / 1e12)
+
+
+def test_evaluation_makes_passes_longer():
+    assert seconds(evaluation=0.1)["product"] == pytest.approx(1.1 * seconds()["product"])
+    assert seconds(evaluation=0.1)["optimiser"] == seconds()["optimiser"]
+
+
+HELD = 8 * 120_000 + 100_000
+
+
+def test_gradients_enter_a_node_by_all_adapters_of_its_replicas():
+    # 6 bytes a weight · (n − 1)/n: over the links, or over 8 adapters of each node.
+    assert seconds(dp=2, overlap=False)["reduce"] == pytest.approx(HELD * 6 * 0.5 / 1e11)
+    two_nodes = seconds(dp=16, overlap=False)["reduce"]
+    assert two_nodes == pytest.approx(HELD * 6 * 15 / 16 / 8e10)
+    # With TP 4 two of the eight adapters are those of one group of replicas.
+    assert MACHINE.ring_bytes_per_s(2, 4) == 1e11
+    assert MACHINE.ring_bytes_per_s(4, 4) == 2e10
+    assert MACHINE.ring_bytes_per_s(4, 8) == 1e10
+
+
+def test_passes_hide_what_replicas_exchange():
+    # A tenth always shows.
+    hidden = seconds(dp=16)["reduce"]
+    assert hidden == pytest.approx(0.1 * seconds(dp=16, overlap=False)["reduce"])
+    # A pass takes 8 · 6 · 120 000 · 100 + 8 · 30 000 · 100 + 6 · 100 000 · 100 FLOPs: 1.4 · 660 µs.
+    slow = replace(MACHINE, gpus_per_node=1, network_bytes_per_s=1e8)
+    all_s = HELD * 6 * 0.5 / 1e8
+    shown = seconds(machine=slow, dp=2)["reduce"]
+    assert shown == pytest.approx(all_s - 1.4 * 660e-6)
+    # Chunks leave passes of as many micro-batches as there are ranks. The fullest rank holds 4
+    # layers and an end, and a pass takes half as long, with the head.
+    held = 4 * 120_000 + 100_000
+    a_pass = 1.4 * (4 * 6 * 120_000 * 100 + 4 * 30_000 * 100 + 6 * 100_000 * 100) / 1e12
+    shown = seconds(machine=slow, dp=2, pp=2, virtual_stages=2)["reduce"]
+    assert shown == pytest.approx(held * 6 * 0.5 / 1e8 - 2 * a_pass)
 
 
 def test_zero_3_gathers_with_every_micro_batch_and_reduces_nothing_at_the_end():
     assert seconds(dp=2, sharding=3)["reduce"] == 0
-    assert seconds(dp=2, sharding=3)["gather"] > 0
+    # 6 bytes · 120 000 weights · 1/2 for each of 8 layers and 4 micro-batches, over the links.
+    each = 6 * 120_000 * 0.5 / 1e11
+    assert seconds(dp=2, sharding=3)["gather"] == pytest.approx(8 * 4 * each)

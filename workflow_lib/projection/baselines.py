@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import median
 
 from workflow_lib.projection.layouts import Layout
-from workflow_lib.projection.published import PublishedRun, series
+from workflow_lib.projection.published import PublishedRun
+from workflow_lib.projection.series import series
 from workflow_lib.projection.splits import Fold, two_smallest
 
 Layouts = Mapping[int, Layout]

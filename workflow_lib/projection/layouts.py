@@ -14,8 +14,18 @@ from workflow_lib.records import Degrees, Model, Training
 #: chunks per pipeline rank of a published run, if neither it nor another row of the model states
 #: them
 _CHUNKS_WHERE_NOBODY_SAYS = 1
+_GRADIENT_BYTES = 4
+#: In steps, in 4 bytes: converted, largest, subtracted, exponential, summed, divided; backward
+#: multiplied and converted (Megatron-LM, core/tensor_parallel/cross_entropy.py).
+_UNFUSED_LOSS_BYTES = 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6
+#: Compiled, as here: the logits are read for their largest and for the sum; backward they are read
+#: and their gradient written, all in 2 bytes.
+_COMPILED_LOSS_BYTES = 2 + 2 + 2 + 2
 #: kinds of recomputation that the model of a step supports
 _RECOMPUTATIONS = ("none", "selective", "full")
+#: What evaluation adds to the time of training in MLPerf's GPT-3: 11 590 004 tokens after every
+#: 50 331 648 (eval_samples and epoch_num in the logs of round 3.0), forward alone.
+_EVALUATION = 11_590_004 / 50_331_648 / 3
 
 
 @dataclass(frozen=True)
@@ -44,6 +54,12 @@ class Layout:
     #: whether communication runs beside computation if the stack can do that
     overlap: bool = True
     sequence_parallel: bool = True
+    #: bytes of a gradient that replicas exchange
+    gradient_bytes: int = _GRADIENT_BYTES
+    #: bytes that the loss reads and writes for each entry of the logits
+    loss_bytes: int = _UNFUSED_LOSS_BYTES
+    #: what evaluation adds to the time of passes, if the time of a step includes it
+    evaluation: float = 0.0
 
     @property
     def gpus(self) -> int:
@@ -91,6 +107,8 @@ def published_layout(
     machine = published_machine(row.gpu, row.gpus_per_node)
     if row.shape is None or row.layers is None:
         return "the model's dimensions are not known"
+    if row.model.endswith("LoRA"):
+        return "it trained adapters: its other weights have no gradients and no optimiser"
     if machine is None or row.precision not in dict(machine.peak_flops_per_s):
         return (
             f"no peak of {row.gpu} in {row.precision or 'a precision that is not stated'} is known"
@@ -127,6 +145,8 @@ def published_layout(
         sharding=_stage(row.sharding),
         recomputation=recomputation,
         precision=row.precision,
+        gradient_bytes=row.configuration.gradient_bytes or _GRADIENT_BYTES,
+        evaluation=_EVALUATION if row.includes_evaluation else 0.0,
     )
 
 
@@ -150,6 +170,7 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
         precision=training.precision.upper(),
         overlap=training.overlap,
         sequence_parallel=training.sequence_parallel,
+        loss_bytes=_COMPILED_LOSS_BYTES,
     )
 
 

@@ -34,10 +34,22 @@ class Machine:
         return dict(self.peak_flops_per_s)[precision]
 
     def bytes_per_s(self, ranks: int) -> float:
-        """The rate in a group of ``ranks`` neighbours: of the links within a node, else of the
-        network."""
+        """The rate at which each of ``ranks`` neighbours sends to one of the others: of the links
+        within a node, else of its own adapters."""
         within = ranks <= self.gpus_per_node
         return self.link_bytes_per_s if within else self.network_bytes_per_s
+
+    def ring_bytes_per_s(self, members: int, stride: int) -> float:
+        """The rate at which each member of a group receives what all members hold together. The
+        members are every ``stride``-th rank.
+
+        If they are on several nodes, each byte enters a node once, by the adapters of all members
+        on that node, and the links pass it on. So NCCL's rings run.
+        """
+        on_a_node = max(1, self.gpus_per_node // stride)
+        if members <= on_a_node:
+            return self.link_bytes_per_s
+        return min(self.link_bytes_per_s, on_a_node * self.network_bytes_per_s)
 
 
 @functools.cache

@@ -14,17 +14,18 @@ product    products with weights, forward and backward: 6 FLOPs a        peak
 attention  scores and weighted sums under the causal mask                bf16 peak
 weight     weights read twice, gradients added to in 4 bytes, each       memory
            micro-batch: small micro-batches do not hide it
-element    what norms, gates and the like read and write                 memory
+element    what norms, gates, the loss and the like read and write       memory
 head       the product with the vocabulary, on the last rank             bf16 peak
 tensor     gathers and scatters of tensor parallelism (2205.05198)       links
 context    keys and values that context-parallel ranks pass on           links, network
 routed     products with experts, once more: they are smaller, and wait  peak
            for the fullest
 expert     tokens to experts and back, forward and backward              links, network
-gather     weights that ZeRO-3 gathers, gradients that it scatters: what products cannot hide
+gather     weights that ZeRO-3 gathers, gradients that it scatters       links, network
 send       activations to the next chunk                                 network
 launch     100 µs a layer                                                –
-reduce     gradients over replicas, and weights back                     links, network
+reduce     gradients over replicas, and weights back: what passes        links, network
+           beside them cannot hide
 optimiser  states that the optimiser reads and writes                    memory
 constant   10 ms a step                                                  –
 =========  ============================================================  =========
@@ -86,8 +87,9 @@ class Parts:
 def parts(layout: Layout) -> Parts:
     """The parts of one step. Raises KeyError for a precision whose peak is not known."""
     of_pass = _of_a_pass(layout)
+    passes = layout.bubble * (1 + layout.evaluation)
     return Parts(
-        {name: layout.bubble * of_pass[name] for name in MICRO_BATCH_PARTS} | _of_a_step(layout)
+        {name: passes * of_pass[name] for name in MICRO_BATCH_PARTS} | _of_a_step(layout, of_pass)
     )
 
 
@@ -107,38 +109,60 @@ def _of_a_pass(layout: Layout) -> dict[str, float]:
         key=lambda rank: ranks[rank] * product + (head if rank == layout.pp - 1 else 0.0),
     )
     layers = ranks[slowest]
+    has_head = slowest == layout.pp - 1
+    # One pipeline rank alone has the embedding beside the head, and adds to its gradients as well.
+    ends = shape.end_parameters / layout.tp * (has_head + (layout.pp == 1))
+    logits = tokens / layout.cp * shape.vocabulary / layout.tp
+    loss = layout.loss_bytes * logits / machine.memory_bytes_per_s if has_head else 0.0
     # The causal mask leaves half of each s × s matrix: 4·s/2 FLOPs forward, twice that backward.
     attention = 6.0 * layout.sequence_length * shape.heads * shape.head_size * tokens / cut / bf16
-    products = _NOMINAL * layers * product
     held = _layer_held(layout)
     of_experts = shape.experts_per_token * shape.expert_parameters / shape.layer_active_parameters
     return {
         "product": layers * product,
-        "weight": layers * _WEIGHT_BYTES * held / machine.memory_bytes_per_s,
+        "weight": _WEIGHT_BYTES * (layers * held + ends) / machine.memory_bytes_per_s,
         "attention": attended_again * layers * attention,
-        "element": again * layers * _element_bytes(layout) / machine.memory_bytes_per_s,
-        "head": head if slowest == layout.pp - 1 else 0.0,
+        "element": again * layers * _element_bytes(layout) / machine.memory_bytes_per_s + loss,
+        "head": head if has_head else 0.0,
         "tensor": again * layers * _tensor_bytes(layout) / machine.bytes_per_s(layout.tp),
         "context": again * layers * _context_bytes(layout) / machine.bytes_per_s(cut),
         "routed": layers * product * of_experts if shape.experts else 0.0,
         "expert": again * layers * _expert_bytes(layout) / machine.bytes_per_s(cut * layout.ep),
-        "gather": _shown(again * layers * _gather_s(layout), products),
+        "gather": again * layers * _gather_s(layout),
         "send": _send_bytes(layout) / machine.network_bytes_per_s,
         "launch": again * layers * _LAUNCH_S,
     }
 
 
-def _of_a_step(layout: Layout) -> dict[str, float]:
+def _of_a_step(layout: Layout, of_pass: Mapping[str, float]) -> dict[str, float]:
     replicas = layout.dp * layout.cp
     held = _held_parameters(layout)
-    share = (replicas - 1) / replicas
-    speed = layout.machine.bytes_per_s(layout.tp * replicas if layout.pp == 1 else layout.gpus)
-    # Gradients in 4 bytes, weights in 2; ZeRO-3 does that with every micro-batch.
-    exchanged = 0.0 if layout.sharding == 3 else held * 6.0 * share / speed
+    exchanged = 0.0 if layout.sharding == 3 else _exchanged_s(layout, of_pass, held)
     shards = replicas if layout.sharding else 1
     # Weight and gradient once; master weight and two moments read and written.
     states = held * (6.0 + 20.0 / shards) / layout.machine.memory_bytes_per_s
     return {"reduce": exchanged, "optimiser": states, "constant": _CONSTANT_S}
+
+
+def _exchanged_s(layout: Layout, of_pass: Mapping[str, float], held: float) -> float:
+    """Seconds of the exchange between replicas that no computation hides.
+
+    Gradients go out while the last micro-batch's backward pass runs, and weights come back while
+    the first one's forward pass runs. If pipeline ranks have several chunks, a chunk's exchange
+    runs beside the passes of the other chunks, which are those of as many micro-batches as there
+    are ranks (arXiv 2104.04473, figure 4). ZeRO-3 exchanges with every micro-batch instead.
+    """
+    replicas = layout.dp * layout.cp
+    share = (replicas - 1) / replicas
+    speed = layout.machine.ring_bytes_per_s(replicas, layout.tp)
+    gradients = held * layout.gradient_bytes * share / speed
+    weights = held * _ELEMENT_BYTES * share / speed
+    if not layout.overlap:
+        return gradients + weights
+    beside = layout.pp if layout.virtual_stages > 1 else 1
+    computed = sum(of_pass[name] for name in ("product", "attention", "head"))
+    window = beside * _NOMINAL * computed
+    return _shown(gradients, 2 / 3 * window) + _shown(weights, 1 / 3 * window)
 
 
 def _shown(hidden_s: float, products_s: float) -> float:
@@ -185,7 +209,7 @@ def _gather_s(layout: Layout) -> float:
     replicas = layout.dp * layout.cp
     share = (replicas - 1) / replicas
     held = layout.shape.layer_parameters / (layout.tp * layout.ep)
-    return 6.0 * held * share / layout.machine.bytes_per_s(layout.tp * replicas)
+    return 6.0 * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)
 
 
 def _send_bytes(layout: Layout) -> float:

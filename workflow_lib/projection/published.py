@@ -1,4 +1,4 @@
-"""Published training runs, as rows of a CSV file: read, checked, and sorted into series.
+"""Published training runs, as rows of a CSV file: read and checked.
 
 The columns are those of ``data/published_runs.csv``. An empty field means that the source does not
 state it. ``notes`` consist of parts between semicolons. These parts are read: ``layers=42`` (of a
@@ -12,11 +12,11 @@ import csv
 import hashlib
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from workflow_lib.projection.configurations import Configuration, configuration
 from workflow_lib.projection.shapes import Shape, published_shape
 from workflow_lib.records import RecordError
 
@@ -29,13 +29,10 @@ COLUMNS = (
 _TUNED = re.compile(r"[\s_-]*(LoRA|SFT|fine-tuning)$", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"\bOOM\b|out[ -]of[ -]memory", re.IGNORECASE)
 #: parts of notes that describe a single run, and not its series
-_OF_A_RUN = re.compile(
+OF_A_RUN = re.compile(
     r"^(network|system|section|layers=|proxy|published DP|memory|repeated|dp |tok/s|step time"
     r"|GA=|grad|n=|p5|\d+ runs|hidden|exact|HFU)"
 )
-#: rows with the same number of GPUs and the same batch are of one series if their times differ by
-#: at most this share
-_SAME = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,11 +53,11 @@ class PublishedRun:
     tp: int | None
     cp: int
     pp: int | None
-    virtual_stages: int | None
+    stated_virtual_stages: int | None
     stated_dp: int | None
     ep: int | None
     sharding: str
-    recomputation: str
+    stated_recomputation: str
     precision: str
     stated_step_time_s: float | None
     stated_tokens_per_s_per_gpu: float | None
@@ -90,8 +87,14 @@ class PublishedRun:
 
     @cached_property
     def shape(self) -> Shape | None:
-        """The model's dimensions; None if they are not known."""
-        return published_shape(_TUNED.sub("", self.model), self.notes)
+        """The model's dimensions as it ran; None if they are not known."""
+        shape = published_shape(_TUNED.sub("", self.model), self.notes)
+        return self.configuration.shape(shape) if shape else None
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """What the source's configuration files say besides."""
+        return configuration(self.source, self.variant, self.model)
 
     @property
     def layers(self) -> int | None:
@@ -115,6 +118,21 @@ class PublishedRun:
     def model_known(self) -> str:
         """``yes`` if the model's dimensions are known, else ``no``."""
         return "yes" if self.shape else "no"
+
+    @property
+    def virtual_stages(self) -> int | None:
+        """Chunks per pipeline rank; a configuration file counts for more than a table's title."""
+        return self.configuration.virtual_stages or self.stated_virtual_stages
+
+    @property
+    def recomputation(self) -> str:
+        """How activations were recomputed; empty if neither row nor configuration says."""
+        return self.stated_recomputation or self.configuration.recomputation or ""
+
+    @property
+    def includes_evaluation(self) -> bool:
+        """Whether its time is that of the whole run of MLPerf's GPT-3, with its evaluations."""
+        return "evaluation included" in self.notes and self.model.startswith("GPT-3")
 
     @property
     def dp(self) -> int | None:
@@ -163,8 +181,8 @@ class PublishedRun:
         return (
             *(self.source, self.site, self.gpu, self.precision, self.model, self.layers),
             *(self.sequence_length, self.micro_batch, self.tp, self.cp, self.pp),
-            *(self.virtual_stages, self.ep, _unnumbered(self.sharding), self.recomputation),
-            _unnumbered(self.variant) if not _OF_A_RUN.match(self.variant) else "",
+            *(self.virtual_stages, self.ep, unnumbered(self.sharding), self.recomputation),
+            unnumbered(self.variant) if not OF_A_RUN.match(self.variant) else "",
         )
 
     @property
@@ -248,11 +266,11 @@ def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
         tp=count("tp"),
         cp=count("cp") or 1,
         pp=count("pp"),
-        virtual_stages=count("virtual_pp"),
+        stated_virtual_stages=count("virtual_pp"),
         stated_dp=count("dp"),
         ep=count("ep"),
         sharding=row["zero_or_dist_opt"],
-        recomputation=row["recompute"],
+        stated_recomputation=row["recompute"],
         precision=row["dtype"],
         stated_step_time_s=number("step_time_s"),
         stated_tokens_per_s_per_gpu=number("tokens_per_s_per_gpu"),
@@ -261,36 +279,6 @@ def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
     )
 
 
-def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
-    """Rows in series, each sorted by the number of GPUs. If rows with one key have different times
-    for the same number of GPUs and batch, the other parts of the notes, without numbers, separate
-    series."""
-    groups: dict[tuple[object, ...], list[PublishedRun]] = {}
-    for row in rows:
-        groups.setdefault(row.series_key, []).append(row)
-    found = []
-    for group in groups.values():
-        parted: dict[object, list[PublishedRun]] = {}
-        if _clash(group):
-            for row in group:
-                parted.setdefault(_told(row), []).append(row)
-        else:
-            parted[""] = group
-        found += [sorted(each, key=lambda row: (row.gpus, row.line)) for each in parted.values()]
-    return found
-
-
-def _clash(group: list[PublishedRun]) -> bool:
-    times: dict[tuple[int, int | None], list[float]] = {}
-    for row in group:
-        if row.step_time_s:
-            times.setdefault((row.gpus, row.global_batch), []).append(row.step_time_s)
-    return any(max(each) > min(each) * (1 + _SAME) for each in times.values())
-
-
-def _told(row: PublishedRun) -> tuple[str, ...]:
-    return tuple(sorted(_unnumbered(part) for part in row.parts if not _OF_A_RUN.match(part)))
-
-
-def _unnumbered(text: str) -> str:
+def unnumbered(text: str) -> str:
+    """A text with # for each of its numbers."""
     return re.sub(r"[\d.,]+", "#", text)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from workflow_lib.projection.published import PublishedRun, series
+from workflow_lib.projection.published import PublishedRun
+from workflow_lib.projection.series import series
 
 FILE = resources.files("workflow_lib.projection") / "data" / "splits.toml"
 #: kinds of splits for which published rows of training are fitted
@@ -54,7 +55,7 @@ class Split:
         found = []
         for name, fitted, predicted in folds:
             if self.kind == "layout":
-                fitted = [run for run in shared if run.shape != predicted[0].shape]
+                fitted = [run for run in shared if _model(run) != _model(predicted[0])]
             elif shared:
                 known = {run.line for run in (*fitted, *predicted)}
                 fitted = [*fitted, *(run for run in shared if run.line not in known)]
@@ -139,6 +140,11 @@ def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
         known = {run.line for run in predicted}
         folds.append((name, [run for run in chosen if run.line not in known], predicted))
     return folds
+
+
+def _model(run: PublishedRun) -> str | None:
+    """The name of a run's model, which a source may have run with another vocabulary."""
+    return run.shape.name if run.shape else None
 
 
 def _layout(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:

@@ -25,10 +25,10 @@ _RATES: Mapping[str, Prior] = {
     "context": Prior(math.log(0.2), 1.0),
     "routed": Prior(math.log(0.3), 0.8),
     "expert": Prior(math.log(0.5), 0.7),
-    "gather": Prior(math.log(1.0), 0.7),
+    "gather": Prior(math.log(0.5), 0.7),
     "send": Prior(math.log(0.3), 0.8),
     "launch": Prior(math.log(0.3), 1.0),
-    "reduce": Prior(math.log(0.2), 0.8),
+    "reduce": Prior(math.log(1.2), 0.5),
     "optimiser": Prior(math.log(1.5), 0.5),
     "constant": Prior(math.log(2.0), 0.7),
 }
@@ -43,6 +43,9 @@ _EFFECTS: Mapping[str, EffectKind] = {
     # A layer of one width, degrees, micro-batch and sequence length in a release. A twin has the
     # same layer as its model.
     "layer": EffectKind("pass", 0.03, estimated=True),
+    # A rank of so many layers and chunks: not all of a rank's time is in proportion to its layers.
+    # A twin has the same ranks as its model.
+    "stage": EffectKind("pass", 0.01, estimated=True),
     # Another site with the same software: hosts differ by 1.1 % (ten systems of five submitters),
     # nodes by 8 % (six submitters, with mixed software rounds).
     "host": EffectKind("both", 0.011),
@@ -93,7 +96,10 @@ def published_row(run: PublishedRun, layout: Layout) -> mixed.Row:
 def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
     """A published run as a row without its time, to be predicted."""
     stack = _stack(run.source)
-    release = (run.source, run.variant if run.source.startswith(_NAMED) else "", run.precision)
+    release = (
+        *(run.configuration.container or run.source,),
+        *(run.variant if run.source.startswith(_NAMED) else "", run.precision),
+    )
     layer = (
         *(release, run.gpu, layout.shape, layout.tp, layout.cp, layout.ep, layout.micro_batch),
         *(layout.sequence_length, layout.sharding, layout.recomputation),
@@ -102,6 +108,7 @@ def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
         "stack": (stack, run.gpu, run.precision),
         "release": release,
         "layer": layer,
+        "stage": (layer, *_rank(layout)),
         "fabric": (run.source, run.site, run.precision, layer, layout.pp, layout.virtual_stages),
         "series": run.series_key,
         "host": run.site,
@@ -130,6 +137,7 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
         "stack": (*stack, layout.machine.gpu),
         "release": stack,
         "layer": layer,
+        "stage": (layer, *_rank(layout)),
         "fabric": (stack, platform, layer, layout.pp, layout.virtual_stages),
         "series": (platform, layer, layout.pp),
         "host": host or ("another", platform),
@@ -139,6 +147,11 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
     return mixed.Row(
         seconds=seconds(layout), groups=groups, kind=kind(layout), doublings=doublings(layout)
     )
+
+
+def _rank(layout: Layout) -> tuple[int, int]:
+    """How many layers and chunks the fullest pipeline rank has."""
+    return max(layout.layers_of_ranks), layout.virtual_stages
 
 
 #: sources with several stacks, which the notes name
