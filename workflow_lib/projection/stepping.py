@@ -96,10 +96,8 @@ def published_row(run: PublishedRun, layout: Layout) -> mixed.Row:
 def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
     """A published run as a row without its time, to be predicted."""
     stack = _stack(run.source)
-    release = (
-        *(run.configuration.container or run.source,),
-        *(run.variant if run.source.startswith(_NAMED) else "", run.precision),
-    )
+    software = run.variant if run.source.startswith(_NAMED) else ""
+    release = (run.configuration.container or run.source, software, run.precision)
     layer = (
         *(release, run.gpu, layout.shape, layout.tp, layout.cp, layout.ep, layout.micro_batch),
         *(layout.sequence_length, layout.sharding, layout.recomputation),
