@@ -418,9 +418,10 @@ def test_the_first_and_the_last_stage_get_one_more_last():
         ("models: llama3-8b, dp: rest", "sequence_parallel", False),
         ("models: llama3-8b, tp: 8, dp: rest", "sequence_parallel", True),
         ("models: mixtral-8x7b, dp: rest", "routing", "balanced"),
-        ("models: llama3-8b, dp: rest, lora_rank: 8", "lora_rank", 0),
+        ("models: llama3-8b, dp: rest", "lora_rank", 0),
+        ("models: llama3-8b, dp: rest, workload: [pretrain, lora], lora_rank: 8", "lora_rank", 0),
         ("models: llama3-8b, dp: rest, workload: lora, lora_rank: 8", "lora_rank", 8),
-        ("models: llama3-8b, dp: rest, generated_tokens: 8", "generated_tokens", 0),
+        ("models: llama3-8b, dp: rest", "generated_tokens", 0),
         (
             "models: mixtral-8x7b, dp: rest, workload: inference, balancing_loss: 0.01",
             "balancing_loss",

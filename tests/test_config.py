@@ -239,6 +239,18 @@ def test_unknown_data_are_refused(study_directory, edit):
             "overlap is given neither in training nor in entry 1 of matrix",
         ),
         (
+            "sweeps/demo.yaml",
+            "  overlap: false\n",
+            "  overlap: false\n  lora_rank: 8\n",
+            "training gives lora_rank, but none of its cells has workload: lora; add that workload",
+        ),
+        (
+            "sweeps/workloads.yaml",
+            "workload: inference, zero_stage: 0, generated_tokens: 32, dp: 2",
+            "zero_stage: 0, generated_tokens: 32, dp: 2",
+            "gives generated_tokens, but none of its cells has workload: inference",
+        ),
+        (
             "sweeps/parallelism.yaml",
             "dp: 1, tp: [1, 2, 4, 8], pp: rest",
             "dp: rest, tp: 1, pp: rest",

@@ -104,6 +104,14 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
 }
 
 
+#: options that have a meaning only with one workload, and that workload
+_OF_A_WORKLOAD: Mapping[str, str] = {
+    field.name: field.axis.only_with[1]
+    for field in records.axes.fields(records.Training)
+    if field.axis.only_with is not None
+}
+
+
 def _is_interval(gain: tuple[float, ...]) -> tuple[float, ...]:
     """Raises ValueError where the estimate is not between the ends."""
     estimate, low, high = gain
@@ -274,3 +282,26 @@ class SweepSpec(Strict):
                         f"{option} is given neither in training nor in entry {number} of matrix"
                     )
         return self
+
+    @model_validator(mode="after")
+    def _options_apply(self) -> SweepSpec:
+        """Whoever gives the rank of adapters expects some to be trained."""
+        workloads = [set(values(self._option(entry, "workload"))) for entry in self.matrix]
+        for option, workload in _OF_A_WORKLOAD.items():
+            places = [("training", self.training, set().union(*workloads))]
+            for number, (entry, of_entry) in enumerate(zip(self.matrix, workloads, strict=True)):
+                places.append((f"matrix.{number}", entry, of_entry))
+            for place, given, possible in places:
+                if getattr(given, option) is not None and workload not in possible:
+                    raise ValueError(
+                        f"{place} gives {option}, but none of its cells has workload: {workload}; "
+                        f"add that workload, or remove {option}"
+                    )
+        return self
+
+    def _option(self, entry: MatrixEntry, option: str) -> Any:
+        """What an entry has for a training option: its own, an inherited one, or the default."""
+        for given in (getattr(entry, option), getattr(self.training, option)):
+            if given is not None:
+                return given
+        return OPTION_DEFAULTS[option]
