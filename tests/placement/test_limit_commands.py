@@ -31,6 +31,9 @@ def study(study_directory, edit):
     # Interleaved, so that layers cannot move and stages wait for the one with the head.
     matrix = [entry | {"virtual_stages": 2} for entry in example()]
     limits = slots | {"platforms": ["h200x4"], "matrix": matrix}
+    # Means nothing in the cell that is placed, so that its sweep cannot have it.
+    limits["training"]["lora_rank"] = 8
+    matrix.append(matrix[-1] | {"workload": "lora"})
     for other in (study_directory / "sweeps").iterdir():
         other.unlink()
     (study_directory / "sweeps" / "limits.yaml").write_text(yaml.safe_dump(limits))
@@ -38,7 +41,8 @@ def study(study_directory, edit):
 
 
 def planned(directory):
-    return expand_study(load_study(directory))["limits"].cells
+    cells = expand_study(load_study(directory))["limits"].cells
+    return [each for each in cells if each.cell.training.workload == "pretrain"]
 
 
 def test_the_example_plans_each_order_and_each_level(study):

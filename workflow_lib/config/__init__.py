@@ -12,6 +12,7 @@ from workflow_lib.config.models import ModelSpec, Published, RotaryScaling
 from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.config.sweeps import (
+    OF_A_WORKLOAD,
     OPTION_DEFAULTS,
     Exclusion,
     MatrixEntry,
@@ -22,6 +23,7 @@ from workflow_lib.config.sweeps import (
 )
 
 __all__ = [
+    "OF_A_WORKLOAD",
     "OPTION_DEFAULTS",
     "Claim",
     "ClaimTest",

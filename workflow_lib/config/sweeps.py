@@ -105,7 +105,7 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
 
 
 #: options that have a meaning only with one workload, and that workload
-_OF_A_WORKLOAD: Mapping[str, str] = {
+OF_A_WORKLOAD: Mapping[str, str] = {
     field.name: field.axis.only_with[1]
     for field in records.axes.fields(records.Training)
     if field.axis.only_with is not None
@@ -287,7 +287,7 @@ class SweepSpec(Strict):
     def _options_apply(self) -> SweepSpec:
         """Whoever gives the rank of adapters expects some to be trained."""
         workloads = [set(values(self._option(entry, "workload"))) for entry in self.matrix]
-        for option, workload in _OF_A_WORKLOAD.items():
+        for option, workload in OF_A_WORKLOAD.items():
             places = [("training", self.training, set().union(*workloads))]
             for number, (entry, of_entry) in enumerate(zip(self.matrix, workloads, strict=True)):
                 places.append((f"matrix.{number}", entry, of_entry))
