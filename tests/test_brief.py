@@ -177,3 +177,27 @@ def test_a_signal_reaches_snakemake_and_its_end_is_waited_for(tmp_path, number):
     child.communicate()
     assert child.returncode == 7
     assert log.read_text() == "ready\ncleaned up\n"
+
+
+def test_a_signal_in_the_moment_of_the_start_leaves_no_snakemake_behind(tmp_path):
+    call = (
+        "import os, signal, subprocess, sys; from pathlib import Path\n"
+        "from workflow_lib import brief\n"
+        "class Slow(subprocess.Popen):\n"
+        "    def __init__(self, *arguments, **options):\n"
+        "        super().__init__(*arguments, **options)\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        print(self.pid, file=sys.stderr)\n"
+        "brief.subprocess.Popen = Slow\n"
+        "command = [sys.executable, '-c', 'import time; time.sleep(1000)']\n"
+        "sys.exit(brief.follow(command, Path(sys.argv[1]), ['s'], Path()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", call, str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not Path("/proc", done.stderr.split()[0]).exists()

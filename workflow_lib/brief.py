@@ -126,13 +126,25 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
     console = Console()
     console.print(f"Snakemake's log: {log}", markup=False, highlight=False, soft_wrap=True)
     began_s = time.monotonic()
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    # Before Snakemake starts: a signal must not end this process and leave Snakemake behind.
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, pass_on)
     with log.open("wb") as output:
         # In a session of its own, so that a signal reaches it only once, from this process.
         child = subprocess.Popen(
             command, cwd=cwd, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda number, _: child.send_signal(number))
+    for number in early:
+        child.send_signal(number)
     progress = Progress(root, sweeps, console, began_s)
     try:
         with Status("planning", console=console) as shown:
