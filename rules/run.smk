@@ -30,6 +30,7 @@ rule render:
     priority: run_priority
     conda:
         "../envs/workflow.yaml"
+    threads: run_threads
     resources:
         runs_in_flight=1,
     params:

@@ -150,7 +150,8 @@ def run_priority(wildcards):
 
     A script takes one of the runs in flight while it is rendered, and its run then has the highest
     priority of all that are ready. So those in flight are the earliest in the order, not those
-    whose scripts came first.
+    whose scripts came first. It also takes the run's cores: on this machine a run follows a run,
+    and no analysis comes between them.
     """
     place = ORDER.get((wildcards.cell, int(wildcards.run)))
     return 0 if place is None else place.runs + 1 - place.place
