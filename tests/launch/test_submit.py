@@ -146,6 +146,16 @@ def test_a_copy_without_its_empty_directories_gets_a_place_for_the_jobs_log(path
     assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.COMPLETED
 
 
+def test_where_there_can_be_no_log_nothing_is_submitted(paths, use):
+    paths.logs.rmdir()
+    paths.logs.symlink_to(paths.directory / "nowhere")
+    scheduler = use(Fake())
+    with pytest.raises(SubmissionError, match="make it a directory that you can write"):
+        run_to_end.run_to_end(paths.directory, "slurm")
+    assert not scheduler.submitted
+    assert not paths.submission.exists()
+
+
 def test_the_job_is_on_record_before_anybody_waits_for_it(paths, use):
     class Watching(Fake):
         def state(self, job: JobRecord) -> JobState | None:

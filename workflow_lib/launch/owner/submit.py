@@ -55,7 +55,13 @@ def submit(run: OwnedRun) -> JobRecord:
             return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
     run_place.render_where_it_lies(run)
     # Copies of results often leave out empty directories, but Slurm writes the job's log there.
-    paths.logs.mkdir(exist_ok=True)
+    try:
+        paths.logs.mkdir(exist_ok=True)
+    except OSError as error:
+        raise SubmissionError(
+            f"the job's log cannot be written to {paths.logs}: {error.strerror}; make it a "
+            "directory that you can write"
+        ) from None
     unclear = 0
     while True:
         try:
