@@ -423,6 +423,11 @@ def test_the_first_and_the_last_stage_get_one_more_last():
         ("models: llama3-8b, dp: rest, workload: lora, lora_rank: 8", "lora_rank", 8),
         ("models: llama3-8b, dp: rest", "generated_tokens", 0),
         (
+            "models: llama3-8b, dp: rest, workload: [pretrain, inference], cuda_graphs: true",
+            "cuda_graphs",
+            False,
+        ),
+        (
             "models: mixtral-8x7b, dp: rest, workload: inference, balancing_loss: 0.01",
             "balancing_loss",
             0.0,

@@ -77,6 +77,7 @@ def training_of(
         options["lora_rank"] = 0
     if workload != "inference":
         options["generated_tokens"] = 0
+        options["cuda_graphs"] = False
     training = Training(
         **options, warmup_steps=protocol.warmup_steps, measured_steps=protocol.measured_steps
     )

@@ -160,6 +160,7 @@ class Training:
             "each generated token replays a captured CUDA graph",
             "option",
             label="CUDA graphs",
+            only_with=("workload", "inference"),
             word=flag("graphs"),
             since=9,
         ),

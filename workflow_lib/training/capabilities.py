@@ -177,11 +177,6 @@ def _cuda_graphs(degrees: Degrees, training: Training, model: Model) -> Iterator
     if not training.cuda_graphs:
         return
     remedy = "use cuda_graphs: false"
-    if training.workload != "inference":
-        yield (
-            f"cuda_graphs with workload {training.workload}: only generated tokens replay a graph; "
-            f"{remedy}, or workload inference"
-        )
     for split, name in ((degrees.tp, "TP"), (degrees.pp, "PP")):
         if split > 1:
             yield (
