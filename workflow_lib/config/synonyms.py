@@ -45,7 +45,7 @@ _CALLED: Mapping[str, str] = {
     "recomputation": "activation_checkpointing gradient_checkpointing checkpointing recompute "
     "recompute_granularity activation_recomputation",
     "compile": "torch_compile",
-    "cuda_graphs": "cuda_graph use_cuda_graph enable_cuda_graph enforce_eager",
+    "cuda_graphs": "cuda_graph use_cuda_graph enable_cuda_graph",
     "seed": "random_seed rng_seed",
     "backend": "engine framework",
     "workload": "task mode",
