@@ -540,12 +540,21 @@ def test_of_a_job_without_a_end_record_its_scripts_exit_code_is_explained(paths,
     assert found.cause.endswith("slurm-9.log says: module: command not found")
 
 
-def test_a_script_that_its_node_could_not_start_was_ended_by_no_signal(paths):
+@pytest.mark.parametrize("exit_code", ["15:53", "0:53"])
+def test_a_script_that_its_node_could_not_start_was_ended_by_no_signal(paths, exit_code):
     """Slurm 22.05 gives slurmd's error 4021 as an exit code, 15:53, if it cannot write the log."""
     records.write_json(paths.job, JobRecord("slurm", "9", 1.0, "me"))
-    found = said(paths, "FAILED", exit_code="15:53", reason="JobLaunchFailure")
+    found = said(paths, "FAILED", exit_code=exit_code, reason="JobLaunchFailure")
     assert "could not start the script; check that it can write" in found.cause
     assert "signal" not in found.cause
+
+
+def test_a_script_that_was_killed_is_not_said_not_to_have_started(paths):
+    """Slurm gives the same reason."""
+    records.write_json(paths.job, JobRecord("slurm", "9", 1.0, "me"))
+    found = said(paths, "FAILED", exit_code="0:9", reason="JobLaunchFailure")
+    assert "its script was ended by SIGKILL" in found.cause
+    assert "could not start" not in found.cause
 
 
 def test_the_cause_of_a_job_of_this_machine_stands_in_submitits_log(paths):

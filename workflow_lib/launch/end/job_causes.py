@@ -31,6 +31,9 @@ _ENDS = {
 }
 #: the exit code that Slurm reports if memory ran out (SIG_OOM in its slurm.h)
 _OUT_OF_MEMORY_CODE = "0:125"
+#: The signal in the exit code, 0:53 or 15:53, if slurmd could not begin the script, mostly as it
+#: cannot write the job's log: the lowest 7 bits of slurmd's error 4021. No script is ended by it.
+_NOT_STARTED = "53"
 #: exit codes of the job script before it can write its end record (see job.sh.j2)
 _SCRIPT_EXITS = {
     72: "it could not enter the repository",
@@ -102,12 +105,11 @@ def without_end_record(evidence: Evidence) -> str:
     scheduler = "says nothing" if job is None else f"says {_in_words(job)}"
     cause = f"the job ended without an end record, ended.json (the scheduler {scheduler})"
     log = paths.job_log(evidence.job_id)
-    if job is not None and job.reason == "JobLaunchFailure":
-        # The exit code is then an error of slurmd, not of the script.
-        cause += f": its node could not start the script; check that it can write {log}"
-    elif job is not None and job.exit_code is not None:
+    if job is not None and job.exit_code is not None:
         code, _, number = job.exit_code.partition(":")
-        if number.isdecimal() and int(number):
+        if number == _NOT_STARTED:
+            cause += f": its node could not start the script; check that it can write {log}"
+        elif number.isdecimal() and int(number):
             cause += f": its script was ended by {signal_name(int(number))}"
         elif code.isdecimal() and int(code) in _SCRIPT_EXITS:
             cause += f": {_SCRIPT_EXITS[int(code)]}"
