@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from workflow_lib.config import (
-    OPTION_DEFAULTS,
     Exclusion,
     MatrixEntry,
     SweepSpec,
     TrainingAxes,
+    option_of,
     values,
 )
 from workflow_lib.records import Cell, bounds
@@ -45,8 +45,7 @@ def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, .
     axes["stage_layers"] = divided if isinstance(divided[0], str) else (divided,)
     axes |= {degree: values(getattr(entry, degree)) for degree in DEGREES}
     for option in TrainingAxes.model_fields:
-        given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
-        axes[option] = values(next(value for value in given if value is not None))
+        axes[option] = values(option_of(entry, inherited, option))
     return axes
 
 

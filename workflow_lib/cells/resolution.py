@@ -11,8 +11,8 @@ from typing import Any
 
 from workflow_lib import feasibility
 from workflow_lib.cells.matrix import DEGREES
-from workflow_lib.config import Platform, Protocol, TrainingAxes
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.config import OF_A_WORKLOAD, Platform, Protocol, TrainingAxes
+from workflow_lib.records import Degrees, Model, Training, axes
 from workflow_lib.training import capabilities
 
 
@@ -73,11 +73,9 @@ def training_of(
         options["routing"] = None
     if not model.experts or workload == "inference":
         options["balancing_loss"] = 0.0
-    if workload != "lora":
-        options["lora_rank"] = 0
-    if workload != "inference":
-        options["generated_tokens"] = 0
-        options["cuda_graphs"] = False
+    for field in axes.fields(Training):
+        if OF_A_WORKLOAD.get(field.name, workload) != workload:
+            options[field.name] = field.default
     training = Training(
         **options, warmup_steps=protocol.warmup_steps, measured_steps=protocol.measured_steps
     )

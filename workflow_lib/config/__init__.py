@@ -19,6 +19,7 @@ from workflow_lib.config.sweeps import (
     Prediction,
     SweepSpec,
     TrainingAxes,
+    option_of,
     values,
 )
 
@@ -45,5 +46,6 @@ __all__ = [
     "SweepSpec",
     "TrainingAxes",
     "held_in_tables",
+    "option_of",
     "values",
 ]

@@ -104,6 +104,13 @@ OPTION_DEFAULTS: Mapping[str, Any] = {
 }
 
 
+def option_of(entry: TrainingAxes, inherited: TrainingAxes, option: str) -> Any:
+    """What an entry has for a training option: its own value, the inherited one, or the default;
+    None if there is none of them."""
+    given = (getattr(entry, option), getattr(inherited, option), OPTION_DEFAULTS.get(option))
+    return next((value for value in given if value is not None), None)
+
+
 #: options that have a meaning only with one workload, and that workload
 OF_A_WORKLOAD: Mapping[str, str] = {
     field.name: field.axis.only_with[1]
@@ -276,8 +283,7 @@ class SweepSpec(Strict):
     def _options_complete(self) -> SweepSpec:
         for number, entry in enumerate(self.matrix, start=1):
             for option in TrainingAxes.model_fields:
-                given = (getattr(entry, option), getattr(self.training, option))
-                if given == (None, None) and option not in OPTION_DEFAULTS:
+                if option_of(entry, self.training, option) is None:
                     raise ValueError(
                         f"{option} is given neither in training nor in entry {number} of matrix"
                     )
@@ -286,7 +292,9 @@ class SweepSpec(Strict):
     @model_validator(mode="after")
     def _options_apply(self) -> SweepSpec:
         """Whoever gives the rank of adapters expects some to be trained."""
-        workloads = [set(values(self._option(entry, "workload"))) for entry in self.matrix]
+        workloads = [
+            set(values(option_of(entry, self.training, "workload"))) for entry in self.matrix
+        ]
         for option, workload in OF_A_WORKLOAD.items():
             places = [("training", self.training, set().union(*workloads))]
             for number, (entry, of_entry) in enumerate(zip(self.matrix, workloads, strict=True)):
@@ -298,10 +306,3 @@ class SweepSpec(Strict):
                         f"add that workload, or remove {option}"
                     )
         return self
-
-    def _option(self, entry: MatrixEntry, option: str) -> Any:
-        """What an entry has for a training option: its own, an inherited one, or the default."""
-        for given in (getattr(entry, option), getattr(self.training, option)):
-            if given is not None:
-                return given
-        return OPTION_DEFAULTS[option]
