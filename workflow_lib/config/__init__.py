@@ -13,7 +13,6 @@ from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.config.sweeps import (
     OF_A_WORKLOAD,
-    OPTION_DEFAULTS,
     Exclusion,
     MatrixEntry,
     Prediction,
@@ -25,7 +24,6 @@ from workflow_lib.config.sweeps import (
 
 __all__ = [
     "OF_A_WORKLOAD",
-    "OPTION_DEFAULTS",
     "Claim",
     "ClaimTest",
     "Container",

@@ -42,20 +42,15 @@ class Curves:
     warmth_c: Floats
 
     def at(self, values: Floats, limit: float) -> Floats:
-        """One of the curves at a limit, (draws). Raises ValueError beyond the measured levels."""
+        """One of the curves at a limit, (draws), by lines over the logarithm. Raises ValueError
+        beyond the measured levels."""
         if not self.levels[0] <= limit <= self.levels[-1]:
             raise ValueError(f"{limit} is not between {self.levels[0]} and {self.levels[-1]}")
-        return between(self.levels, values, limit)
-
-
-def between(limits: Floats, values: Floats, limit: float) -> Floats:
-    """Values, (draws, limits), at a limit, by lines over the logarithm; the first or the last
-    beyond these.
-    """
-    at = float(np.interp(math.log(limit), np.log(limits), np.arange(len(limits))))
-    lower = min(int(at), len(limits) - 2)
-    way = at - lower
-    return np.asarray((1 - way) * values[:, lower] + way * values[:, lower + 1])
+        count = len(self.levels)
+        at = float(np.interp(math.log(limit), np.log(self.levels), np.arange(count)))
+        lower = min(int(at), count - 2)
+        way = at - lower
+        return np.asarray((1 - way) * values[:, lower] + way * values[:, lower + 1])
 
 
 def drawn(measured: Measured, levels: Levels, draws: int, seed: int = _SEED) -> Curves:

@@ -62,7 +62,7 @@ class GenerationEngine:
         self._caches = [
             [self._cache(attention) for attention in self._attentions] for _ in micro_batches
         ]
-        self._places = [Place() for _ in micro_batches]
+        self._places: list[Place] = []
         # A communicator of their own, because tokens go in the other direction than hidden states.
         self._token_group = end_stages_group(degrees) if degrees.pp > 1 else None
         self._sent_states: deque[tuple[dist.Work, Tensor]] = deque()
