@@ -12,6 +12,7 @@ import pytest
 from tests.archive.sweeps import NAME, Study, write_run, write_study
 from tests.conftest import ROOT
 from workflow_lib import plan
+from workflow_lib.analysis.collect import collect
 from workflow_lib.analysis.tables import write_table
 from workflow_lib.archive.__main__ import main
 from workflow_lib.archive.bag import ArchiveError, write_bag
@@ -169,6 +170,19 @@ def test_a_link_is_refused_as_it_may_lead_to_anything(planned: Study, tmp_path: 
     link = planned.run(0, 1).logs / "more.log"
     link.symlink_to("/etc/hostname")
     with pytest.raises(ArchiveError, match=r"more\.log is a link or no file"):
+        packed(planned)
+
+
+def test_tables_that_do_not_know_a_runs_end_are_refused(planned: Study) -> None:
+    """As where somebody packs while the workflow still trains."""
+    collect(
+        planned.results / "sweeps" / NAME / "plan.parquet",
+        planned.results,
+        planned.results / "sweeps" / NAME,
+    )
+    packed(planned)
+    write_run(planned.run(0, 2), planned.sweep.cells[0].cell, Outcome.TIMEOUT)
+    with pytest.raises(ArchiveError, match=r"runs.parquet does not know how run 2 of .* ended"):
         packed(planned)
 
 

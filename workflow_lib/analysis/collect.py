@@ -168,7 +168,7 @@ def _read_run(
     summary: Any = None
     if ended is not None and paths.summary.is_file():
         summary = read_summary(paths.summary)
-        if _of_another_attempt(summary["run"], ended):
+        if of_another_attempt(summary["run"], ended):
             summary = None
     if ended is not None and ended.outcome is Outcome.TELEMETRY_INVALID and summary is None:
         # The workflow does not reduce this run, because it is not a result; but its steps are
@@ -204,7 +204,7 @@ def _read_run(
     return {"run": run, **{name: [] for name in _PARTS}}, None, None
 
 
-def _of_another_attempt(run: Mapping[str, Any], ended: OutcomeRecord) -> bool:
+def of_another_attempt(run: Mapping[str, Any], ended: OutcomeRecord) -> bool:
     """Whether a row of RUNS is of an earlier attempt at the run than the one that ended so."""
     began = run.get("started_unix_s"), ended.started_unix_s
     return run.get("outcome") != ended.outcome.value or (None not in began and began[0] != began[1])

@@ -9,13 +9,14 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from workflow_lib import plan, results
+from workflow_lib.analysis.collect import of_another_attempt
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
 from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
-from workflow_lib.records import PLAN, TABLES, read_outcome
+from workflow_lib.records import PLAN, RUNS, TABLES, read_outcome
 from workflow_lib.records.formats import ARCHIVE_FORMAT
 from workflow_lib.study import load_study, lookup, of_view
 
@@ -49,11 +50,13 @@ def pack(
     last run unless given. With ``cut_off``, runs without a recorded end are packed as they are.
 
     Raises ConfigError, RecordError, OSError. Raises ArchiveError if a run is under way, or if the
-    plan on disk is not that of the configuration.
+    plan on disk is not that of the configuration, or the tables do not know a run's end.
     """
     study = load_study(configuration, of_view(sweep_name))
     sweep = lookup("sweep", sweep_name, expand_study(study))
-    _refuse_old_plan(sweep, configuration, results_directory)
+    of_sweep = results.sweep_paths(results_directory, sweep.name)
+    _refuse_old_plan(sweep, configuration, of_sweep.plan)
+    _refuse_old_tables(sweep, results_directory, of_sweep.table("runs"))
     files = files_of(sweep, study, results_directory, checkout, cut_off)
     sizes = {name: path.stat().st_size for name, path in files.items()}
     runs = _runs(sweep, results_directory)
@@ -83,20 +86,34 @@ def pack(
     midnight = datetime(published.year, published.month, published.day, tzinfo=UTC).timestamp()
     write_bag(archive, files, sizes, texts, information, midnight)
     products = sum(is_product(name) for name in files)
-    of_sweep = results.sweep_paths(results_directory, sweep.name)
     wanted = (*(of_sweep.table(name) for name in TABLES), of_sweep.report)
     missing = tuple(path.name for path in wanted if not path.is_file())
     raw = len(files) + len(texts) - products
     return Packed(len(runs), raw, products, sum(sizes.values()), missing)
 
 
-def _refuse_old_plan(sweep: Sweep, configuration: Path, results_directory: Path) -> None:
-    path = results.sweep_paths(results_directory, sweep.name).plan
+def _refuse_old_plan(sweep: Sweep, configuration: Path, path: Path) -> None:
     if not read_table(path, PLAN).equals(plan.table([sweep])):
         raise ArchiveError(
             f"{path} is not what {configuration} plans now: it was edited since, or is another "
             "configuration; run the workflow again, or name the right one with --config"
         )
+
+
+def _refuse_old_tables(sweep: Sweep, results_directory: Path, path: Path) -> None:
+    """Tables that do not know a run's end say something else than the raw files beside them."""
+    if not path.is_file():
+        return
+    told = {(row["cell"], row["run"]): row for row in read_table(path, RUNS).iter_rows(named=True)}
+    for cell, number, paths in runs_of(sweep, results_directory):
+        row, ended = told.get((cell, number)), read_outcome(paths)
+        if ended is None or number == results.PROFILED_RUN:
+            continue
+        if row is None or of_another_attempt(row, ended):
+            raise ArchiveError(
+                f"{path} does not know how run {number} of {cell} ended, because it is older; run "
+                "the workflow to its end first, or remove that file, and the archive has none"
+            )
 
 
 def _runs(sweep: Sweep, results_directory: Path) -> list[Run]:
