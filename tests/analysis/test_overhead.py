@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from workflow_lib.analysis.overhead import slowdown_interval
+from workflow_lib.analysis.overhead import Pair, _Block, _pair, slowdown_interval
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
     OVERHEAD,
@@ -23,6 +25,7 @@ from workflow_lib.records import (
     Telemetry,
     write_json,
 )
+from workflow_lib.telemetry.blocks import rate_of_block
 
 from .synthetic_run import START, Run, cell, write_csv
 
@@ -214,5 +217,35 @@ def test_steps_longer_than_a_block_compare_nothing(tmp_path: Path) -> None:
 
 def test_the_interval_is_that_of_the_mean() -> None:
     # Twenty pairs of mean 0: the deviation is √(20/19), its standard error 0.2294, t 2.093.
-    low, high = slowdown_interval([-1.0, 1.0] * 10)
+    pairs = [Pair((-1.0) ** number, (number,)) for number in range(20)]
+    low, high = slowdown_interval(pairs)
     assert (low, high) == (pytest.approx(-0.4802, abs=1e-4), pytest.approx(0.4802, abs=1e-4))
+
+
+def test_pairs_that_share_a_block_are_less_sure() -> None:
+    # 0, 10, 10, 0, 10, 10, 0 Hz: four pairs against two blocks and a third. In variances of a
+    # block their sum has 4 + 1² + 2² + 1² = 10, and each of them 2. So four pairs' squared
+    # deviation expects (8 − 10/4) / 3 = 1.833, and the mean's error is s · √(10 / 1.833) / 4.
+    pairs = [Pair(1.0, (0,)), Pair(-1.0, (3,)), Pair(1.0, (3,)), Pair(-1.0, (6,))]
+    low, high = slowdown_interval(pairs)
+    half = 3.1824 * math.sqrt(4 / 3) * math.sqrt(10 / (5.5 / 3)) / 4
+    assert (low, high) == (pytest.approx(-half, rel=1e-4), pytest.approx(half, rel=1e-4))
+
+
+@pytest.mark.parametrize("rates", [(0.0, 10.0), (0.0, 1.0, 10.0, 50.0)])
+def test_nineteen_of_twenty_intervals_hold_the_truth(rates: tuple[float, ...]) -> None:
+    """In the sampler's own order of blocks, with noise that each block has for itself."""
+    telemetry = Telemetry("nvidia", 0.0, 0.0, rates, BLOCK_S)
+    held, runs = 0, 2000
+    for seed in range(runs):
+        noise = random.Random(seed)
+        blocks = [
+            _Block(number, rate, (1 + 0.01 * (rate == 10) + noise.gauss(0, 0.003),), ())
+            for number in range(10 * len(rates))
+            for rate in [rate_of_block(telemetry, seed, number)]
+        ]
+        unsampled = [block for block in blocks if block.rate_hz == 0]
+        low, high = slowdown_interval([_pair(b, unsampled) for b in blocks if b.rate_hz == 10])
+        held += low <= 0.01 <= high
+    # Without regard to what pairs share it is 0.93; the standard error is 0.005.
+    assert 0.94 <= held / runs <= 0.96

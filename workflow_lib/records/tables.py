@@ -178,7 +178,12 @@ OVERHEAD = columns(
         "median step time of a block over that of the nearest block at rate 0, minus 1; mean over "
         "pairs",
     ),
-    ("slowdown_low", float, "", "lower end of its 95 % interval (Student's t over pairs)"),
+    (
+        "slowdown_low",
+        float,
+        "",
+        "lower end of its 95 % interval (Student's t over pairs, widened where they share a block)",
+    ),
     ("slowdown_high", float, "", "upper end of the same"),
     ("pairs", int, "", "blocks that were compared with one at rate 0"),
     ("sampler_cpu_share", float, "", "CPU time of the busiest node's sampler, share of one core"),
