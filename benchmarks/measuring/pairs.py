@@ -10,6 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from workflow_lib.intervals import students_t
+
 #: the block in which nothing runs beside training
 NOTHING = "nothing"
 
@@ -86,7 +88,7 @@ def interval(values: Sequence[float], draws: int = 10_000, seed: int = 1) -> Int
     means = sorted(statistics.fmean(generator.choices(values, k=len(values))) for _ in range(draws))
     mean = statistics.fmean(values)
     error = statistics.stdev(values) / math.sqrt(len(values))
-    reach = student_t(len(values) - 1) * error
+    reach = students_t.quantile(len(values) - 1) * error
     return Interval(
         mean,
         means[round(0.025 * (draws - 1))],
@@ -95,22 +97,6 @@ def interval(values: Sequence[float], draws: int = 10_000, seed: int = 1) -> Int
         mean + reach,
         len(values),
     )
-
-
-def student_t(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t, by Cornish-Fisher's expansion of the normal's.
-
-    Abramowitz and Stegun 26.7.5; within 0.2 % from 4 degrees of freedom on.
-    """
-    z = statistics.NormalDist().inv_cdf(0.975)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return math.fsum(term / freedom**power for power, term in enumerate(terms))
 
 
 def percentile(values: Sequence[float], share: float) -> float:

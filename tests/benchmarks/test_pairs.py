@@ -14,7 +14,6 @@ from benchmarks.measuring.pairs import (
     percentile,
     slowdowns,
     steps_of,
-    student_t,
 )
 
 
@@ -70,11 +69,6 @@ def test_an_interval_holds_the_mean_and_narrows_as_pairs_do():
     assert interval([1.0, 1.0]).high == 1.0
     with pytest.raises(ValueError, match="too few"):
         interval([1.0])
-
-
-@pytest.mark.parametrize(("freedom", "quantile"), [(4, 2.776), (9, 2.262), (19, 2.093)])
-def test_students_t_is_that_of_tables(freedom, quantile):
-    assert student_t(freedom) == pytest.approx(quantile, rel=2e-3)
 
 
 def test_percentiles_lie_between_neighbours():
