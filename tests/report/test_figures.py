@@ -139,6 +139,21 @@ def test_a_panel_without_any_value_is_left_out_and_not_announced(tmp_path: Path)
     assert len(entry.draw().axes) == 3
 
 
+def test_cells_that_generate_show_what_they_decode(tmp_path: Path) -> None:
+    decoding = {"decode_tokens_per_s_per_gpu": 321.0, "decode_tokens_per_j": 0.5}
+    trained = {"tokens_per_s": None, "tokens_per_j": None}
+    generating = Planned("tp1", workload="inference", measures=decoding | trained)
+    directory = write_sweep(tmp_path / "one", [generating])
+    entry = figures(read_tables(directory))[0]
+    assert entry.title == (
+        "gpt3-175b: temperature, power, clock, decoding efficiency and decoding throughput"
+    )
+    failed = Planned("tp1", workload="inference", outcomes=(Outcome.TIMEOUT,))
+    lines = draw(tmp_path / "failed", [failed])["parallelism-gpt3-175b"].splitlines()
+    assert "(tokens/s/GPU)" in lines
+    assert "(tokens/s)" not in lines
+
+
 def test_figures_without_any_value_are_left_out_unless_nothing_completed(tmp_path: Path) -> None:
     drawn = (
         *("temperature_mean_c", "temperature_peak_c", "power_per_gpu_mean_w", "power_peak_w"),
