@@ -51,9 +51,11 @@ _ROWS = 24
 _MARGINS = 1.28, 0.08, style.HEAD_IN + 0.28, 0.34
 _GAP_IN, _ROW_IN = 0.1, 0.24
 _LETTERS = 25
+#: letters of both sides' names that fit below a panel
+_NAMES = 9
 _COLOURS = {"a_more": style.BLUE, "b_more": style.VERMILLION}
 #: where a logarithmic axis may have a tick, besides 1 and its inverse
-_TICKS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+_TICKS = (1.02, 1.03, 1.05, 1.07, 1.1, 1.15, 1.2, 1.3, 1.5, 1.7, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
 
 @dataclass
@@ -108,9 +110,8 @@ def _caption(measures: Sequence[str], names: tuple[str, str], match: str) -> str
 def _letters(names: tuple[str, str]) -> str:
     """A sentence on the letters A and B, if an axis has them because the names do not
     fit; else ""."""
-    pairs = zip("AB", names, strict=True)
-    told_of = [f"{letter} is {name}" for letter, name in pairs if letter == _short(name, letter)]
-    return f" {', '.join(told_of)}." if told_of and names != ("A", "B") else ""
+    fit = _short(names) == names
+    return "" if fit else f" A is {names[0]}, B is {names[1]}."
 
 
 def ratio_figure(
@@ -179,15 +180,16 @@ def _panel(axes: Axes, name: str, lines: Sequence[Line], names: tuple[str, str])
         axes.set_xscale("log")
         limit = math.exp(max(1.12 * reach, 0.03))
         axes.set_xlim(1 / limit, limit)
-        tick = max(each for each in _TICKS if each <= limit)
+        # Not at the edge, where its label would run into that of the next panel.
+        tick = max(each for each in _TICKS if each <= limit**0.8)
         axes.xaxis.set_major_locator(FixedLocator([1 / tick, 1, tick]))
         axes.set_xticklabels([f"{1 / tick:.2g}", "1", f"{tick:g}"])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel(f"{_short(names[0], 'A')} ÷ {_short(names[1], 'B')}", fontsize=6.5)
+        axes.set_xlabel(" ÷ ".join(_short(names)), fontsize=6.5)
     else:
         axes.set_xlim(-1.12 * max(reach, 1.0), 1.12 * max(reach, 1.0))
-        axes.set_xlabel(f"{_short(names[0], 'A')} − {_short(names[1], 'B')}", fontsize=6.5)
+        axes.set_xlabel(" − ".join(_short(names)), fontsize=6.5)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.set_yticks([])
@@ -225,6 +227,6 @@ def _why(row: Mapping[str, Any]) -> str:
     return "refused" if row.get("verdict") == "refused" else "no value"
 
 
-def _short(name: str, letter: str) -> str:
-    """A side's name if it fits below a panel, else its letter."""
-    return name if len(name) <= 6 else letter
+def _short(names: tuple[str, str]) -> tuple[str, str]:
+    """The sides' names if both fit below a panel, else their letters."""
+    return names if sum(map(len, names)) <= _NAMES else ("A", "B")
