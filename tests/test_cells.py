@@ -533,7 +533,7 @@ def cell_of_protocol(study_directory, edit):
         text = (study_directory / "sweeps" / "overhead.yaml").read_text(encoding="utf-8")
         head, _, rest = text.partition("  interleaved_rates_hz")
         rest = rest.partition("block_s: 10\n")[2]
-        text = f"{head}{protocol}{rest}".replace("[h200, h100]", "[h200]")
+        text = f"{head}{protocol}{rest}".replace("[h200x8, h200, h100]", "[h200]")
         (study_directory / "sweeps" / "one.yaml").write_text(text, encoding="utf-8")
         (found,) = expanded(study_directory, "one")["one"].cells
         return found

@@ -14,7 +14,9 @@ register = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(register)
 
 
-@pytest.mark.parametrize("platform", ["h100", "h100x1", "h200", "h200x1", "h200x4", "mi250"])
+@pytest.mark.parametrize(
+    "platform", ["h100", "h100x1", "h200", "h200x1", "h200x4", "h200x8", "mi250"]
+)
 def test_a_slurm_profile_is_what_its_template_says(platform):
     directory = ROOT / "profiles" / f"slurm_{platform}"
     assert {path.name: path.read_text(encoding="utf-8") for path in directory.iterdir()} == (
