@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.placement.made import pipeline_cell
+from tests.placement.made_passes import one_f_one_b
 from workflow_lib import pipelines
 from workflow_lib.placement.stages import Pipeline
 
@@ -25,6 +26,31 @@ def test_a_slow_stage_holds_up_every_micro_batch():
     pipeline = Pipeline(pipeline_cell(2))
     # 31 times the slower, and both once: 31 · 1.25 + 1.25 + 1.
     assert pipeline.step(np.array([1.0, 1.25])) == pytest.approx(41)
+
+
+def test_a_slow_stage_costs_less_the_earlier_it_is():
+    # By hand: the first of two stages computes for 32 · 1.25. Before its first and its last
+    # backward pass it waits for both of the other's, and has one pass of its own meanwhile.
+    pipeline = Pipeline(pipeline_cell(2))
+    waits = (1 - 1.25 / 3) + (1 - 1.25 * 2 / 3)
+    assert pipeline.step(np.array([1.25, 1.0])) == pytest.approx(32 * 1.25 + waits)
+
+
+@pytest.mark.parametrize(
+    ("stages", "micro_batches"), [(2, 8), (4, 2), (4, 3), (4, 32), (8, 8), (8, 32)]
+)
+def test_1f1b_takes_as_long_as_its_passes_one_by_one(stages, micro_batches):
+    pipeline = Pipeline(pipeline_cell(stages, global_batch_size=micro_batches))
+    random = np.random.default_rng(1)
+    for _ in range(10):
+        passes = 1 + random.uniform(-0.1, 0.1, stages)
+        each = np.repeat(passes[:, None] / 3, micro_batches, axis=1)
+        assert pipeline.step(passes) == pytest.approx(one_f_one_b(each, 2 * each), rel=1e-3)
+
+
+def test_forward_passes_alone_do_not_wait_for_others_to_come_back():
+    pipeline = Pipeline(pipeline_cell(2, workload="inference", generated_tokens=1))
+    assert pipeline.step(np.array([1.25, 1.0])) == pytest.approx(32 * 1.25 + 1)
 
 
 def test_interleaved_and_zero_bubble_idle_less():

@@ -7,9 +7,17 @@ the speed of the slowest of its GPUs, and m micro-batches::
     T = m · max τ + (Σ τ − max τ) · idle     idle: 1 / v in 1F1B, a third of that in zero-bubble
 
 which is 1F1B's m · τ + (p − 1) · τ where all τ are equal (arXiv 2104.04473, section 2.2), and
-follows :func:`workflow_lib.pipelines.bubble`. Communication and what a step does besides take no
-time here: they make true gains smaller, never larger. :mod:`workflow_lib.placement.search` allows
-for that.
+follows :func:`workflow_lib.pipelines.bubble`. In 1F1B with one chunk a rank more is known: T is the
+longest of the ways through one rank k each, with D = Σ τ of the w ranks after it::
+
+    T = max over k of Σ τ before k + m · τ_k + max(0, D − w · F_k) + max(0, D − w · B_k)
+
+k's pass has the halves F and B. Before its first B and before its last, k waits until a micro-batch
+has come back through the ranks after it, and meanwhile has w passes of its own to compute. So a
+slow rank costs less the earlier it is.
+
+Communication and what a step does besides take no time here: they make true gains smaller, never
+larger. :mod:`workflow_lib.placement.search` allows for that.
 """
 
 from __future__ import annotations
@@ -30,6 +38,8 @@ Order = tuple[int, ...]
 
 #: orders that are all tried; with more, as with 16 GPUs a node, fast GPUs go to heavy stages
 _MOST_ORDERS = 50_000
+#: of a pass; without recomputation a backward pass has two products for each of a forward pass
+_FORWARD = 1 / 3
 
 
 class Pipeline:
@@ -75,11 +85,25 @@ class Pipeline:
 
     def step(self, passes: Floats) -> Floats:
         """T, (…), of τ of (…, pp)."""
+        plain = self.degrees.schedule == "1f1b" and self.degrees.virtual_stages == 1
+        if plain and self.training.workload != "inference":
+            return self._one_f_one_b(passes)
         idle = 1 / self.degrees.virtual_stages
         if self.degrees.schedule != "1f1b":
             idle /= 3
         longest = passes.max(axis=-1)
         return np.asarray(self.micro_batches * longest + (passes.sum(axis=-1) - longest) * idle)
+
+    def _one_f_one_b(self, passes: Floats) -> Floats:
+        before = passes.cumsum(axis=-1) - passes
+        after = passes.sum(axis=-1, keepdims=True) - before - passes
+        ranks_after = np.arange(self.degrees.pp)[::-1]
+        # With few micro-batches all of them are on their way before the first comes back.
+        ahead = np.minimum(ranks_after, self.micro_batches - 1)
+        first = np.maximum(0, after - ahead * _FORWARD * passes)
+        last = np.maximum(0, after - ahead * (1 - _FORWARD) * passes)
+        last = np.where(self.micro_batches > ranks_after + 1, last, 0)
+        return np.asarray((before + self.micro_batches * passes + first + last).max(axis=-1))
 
     def places(self, nodes: Sequence[str]) -> list[list[tuple[str, int]]]:
         """Of each pipeline rank, the node and the local rank of all ranks that have its stages."""
