@@ -95,6 +95,15 @@ def test_gpus_that_never_changed_stages_are_refused():
         fit(of, of.clock)
 
 
+def test_gpus_of_nodes_without_a_stage_in_common_are_refused():
+    # Four stages on two nodes: whatever the order, the first node has stages 0 and 1.
+    cells = [pipeline_cell(2, pp=4, nodes=2, order=order) for order in rotations(2, 2)]
+    true = {(node, gpu): 0.0 for node in ("n1", "n2") for gpu in range(2)}
+    of = measured(cells, true, nodes=("n1", "n2"))
+    with pytest.raises(RecordError, match=r"nodes had no stage in common, .*fits into one node"):
+        fit(of, of.clock)
+
+
 def test_a_gpu_that_was_exchanged_is_refused():
     of = measured(squares(), {("n1", gpu): 0.0 for gpu in range(4)})
     last = dataclasses.replace(of.readings[-1], uuid="GPU-other")

@@ -24,6 +24,7 @@ Intervals hold 90 %, by Student's t. Errors are taken to be independent and norm
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,8 +114,7 @@ class Columns:
         self.design = np.hstack(blocks)
         if np.linalg.matrix_rank(self.design) < self.design.shape[1]:
             raise RecordError(
-                f"{measured.sweep}: GPUs cannot be told from stages, because they did not change "
-                "stages between runs: rotate gpu_order, as `make slots` does"
+                f"{measured.sweep}: GPUs cannot be told from stages, {_why(readings)}"
             )
 
     def of_gpu(self, place: Place) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -126,6 +126,19 @@ class Columns:
         else:
             contrast[first : first + number] = -1
         return contrast
+
+
+def _why(readings: Sequence[Reading]) -> str:
+    """Why GPUs cannot be told from stages, and what to do."""
+    stages: dict[str, set[int]] = {}
+    for each in readings:
+        stages.setdefault(each.node, set()).add(each.stage)
+    if any(one.isdisjoint(other) for one, other in itertools.combinations(stages.values(), 2)):
+        return (
+            "because nodes had no stage in common, and gpu_order stays within a node: use a "
+            "pipeline that fits into one node"
+        )
+    return "because they did not change stages between runs: rotate gpu_order, as `make slots` does"
 
 
 def _sum_to_nothing(
