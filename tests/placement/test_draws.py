@@ -18,9 +18,10 @@ def drawn(watts_at_duty, duties):
         for each in of.readings
     ]
     of = dataclasses.replace(of, readings=readings)
-    duty = [duties[each.stage] for each in of.readings]
+    duty = {cell.id: np.tile(duties, (50, 1)) for cell in cells}
     places = [("n1", 0), ("n1", 1)]
-    return by_gpu_and_duty(of, Weights(of, 50), places, duty, lambda each: each.power_w)
+    unknown = np.linspace(0, 1, 50)
+    return by_gpu_and_duty(of, Weights(of, 50), places, duty, lambda each: each.power_w, unknown)
 
 
 def test_power_is_that_of_waiting_and_that_of_computing():
@@ -40,3 +41,26 @@ def test_a_gpu_that_waits_draws_no_less_than_nothing_and_no_more_than_one_that_c
     # At the mean duty each GPU has what it had.
     assert own["n1", 0] + 0.85 * slope == pytest.approx(np.full(50, 660))
     assert own["n1", 1] + 0.85 * slope == pytest.approx(np.full(50, 670))
+
+
+def test_where_duties_are_equal_what_computing_takes_may_be_anything_from_nothing_to_all():
+    own, slope = drawn(lambda duty: 650, (0.85, 0.85))
+    # 650 W and 660 W on the two GPUs are 655 W in the mean.
+    assert slope == pytest.approx(np.linspace(0, 655 / 0.85, 50))
+    assert own["n1", 0] + 0.85 * slope == pytest.approx(np.full(50, 650))
+
+
+def test_each_draw_has_duties_of_its_own():
+    # Power is 300 W and 400 W more by duty. In the second draw duties differ by half as much, so
+    # the same power is from twice the slope.
+    cells = [pipeline_cell(2, order=order) for order in rotations(2, 2)]
+    of = measured(cells, {("n1", 0): 0.0, ("n1", 1): 0.0})
+    readings = [dataclasses.replace(each, power_w=660 + 40 * each.stage) for each in of.readings]
+    of = dataclasses.replace(of, readings=readings)
+    duty = {cell.id: np.array([[0.9, 1.0], [0.95, 1.0]]) for cell in cells}
+    weights = Weights(of, 2)
+    _, slope = by_gpu_and_duty(
+        of, weights, [("n1", 0), ("n1", 1)], duty, lambda each: each.power_w, np.zeros(2)
+    )
+    # 700 W at a duty of 1: no less than 40 / 0.05 = 800 is cut to 680 / 0.975.
+    assert slope == pytest.approx([400, 680 / 0.975])

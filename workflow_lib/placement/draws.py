@@ -8,7 +8,7 @@ small by √((R − 1) / R) for R runs; draws are stretched about the estimate f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -95,30 +95,55 @@ def by_gpu_and_duty(
     measured: Measured,
     weights: Weights,
     places: Sequence[Place],
-    duty: Sequence[float],
+    duty: Mapping[str, Floats],
     value: Callable[[Reading], float],
+    unknown: Floats,
 ) -> tuple[dict[Place, Floats], Floats]:
     """A quantity as each GPU's own value plus so much for duty: both in each draw.
 
-    Duty is the share of a step for which a GPU computes. Where it is the same in all readings,
-    nothing can be said of its effect, which is then 0. A GPU that computes all the time has no less
-    than one that waits, and one that waits has no less than nothing: the effect of duties that
-    hardly differ would be anything.
+    Duty is the share of a step for which a GPU computes, by cell: (draws, stages). It is not
+    measured, so each draw has its own. A GPU that computes all the time has no less than one that
+    waits, and one that waits has no less than nothing: the effect of duties that hardly differ
+    would be anything. Where no GPU had different duties, nothing more can be said of the effect. It
+    is then the share ``unknown`` of the most that it can be, (draws).
     """
-    duties = np.asarray(duty)
-    varies = float(np.ptp(duties)) > 0.01
-    own = np.array(
-        [[(each.node, each.gpu) == place for place in places] for each in measured.readings],
-        dtype=np.float64,
-    )
-    design = np.column_stack([own, duties]) if varies else own
-    observed = np.array([value(each) for each in measured.readings])
-    found = solved(measured, weights, design, observed, range(design.shape[1]))
-    own_values = {place: found[:, number] for number, place in enumerate(places)}
-    if not varies:
-        return own_values, np.zeros(len(found))
-    mean_duty, mean_value = float(duties.mean()), float(observed.mean())
-    slope = np.clip(found[:, -1], 0, mean_value / mean_duty)
-    # As much as before at the mean duty.
-    kept = (found[:, -1] - slope) * mean_duty
-    return {place: values + kept for place, values in own_values.items()}, slope
+    at = {run: number for number, run in enumerate(weights.runs)}
+    once = np.ones_like(weights.of_runs)
+    mine: dict[Place, list[Reading]] = {place: [] for place in places}
+    for each in measured.readings:
+        mine[each.node, each.gpu].append(each)
+    stretch = math.sqrt(weights.count / (weights.count - 1))
+    centres, of_place = {}, []
+    for place, its in mine.items():
+        duties = np.stack([duty[each.cell][:, each.stage] for each in its], axis=-1)
+        values = np.array([value(each) for each in its])
+        runs = [at[each.key] for each in its]
+        sums = [_moments(of_runs[:, runs], duties, values) for of_runs in (once, weights.of_runs)]
+        centres[place] = sums[0][:2] + stretch * (sums[1][:2] - sums[0][:2])
+        of_place.append((np.stack([each[2:] for each in sums]), np.ptp(duties, axis=-1)))
+    squares, products = np.sum([moments for moments, _ in of_place], axis=0).swapaxes(0, 1)
+    varies = np.max([apart for _, apart in of_place], axis=0) > 0.01
+    told = squares > 1e-9 * squares[0]
+    of_all, of_sample = np.divide(products, squares, out=np.zeros_like(products), where=told)
+    # A sample may have no GPU at two duties. It says nothing that all runs do not.
+    of_sample = np.where(told[1], of_sample, of_all)
+    mean_duty, mean_value = np.mean([*centres.values()], axis=0)
+    most = mean_value / mean_duty
+    found = np.where(varies, of_all + stretch * (of_sample - of_all), unknown * most)
+    slope = np.clip(found, 0, most)
+    own_values = {}
+    for place, (own_duty, own_value) in centres.items():
+        # As much as found at the mean duty.
+        own_values[place] = own_value + found * (mean_duty - own_duty) - slope * mean_duty
+    return own_values, slope
+
+
+def _moments(weight: Floats, duties: Floats, values: Floats) -> Floats:
+    """Of one GPU, by draw: mean duty, mean value, and the sums about them of squares of duties and
+    of products; all of (draws, readings) but the values.
+    """
+    total = weight.sum(axis=-1)
+    duty, value = (weight * duties).sum(axis=-1) / total, (weight @ values) / total
+    apart = weight * (duties - duty[:, None])
+    products = (apart * values).sum(axis=-1)
+    return np.stack([duty, value, (apart * duties).sum(axis=-1), products])

@@ -8,9 +8,17 @@ as often as :data:`workflow_lib.placement.draws.DRAWS`, each time
   (arXiv 2511.09861: 1.06 → 1.03, 1.10 → 1.04);
 - with 0.8 to 1.2 times the work of the head and the loss: a FLOP of theirs need not take as long as
   one of a layer's;
-- with 0.75 to 1 of the whole gain: communication, the optimiser, and stages that wait for each
-  other by chance take time that the formula does not have. Without this, the gain of one more layer
-  on the first of two stages was predicted as 4.4 % (4.0 to 4.4), and 3.8 % was measured;
+- with 0.75 to 1 of the whole gain: communication and the optimiser take time that the formula does
+  not have. Without this, the gain of one more layer on the first of two stages was predicted as
+  4.4 % (4.0 to 4.4), and 3.8 % was measured;
+- with 0.3 % of the step more or less where the placement is another. Passes of one stage differ,
+  what they send takes time, and stages wait for each other by chance: steps of single passes were
+  so far from the formula;
+- with the power and the temperature that go with a GPU's share of computing in this very draw. They
+  were measured, and that share was not: it hangs on the head's work, and on the rest of the step.
+  In that rest a GPU is for 0 to 1 of the time as busy as in a pass;
+- with 0.85 to 1.15 times the warmth that computing adds to a mean GPU, as GPUs are cooled
+  differently;
 - with 0 to 1 of what limits save taken from the power of computing alone, so that a GPU that
   computes for more of a step saves more, and the rest from all of a GPU's power.
 """
@@ -29,7 +37,7 @@ from workflow_lib import memory
 from workflow_lib.placement.draws import Weights, by_gpu_and_duty, solved, within_runs
 from workflow_lib.placement.effects import Columns, Place
 from workflow_lib.placement.predictions import Change, Held, Move, Prediction, interval
-from workflow_lib.placement.readings import Measured, Run, order_of
+from workflow_lib.placement.readings import Measured, order_of
 from workflow_lib.placement.stages import Order, Pipeline
 from workflow_lib.records import Cell, RecordError
 from workflow_lib.words import counted
@@ -42,6 +50,10 @@ _OF_CLOCKS = 0.5, 1.0
 _OF_HEAD = 0.8, 1.2
 _OF_GAIN = 0.75, 1.0
 _OF_COMPUTING = 0.0, 1.0
+_OF_UNKNOWN = 0.0, 1.0
+_OF_BESIDES = 0.0, 1.0
+_LEFT_OUT = -0.003, 0.003
+_OF_WARMTH = 0.85, 1.15
 #: of each share of the GPUs' effects (1: the estimate) so many placements are drawn
 _MOST_TRIED = 12
 _TRIED_SHARES = 0.67, 1.0, 1.33
@@ -73,42 +85,49 @@ class Search:
         count = len(self.places)
         found = solved(measured, self.weights, design, observed, range(count - 1))
         effects = np.column_stack([found, -found.sum(axis=1)])
-        generator = self.weights.generator
-        draws = len(found)
         #: of each GPU, (draws): the logarithm of its clock, less the mean of all
         self.clocks = dict(zip(self.places, effects.T, strict=True))
-        share = generator.uniform(*_OF_CLOCKS, draws)
-        self.head = generator.uniform(*_OF_HEAD, draws)
-        self.share_of_gain = generator.uniform(*_OF_GAIN, draws)
-        self.of_computing = generator.uniform(*_OF_COMPUTING, draws)
-        self.of_computing[0] = np.mean(_OF_COMPUTING)
-        share[0], self.head[0], self.share_of_gain[0] = np.mean(_OF_CLOCKS), 1.0, np.mean(_OF_GAIN)
+        share = self._uniform(_OF_CLOCKS)
+        self.head, self.share_of_gain = self._uniform(_OF_HEAD), self._uniform(_OF_GAIN)
+        self.of_computing = self._uniform(_OF_COMPUTING)
+        #: what is added to the gain of another placement
+        self.left_out = self._uniform(_LEFT_OUT)
+        #: of the most that computing can add to power and temperature, where runs do not tell
+        self.unknown = self._uniform(_OF_UNKNOWN)
+        #: for how much of what a step takes besides its passes a GPU is as busy as in a pass
+        self.of_besides = self._uniform(_OF_BESIDES)
+        #: of each GPU: what computing adds to its temperature, over what it adds in the mean
+        self.warmth = {place: self._uniform(_OF_WARMTH) for place in self.places}
         #: likewise of its speed; the first draw is the estimate
         self.logs = dict(zip(self.places, (share[:, None] * effects).T, strict=True))
         self._watts_and_degrees(measured)
 
+    def _uniform(self, ends: tuple[float, float]) -> Floats:
+        """Between ends, (draws); the first draw is the mean."""
+        values = self.weights.generator.uniform(*ends, len(self.weights.of_runs))
+        values[0] = np.mean(ends)
+        return values
+
     def _watts_and_degrees(self, measured: Measured) -> None:
-        duty = self._duties(measured)
-        self.usual_duty = float(np.mean(duty))
+        duty = {run.cell.id: self._duty(run.cell) for run in measured.runs}
+        of_readings = [duty[each.cell][:, each.stage] for each in measured.readings]
+        self.usual_duty: Floats = np.mean(of_readings, axis=0)
         readings = measured, self.weights, self.places, duty
-        self.power, self.power_slope = by_gpu_and_duty(*readings, lambda each: each.power_w)
-        self.heat, self.heat_slope = by_gpu_and_duty(*readings, lambda each: each.temperature_c)
+        self.power, self.power_slope = by_gpu_and_duty(
+            *readings, lambda each: each.power_w, self.unknown
+        )
+        self.heat, self.heat_slope = by_gpu_and_duty(
+            *readings, lambda each: each.temperature_c, self.unknown
+        )
 
-    def _duties(self, measured: Measured) -> list[float]:
-        """Of each reading, by its cell's layers and order: for how much of a step it computes."""
-        of_cells: dict[str, Floats] = {}
-        for run in measured.runs:
-            if run.cell.id not in of_cells:
-                of_cells[run.cell.id] = self._duty(run)
-        return [float(of_cells[each.cell][each.stage]) for each in measured.readings]
-
-    def _duty(self, run: Run) -> Floats:
-        its = Pipeline(run.cell)
-        order = order_of(run.cell)
-        first = {place: values[:1] for place, values in self.logs.items()}
-        speeds = its.speeds([order], self.nodes, first)[0, 0]
-        passes = its.passes(its.layers(run.cell.degrees), speeds)
-        return np.asarray(its.micro_batches * passes / its.step(passes))
+    def _duty(self, cell: Cell) -> Floats:
+        """For how much of a step of a measured cell each of its stages computes, (draws, pp)."""
+        its = Pipeline(cell)
+        speeds = its.speeds([order_of(cell)], self.nodes, self.logs)[0]
+        passes = self._work(its, its.layers(cell.degrees)) / speeds
+        share = self.share_of_gain / its.step(passes)
+        busy = its.micro_batches * share[:, None] * passes
+        return np.asarray(busy + (self.of_besides * (1 - self.share_of_gain))[:, None])
 
     def _usual_w(self, place: Place) -> Floats:
         return self.power[place] + self.power_slope * self.usual_duty
@@ -124,8 +143,7 @@ class Search:
         estimates = {place: float(values[0]) for place, values in self.logs.items()}
         orders = pipeline.orders(self.nodes, estimates)
         given = np.array(pipeline.layers(degrees))
-        own = order_of(self.cell), pipeline.layers(degrees)
-        found = {own: None}
+        found = {self._own: None}
         for share in _TRIED_SHARES:
             first = {place: share * values[:1] for place, values in self.logs.items()}
             speeds = pipeline.speeds(orders, self.nodes, first)[:, 0]
@@ -167,39 +185,60 @@ class Search:
 
     def change(self, order: Order, layers: tuple[int, ...]) -> Change:
         """What a placement changes, against the cell as it is."""
-        return self._between(self._as_it_is, self._runs(order, layers))
+        is_own = (order, tuple(layers)) == self._own
+        return self._between(
+            self._as_it_is, self._runs(order, layers), 0.0 if is_own else self.left_out
+        )
 
     def change_by(self, held: Held, order: Order, layers: tuple[int, ...]) -> Change:
         """What limits change, against the same placement without them."""
         return self._between(self._runs(order, layers), self._runs(order, layers, held))
 
-    def _between(self, before: _Drawn, after: _Drawn) -> Change:
-        gain = self.share_of_gain * (1 - after.step / before.step)
+    def _between(self, before: _Drawn, after: _Drawn, more: Floats | float = 0.0) -> Change:
+        gain = 1 - after.step / before.step + more
         energy_gain = 1 - (1 - gain) * after.power_w / before.power_w
         return Change(gain, energy_gain, after.warmest_c - before.warmest_c)
 
     @functools.cached_property
+    def _own(self) -> tuple[Order, tuple[int, ...]]:
+        return order_of(self.cell), self.pipeline.layers(self.cell.degrees)
+
+    @functools.cached_property
     def _as_it_is(self) -> _Drawn:
-        return self._runs(order_of(self.cell), self.pipeline.layers(self.cell.degrees))
+        return self._runs(*self._own)
 
     def work(self, layers: Sequence[int]) -> Floats:
         """Of each of the pipeline's ranks, (draws, pp)."""
-        head = self.pipeline.ends() - self.pipeline.ends(0.0)
-        return self.pipeline.work_of(layers) + np.outer(self.head - 1, head)
+        return self._work(self.pipeline, layers)
+
+    def _work(self, pipeline: Pipeline, layers: Sequence[int]) -> Floats:
+        head = pipeline.ends() - pipeline.ends(0.0)
+        return pipeline.work_of(layers) + np.outer(self.head - 1, head)
+
+    @functools.cached_property
+    def _besides(self) -> Floats:
+        """What a step takes that no placement changes, (draws): with it, the share of a gain that
+        comes about is the one that was drawn.
+        """
+        order, layers = self._own
+        passes = self.work(layers) / self.pipeline.speeds([order], self.nodes, self.logs)[0]
+        return np.asarray((1 / self.share_of_gain - 1) * self.pipeline.step(passes))
 
     def _runs(self, order: Order, layers: Sequence[int], held: Held | None = None) -> _Drawn:
         pipeline = self.pipeline
         logs = self.logs if held is None else held.logs
         passes = self.work(layers) / pipeline.speeds([order], self.nodes, logs)[0]
-        step = pipeline.step(passes)
-        duty = pipeline.micro_batches * passes / step[:, None]
+        step = pipeline.step(passes) + self._besides
+        besides = (self.of_besides * self._besides)[:, None]
+        duty = (pipeline.micro_batches * passes + besides) / step[:, None]
         watts, degrees_c = [], []
         for stage, members in enumerate(pipeline.places(self.nodes)):
             more = duty[:, stage] / self.usual_duty
             for node, local in members:
                 place = node, order[local]
                 power_w = self.power[place] + self.power_slope * duty[:, stage]
-                heat_c = self.heat[place] + self.heat_slope * duty[:, stage]
+                more_c = self.warmth[place] * (duty[:, stage] - self.usual_duty)
+                heat_c = self.heat[place] + self.heat_slope * (self.usual_duty + more_c)
                 if held is not None:
                     saved_w = power_w + self.of_computing * (self._usual_w(place) * more - power_w)
                     power_w = power_w - held.saved[place] * saved_w
