@@ -62,17 +62,18 @@ def test_gpus_that_differ_too_little_for_a_layer_are_left():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("gpus", "tp", "head", "fields"),
+    ("gpus", "tp", "head", "fields", "cases", "fewest"),
     [
-        (4, 1, True, {"known": True}),
-        (8, 4, True, {}),
-        (16, 4, True, {}),
-        (8, 1, True, {}),
-        (4, 1, False, {"spread": 0.1}),
-        (8, 1, False, {"spread": 0.1}),
+        (4, 1, True, {"known": True}, 40, 30),
+        (8, 4, True, {}, 40, 20),
+        (16, 4, True, {}, 40, 30),
+        (8, 1, True, {}, 20, 15),
+        # Without a head little is to gain but where GPUs differ a lot.
+        (4, 1, False, {"spread": 0.1}, 40, 10),
+        (8, 1, False, {"spread": 0.1}, 20, 3),
     ],
 )
-def test_intervals_hold_what_comes_true_in_other_pipelines(gpus, tp, head, fields):
-    counts = counted(40, square(gpus, tp, head=head), **fields)
-    assert counts["true"] >= 20
-    kept(counts, 40)
+def test_intervals_hold_what_comes_true_in_other_pipelines(gpus, tp, head, fields, cases, fewest):
+    counts = counted(cases, square(gpus, tp, head=head), **fields)
+    assert counts["true"] >= fewest
+    kept(counts, cases)

@@ -175,7 +175,7 @@ def test_of_many_nodes_gains_by_locked_clocks_are_found_and_predictions_hold():
 def test_of_many_nodes_gains_by_locks_are_found_where_layers_were_moved_before(make):
     # Little is left to gain there, and which stage is the longest is not sure.
     counts = recommended(100, make, clock_cells(head=True))
-    assert counts["true"] >= 60
+    assert counts["true"] >= 50
     kept(counts, 100)
 
 
