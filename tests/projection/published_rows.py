@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 
-from workflow_lib.projection.published import COLUMNS, read_published
+from workflow_lib.projection.reading import COLUMNS, read_published
 
 GPT = {
     "source": "MLPerf Training v9",

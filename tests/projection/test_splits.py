@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.projection.published_rows import runs_of
-from workflow_lib.projection.published import read_published
+from workflow_lib.projection.reading import read_published
 from workflow_lib.projection.splits import FILE, FITTED_KINDS, Split, read_splits
 
 SPLITS = {split.name: split for split in read_splits()[0]}
@@ -72,3 +72,35 @@ def test_a_rule_is_a_pattern_or_a_list(tmp_path):
     runs = runs_of(tmp_path, {"dtype": "BF16"}, {"dtype": "FP8"})
     of = Split("x", "", "model", {"where": {"precision": ["FP8"], "source": "^MLPerf"}})
     assert [run.precision for run in of.chosen(runs)] == ["FP8"]
+
+
+def test_a_measured_time_does_not_decide_what_is_fitted(tmp_path):
+    """Two runs of the largest size differ in their notes; their times must not matter."""
+    rows = [
+        {"gpus": 64, "notes": "a; b"},
+        {"gpus": 128, "notes": "a; b"},
+        {"gpus": 256, "notes": "a; b"},
+        {"gpus": 256, "notes": "a; c"},
+        {"gpus": 512, "notes": "a; c"},
+    ]
+
+    def folds(time):
+        runs = runs_of(tmp_path, *rows[:3], {**rows[3], "step_time_s": time}, rows[4])
+        return [
+            [[run.line for run in side] for side in (fold.fitted, fold.predicted)]
+            for fold in SPLITS["strong"].folds(runs)
+        ]
+
+    assert folds(10.0) == folds(12.0) == [[[2, 3, 5, 6], [4]]]
+
+
+def test_runs_of_a_size_that_is_fitted_are_not_predicted(tmp_path):
+    runs = runs_of(
+        tmp_path,
+        *({"gpus": gpus} for gpus in (64, 128, 256)),
+        {"gpus": 64, "step_time_s": 10.1},
+        {"gpus": 128, "step_time_s": 10.1},
+    )
+    (fold,) = SPLITS["strong"].folds(runs)
+    assert sorted(run.line for run in fold.fitted) == [2, 3, 5, 6]
+    assert [run.line for run in fold.predicted] == [4]

@@ -60,7 +60,7 @@ def bubble_law(fold: Fold, layouts: Layouts) -> Seconds:
         layout = layouts.get(run.line)
         own = twins.get(_stage_key(run, layout), []) if layout else []
         if layout and own:
-            twin = max(own, key=lambda each: (each.gpus, each.line))
+            twin = max(own, key=lambda each: (each.gpus, each.order))
             found[run.line] = _time(twin) * layout.bubble / layouts[twin.line].bubble
     return found
 
@@ -73,9 +73,9 @@ def one_efficiency(fold: Fold, layouts: Layouts) -> Seconds:
     for run in fold.fitted:
         if run.line in layouts:
             layout = layouts[run.line]
-            shares.setdefault(layout.precision, []).append(_ideal_s(layout) / _time(run))
+            shares.setdefault(layout.precision, []).append(layout.ideal_s / _time(run))
     return {
-        run.line: _ideal_s(layouts[run.line]) / median(shares[layouts[run.line].precision])
+        run.line: layouts[run.line].ideal_s / median(shares[layouts[run.line].precision])
         for run in fold.predicted
         if run.line in layouts and layouts[run.line].precision in shares
     }
@@ -104,16 +104,6 @@ def _stage_key(run: PublishedRun, layout: Layout) -> tuple[object, ...]:
         *(layout.cp, layout.ep, layout.micro_batch, layout.sequence_length, layout.micro_batches),
         *(layout.virtual_stages, layout.layers / layout.pp),
     )
-
-
-def _ideal_s(layout: Layout) -> float:
-    shape = layout.shape
-    products = 6.0 * (layout.layers * shape.layer_active_parameters + shape.end_parameters)
-    # Scores and weighted sums of half the matrix, in the forward and backward pass.
-    attended = 6.0 * layout.layers * layout.sequence_length * shape.heads * shape.head_size
-    rate = layout.gpus * layout.machine.peak(layout.precision)
-    idle = layout.bubble / layout.micro_batches
-    return layout.tokens * (products + attended) / rate * idle
 
 
 def _time(run: PublishedRun) -> float:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from workflow_lib.projection.machines import Machine, published_machine
+from workflow_lib.projection.machines import Machine, machine_names, published_machine
 from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.shapes import Shape
 from workflow_lib.records import Degrees, Model, Training
@@ -79,6 +79,17 @@ class Layout:
         return self.micro_batches + (self.pp - 1) / self.virtual_stages
 
     @property
+    def ideal_s(self) -> float:
+        """Seconds of a step's model FLOPs at the GPUs' peak, with the pipeline's bubble."""
+        shape = self.shape
+        products = 6.0 * (self.layers * shape.layer_active_parameters + shape.end_parameters)
+        # Scores and weighted sums of half the matrix, in the forward and backward pass.
+        attended = 6.0 * self.layers * self.sequence_length * shape.heads * shape.head_size
+        rate = self.gpus * self.machine.peak(self.precision)
+        idle = self.bubble / self.micro_batches
+        return self.tokens * (products + attended) / rate * idle
+
+    @property
     def layers_of_ranks(self) -> tuple[int, ...]:
         """The number of layers on each pipeline rank."""
         degrees = Degrees(pp=self.pp, virtual_stages=self.virtual_stages)
@@ -107,9 +118,14 @@ def published_layout(
     machine = published_machine(row.gpu, row.gpus_per_node)
     if row.shape is None or row.layers is None:
         return "the model's dimensions are not known"
+    if not 1 <= row.layers <= row.shape.layers:
+        return f"its notes say {row.layers} layers, and the model has {row.shape.layers}"
     if row.model.endswith("LoRA"):
         return "it trained adapters: its other weights have no gradients and no optimiser"
-    if machine is None or row.precision not in dict(machine.peak_flops_per_s):
+    if machine is None:
+        known = ", ".join(machine_names())
+        return f"its GPU is {row.gpu or 'not stated'}: peaks are known of {known}"
+    if row.precision not in dict(machine.peak_flops_per_s):
         return (
             f"no peak of {row.gpu} in {row.precision or 'a precision that is not stated'} is known"
         )
@@ -127,8 +143,8 @@ def published_layout(
         return f"its recomputation is {row.recomputation!r}, none of {', '.join(_RECOMPUTATIONS)}"
     if row.micro_batches < 1:
         return f"its {row.dp} replicas have {row.micro_batches:.2g} micro-batches each"
-    if row.layers < row.pp:
-        return f"{row.layers} layers on {row.pp} pipeline ranks"
+    if row.layers < max(row.pp, virtual):
+        return f"{row.layers} layers on {row.pp} pipeline ranks of {virtual} chunks"
     return Layout(
         machine=machine,
         shape=row.shape,

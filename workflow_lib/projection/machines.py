@@ -56,9 +56,14 @@ class Machine:
 def _known() -> tuple[tuple[re.Pattern[str], dict[str, str]], ...]:
     with _FILE.open(encoding="utf-8") as lines:
         rows = list(csv.DictReader(lines))
-    # The longest pattern first: "H100 (96GB" before "H100".
-    rows.sort(key=lambda row: -len(row["pattern"]))
-    return tuple((re.compile(row["pattern"]), row) for row in rows)
+    # The longest name first: "H100 500 W" before "H100".
+    rows.sort(key=lambda row: -len(row["name"]))
+    return tuple((re.compile(row["pattern"], re.IGNORECASE), row) for row in rows)
+
+
+def machine_names() -> list[str]:
+    """The GPUs whose peaks are known here."""
+    return sorted(row["name"] for _, row in _known())
 
 
 def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:

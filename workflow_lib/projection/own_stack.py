@@ -12,18 +12,15 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import resources
-from pathlib import Path
 
 from workflow_lib.projection import mixed, stepping
 from workflow_lib.projection.layouts import Layout, assumed_chunks
 from workflow_lib.projection.own import OwnRun, read_own
 from workflow_lib.projection.predicting import Widths, usable
-from workflow_lib.projection.published import read_published
+from workflow_lib.projection.reading import PUBLISHED, read_published
 from workflow_lib.projection.splits import read_splits
 from workflow_lib.records import RecordError
 
-PUBLISHED = Path(str(resources.files("workflow_lib.projection") / "data" / "published_runs.csv"))
 #: A fit is refused if a cell is further than this from what the others predict: that is not noise.
 MOST_OFF = 0.3
 #: the split whose rows give the rates of parts

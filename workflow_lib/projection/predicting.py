@@ -17,13 +17,16 @@ from statistics import NormalDist
 from workflow_lib.projection import mixed, stepping
 from workflow_lib.projection.layouts import Layout, published_layout
 from workflow_lib.projection.metrics import LEVELS
-from workflow_lib.projection.published import PublishedRun, Unusable
+from workflow_lib.projection.published import PublishedRun
+from workflow_lib.projection.reading import Unusable
 from workflow_lib.projection.splits import Fold, Split
 
 #: The weight of the fit's own intervals beside inner splits, in rows.
 _OWN_ROWS = 20
 #: kinds of splits with too many folds to split each once more
 _NOT_INNER = ("layout",)
+#: the least share of the peak that a run is believed to have reached
+_LEAST_SHARE = 0.01
 #: an inner weak-scaling split uses the outer split's limits on GPUs divided by this
 _INNER_WEAK = 4
 
@@ -89,11 +92,23 @@ def usable(
     layouts, unusable = {}, []
     for run in runs:
         layout = published_layout(run, chunks)
-        if isinstance(layout, str):
-            unusable.append(Unusable(run.line, layout))
+        reason = layout if isinstance(layout, str) else _impossible(run, layout)
+        if isinstance(layout, str) or reason:
+            unusable.append(Unusable(run.line, str(reason)))
         else:
             layouts[run.line] = layout
     return layouts, unusable
+
+
+def _impossible(run: PublishedRun, layout: Layout) -> str | None:
+    """Why a run's time cannot be right, if its GPUs would have done more or far less work."""
+    if run.step_time_s is None or _LEAST_SHARE <= layout.ideal_s / run.step_time_s <= 1:
+        return None
+    share = layout.ideal_s / run.step_time_s
+    return (
+        f"its step of {run.step_time_s:.4g} s would be {share:.3g} of its GPUs' peak, expected "
+        f"{_LEAST_SHARE} to 1: is its time in seconds, and are its batch and model right?"
+    )
 
 
 def forecast(

@@ -1,37 +1,31 @@
-"""Published training runs, as rows of a CSV file: read and checked.
+"""Published training runs, as rows of a file state them.
 
-The columns are those of ``data/published_runs.csv``. An empty field means that the source does not
-state it. ``notes`` consist of parts between semicolons. These parts are read: ``layers=42`` (of a
-cut model), ``GA=8`` or ``grad-accumulation 8`` or ``grad accum 8`` (micro-batches), ``org X`` (the
-site), and the first part, which names the software.
+``notes`` consist of parts between semicolons. These parts are read: ``layers=42`` (of a cut model),
+``GA=8`` or ``grad-accumulation 8`` or ``grad accum 8`` (micro-batches), ``org X`` (the site), and
+the first part, which names the software.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
-import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from pathlib import Path
 
 from workflow_lib.projection.configurations import Configuration, configuration
 from workflow_lib.projection.shapes import Shape, published_shape
-from workflow_lib.records import RecordError
 
-COLUMNS = (
-    *("source", "url_or_repo_path", "date", "gpu", "gpus", "gpus_per_node", "model", "params_b"),
-    *("seq_len", "global_batch", "micro_batch", "tp", "cp", "pp", "virtual_pp", "dp", "ep"),
-    *("zero_or_dist_opt", "recompute", "dtype", "step_time_s", "tokens_per_s_per_gpu"),
-    *("tflops_per_gpu", "mfu_pct", "notes"),
-)
 _TUNED = re.compile(r"[\s_-]*(LoRA|SFT|fine-tuning)$", re.IGNORECASE)
 _OUT_OF_MEMORY = re.compile(r"\bOOM\b|out[ -]of[ -]memory", re.IGNORECASE)
 #: parts of notes that describe a single run, and not its series
 OF_A_RUN = re.compile(
     r"^(network|system|section|layers=|proxy|published DP|memory|repeated|dp |tok/s|step time"
     r"|GA=|grad|n=|p5|\d+ runs|hidden|exact|HFU)"
+)
+
+
+_MEASURED = (
+    *("stated_step_time_s", "stated_tokens_per_s_per_gpu", "stated_tflops_per_gpu"),
+    "notes",
 )
 
 
@@ -156,8 +150,11 @@ class PublishedRun:
     @property
     def step_time_s(self) -> float | None:
         """Seconds of a step, as stated or from the throughput; else None."""
-        if self.stated_step_time_s:
-            return self.stated_step_time_s
+        return self.stated_step_time_s or self.step_time_by_throughput_s
+
+    @property
+    def step_time_by_throughput_s(self) -> float | None:
+        """Seconds of a step by the stated throughput; None if that or the batch is not stated."""
         if self.stated_tokens_per_s_per_gpu and self.tokens:
             return self.tokens / (self.stated_tokens_per_s_per_gpu * self.gpus)
         return None
@@ -185,6 +182,18 @@ class PublishedRun:
             unnumbered(self.variant) if not OF_A_RUN.match(self.variant) else "",
         )
 
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """What runs are sorted by, so that the order of a file's rows changes no result. Measured
+        values come last: they order only rows that are alike in all else."""
+        return (*self.identity, *(repr(getattr(self, name)) for name in _MEASURED))
+
+    @cached_property
+    def identity(self) -> tuple[str, ...]:
+        """All that is stated of the run but what was measured, and notes, which quote that."""
+        names = [each.name for each in fields(self) if each.name not in ("line", *_MEASURED)]
+        return tuple(repr(getattr(self, name)) for name in names)
+
     @property
     def name(self) -> str:
         """The run in words: model, GPUs, precision and degrees."""
@@ -198,85 +207,6 @@ class PublishedRun:
         )
         cut = f" ({self.layers} layers)" if self.is_twin else ""
         return f"{self.model}{cut}, {self.gpus}×{self.gpu} {self.precision} {degrees}".strip()
-
-
-@dataclass(frozen=True)
-class Unusable:
-    """A row that cannot be used, and why."""
-
-    line: int
-    reason: str
-
-
-def read_published(path: Path) -> tuple[list[PublishedRun], list[Unusable]]:
-    """Read the rows of a file, and the rows that do not state their number of GPUs.
-
-    Raises FileNotFoundError, or RecordError with the line if a value is wrong.
-    """
-    runs, unusable = [], []
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-            raise RecordError(f"{path}: has no column {missing[0]!r}; expected {list(COLUMNS)}")
-        for number, row in enumerate(reader, start=2):
-            if row["gpus"].strip():
-                runs.append(_run(row, number, path))
-            else:
-                unusable.append(Unusable(number, "its number of GPUs is not stated"))
-    return runs, unusable
-
-
-def checksum(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _run(row: dict[str, str], line: int, path: Path) -> PublishedRun:
-    def number(name: str) -> float | None:
-        text = row[name].strip()
-        if not text:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            raise RecordError(
-                f"{path}, line {line}: {name} is {text!r}, expected a number"
-            ) from None
-        if not (math.isfinite(value) and value > 0):
-            raise RecordError(f"{path}, line {line}: {name} is {text}, expected more than 0")
-        return value
-
-    def count(name: str) -> int | None:
-        value = number(name)
-        if value is not None and value != int(value):
-            raise RecordError(f"{path}, line {line}: {name} is {value}, expected a whole number")
-        return None if value is None else int(value)
-
-    return PublishedRun(
-        line=line,
-        source=row["source"],
-        address=row["url_or_repo_path"],
-        gpu=row["gpu"],
-        gpus=count("gpus") or 1,
-        gpus_per_node=count("gpus_per_node") or 8,
-        model=row["model"],
-        sequence_length=count("seq_len"),
-        global_batch=count("global_batch"),
-        micro_batch=count("micro_batch"),
-        tp=count("tp"),
-        cp=count("cp") or 1,
-        pp=count("pp"),
-        stated_virtual_stages=count("virtual_pp"),
-        stated_dp=count("dp"),
-        ep=count("ep"),
-        sharding=row["zero_or_dist_opt"],
-        stated_recomputation=row["recompute"],
-        precision=row["dtype"],
-        stated_step_time_s=number("step_time_s"),
-        stated_tokens_per_s_per_gpu=number("tokens_per_s_per_gpu"),
-        stated_tflops_per_gpu=number("tflops_per_gpu"),
-        notes=row["notes"],
-    )
 
 
 def unnumbered(text: str) -> str:

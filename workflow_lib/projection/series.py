@@ -6,15 +6,11 @@ from collections.abc import Iterable
 
 from workflow_lib.projection.published import OF_A_RUN, PublishedRun, unnumbered
 
-#: rows with the same number of GPUs and the same batch are of one series if their times differ by
-#: at most this share
-_SAME = 0.02
-
 
 def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
-    """Rows in series, each sorted by the number of GPUs. If rows with one key have different times
-    for the same number of GPUs and batch, the other parts of the notes, without numbers, separate
-    series."""
+    """Rows in series, each sorted by the number of GPUs. If rows with one key tell different things
+    of the same number of GPUs and batch, the other parts of the notes, without numbers, separate
+    series. Times have no part in this, because series decide which rows a fold fits."""
     groups: dict[tuple[object, ...], list[PublishedRun]] = {}
     for row in rows:
         groups.setdefault(row.series_key, []).append(row)
@@ -26,16 +22,15 @@ def series(rows: Iterable[PublishedRun]) -> list[list[PublishedRun]]:
                 parted.setdefault(_told(row), []).append(row)
         else:
             parted[""] = group
-        found += [sorted(each, key=lambda row: (row.gpus, row.line)) for each in parted.values()]
+        found += [sorted(each, key=lambda row: (row.gpus, row.order)) for each in parted.values()]
     return found
 
 
 def _clash(group: list[PublishedRun]) -> bool:
-    times: dict[tuple[int, int | None], list[float]] = {}
+    told: dict[tuple[int, int | None], set[tuple[str, ...]]] = {}
     for row in group:
-        if row.step_time_s:
-            times.setdefault((row.gpus, row.global_batch), []).append(row.step_time_s)
-    return any(max(each) > min(each) * (1 + _SAME) for each in times.values())
+        told.setdefault((row.gpus, row.global_batch), set()).add(_told(row))
+    return any(len(each) > 1 for each in told.values())
 
 
 def _told(row: PublishedRun) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from importlib import resources
 
-from workflow_lib.records import Model
+from workflow_lib.records import Model, bounds
 
 _FILE = resources.files("workflow_lib.projection") / "data" / "models.csv"
 _DIMENSIONS = re.compile(r"layers (\d+), hidden (\d+)|hidden (\d+), layers (\d+)")
@@ -125,6 +125,8 @@ def published_shape(model: str, notes: str = "") -> Shape | None:
     heads = re.search(r"heads (\d+)", notes)
     vocabulary = re.search(r"vocab (\d+)", notes)
     count = int(heads[1]) if heads else hidden // 128
+    if not (0 < count <= hidden and 0 < layers <= bounds.LAYERS.most):
+        return None
     return Shape(
         name=model,
         layers=layers,

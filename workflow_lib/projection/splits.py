@@ -43,6 +43,12 @@ class Split:
         """The rows that the split is about."""
         return _chosen(runs, self.rules.get("where", {}))
 
+    def missed(self, run: PublishedRun) -> list[str]:
+        """The fields for which the split does not choose a row; empty if it does."""
+        return [
+            name for name, wanted in self.rules["where"].items() if not _fits(run, name, wanted)
+        ]
+
     def folds(self, runs: Sequence[PublishedRun]) -> list[Fold]:
         """The split's folds, of rows with a time; folds without a row to predict are left out."""
         timed = [run for run in runs if run.step_time_s is not None]
@@ -103,9 +109,11 @@ def _strong(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
     fitted, predicted = [], []
     for group in series(chosen):
         two = two_smallest(group)
-        known = {run.line for run in two}
-        fitted += two
-        predicted += [run for run in group if len(two) == 2 and run.line not in known]
+        sizes = {(run.gpus, run.micro_batches) for run in two}
+        # Runs of one size are on one side: which of them comes first must not matter.
+        fitted += [run for run in group if (run.gpus, run.micro_batches) in sizes]
+        if len(two) == 2:
+            predicted += [run for run in group if (run.gpus, run.micro_batches) not in sizes]
     return [("", fitted, predicted)]
 
 

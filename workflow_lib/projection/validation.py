@@ -17,7 +17,8 @@ from workflow_lib.projection.baselines import BASELINES
 from workflow_lib.projection.layouts import Layout, assumed_chunks
 from workflow_lib.projection.metrics import LEVELS, Confusion, Coverage, Errors, Ranking
 from workflow_lib.projection.predicting import Forecast, forecast, usable
-from workflow_lib.projection.published import PublishedRun, Unusable, checksum, read_published
+from workflow_lib.projection.published import PublishedRun
+from workflow_lib.projection.reading import Unusable, checksum, read_published
 from workflow_lib.projection.splits import FITTED_KINDS, Split, layout_key, read_splits
 from workflow_lib.projection.verdicts import fits
 
@@ -35,7 +36,8 @@ class Peer:
 def validate(rows: Path, peer: Peer | None = None) -> dict[str, Any]:
     """Validate the projection by all splits of the rows of a file; returns the content of
     ``validation.json``. Raises FileNotFoundError and RecordError."""
-    runs, unusable = read_published(rows)
+    read, unusable = read_published(rows)
+    runs = sorted(read, key=lambda run: run.order)
     chunks = assumed_chunks(runs)
     layouts, without = usable(runs, chunks)
     splits, digest = read_splits()
