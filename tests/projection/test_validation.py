@@ -11,9 +11,11 @@ from tests.projection.published_rows import runs_of, write_rows
 from workflow_lib.projection import calculon, node_power
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.baselines import affine_law, bubble_law, constant_throughput
+from workflow_lib.projection.judged import not_judged
 from workflow_lib.projection.layouts import assumed_chunks
 from workflow_lib.projection.predicting import Widths, usable
-from workflow_lib.projection.splits import Fold
+from workflow_lib.projection.reading import read_published
+from workflow_lib.projection.splits import Fold, read_splits
 from workflow_lib.projection.validation import validate
 from workflow_lib.records import RecordError
 
@@ -69,6 +71,75 @@ def test_what_a_held_out_row_took_has_no_part_in_its_prediction(tmp_path):
 
     assert predicted(before) == predicted(after)
     assert len(predicted(before)) == 2
+
+
+def predictions(validation):
+    """By split and run: what is predicted, with its interval."""
+    return {
+        (name, each["run"]): (each["median_s"], each["intervals_s"])
+        for name, split in validation["splits"].items()
+        if split["kind"] != "power"
+        for each in split.get("predictions", ())
+    }
+
+
+def test_the_order_of_rows_changes_no_digit(tmp_path):
+    rows = [
+        {**row, **more, "step_time_s": row["step_time_s"] * factor}
+        for more, factor in (({}, 1), ({"notes": "a; org X"}, 1.1), ({"dtype": "FP8"}, 0.7))
+        for row in affine_rows()
+    ]
+    one = validate(write_rows(tmp_path / "a.csv", *rows))
+    other = validate(write_rows(tmp_path / "b.csv", *rows[::-2], *rows[::2]))
+    assert predictions(one) == predictions(other)
+    assert predictions(one)
+    assert one["splits"]["strong"]["baselines"] == other["splits"]["strong"]["baselines"]
+
+
+def test_every_row_that_is_not_judged_has_a_reason(tmp_path):
+    rows = write_rows(
+        tmp_path / "rows.csv",
+        *affine_rows(),
+        {"model": "A model of nobody"},
+        {"source": "A page", "model": "Llama 3 8B", "virtual_pp": 1, "step_time_s": ""},
+        {"gpus": "a few"},
+    )
+    validation = validate(rows)
+    told = {each["line"]: each["reason"] for each in validation["rows"]["not_judged"]}
+    judged = {
+        each["line"]
+        for name in ("weak", "strong", "model", "model-fp8", "site", "layout", "twin")
+        for each in validation["splits"][name].get("predictions", ())
+    }
+    assert sorted([*told, *judged]) == list(range(2, 9))
+    assert told[6] == "the model's dimensions are not known"
+    assert told[7] == "it states neither a step's time nor a throughput and the batch"
+    assert told[8].startswith("gpus is 'a few', expected a number above 0")
+    assert validation["splits"]["weak"]["not_run"] == "its rules choose none of the rows"
+
+
+def test_a_row_that_no_split_names_is_told_the_nearest_rule(tmp_path):
+    rows = write_rows(tmp_path / "rows.csv", {"source": "A page", "model": "Mine", "pp": ""})
+    (told,) = not_judged(read_published(rows)[0], [], read_splits()[0])
+    assert told.reason == (
+        "no split chooses it; strong, the nearest, does not because its source is 'A page'"
+    )
+
+
+def test_rows_that_are_only_fitted_are_not_judged_and_help(tmp_path):
+    known, new = list(affine_rows())[:2], list(affine_rows())[2:]
+    others = write_rows(tmp_path / "known.csv", *known, {**new[0], "step_time_s": 99.0})
+    rows = write_rows(tmp_path / "new.csv", *new)
+    assert "not_run" in validate(rows)["splits"]["strong"]
+    validation = validate(rows, also_fit=others)
+    # The row that is to be judged is not fitted, even if the other file has another time of it.
+    assert validation["rows"]["also_fitted"] == 2
+    strong = validation["splits"]["strong"]
+    assert [each["line"] for each in strong["predictions"]] == [2, 3]
+    both = validate(write_rows(tmp_path / "both.csv", *known, *new))
+    assert both["splits"]["strong"]["predictions"][0]["median_s"] == pytest.approx(
+        strong["predictions"][0]["median_s"], rel=1e-12
+    )
 
 
 def test_the_command_writes_a_file_and_a_page(tmp_path, capsys):

@@ -187,12 +187,18 @@ def _add_validate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         default=sys.executable,
         help="a Python that has what Calculon imports (pandas, psutil)",
     )
+    parser.add_argument(
+        "--also-fit",
+        type=Path,
+        metavar="FILE",
+        help="more published runs, which are fitted where the splits allow it and not judged",
+    )
     parser.set_defaults(run=_validate)
 
 
 def _validate(chosen: argparse.Namespace) -> None:
     peer = Peer(chosen.calculon, chosen.calculon_python) if chosen.calculon else None
-    validation = validate(chosen.rows, peer)
+    validation = validate(chosen.rows, peer, chosen.also_fit)
     page = validation_page.write_validation(validation, chosen.output)
     print(validation_page.describe(validation))
     print(f"\n{page}")

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from workflow_lib.projection import calculon, node_power
 from workflow_lib.projection.baselines import BASELINES
+from workflow_lib.projection.judged import not_judged
 from workflow_lib.projection.layouts import Layout, assumed_chunks
 from workflow_lib.projection.metrics import LEVELS, Confusion, Coverage, Errors, Ranking
 from workflow_lib.projection.predicting import Forecast, forecast, usable
 from workflow_lib.projection.published import PublishedRun
-from workflow_lib.projection.reading import Unusable, checksum, read_published
+from workflow_lib.projection.reading import PUBLISHED, Unusable, checksum, read_published
 from workflow_lib.projection.splits import FITTED_KINDS, Split, layout_key, read_splits
 from workflow_lib.projection.verdicts import fits
+from workflow_lib.words import counted
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,13 @@ class Peer:
     python: str = sys.executable
 
 
-def validate(rows: Path, peer: Peer | None = None) -> dict[str, Any]:
+def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None) -> dict[str, Any]:
     """Validate the projection by all splits of the rows of a file; returns the content of
-    ``validation.json``. Raises FileNotFoundError and RecordError."""
-    read, unusable = read_published(rows)
-    runs = sorted(read, key=lambda run: run.order)
+    ``validation.json``. Rows of ``also_fit`` are fitted where the rules allow it, and not judged.
+    Raises FileNotFoundError and RecordError."""
+    judged, unusable = read_published(rows)
+    others = _others(judged, also_fit) if also_fit else []
+    runs = sorted([*judged, *others], key=lambda run: run.order)
     chunks = assumed_chunks(runs)
     layouts, without = usable(runs, chunks)
     splits, digest = read_splits()
@@ -47,11 +51,13 @@ def validate(rows: Path, peer: Peer | None = None) -> dict[str, Any]:
         "rows": {
             "file": rows.name,
             "sha256": checksum(rows),
-            "read": len(runs) + len(unusable),
+            "read": len(judged) + len(unusable),
             "with_a_layout_and_a_time": sum(
-                run.line in layouts and run.step_time_s is not None for run in runs
+                run.line in layouts and run.step_time_s is not None for run in judged
             ),
-            "unusable": [asdict(each) for each in (*unusable, *without)],
+            "not_judged": [asdict(e) for e in not_judged(runs, [*unusable, *without], splits)],
+            "also_fitted": len(others),
+            "shipped": _has_shipped(runs),
         },
         "splits_sha256": digest,
         "calculon": "as shipped" if peer else "not run: no checkout was given",
@@ -60,6 +66,20 @@ def validate(rows: Path, peer: Peer | None = None) -> dict[str, Any]:
             for split in splits
         },
     }
+
+
+def _others(judged: Sequence[PublishedRun], path: Path) -> list[PublishedRun]:
+    """The rows of a file to be fitted, without those that are to be judged. Their lines are
+    negative, so that no two rows have one line."""
+    known = {run.identity for run in judged}
+    runs, _ = read_published(path)
+    return [replace(run, line=-run.line) for run in runs if run.identity not in known]
+
+
+def _has_shipped(runs: Sequence[PublishedRun]) -> bool:
+    """Whether all rows of the shipped file are among the runs."""
+    shipped, _ = read_published(PUBLISHED)
+    return {run.identity for run in shipped} <= {run.identity for run in runs}
 
 
 def _split(
@@ -87,15 +107,15 @@ def _split(
     fitted = 0
     for fold in split.folds(runs):
         found, unusable = forecast(split, fold, chunks)
-        forecasts += found
-        without += unusable
+        forecasts += [each for each in found if each.run.line > 0]
+        without += [each for each in unusable if each.line > 0]
         fitted = max(fitted, sum(run.line in layouts for run in fold.fitted))
         for name, (_, baseline) in BASELINES.items():
             seconds[name] |= baseline(fold, layouts)
     if of_calculon is not None:
         seconds["calculon"] = dict(of_calculon)
     if not forecasts:
-        return told | {"not_run": "none of the rows can be predicted by its rules"}
+        return told | {"not_run": _why_not(split, runs, without)}
     return told | {
         "rows_fitted_at_most": fitted,
         "rows_not_predicted": [asdict(each) for each in without],
@@ -103,6 +123,15 @@ def _split(
         "baselines": {name: _baseline(forecasts, each) for name, each in seconds.items()},
         "predictions": [_prediction(each) for each in forecasts],
     }
+
+
+def _why_not(split: Split, runs: Sequence[PublishedRun], without: Sequence[Unusable]) -> str:
+    if without:
+        return f"{counted(len(without), 'row')} to predict, and none states enough"
+    chosen = len(split.chosen(runs))
+    if not chosen:
+        return "its rules choose none of the rows"
+    return f"its rules choose {counted(chosen, 'row')}, and none to predict"
 
 
 def summary(forecasts: Sequence[Forecast]) -> dict[str, Any]:
@@ -172,7 +201,9 @@ def _memory(
     chosen = [
         run
         for run in split.chosen(runs)
-        if run.line in layouts and (run.step_time_s is not None or run.out_of_memory)
+        if run.line > 0
+        and run.line in layouts
+        and (run.step_time_s is not None or run.out_of_memory)
     ]
     if not chosen:
         return {"not_run": "no row has a known layout"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from tabulate import tabulate
 
 from workflow_lib import __version__
 from workflow_lib.projection.baselines import BASELINES
+from workflow_lib.projection.reading import SHIPPED_NAME
 from workflow_lib.records import whole_file
 from workflow_lib.report.html import page_templates
 
@@ -31,6 +32,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
     bar, goal = split["bar"] or {}, split["goal"] or {}
     line = {
         "split": name,
+        "fitted": "–",
         "rows": "–",
         "MAPE": "–",
         "max": "–",
@@ -64,6 +66,7 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
         if can or covered < low:
             missed.append(f"90 % intervals cover {covered:.0%}")
     return line | {
+        "fitted": str(split.get("rows_fitted_at_most", "–")),
         "rows": str(errors["rows"]),
         "MAPE": f"{errors['mape']:.2%}",
         "max": f"{errors['maximum']:.2%}",
@@ -108,13 +111,47 @@ def baselines(validation: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def describe(validation: Mapping[str, Any]) -> str:
-    """Both tables as text."""
-    parts = [
-        tabulate(lines, headers="keys", disable_numparse=True)
-        for lines in (goals(validation), baselines(validation))
+def reasons(validation: Mapping[str, Any]) -> list[dict[str, str]]:
+    """A line for each reason why rows are not judged, with the lines of the rows in their file."""
+    lines: dict[str, list[int]] = {}
+    for each in validation["rows"]["not_judged"]:
+        lines.setdefault(each["reason"], []).append(each["line"])
+    return [
+        {"not judged because": reason, "rows": str(len(of)), "lines": _ranges(of)}
+        for reason, of in sorted(lines.items(), key=lambda each: -len(each[1]))
     ]
-    return "\n\n".join(parts)
+
+
+def _ranges(lines: Sequence[int]) -> str:
+    """Ascending numbers as text: 2–4, 7."""
+    found: list[list[int]] = []
+    for line in lines:
+        if found and line == found[-1][1] + 1:
+            found[-1][1] = line
+        else:
+            found.append([line, line])
+    return ", ".join(f"{low}" if low == high else f"{low}–{high}" for low, high in found)
+
+
+def advice(validation: Mapping[str, Any]) -> str | None:
+    """What else could be fitted, if the file has not all rows that are shipped."""
+    if validation["rows"]["shipped"]:
+        return None
+    return (
+        "Not all shipped rows are among those fitted. To judge these rows from the shipped ones as "
+        f"well: --also-fit {SHIPPED_NAME}"
+    )
+
+
+def describe(validation: Mapping[str, Any]) -> str:
+    """The tables as text, and what else could be fitted."""
+    tables = (goals(validation), baselines(validation), reasons(validation))
+    parts = [
+        tabulate(lines, headers="keys", disable_numparse=True, maxcolwidths=[90] * len(lines[0]))
+        for lines in tables
+        if lines
+    ]
+    return "\n\n".join([*parts, *filter(None, [advice(validation)])])
 
 
 def write_validation(validation: Mapping[str, Any], output: Path) -> Path:
@@ -127,6 +164,8 @@ def write_validation(validation: Mapping[str, Any], output: Path) -> Path:
         validation=validation,
         goals=goals(validation),
         baselines=baselines(validation),
+        reasons=reasons(validation),
+        advice=advice(validation),
         predicted={
             name: split for name, split in validation["splits"].items() if "predictions" in split
         },
