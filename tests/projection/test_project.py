@@ -164,12 +164,54 @@ def test_own_runs_are_read_as_they_were_written(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("field", "text", "said"),
+    [
+        ("pp", "0", "pp is '0', expected a whole number of at least 1"),
+        ("dp", "-1", "dp is '-1', expected a whole number"),
+        ("step_time_s", "nan", "step_time_s is 'nan', expected a number above 0"),
+        ("power_per_gpu_w", "-1", "power_per_gpu_w is '-1', expected a number above 0, or nothing"),
+        ("overlap", "yes", "overlap is 'yes', expected True or False"),
+        ("recomputation", "some", "expected one of none, selective, full"),
+        ("precision", "tf32", "expected one of bf16, fp8, fp32"),
+    ],
+)
+def test_a_wrong_value_of_an_own_run_is_named(tmp_path, field, text, said):
+    path = tmp_path / "runs.csv"
+    write_own([dataclasses.replace(read_own()[0], **{field: text})], path)
+    with pytest.raises(RecordError, match=rf"runs\.csv, line 2: .*{said}"):
+        read_own(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("x,1\n".encode("utf-16"), "is not CSV in UTF-8"),
+        (b"{heading}\nx,1\n", "line 2: has 2 fields, expected 31"),
+        (b'{heading}\n"' + b"x" * 200_000, "is not CSV in UTF-8: field larger"),
+    ],
+)
+def test_a_file_of_own_runs_that_is_damaged_is_refused(tmp_path, content, said):
+    path = tmp_path / "runs.csv"
+    write_own([], path)
+    path.write_bytes(content.replace(b"{heading}", path.read_bytes().strip()))
+    with pytest.raises(RecordError, match=said):
+        read_own(path)
+
+
+def test_an_own_run_without_a_peak_is_named():
+    run = dataclasses.replace(read_own()[0], precision="fp32")
+    with pytest.raises(RecordError, match="the peak of H200 in fp32 is not known; leave the cell"):
+        _ = run.layout
+
+
+@pytest.mark.parametrize(
     "other",
     [
         {"power_limits_w": "[400.0, 400.0]"},
         {"clock_limits_mhz": "[1200, 1200]"},
         {"stage_layers": "[20, 12]"},
         {"compile": False},
+        {"precision": "fp32"},
     ],
 )
 def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):

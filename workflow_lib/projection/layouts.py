@@ -22,7 +22,7 @@ _UNFUSED_LOSS_BYTES = 6 + 4 + 8 + 8 + 4 + 8 + 8 + 6
 #: and their gradient written, all in 2 bytes.
 _COMPILED_LOSS_BYTES = 2 + 2 + 2 + 2
 #: kinds of recomputation that the model of a step supports
-_RECOMPUTATIONS = ("none", "selective", "full")
+RECOMPUTATIONS = ("none", "selective", "full")
 #: What evaluation adds to the time of training in MLPerf's GPT-3: 11 590 004 tokens after every
 #: 50 331 648 (eval_samples and epoch_num in the logs of round 3.0), forward alone.
 _EVALUATION = 11_590_004 / 50_331_648 / 3
@@ -139,8 +139,8 @@ def published_layout(
         return "its micro-batch is not stated"
     virtual = row.virtual_stages or chunks.get((row.model, row.pp), _CHUNKS_WHERE_NOBODY_SAYS)
     recomputation = row.recomputation.partition(" ")[0].lower() or "none"
-    if recomputation not in _RECOMPUTATIONS:
-        return f"its recomputation is {row.recomputation!r}, none of {', '.join(_RECOMPUTATIONS)}"
+    if recomputation not in RECOMPUTATIONS:
+        return f"its recomputation is {row.recomputation!r}, none of {', '.join(RECOMPUTATIONS)}"
     if row.micro_batches < 1:
         return f"its {row.dp} replicas have {row.micro_batches:.2g} micro-batches each"
     if row.layers < max(row.pp, virtual):

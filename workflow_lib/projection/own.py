@@ -7,7 +7,8 @@ the tables of any sweep.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import polars as pl
 
 from workflow_lib.analysis import tables
-from workflow_lib.projection.layouts import Layout, own_layout
+from workflow_lib.projection.layouts import RECOMPUTATIONS, Layout, own_layout
 from workflow_lib.projection.machines import published_machine
 from workflow_lib.records import (
     RUNS,
@@ -25,6 +26,7 @@ from workflow_lib.records import (
     Model,
     RecordError,
     Training,
+    bounds,
     whole_file,
 )
 
@@ -70,10 +72,15 @@ class OwnRun:
 
     @property
     def layout(self) -> Layout:
-        """The cell's layout. Raises RecordError if its GPU is not known here."""
+        """The cell's layout. Raises RecordError if its GPU's peak is not known here."""
         machine = published_machine(self.gpu, self.gpus_per_node)
         if machine is None:
             raise RecordError(f"{self.cell}: the memory and links of {self.gpu} are not known")
+        if self.precision.upper() not in dict(machine.peak_flops_per_s):
+            raise RecordError(
+                f"{self.cell}: the peak of {self.gpu} in {self.precision} is not known; leave the "
+                "cell out"
+            )
         model = Model(
             name=self.model,
             family=self.model_family,  # type: ignore[arg-type]
@@ -114,7 +121,8 @@ _WHOLE_LIMIT = 0.99
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """The cells of sweeps that were pre-trained, each once. Cells with simulated readings are left
-    out. So are cells for which a row has no column: those with context parallelism, a zero-bubble
+    out. So are those in fp32, because that has no peak here, and cells for which a row has no
+    column: those with context parallelism, a zero-bubble
     schedule, layers that are divided otherwise than evenly, limits of power or clocks that the job
     set, tied embeddings (except gpt's, which always are) or a head_dimension; those of GPUs that a
     site limits to less than their model's power; and those without torch.compile, because a
@@ -130,6 +138,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & pl.col("step_time_s").is_not_null()
             & (pl.col("workload") == "pretrain")
             & ~pl.col("simulated")
+            & (pl.col("precision") != "fp32")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
             & pl.col("compile")
@@ -171,26 +180,65 @@ def write_own(runs: Sequence[OwnRun], path: Path) -> None:
 
 def read_own(path: Path = SHIPPED) -> list[OwnRun]:
     """Read what :func:`write_own` wrote. Raises FileNotFoundError, or RecordError."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(lines)
-        if tuple(reader.fieldnames or ()) != _NAMES:
-            raise RecordError(f"{path}: its columns are not those of {_NAMES}; collect it again")
-        return [_run(row, number, path) for number, row in enumerate(reader, start=2)]
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines)
+        try:
+            if tuple(next(reader, ())) != _NAMES:
+                raise RecordError(
+                    f"{path}: its columns are not those of {_NAMES}; collect it again"
+                )
+            return [_run(row, f"{path}, line {reader.line_num}") for row in reader if row]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise RecordError(f"{path}: is not CSV in UTF-8: {error}; collect it again") from None
 
 
-_READ: dict[str, Any] = {
-    "int": int,
-    "str": str,
-    "float": float,
-    "bool": lambda text: {"True": True, "False": False}[text],
-    "float | None": lambda text: float(text) if text else None,
+def _whole(text: str) -> int:
+    return int(_between(int(text), 0, bounds.DIMENSION.most))
+
+
+def _above_0(text: str) -> float:
+    return _between(float(text), sys.float_info.min, bounds.QUANTITY.most)
+
+
+def _between(value: float, least: float, most: float) -> float:
+    if not least <= value <= most:
+        raise ValueError
+    return value
+
+
+#: by type: what reads a field, and the words for what it expects
+_READ: Mapping[str, tuple[Callable[[str], Any], str]] = {
+    "int": (_whole, "a whole number"),
+    "str": (str, "text"),
+    "float": (_above_0, "a number above 0"),
+    "bool": ({"True": True, "False": False}.__getitem__, "True or False"),
+    "float | None": (lambda text: _above_0(text) if text else None, "a number above 0, or nothing"),
+}
+#: Other whole numbers are 1 or more.
+_MAY_BE_0 = ("experts", "experts_per_token", "zero_stage")
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "recomputation": RECOMPUTATIONS,
+    "precision": ("bf16", "fp8", "fp32"),
 }
 
 
-def _run(row: dict[str, str], line: int, path: Path) -> OwnRun:
-    try:
-        return OwnRun(
-            **{each.name: _READ[str(each.type)](row[each.name]) for each in fields(OwnRun)}
-        )
-    except (KeyError, ValueError) as error:
-        raise RecordError(f"{path}, line {line}: {error}") from None
+def _run(row: Sequence[str], where: str) -> OwnRun:
+    if len(row) != len(_NAMES):
+        raise RecordError(f"{where}: has {len(row)} fields, expected {len(_NAMES)}")
+    values: dict[str, Any] = {}
+    for field, text in zip(fields(OwnRun), row, strict=True):
+        read, expected = _READ[str(field.type)]
+        choices = _CHOICES.get(field.name, ())
+        if field.type == "int" and field.name not in _MAY_BE_0:
+            expected += " of at least 1"
+        if choices:
+            expected = f"one of {', '.join(choices)}"
+        try:
+            values[field.name] = value = read(text)
+            wrong = bool(choices) and value not in choices
+            wrong |= field.type == "int" and value == 0 and field.name not in _MAY_BE_0
+        except (KeyError, ValueError):
+            wrong = True
+        if wrong:
+            raise RecordError(f"{where}: {field.name} is {text!r}, expected {expected}")
+    return OwnRun(**values)
