@@ -128,15 +128,16 @@ def test_a_row_that_no_split_names_is_told_the_nearest_rule(tmp_path):
 
 def test_rows_that_are_only_fitted_are_not_judged_and_help(tmp_path):
     known, new = list(affine_rows())[:2], list(affine_rows())[2:]
-    others = write_rows(tmp_path / "known.csv", *known, {**new[0], "step_time_s": 99.0})
+    elsewhere = {**new[0], "notes": "a; org another"}
+    others = write_rows(tmp_path / "known.csv", *known, {**new[0], "step_time_s": 99.0}, elsewhere)
     rows = write_rows(tmp_path / "new.csv", *new)
     assert "not_run" in validate(rows)["splits"]["strong"]
     validation = validate(rows, also_fit=others)
     # The row that is to be judged is not fitted, even if the other file has another time of it.
-    assert validation["rows"]["also_fitted"] == 2
+    assert validation["rows"]["also_fitted"] == 3
     strong = validation["splits"]["strong"]
     assert [each["line"] for each in strong["predictions"]] == [2, 3]
-    both = validate(write_rows(tmp_path / "both.csv", *known, *new))
+    both = validate(write_rows(tmp_path / "both.csv", *known, elsewhere, *new))
     assert both["splits"]["strong"]["predictions"][0]["median_s"] == pytest.approx(
         strong["predictions"][0]["median_s"], rel=1e-12
     )

@@ -23,10 +23,7 @@ OF_A_RUN = re.compile(
 )
 
 
-_MEASURED = (
-    *("stated_step_time_s", "stated_tokens_per_s_per_gpu", "stated_tflops_per_gpu"),
-    "notes",
-)
+_MEASURED = ("stated_step_time_s", "stated_tokens_per_s_per_gpu", "stated_tflops_per_gpu")
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ class PublishedRun:
 
     @cached_property
     def identity(self) -> tuple[str, ...]:
-        """All that is stated of the run but what was measured, and notes, which quote that."""
+        """All that is stated of the run but what was measured."""
         names = [each.name for each in fields(self) if each.name not in ("line", *_MEASURED)]
         return tuple(repr(getattr(self, name)) for name in names)
 
