@@ -60,7 +60,7 @@ def test_a_row_that_is_wrong_is_named_and_the_others_are_read(tmp_path):
         5: f"tp is '0', {advice}",
         6: "gpus is '1e30', expected a whole number of at most 1073741824",
         7: "its number of GPUs is not stated",
-        8: "it repeats line 2",
+        8: "it repeats an earlier row",
         9: f"it has 3 fields, {counted}",
         11: f"it has 31 fields, {counted}",
     }

@@ -61,7 +61,7 @@ def read_published(path: Path) -> tuple[list[PublishedRun], list[Unusable]]:
                 raise _Wrong(row)
             same = first.setdefault(tuple(row[name] for name in COLUMNS), line)
             if same != line:
-                raise _Wrong(f"it repeats line {same}")
+                raise _Wrong("it repeats an earlier row")
             runs.append(_run(row, line))
         except _Wrong as wrong:
             unusable.append(Unusable(line, str(wrong)))
