@@ -32,7 +32,7 @@ rule render:
         "../envs/workflow.yaml"
     threads: run_threads
     resources:
-        runs_in_flight=1,
+        runs_in_flight=run_share,
     params:
         config=CONFIG,
         results=subpath(output.cell, ancestor=6),
@@ -55,7 +55,7 @@ rule run:
     priority: run_priority
     threads: run_threads
     resources:
-        runs_in_flight=1,
+        runs_in_flight=run_share,
     params:
         scheduler=scheduler,
         directory=subpath(output[0], parent=True),

@@ -123,11 +123,19 @@ wildcard_constraints:
     run=r"[0-9]+",
 
 
+def sweep_of(name):
+    """The sweep of this name; a target may name one that does not exist."""
+    try:
+        return lookup("sweep", name, SWEEPS)
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
+
+
 def runs_of(sweep):
     """Every run that a sweep asks for, as (cell, run)."""
     return [
         (planned.cell.id, run)
-        for planned in SWEEPS[sweep].cells
+        for planned in sweep_of(sweep).cells
         if planned.feasible
         for run in planned.runs
     ]
@@ -208,6 +216,18 @@ def run_threads(wildcards):
     return workflow.cores if scheduler(wildcards) == "local" else 1
 
 
+def run_share(wildcards):
+    """How many of the runs in flight a run counts for.
+
+    A run on this machine counts for all of them, because a target may belong to this machine
+    although the profile is that of a cluster.
+    """
+    resource = workflow.global_resources.get("runs_in_flight")
+    # Within a job of Slurm's, Snakemake has the resource without a value.
+    most = 1 if resource is None or resource.value is None else resource.value
+    return most if scheduler(wildcards) == "local" else 1
+
+
 def token_limit(wildcards):
     """The option that bounds the corpus, where its configuration does."""
     limit = STUDY.data[wildcards.data].maximum_tokens
@@ -218,7 +238,7 @@ def described(wildcards):
     """A sweep's description as JSON without "<": `snakemake --report` writes what rules are given
     into a script, where "</script>" would end it.
     """
-    return json.dumps(SWEEPS[wildcards.sweep].description).replace("<", "\\u003c")
+    return json.dumps(sweep_of(wildcards.sweep).description).replace("<", "\\u003c")
 
 
 def summaries(wildcards):

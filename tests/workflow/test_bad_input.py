@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -106,6 +107,29 @@ def test_no_platform_names_the_flag(checkout):
 def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
     done = checkout.snakemake("--config", "sweeps=[tinny]")
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
+
+
+def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
+    done = checkout.snakemake("results/sweeps/tinny/report.html")
+    # Snakemake shows the frames of a function that refuses an input; they follow the message.
+    said, _, _ = (done.stdout + done.stderr).partition("Wildcards:")
+    assert done.returncode == 1
+    assert "no sweep is called 'tinny'; did you mean 'tiny'?" in said
+
+
+def test_runs_on_this_machine_follow_one_another_with_the_profile_of_a_cluster(checkout):
+    done = subprocess.run(
+        [str(SNAKEMAKE), "--profile", "profiles/slurm_h200", "--dry-run"]
+        + ["results/sweeps/tiny/report.html"],
+        cwd=checkout.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    # The profile allows eight runs in flight.
+    taken = re.findall(r"runs_in_flight=(\d+)", done.stdout + done.stderr)
+    # Two runs, and a script for each.
+    assert taken == ["8"] * 4
 
 
 def test_a_key_twice_in_what_snakemake_reads_itself_is_refused_with_its_line(checkout):
