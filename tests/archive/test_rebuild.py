@@ -122,6 +122,37 @@ def test_what_differs_is_named_with_what_may_be_why(
     assert f"matplotlib is {matplotlib.__version__}, and was 0.1" in said
 
 
+def test_an_archive_of_the_evidence_without_tables_leads_to_make_evidence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that holds only raw files and the plan, as most of evidence/ do."""
+    study = write_study(tmp_path / "here")
+    finish(study)
+    made = [path for path in study.results.rglob("*") if path.is_file()]
+    for path in made:
+        name = f"results/{path.relative_to(study.results).as_posix()}"
+        if is_product(name) and path.name != "plan.parquet":
+            path.unlink()
+    monkeypatch.chdir(tmp_path)
+    Path("evidence").mkdir()
+    pack(
+        NAME,
+        Path("evidence/mine.zip"),
+        study.config,
+        study.results,
+        ROOT,
+        published=date(2026, 1, 31),
+    )
+    assert main(["rebuild", "mine"]) == 1
+    said = capsys.readouterr().out
+    assert "1 of 1 plans" in said
+    assert "differs" not in said
+    # Each by its name would hide the rest.
+    (line,) = [line for line in said.splitlines() if "was not in the archive" in line]
+    assert re.fullmatch(r"  was not in the archive: \d+ files", line)
+    assert "`make evidence` compares what this version makes of them" in said
+
+
 @pytest.mark.long
 def test_what_pack_printed_is_rebuilt_by_name_by_path_and_again(
     study: Study,

@@ -21,8 +21,9 @@ from workflow_lib.study import ConfigError
 from workflow_lib.words import counted
 
 _MAXIMUM_GB = 100.0
+_EVIDENCE = Path("evidence")
 #: directories in which an archive is looked for by its name
-_ARCHIVES = (Path("results/archives"), Path("evidence"))
+_ARCHIVES = (Path("results/archives"), _EVIDENCE)
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -116,7 +117,10 @@ def _pack(chosen: argparse.Namespace) -> int:
         lacks = ", ".join(packed.missing)
         print(f"It lacks {lacks}: for these, run the workflow to its end and pack again")
     if chosen.licence is None:
-        print("It names no licence; choose one before others get it, with --licence CC-BY-4.0")
+        print(
+            "It names no licence; choose one before others get it, with --licence CC-BY-4.0 (make "
+            "archive … LICENCE=CC-BY-4.0)"
+        )
     return 0
 
 
@@ -125,6 +129,12 @@ def _rebuild(chosen: argparse.Namespace) -> int:
     into = chosen.into or Path("rebuilt") / archive.stem
     rebuilt = rebuild(archive, into, checkout.of_package(), chosen.maximum_gb * 1e9, chosen.again)
     print(described(rebuilt, into))
+    if not rebuilt.whole and archive.parent == _EVIDENCE:
+        print(
+            f"{_EVIDENCE}/ holds archives of earlier versions, some without tables. `make "
+            "evidence` compares what this version makes of them with the checksums of this "
+            "checkout."
+        )
     return 0 if rebuilt.whole else 1
 
 

@@ -21,6 +21,9 @@ from workflow_lib.words import counted
 
 #: how many archives a message lists at most
 _LISTED = 20
+#: how many files that an archive does not hold are named; one that was packed without tables holds
+#: none of them
+_NAMED = 10
 #: names that every rebuild leaves; a directory without them is not removed
 _OF_A_REBUILD = (CONFIGURATION, RESULTS, versions.NAME)
 _PLAN = re.compile(rf"{RESULTS}/sweeps/([^/]+)/plan\.parquet")
@@ -143,10 +146,11 @@ def described(rebuilt: Rebuilt, into: Path) -> str:
         f"Rebuilt in {into}: {len(rebuilt.same)} of {packed} plans, summaries, tables, figures and "
         "pages are the same as before, byte for byte.",
     ]
+    new = rebuilt.new if len(rebuilt.new) <= _NAMED else (counted(len(rebuilt.new), "file"),)
     for what, names in (
         ("differs", rebuilt.different),
         ("was not made", rebuilt.missing),
-        ("was not in the archive", rebuilt.new),
+        ("was not in the archive", new),
     ):
         lines += [f"  {what}: {name}" for name in names]
     if not rebuilt.whole:
