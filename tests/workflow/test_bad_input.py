@@ -119,8 +119,13 @@ def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
 
 def test_runs_on_this_machine_follow_one_another_with_the_profile_of_a_cluster(checkout):
     done = subprocess.run(
-        [str(SNAKEMAKE), "--profile", "profiles/slurm_h200", "--dry-run"]
-        + ["results/sweeps/tiny/report.html"],
+        [
+            str(SNAKEMAKE),
+            "--profile",
+            "profiles/slurm_h200",
+            "results/sweeps/tiny/report.html",
+            "--dry-run",
+        ],
         cwd=checkout.directory,
         capture_output=True,
         text=True,
