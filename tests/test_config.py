@@ -16,6 +16,7 @@ from workflow_lib.config import (
     SweepSpec,
     synonyms,
 )
+from workflow_lib.config.mistakes import nearest
 from workflow_lib.study import ConfigError, all_sweeps, load_study, of_view
 
 
@@ -97,6 +98,20 @@ def test_an_unknown_platform_is_refused(study_directory, edit):
     # Another GPU is no misspelling: those that there are.
     assert "no platform is called 'h1000'; valid: h100, h100x1, h200, " in message
     assert "did you mean" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        # The sweep's file has two platforms, so there are two views.
+        ("lora", "did you mean 'lora-h100' or 'lora-h200'?"),
+        # The sweep's file has one platform, so its view has the file's name.
+        ("demo-local", "did you mean 'demo'?"),
+        ("sweep", "valid: demo, lora-h100, lora-h200"),
+    ],
+)
+def test_a_name_with_or_without_its_suffix_leads_to_those_that_there_are(name, remedy):
+    assert nearest(name, ["lora-h200", "demo", "lora-h100"]) == remedy
 
 
 def test_unknown_data_are_refused(study_directory, edit):

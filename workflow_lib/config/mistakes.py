@@ -65,16 +65,26 @@ def told(error: ValidationError, kind: type[Strict]) -> list[str]:
     return [_told(kind, location, grouped[location]) for location in deepest]
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """A remedy for a wrong name: a similar valid name, else a list of valid ones.
+#: names that only a suffix tells from a wrong one: with more of them, valid names are listed
+_RELATED = 4
 
-    Names with different numbers are not similar: h100 is not suggested for h1000.
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """A remedy for a wrong name: a similar valid name, else those that only a suffix tells from it,
+    else a list of valid ones.
+
+    Names with different numbers are not similar: h100 is not suggested for h1000. The suffix is
+    that of a view: the sweep "lora" has the views "lora-h200" and "lora-h100".
     """
     known = sorted(valid)
     for close in difflib.get_close_matches(name, known, n=3, cutoff=0.75):
         numbers = re.findall(r"\d+", name), re.findall(r"\d+", close)
         if numbers[0] == numbers[1] or not all(numbers):
             return f"did you mean {close!r}?"
+    related = [one for one in known if f"{one}-".startswith(f"{name}-")]
+    related = related or [one for one in known if name.startswith(f"{one}-")]
+    if 0 < len(related) <= _RELATED:
+        return f"did you mean {' or '.join(map(repr, related))}?"
     return listed(known)
 
 
