@@ -65,4 +65,4 @@ def test_status_reads_the_results_that_make_is_given(tmp_path: Path):
         ".venv/bin/python", sys.executable
     )
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "no run fits the choice" in done.stdout
+    assert f"{tmp_path} holds no run, and no plan of one" in done.stdout

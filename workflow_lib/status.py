@@ -324,7 +324,11 @@ def main(
         for each in runs:
             print(json.dumps(dataclasses.asdict(each)))
         return 0
-    print(printable(describe(runs, time.time())))
+    if runs or any(chosen):
+        said = describe(runs, time.time())
+    else:
+        said = f"{options.results} holds no run, and no plan of one"
+    print(printable(said))
     if options.again:
         print(
             "A snakemake command whose sweeps ask for these runs them again; each keeps this "

@@ -192,7 +192,13 @@ def test_text_of_others_stays_text(tmp_path):
 def test_a_directory_without_tables_is_one_message(tmp_path, capsys):
     arguments = [str(tmp_path), "--claims", str(SHIPPED), "--output", str(tmp_path / "out")]
     assert main(arguments) == 1
-    assert "cells.parquet: no such table" in capsys.readouterr().err
+    expected = "has no cells.parquet: expected the directory of a sweep that was run"
+    assert f"{tmp_path} {expected}" in capsys.readouterr().err
+    sweep(tmp_path / "sweeps" / "mine", 1.0)
+    arguments[0] = str(tmp_path / "sweeps" / "mne")
+    assert main(arguments) == 1
+    assert "results/sweeps/<sweep>; did you mean 'mine'?" in capsys.readouterr().err
+    arguments[0] = str(tmp_path)
     arguments[2] = str(tmp_path / "none.yaml")
     assert main(arguments) == 1
     assert "none.yaml: cannot be read" in capsys.readouterr().err

@@ -75,6 +75,7 @@ def test_a_model_has_as_many_parameters_as_that_of_transformers(name, written):
 
 def test_llama_3_2_1b_is_written_as_a_file_that_the_study_reads(written, tmp_path, capsys):
     config = tmp_path / "config"
+    config.mkdir()
     path = written(LLAMA_1B, "Llama-3.2-1B")
     assert main(["import", str(path), "--config", str(config)]) == 0
     assert "Llama-3.2-1B.yaml: 1.236 B parameters; sequences of 8192 tokens" in (
@@ -234,8 +235,19 @@ def test_the_name_is_that_of_the_directory_or_of_the_model_in_the_cache(written,
     assert "cannot be a model's name: use --name" in refusal(cached, name="a b")
 
 
+def test_outside_of_a_checkout_nothing_is_written(written, tmp_path, monkeypatch, capsys):
+    path = written(GPT2, "mine")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert main(["import", str(path)]) == 1
+    assert "there is no config/ here: type this in the checkout" in capsys.readouterr().err
+    assert not list(elsewhere.iterdir())
+
+
 def test_an_existing_file_is_kept_unless_asked(written, tmp_path, capsys):
     config = tmp_path / "config"
+    config.mkdir()
     arguments = ["import", str(written(GPT2, "mine")), "--config", str(config)]
     assert main(arguments) == main(arguments) == 0
     path = config / "models" / "mine.yaml"

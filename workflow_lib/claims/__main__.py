@@ -21,7 +21,7 @@ from workflow_lib.claims.verdicts import IN_WORDS
 from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, whole_file
 from workflow_lib.report.embedding import address
 from workflow_lib.safety import printable
-from workflow_lib.study import ConfigError, load_ledger, load_study
+from workflow_lib.study import ConfigError, load_ledger, load_study, remedy
 
 
 def write(claims: Path, sweeps: Sequence[Path], output: Path, config: Path | None = None) -> str:
@@ -31,6 +31,12 @@ def write(claims: Path, sweeps: Sequence[Path], output: Path, config: Path | Non
     Raises ConfigError, RecordError and OSError.
     """
     ledger = load_ledger(claims)
+    for sweep in sweeps:
+        if not SweepPaths(sweep).table("cells").is_file():
+            raise FileNotFoundError(
+                f"{sweep} has no cells.parquet: expected the directory of a sweep that was run, as "
+                f"results/sweeps/<sweep>; {remedy('sweep', sweep.name, _run_beside(sweep))}"
+            )
     known = measured.read(sweeps)
     rows = judge(ledger, known)
     projected = []
@@ -55,6 +61,11 @@ def write(claims: Path, sweeps: Sequence[Path], output: Path, config: Path | Non
     verdicts = Counter({row["claim"]: row["claim_verdict"] for row in rows}.values())
     told = ", ".join(f"{verdicts[each]} {words}" for each, words in IN_WORDS.items())
     return f"{len(ledger.claims)} claims: {told}"
+
+
+def _run_beside(sweep: Path) -> list[str]:
+    """The names of the sweeps with tables in the directory where ``sweep`` was looked for."""
+    return [path.parent.name for path in sweep.parent.glob("*/cells.parquet")]
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:

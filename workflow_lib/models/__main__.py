@@ -58,7 +58,12 @@ def _write(imported: Imported, directory: Path, overwrite: bool) -> Path:
     path = directory / f"{imported.name}.yaml"
     if path.exists() and not overwrite and path.read_text(encoding="utf-8") != imported.text:
         raise ImportRefusedError(f"{path} exists with other content; use --name, or --overwrite")
-    directory.mkdir(parents=True, exist_ok=True)
+    if not directory.parent.is_dir():
+        raise ImportRefusedError(
+            f"there is no {directory.parent}/ here: type this in the checkout, or name its "
+            "configuration with --config"
+        )
+    directory.mkdir(exist_ok=True)
     path.write_text(imported.text, encoding="utf-8")
     return path
 
