@@ -18,8 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs import engine, findings, sweeps, verdicts
+from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
+from workflow_lib.records import RecordError, bounds
+from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError
 
 CHECKOUT = Path(__file__).parents[1]
 ARCHIVES = CHECKOUT / "evidence"
@@ -38,7 +42,7 @@ def rebuild_all(into: Path) -> None:
     """
     for archive in sorted(ARCHIVES.glob("*.zip")):
         done = rebuild(archive, into / archive.stem, CHECKOUT, _MAXIMUM_BYTES)
-        print(f"{archive.name}: the checksums of {done.raw_files} raw files are right")
+        print(f"{archive.name}: the checksums of {done.raw_files} raw files are right", flush=True)
 
 
 def digests(rebuilt: Path) -> str:
@@ -87,7 +91,7 @@ def stale(rebuilt: Path) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code: 1 where anything is not what it was."""
+    """Returns the exit code: 1 if anything is not what it was, or after one message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m docs.evidence", description=__doc__)
     parser.add_argument("--write", action="store_true", help="keep what is made as what has to be")
     chosen = parser.parse_args(arguments)
@@ -95,8 +99,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     draft = REBUILT.with_name("evidence.draft")
     for each in (REBUILT, draft):
         shutil.rmtree(each, ignore_errors=True)
-    rebuild_all(draft)
-    draft.rename(REBUILT)
+    try:
+        rebuild_all(draft)
+        draft.rename(REBUILT)
+    except (ArchiveError, ConfigError, RecordError, OSError) as error:
+        print(printable(f"evidence: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(
+            "Nothing was made. `git status evidence` names archives that differ.", file=sys.stderr
+        )
+        shutil.rmtree(draft, ignore_errors=True)
+        return 1
     if chosen.write:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
         for path, text in pages(REBUILT).items():

@@ -1,0 +1,45 @@
+"""Evidence that cannot be rebuilt is refused in a sentence, as by an evaluator's first command."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from docs import evidence
+
+
+@pytest.fixture
+def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for archives in place of evidence/."""
+    directory = tmp_path / "evidence"
+    directory.mkdir()
+    monkeypatch.setattr(evidence, "ARCHIVES", directory)
+    monkeypatch.setattr(evidence, "REBUILT", tmp_path / "rebuilt" / "evidence")
+    return directory
+
+
+def test_a_changed_archive_is_one_message_and_nothing_is_left(
+    archives: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (whole,) = evidence.CHECKOUT.glob("evidence/evidence-stages-x2.zip")
+    changed = archives / "changed.zip"
+    with zipfile.ZipFile(whole) as old, zipfile.ZipFile(changed, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, data + b" " if name.endswith("run2/cell.json") else data)
+    assert evidence.main([]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"evidence: {changed}: data/results/cells/")
+    assert "run2/cell.json was changed: its checksum is another" in said
+    assert "`git status evidence` names archives that differ" in said
+    assert not list(archives.parent.glob("rebuilt/*"))
+
+
+def test_a_damaged_archive_is_one_message(
+    archives: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (archives / "damaged.zip").write_bytes(b"PK")
+    assert evidence.main([]) == 1
+    assert "damaged.zip: damaged, or no ZIP file" in capsys.readouterr().err
