@@ -90,8 +90,8 @@ def study_of_platform():
             print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
         if INVOCATION.platform is None:
             raise ConfigError(
-                "no platform is chosen: use a profile, as in `snakemake --profile local`, or "
-                f"`--config platform=NAME` with one of {', '.join(study.platforms)}"
+                "no platform is chosen: use a profile, as in `snakemake --profile profiles/local`, "
+                f"or `--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
         lookup("platform", INVOCATION.platform, study.platforms)
         for sweep in INVOCATION.sweeps:

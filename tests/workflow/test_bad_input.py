@@ -99,7 +99,7 @@ def test_no_platform_names_the_flag(checkout):
         check=False,
     )
     assert (
-        "use a profile, as in `snakemake --profile local`, or `--config platform=NAME`"
+        "use a profile, as in `snakemake --profile profiles/local`, or `--config platform=NAME`"
         in message_of(done)
     )
 
