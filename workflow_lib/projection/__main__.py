@@ -72,7 +72,7 @@ def _number(text: str, least: float, most: float, whole: bool = False) -> float:
     if not least <= number <= most:
         kind = "a whole number" if whole else "a number"
         lowest = "above 0" if 0 < least < 1 else f"of at least {least:g}"
-        raise argparse.ArgumentTypeError(f"{text} is not {kind} {lowest} and at most {most:g}")
+        raise argparse.ArgumentTypeError(f"{text} is not {kind} {lowest} and at most {most:.10g}")
     return number
 
 
