@@ -44,8 +44,6 @@ class _Panel:
     label: str
     series: tuple[_Series, ...]
     from_zero: bool
-    #: whether only cells that train have a value, or only those that generate; None if both
-    trains: bool | None = None
 
 
 def _mean(measure: str) -> _Series:
@@ -67,17 +65,14 @@ _PANELS = (
         "power", "Power\n(W per GPU)", (_mean("power_per_gpu_mean_w"), _peak("power_peak_w")), False
     ),
     _Panel("clock", "SM clock\n(MHz)", (_mean("sm_clock_mean_mhz"),), False),
-    _Panel("efficiency", "Efficiency\n(tokens/J)", (_mean("tokens_per_j"),), True, True),
-    _Panel("throughput", "Throughput\n(tokens/s)", (_mean("tokens_per_s"),), True, True),
-    _Panel(
-        "decoding efficiency", "Decoding\n(tokens/J)", (_mean("decode_tokens_per_j"),), True, False
-    ),
+    _Panel("efficiency", "Efficiency\n(tokens/J)", (_mean("tokens_per_j"),), True),
+    _Panel("throughput", "Throughput\n(tokens/s)", (_mean("tokens_per_s"),), True),
+    _Panel("decoding efficiency", "Decoding\n(tokens/J)", (_mean("decode_tokens_per_j"),), True),
     _Panel(
         "decoding throughput",
         "Decoding\n(tokens/s/GPU)",
         (_mean("decode_tokens_per_s_per_gpu"),),
         True,
-        False,
     ),
 )
 
@@ -158,8 +153,11 @@ def _why_not(tables: Tables) -> str:
 
 def _panels(cells: Sequence[Row]) -> list[_Panel]:
     if not any(map(completed, cells)):
-        training = {cell["workload"] != "inference" for cell in cells}
-        return [panel for panel in _PANELS if panel.trains is None or panel.trains in training]
+        return [
+            panel
+            for panel in _PANELS
+            if any(MEASURES[panel.series[0].measure].applies(cell["workload"]) for cell in cells)
+        ]
     return [
         panel
         for panel in _PANELS
