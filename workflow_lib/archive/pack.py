@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ from workflow_lib.archive.bag import FORMAT_LABEL, ArchiveError, write_bag
 from workflow_lib.archive.contents import files_of, is_product, runs_of
 from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
-from workflow_lib.records import PLAN, RUNS, TABLES, read_outcome
+from workflow_lib.records import PLAN, RUNS, TABLES, OutcomeRecord, read_outcome
 from workflow_lib.records.formats import ARCHIVE_FORMAT
 from workflow_lib.study import load_study, lookup, of_view
 
@@ -56,18 +56,22 @@ def pack(
     sweep = lookup("sweep", sweep_name, expand_study(study))
     of_sweep = results.sweep_paths(results_directory, sweep.name)
     _refuse_old_plan(sweep, configuration, of_sweep.plan)
-    _refuse_old_tables(sweep, results_directory, of_sweep.table("runs"))
+    ended = [
+        (cell, number, read_outcome(paths))
+        for cell, number, paths in runs_of(sweep, results_directory)
+    ]
+    _refuse_old_tables(ended, of_sweep.table("runs"))
     files = files_of(sweep, study, results_directory, checkout, cut_off)
     sizes = {name: path.stat().st_size for name, path in files.items()}
-    runs = _runs(sweep, results_directory)
+    runs = [_run(*each) for each in ended]
     if published is None:
-        ended = [run.ended_unix_s for run in runs if run.ended_unix_s is not None]
-        if not ended:
+        ends = [run.ended_unix_s for run in runs if run.ended_unix_s is not None]
+        if not ends:
             raise ArchiveError(
                 f"no run of {sweep_name} says when it ended; say what day the archive shall bear, "
                 "with --published 2026-01-31"
             )
-        published = datetime.fromtimestamp(max(ended), UTC).date()
+        published = datetime.fromtimestamp(max(ends), UTC).date()
     used = versions.versions(checkout)
     described = Description(
         sweep.name, sweep.description, sweep.platform, published, licence, runs, used
@@ -100,13 +104,13 @@ def _refuse_old_plan(sweep: Sweep, configuration: Path, path: Path) -> None:
         )
 
 
-def _refuse_old_tables(sweep: Sweep, results_directory: Path, path: Path) -> None:
+def _refuse_old_tables(runs: Iterable[tuple[str, int, OutcomeRecord | None]], path: Path) -> None:
     """Tables that do not know a run's end say something else than the raw files beside them."""
     if not path.is_file():
         return
     told = {(row["cell"], row["run"]): row for row in read_table(path, RUNS).iter_rows(named=True)}
-    for cell, number, paths in runs_of(sweep, results_directory):
-        row, ended = told.get((cell, number)), read_outcome(paths)
+    for cell, number, ended in runs:
+        row = told.get((cell, number))
         if ended is None or number == results.PROFILED_RUN:
             continue
         if row is None or of_another_attempt(row, ended):
@@ -116,20 +120,10 @@ def _refuse_old_tables(sweep: Sweep, results_directory: Path, path: Path) -> Non
             )
 
 
-def _runs(sweep: Sweep, results_directory: Path) -> list[Run]:
-    runs = []
-    for cell, number, paths in runs_of(sweep, results_directory):
-        ended = read_outcome(paths)
-        runs.append(
-            Run(
-                cell,
-                number,
-                ended.outcome.value if ended else None,
-                ended.started_unix_s if ended else None,
-                ended.ended_unix_s if ended else None,
-            )
-        )
-    return runs
+def _run(cell: str, number: int, ended: OutcomeRecord | None) -> Run:
+    if ended is None:
+        return Run(cell, number, None, None, None)
+    return Run(cell, number, ended.outcome.value, ended.started_unix_s, ended.ended_unix_s)
 
 
 def _json(content: Mapping[str, object]) -> str:
