@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,11 +123,22 @@ class Search:
     def _duty(self, cell: Cell) -> Floats:
         """For how much of a step of a measured cell each of its stages computes, (draws, pp)."""
         its = Pipeline(cell)
-        speeds = its.speeds([order_of(cell)], self.nodes, self.logs)[0]
-        passes = self._work(its, its.layers(cell.degrees)) / speeds
-        share = self.share_of_gain / its.step(passes)
-        busy = its.micro_batches * share[:, None] * passes
-        return np.asarray(busy + (self.of_besides * (1 - self.share_of_gain))[:, None])
+        passes = self._passes(its, order_of(cell), its.layers(cell.degrees), self.logs)
+        return self._step_and_duty(its, passes, self._rest(its.step(passes)))[1]
+
+    def _rest(self, step: Floats) -> Floats:
+        """What a cell's step takes besides its passes, (draws). No placement changes it, so the
+        share of a gain that comes about is the one that was drawn.
+        """
+        return (1 / self.share_of_gain - 1) * step
+
+    def _step_and_duty(
+        self, pipeline: Pipeline, passes: Floats, rest: Floats
+    ) -> tuple[Floats, Floats]:
+        """A whole step, (draws), and for how much of it each stage computes, (draws, pp)."""
+        step = pipeline.step(passes) + rest
+        busy = pipeline.micro_batches * passes + (self.of_besides * rest)[:, None]
+        return step, busy / step[:, None]
 
     def _usual_w(self, place: Place) -> Floats:
         return self.power[place] + self.power_slope * self.usual_duty
@@ -215,22 +226,26 @@ class Search:
         head = pipeline.ends() - pipeline.ends(0.0)
         return pipeline.work_of(layers) + np.outer(self.head - 1, head)
 
+    def _passes(
+        self,
+        pipeline: Pipeline,
+        order: Order,
+        layers: Sequence[int],
+        logs: Mapping[Place, Floats],
+    ) -> Floats:
+        speeds = pipeline.speeds([order], self.nodes, logs)[0]
+        return np.asarray(self._work(pipeline, layers) / speeds)
+
     @functools.cached_property
     def _besides(self) -> Floats:
-        """What a step takes that no placement changes, (draws): with it, the share of a gain that
-        comes about is the one that was drawn.
-        """
-        order, layers = self._own
-        passes = self.work(layers) / self.pipeline.speeds([order], self.nodes, self.logs)[0]
-        return np.asarray((1 / self.share_of_gain - 1) * self.pipeline.step(passes))
+        """What a step takes besides its passes, (draws)."""
+        return self._rest(self.pipeline.step(self._passes(self.pipeline, *self._own, self.logs)))
 
     def _runs(self, order: Order, layers: Sequence[int], held: Held | None = None) -> _Drawn:
         pipeline = self.pipeline
         logs = self.logs if held is None else held.logs
-        passes = self.work(layers) / pipeline.speeds([order], self.nodes, logs)[0]
-        step = pipeline.step(passes) + self._besides
-        besides = (self.of_besides * self._besides)[:, None]
-        duty = (pipeline.micro_batches * passes + besides) / step[:, None]
+        passes = self._passes(pipeline, order, layers, logs)
+        step, duty = self._step_and_duty(pipeline, passes, self._besides)
         watts, degrees_c = [], []
         for stage, members in enumerate(pipeline.places(self.nodes)):
             more = duty[:, stage] / self.usual_duty
