@@ -10,6 +10,7 @@ import csv
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from statistics import median
@@ -192,8 +193,8 @@ def read_own(path: Path = SHIPPED) -> list[OwnRun]:
             raise RecordError(f"{path}: is not CSV in UTF-8: {error}; collect it again") from None
 
 
-def _whole(text: str) -> int:
-    return int(_between(int(text), 0, bounds.DIMENSION.most))
+def _count(text: str, least: int = 1) -> int:
+    return int(_between(int(text), least, bounds.DIMENSION.most))
 
 
 def _above_0(text: str) -> float:
@@ -206,19 +207,27 @@ def _between(value: float, least: float, most: float) -> float:
     return value
 
 
-#: by type: what reads a field, and the words for what it expects
-_READ: Mapping[str, tuple[Callable[[str], Any], str]] = {
-    "int": (_whole, "a whole number"),
+#: what reads a field, and the words for what it expects
+_Reader = tuple[Callable[[str], Any], str]
+
+
+def _one_of(choices: Sequence[str]) -> _Reader:
+    return {each: each for each in choices}.__getitem__, f"one of {', '.join(choices)}"
+
+
+_BY_TYPE: Mapping[str, _Reader] = {
+    "int": (_count, "a whole number of at least 1"),
     "str": (str, "text"),
     "float": (_above_0, "a number above 0"),
     "bool": ({"True": True, "False": False}.__getitem__, "True or False"),
     "float | None": (lambda text: _above_0(text) if text else None, "a number above 0, or nothing"),
 }
-#: Other whole numbers are 1 or more.
-_MAY_BE_0 = ("experts", "experts_per_token", "zero_stage")
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "recomputation": RECOMPUTATIONS,
-    "precision": ("bf16", "fp8", "fp32"),
+_OR_0: _Reader = partial(_count, least=0), "a whole number"
+#: of fields that are not read as others of their type
+_BY_NAME: Mapping[str, _Reader] = {
+    **dict.fromkeys(("experts", "experts_per_token", "zero_stage"), _OR_0),
+    "recomputation": _one_of(RECOMPUTATIONS),
+    "precision": _one_of(("bf16", "fp8", "fp32")),
 }
 
 
@@ -227,18 +236,9 @@ def _run(row: Sequence[str], where: str) -> OwnRun:
         raise RecordError(f"{where}: has {len(row)} fields, expected {len(_NAMES)}")
     values: dict[str, Any] = {}
     for field, text in zip(fields(OwnRun), row, strict=True):
-        read, expected = _READ[str(field.type)]
-        choices = _CHOICES.get(field.name, ())
-        if field.type == "int" and field.name not in _MAY_BE_0:
-            expected += " of at least 1"
-        if choices:
-            expected = f"one of {', '.join(choices)}"
+        read, expected = _BY_NAME.get(field.name) or _BY_TYPE[str(field.type)]
         try:
-            values[field.name] = value = read(text)
-            wrong = bool(choices) and value not in choices
-            wrong |= field.type == "int" and value == 0 and field.name not in _MAY_BE_0
+            values[field.name] = read(text)
         except (KeyError, ValueError):
-            wrong = True
-        if wrong:
-            raise RecordError(f"{where}: {field.name} is {text!r}, expected {expected}")
+            raise RecordError(f"{where}: {field.name} is {text!r}, expected {expected}") from None
     return OwnRun(**values)
