@@ -48,6 +48,21 @@ def rotations(ranks, stages):
     return [tuple((rank + turn * block) % ranks for rank in range(ranks)) for turn in range(stages)]
 
 
+def reading(cell, number, started, place, stage, **values):
+    """A reading of the GPU at a place, (node, index), in a run of a cell."""
+    node, gpu = place
+    return Reading(
+        cell=cell.id,
+        run=number,
+        started_unix_s=started,
+        node=node,
+        gpu=gpu,
+        uuid=f"GPU-{node}-{gpu}",
+        stage=stage,
+        **values,
+    )
+
+
 def measured(
     cells,
     effects,
@@ -79,14 +94,8 @@ def measured(
                 its = coordinates(rank, cell.degrees).pp
                 log = effects[place] + stage * its + common + random.normal(0, noise)
                 readings.append(
-                    Reading(
-                        cell=cell.id,
-                        run=number,
-                        started_unix_s=started,
-                        node=place[0],
-                        gpu=place[1],
-                        uuid=f"GPU-{place[0]}-{place[1]}",
-                        stage=its,
+                    reading(
+                        *(cell, number, started, place, its),
                         sm_clock_mhz=1600 * float(np.exp(log)),
                         capped_clock_share=0.8 * float(np.exp(log)),
                         power_w=600 + 40 * its / cell.degrees.pp + random.normal(0, 2),

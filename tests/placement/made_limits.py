@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.placement.made import pipeline_cell, rotations
+from tests.placement.made import pipeline_cell, reading, rotations
 from workflow_lib.placement.levels import CLOCK, POWER
-from workflow_lib.placement.readings import Measured, Reading, Run, order_of
+from workflow_lib.placement.readings import Measured, Run, order_of
 from workflow_lib.placement.stages import Pipeline
 from workflow_lib.records import coordinates
 
@@ -95,14 +95,8 @@ class Node:
             log = self.gpu(gpu, limits[gpu] if limits else None)[2]
             if not (limits and self.lever is CLOCK):
                 log += 0.01 * its + common + self.random.normal(0, self.noise)
-            yield Reading(
-                cell=cell.id,
-                run=number,
-                started_unix_s=started,
-                node="n1",
-                gpu=gpu,
-                uuid=f"GPU-n1-{gpu}",
-                stage=its,
+            yield reading(
+                *(cell, number, started, ("n1", gpu), its),
                 sm_clock_mhz=FULL_MHZ * float(np.exp(log)),
                 capped_clock_share=0.8 * float(np.exp(log)),
                 power_w=watts[rank] + self.random.normal(0, 2),

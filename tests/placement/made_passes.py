@@ -9,8 +9,9 @@ import dataclasses
 
 import numpy as np
 
+from tests.placement.made import reading
 from workflow_lib import formulas
-from workflow_lib.placement.readings import Measured, Reading, Run
+from workflow_lib.placement.readings import Measured, Run
 from workflow_lib.records import coordinates
 
 CAP_W = 700.0
@@ -140,14 +141,8 @@ class Node:
                 for stage, gpu, clock, watts, celsius in ranks:
                     mhz = 1600 * clock * np.exp(common + random.normal(0, self.noise))
                     readings.append(
-                        Reading(
-                            cell=cell.id,
-                            run=number,
-                            started_unix_s=started,
-                            node="n1",
-                            gpu=gpu,
-                            uuid=f"GPU-n1-{gpu}",
-                            stage=stage,
+                        reading(
+                            *(cell, number, started, ("n1", gpu), stage),
                             sm_clock_mhz=float(mhz),
                             capped_clock_share=float(mhz / HIGHEST_MHZ),
                             power_w=watts + random.normal(0, 2),
