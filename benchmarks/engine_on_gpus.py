@@ -6,14 +6,15 @@ it. The sets are whole models (llama3-8b), full-width models with few layers (th
 study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
 
     python3 benchmarks/engine_on_gpus.py --platform h200 --sets llama3-8b twins
-    python3 benchmarks/engine_on_gpus.py --sets llama3-8b --peer
+    python3 benchmarks/engine_on_gpus.py --sets peers --peer torchtitan
 
 With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
 the first rank took, beside which share of them compute kernels ran, and for which share of the step
 each collective ran alone.
 
-With ``--peer``, Hugging Face transformers' Llama with FSDP2 and torch.compile trains the same
-model on the same GPUs, before and after, and the ratio is printed.
+With ``--peer``, torchtitan 0.2.2 or Hugging Face transformers trains the same model in the same
+layout on the same GPUs: a launch of ours and one of the peer's in turn, each pair in the reverse
+order of the one before. The ratio of tokens/s is printed with its 95 % interval over the pairs.
 """
 
 from __future__ import annotations
@@ -21,9 +22,13 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,8 +39,12 @@ sys.path.insert(0, str(REPOSITORY))
 import torch
 
 from benchmarks.measuring.engine_cells import make_cells
-from benchmarks.measuring.engine_steps import train, train_peer
+from benchmarks.measuring.engine_steps import PEERS, train, train_by_peer
+from benchmarks.measuring.pairs import Interval, interval
 from workflow_lib.records import Cell
+
+#: who trains: this project's engine, as results call it
+OURS = "triptych"
 
 
 def on_every_rank(options: argparse.Namespace) -> None:
@@ -61,28 +70,23 @@ def on_every_rank(options: argparse.Namespace) -> None:
     def show(name: str, found: dict[str, Any]) -> None:
         gc.collect()  # what was trained is unreachable by now
         torch.cuda.empty_cache()
-        results.append({**conditions, "cell": name, **found})
+        results.append({**conditions, "cell": name, "by": options.by, **found})
         if launch.rank == 0:
-            print(line(name, found), flush=True)
+            print(line(f"{name} by {options.by}", found), flush=True)
             if options.output:
                 with options.output.open("a", encoding="utf-8") as stream:
                     stream.write(json.dumps(results[-1]) + "\n")
 
-    if options.peer:
-        show("peer, before", train_peer(cells[0], device))
     for cell in cells:
         try:
-            show(cell.id, train(cell, device, options.trace))
+            if options.by == OURS:
+                show(cell.id, train(cell, device, options.trace))
+            else:
+                show(cell.id, train_by_peer(cell, device, options.by))
         except torch.OutOfMemoryError as error:
             # The other ranks may wait for this one for ever.
             print(f"{cell.id}: out of memory: {str(error)[:200]}", flush=True)
             os._exit(1)
-    if options.peer:
-        show("peer, after", train_peer(cells[0], device))
-        ours = max(r["tokens_per_s_per_gpu"] for r in results if "peer" not in r["cell"])
-        theirs = max(r["tokens_per_s_per_gpu"] for r in results if "peer" in r["cell"])
-        if launch.rank == 0:
-            print(f"ratio to transformers with FSDP2 and torch.compile: {ours / theirs:.3f}")
     dist.destroy_process_group()
 
 
@@ -90,6 +94,59 @@ def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
     """The cells of the chosen sets whose id contains what --only says."""
     cells = make_cells(options, gpus)
     return [cell for cell in cells if options.only in cell.id]
+
+
+def beside_peer(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
+    """Train a cell by ours and by a peer in turn, and print the ratio; returns an exit code."""
+    if reason := PEERS[options.peer].refusal(cell):
+        print(f"{cell.id}: not by {options.peer}: {reason}", flush=True)
+        return 0
+    before = len(lines_of(records))
+    for by in order_of_launches(options.peer, options.alternations):
+        code = subprocess.run([*command, "--only", cell.id, "--by", by]).returncode
+        if code:
+            print(f"{cell.id}: {by} failed (exit status {code})", flush=True)
+            return code
+    found = [json.loads(each) for each in lines_of(records)[before:]]
+    rates = {
+        by: [each["tokens_per_s_per_gpu"] for each in found if each["by"] == by]
+        for by in (OURS, options.peer)
+    }
+    print(
+        f"{cell.id}: {ratio_in_words(options.peer, rates[OURS], rates[options.peer])}", flush=True
+    )
+    return 0
+
+
+def order_of_launches(peer: str, pairs: int) -> list[str]:
+    """Who trains in each launch: pairs of both, each in the reverse order of the one before, so
+    that a drift of the GPUs is not the peer's.
+    """
+    pair = [OURS, peer]
+    return [by for number in range(pairs) for by in (pair if number % 2 == 0 else pair[::-1])]
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; none if there is no such file."""
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """The geometric mean of pairs' ratios, with its intervals; of two pairs and more."""
+    logs = interval([math.log(our / their) for our, their in zip(ours, theirs, strict=True)])
+    of_ratios = {name: math.exp(value) for name, value in asdict(logs).items() if name != "pairs"}
+    return Interval(**of_ratios, pairs=logs.pairs)
+
+
+def ratio_in_words(peer: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """How much faster ours is than a peer, of tokens/s/GPU in pairs of launches."""
+    if len(ours) < 2:
+        return f"ratio to {peer} {ours[0] / theirs[0]:.3f} (one pair: no interval)"
+    found = ratio(ours, theirs)
+    return (
+        f"ratio to {peer} {found.mean:.3f} (95 % {found.t_low:.3f} to {found.t_high:.3f}, "
+        f"{found.pairs} pairs)"
+    )
 
 
 def line(name: str, found: dict[str, Any]) -> str:
@@ -122,7 +179,11 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", default=["llama3-8b-8l"], help="sets of cells")
     parser.add_argument("--only", default="", help="only cells whose id contains this")
     parser.add_argument("--gpus", type=int, help="how many (default: all)")
-    parser.add_argument("--peer", action="store_true", help="train transformers' Llama as well")
+    parser.add_argument("--peer", choices=sorted(PEERS), help="train each cell by it as well")
+    parser.add_argument(
+        "--alternations", type=int, default=3, help="launches of each beside a peer (default: 3)"
+    )
+    parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
     parser.add_argument("--together", action="store_true", help="train all cells in one launch")
     parser.add_argument("--steps", type=int, default=3, help="measured steps (default: 3)")
@@ -140,7 +201,13 @@ def main() -> int:
     print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus))
     command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
-    if options.peer or options.together:  # so that both find the same machine, or to save time
+    if options.peer:
+        with tempfile.TemporaryDirectory() as directory:
+            records = options.output or Path(directory, "records.jsonl")
+            command += ["--output", str(records)]
+            cells = chosen_cells(options, gpus)
+            return max([beside_peer(cell, options, command, records) for cell in cells], default=0)
+    if options.together:  # to save time
         return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.
     codes = [

@@ -23,7 +23,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
 
     Degrees may have ``stage_layers`` "auto", as a sweep's may.
     """
-    half = gpus // 2
+    half = max(1, gpus // 2)
     layouts = {
         "tensor": {"tp": gpus},
         "tensor and pipeline": {"tp": half, "pp": 2},
@@ -123,6 +123,26 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         if "backend" not in options
         for overlap in (False, True)
     ]
+    compiled = {"backend": "torch", "compile": True}
+    if gpus == 1:
+        sets["peers"] = [
+            *(("llama3-8b", 8, {}, {**compiled, "precision": each}) for each in ("bf16", "fp8")),
+            ("mixtral-8x7b", 2, {}, compiled),
+        ]
+    else:
+        # The layouts of four GPUs that peers have, or as many of them as these GPUs allow.
+        full = {**compiled, "recomputation": "full"}
+        sets["peers"] = [
+            ("llama3-8b", 0, {"dp": gpus}, {**compiled, "zero_stage": 3, "overlap": True}),
+            ("llama3-8b", 0, {"tp": gpus}, full),
+            ("llama3-8b", 0, by_work, {**full, "overlap": True}),
+            ("llama3-8b", 0, {"tp": half, "pp": 2, "stage_layers": "auto"}, full),
+            ("llama3-8b", 0, {"tp": 2, "dp": half}, {**full, "zero_stage": 3}),
+            (
+                *("mixtral-8x7b", 4, {"dp": gpus, "ep": gpus}),
+                {**full, "compile": False, "zero_stage": 3, "overlap": True},
+            ),
+        ]
     sets["twins"] = [
         one
         for name in ("gpt3-175b", "llama3-70b", "mixtral-8x7b", "mixtral-8x22b")
@@ -140,6 +160,8 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
             model = dataclasses.replace(model, layers=layers or model.layers)
             divided = degrees.get("stage_layers")
             degree = Degrees(**degrees | {"stage_layers": ()})
+            if degree.world_size != gpus:
+                continue  # a layout that a single GPU does not have
             plain: dict[str, Any] = {
                 "zero_stage": 1,
                 "micro_batch_size": 1,

@@ -9,10 +9,15 @@ from typing import Any
 
 import psutil
 import torch
+import torch.distributed as dist
 
+from benchmarks.measuring import peer_torchtitan, peer_transformers
 from workflow_lib import memory
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import Cell, Training
+
+#: the peers' modules, by name
+PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan, "transformers": peer_transformers}
 
 
 def measure(step: Callable[[], float], training: Training) -> tuple[float, float]:
@@ -85,8 +90,6 @@ def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     """Train a cell for a few steps on every rank; returns its measures."""
-    import torch.distributed as dist
-
     from workflow_lib.training import engines, mesh
     from workflow_lib.training.data import SyntheticTokens, step_batches
 
@@ -137,60 +140,27 @@ def rates(cell: Cell, step_s: float) -> dict[str, float]:
     }
 
 
-def train_peer(cell: Cell, device: Any) -> dict[str, Any]:
-    """The same model by transformers, sharded by FSDP2, its layers compiled."""
-    import torch.distributed as dist
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from workflow_lib.training import mesh
-    from workflow_lib.training.data import SyntheticTokens, step_batches
-
+def train_by_peer(cell: Cell, device: Any, peer: str) -> dict[str, Any]:
+    """Train a cell for a few steps by a peer's code on every rank; returns its measures."""
+    module = PEERS[peer]
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    model = cell.model
-    settings = LlamaConfig(
-        vocab_size=model.padded_vocabulary_size,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.ffn_hidden_size,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.attention_heads,
-        num_key_value_heads=model.kv_heads,
-        max_position_embeddings=model.sequence_length,
-        attn_implementation="sdpa",
-        use_cache=False,
-    )
-    with device.torch:
-        network = LlamaForCausalLM(settings).float()
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in network.model.layers:
-        layer.compile()
-        fully_shard(layer, mp_policy=precision, reshard_after_forward=False)
-    fully_shard(network, mp_policy=precision, reshard_after_forward=False)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
-    source = SyntheticTokens(model.vocabulary_size)
-    batches = step_batches(source, cell, mesh.create(cell.degrees, device.torch), 0)
-
-    def cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-
-    loss_of = torch.compile(cross_entropy)
-
-    def step() -> float:
-        total = torch.zeros((), device=device.torch)
-        for number, (tokens, targets) in enumerate(batches, start=1):
-            # As our ZeRO-1: weights stay gathered, and gradients are reduced, once a step.
-            network.set_requires_gradient_sync(number == len(batches))
-            network.set_reshard_after_backward(number == len(batches))
-            loss = loss_of(network(input_ids=tokens).logits, targets) / len(batches)
-            loss.backward()
-            total += loss.detach()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        dist.all_reduce(total)
-        return float(total) / dist.get_world_size()
-
-    step_s, loss = measure(step, cell.training)
-    peak = torch.cuda.max_memory_allocated() - before
-    return {**rates(cell, step_s), "loss": loss, "peak_gb": peak / 1e9}
+    started = time.monotonic()
+    engine = module.Peer(cell, device.torch)
+    build_s = time.monotonic() - started
+    engine.step()
+    torch.cuda.synchronize()
+    start_up_s = time.time() - psutil.Process().create_time()
+    step_s, loss = measure(engine.step, cell.training)
+    # Only the last stage of a pipeline knows the loss; what others say is less.
+    highest = torch.tensor([torch.cuda.max_memory_allocated() - before, loss], device=device.torch)
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    peak, loss = highest.tolist()
+    return {
+        **rates(cell, step_s),
+        "loss": loss,
+        "build_s": build_s,
+        "start_up_s": start_up_s,
+        "peak_gb": peak / 1e9,
+        "settings": module.settings(cell),
+    }
