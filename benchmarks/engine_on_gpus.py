@@ -6,15 +6,15 @@ it. The sets are whole models (llama3-8b), full-width models with few layers (th
 study's), and cells on both sides of a GPU's memory. Needs torch and what envs/training.txt lists:
 
     python3 benchmarks/engine_on_gpus.py --platform h200 --sets llama3-8b twins
-    python3 benchmarks/engine_on_gpus.py --sets peers --peer torchtitan
+    python3 benchmarks/engine_on_gpus.py --sets peers --peer torchtitan transformers
 
 With ``--trace`` one more step is profiled, and the line says how long the communication kernels of
 the first rank took, beside which share of them compute kernels ran, and for which share of the step
 each collective ran alone.
 
-With ``--peer``, torchtitan 0.2.2 or Hugging Face transformers trains the same model in the same
-layout on the same GPUs: a launch of ours and one of the peer's in turn, each pair in the reverse
-order of the one before. The ratio of tokens/s is printed with its 95 % interval over the pairs.
+With ``--peer``, torchtitan 0.2.2 and Hugging Face transformers train the same model in the same
+layout on the same GPUs: a launch of each in turn, each round in the reverse order of the one
+before. The ratio of tokens/s is printed with its 95 % interval over the rounds.
 """
 
 from __future__ import annotations
@@ -96,34 +96,36 @@ def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
     return [cell for cell in cells if options.only in cell.id]
 
 
-def beside_peer(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
-    """Train a cell by ours and by a peer in turn, and print the ratio; returns an exit code."""
-    if reason := PEERS[options.peer].refusal(cell):
-        print(f"{cell.id}: not by {options.peer}: {reason}", flush=True)
-        return 0
+def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
+    """Train a cell by ours and by peers in turn, and print the ratios; returns an exit code."""
+    peers = []
+    for peer in options.peer:
+        if reason := PEERS[peer].refusal(cell):
+            print(f"{cell.id}: not by {peer}: {reason}", flush=True)
+        else:
+            peers.append(peer)
     before = len(lines_of(records))
-    for by in order_of_launches(options.peer, options.alternations):
+    for by in order_of_launches(peers, options.alternations) if peers else []:
         code = subprocess.run([*command, "--only", cell.id, "--by", by]).returncode
         if code:
             print(f"{cell.id}: {by} failed (exit status {code})", flush=True)
             return code
     found = [json.loads(each) for each in lines_of(records)[before:]]
-    rates = {
-        by: [each["tokens_per_s_per_gpu"] for each in found if each["by"] == by]
-        for by in (OURS, options.peer)
-    }
-    print(
-        f"{cell.id}: {ratio_in_words(options.peer, rates[OURS], rates[options.peer])}", flush=True
-    )
+
+    def rates(by: str) -> list[float]:
+        return [each["tokens_per_s_per_gpu"] for each in found if each["by"] == by]
+
+    for peer in peers:
+        print(f"{cell.id}: {ratio_in_words(peer, rates(OURS), rates(peer))}", flush=True)
     return 0
 
 
-def order_of_launches(peer: str, pairs: int) -> list[str]:
-    """Who trains in each launch: pairs of both, each in the reverse order of the one before, so
-    that a drift of the GPUs is not the peer's.
+def order_of_launches(peers: Sequence[str], rounds: int) -> list[str]:
+    """Who trains in each launch: rounds of all, each in the reverse order of the one before, so
+    that a drift of the GPUs is nobody's.
     """
-    pair = [OURS, peer]
-    return [by for number in range(pairs) for by in (pair if number % 2 == 0 else pair[::-1])]
+    turn = [OURS, *peers]
+    return [by for number in range(rounds) for by in (turn if number % 2 == 0 else turn[::-1])]
 
 
 def lines_of(path: Path) -> list[str]:
@@ -179,9 +181,11 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", default=["llama3-8b-8l"], help="sets of cells")
     parser.add_argument("--only", default="", help="only cells whose id contains this")
     parser.add_argument("--gpus", type=int, help="how many (default: all)")
-    parser.add_argument("--peer", choices=sorted(PEERS), help="train each cell by it as well")
     parser.add_argument(
-        "--alternations", type=int, default=3, help="launches of each beside a peer (default: 3)"
+        "--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell"
+    )
+    parser.add_argument(
+        "--alternations", type=int, default=3, help="launches of each, with --peer (default: 3)"
     )
     parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
@@ -206,7 +210,7 @@ def main() -> int:
             records = options.output or Path(directory, "records.jsonl")
             command += ["--output", str(records)]
             cells = chosen_cells(options, gpus)
-            return max([beside_peer(cell, options, command, records) for cell in cells], default=0)
+            return max([beside_peers(cell, options, command, records) for cell in cells], default=0)
     if options.together:  # to save time
         return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -97,8 +98,8 @@ def settings(cell: Cell) -> Settings:
 class Peer:
     """torchtitan's trainer of a cell on this rank."""
 
-    def __init__(self, cell: Cell, device: torch.device) -> None:
-        """Build model and optimiser. torch's process group must exist.
+    def __init__(self, cell: Cell, _: torch.device) -> None:
+        """Build model and optimiser on this rank's GPU. torch's process group must exist.
 
         Raises ValueError if torchtitan's model has not as many parameters as ours.
         """
@@ -138,7 +139,7 @@ class Peer:
         for section, values in settings(cell).items():
             change(config, section, values)
         self._trainer = Trainer(config)
-        self._batches = self._batches_of(cell, device)
+        self._batches = self._batches_of(cell)
 
     def step(self) -> float:
         """Train one step; returns its loss in nats."""
@@ -146,8 +147,10 @@ class Peer:
         self._trainer.train_step(self._batches)
         return self._losses[-1]
 
-    def _batches_of(self, cell: Cell, device: torch.device) -> Iterator[tuple[Any, Tensor]]:
-        """The same micro-batches for every step, as ours gets them; on the device already."""
+    def _batches_of(self, cell: Cell) -> Iterator[tuple[Any, Tensor]]:
+        """The same micro-batches for every step, as ours gets them, but on the host: torchtitan
+        copies them within a step.
+        """
         dims, training, length = (
             self._trainer.parallel_dims,
             cell.training,
@@ -156,12 +159,10 @@ class Peer:
         replica = dims.get_mesh("batch").get_local_rank() if dims.dp_enabled else 0
         count = training.global_batch_size // cell.degrees.dp
         source = SyntheticTokens(cell.model.vocabulary_size)
-        ids = torch.stack(
-            [
-                torch.from_numpy(source.sequence(training.seed, 0, index, length + 1))
-                for index in range(replica * count, (replica + 1) * count)
-            ]
-        ).to(device)
+        sequences = range(replica * count, (replica + 1) * count)
+        ids = torch.from_numpy(
+            np.stack([source.sequence(training.seed, 0, one, length + 1) for one in sequences])
+        )
         parts = torch.split(ids, self._trainer.job_config.training.local_batch_size)
         while True:
             for part in parts:
