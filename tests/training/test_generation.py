@@ -142,23 +142,25 @@ def test_a_cache_takes_a_prompt_and_then_single_tokens():
 
 def test_a_moving_place_writes_and_sees_what_a_growing_cache_does():
     cache = KeyValueCache(1, 5, 2, 4, torch.float32, torch.device("cpu"))
-    growing, moving = Place(), MovingPlace(5, torch.device("cpu"))
+    growing, moving = Place(), MovingPlace(5, torch.float32, torch.device("cpu"))
+    table, other = torch.arange(5), torch.arange(5, 10)
     keys = torch.arange(24.0).view(1, 3, 2, 4)
     cache.extend(keys, keys + 100, growing)
     moving.move(3)
     for token in (keys[:, 1:2], keys[:, 2:]):
         moving.look()
         all_keys, all_values = cache.extend(token, token + 100, moving)
-        here = moving.rows(torch.arange(5), 1).tolist()
+        here = [moving.rows(each, 1).tolist() for each in (table, other, table)]
         moving.advance()
 
-    assert here == [4]
-    assert moving.seen.tolist() == [[[[True] * 5]]]
+    assert here == [[4], [9], [4]]
+    assert moving.bias.tolist() == [[[[0.0] * 5]]]
     torch.testing.assert_close(all_keys, torch.cat([keys, keys[:, 1:]], dim=1))
     torch.testing.assert_close(all_values, all_keys + 100)
     moving.move(1)
     moving.look()
-    assert moving.seen.tolist() == [[[[True, True, False, False, False]]]]
+    assert moving.bias.tolist() == [[[[0.0, 0.0, -torch.inf, -torch.inf, -torch.inf]]]]
+    assert moving.rows(table, 1).tolist() == [1]
 
 
 @pytest.mark.parametrize("model", [GPT, NEOX, LLAMA, MODERN], ids=lambda model: model.name)

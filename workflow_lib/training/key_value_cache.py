@@ -12,9 +12,9 @@ class Place:
     All layers share it, and whoever runs them advances it.
     """
 
-    #: which of the keys that ``put`` returns the next tokens see, [1, 1, 1, keys]; None if all
-    #: those up to themselves
-    seen: Tensor | None = None
+    #: what attention adds to the scores of the keys that ``put`` returns, [1, 1, 1, keys]: 0, or −∞
+    #: for those that the next tokens do not see; None if they see all those up to themselves
+    bias: Tensor | None = None
 
     def __init__(self) -> None:
         self.length = 0
@@ -44,13 +44,17 @@ class MovingPlace(Place):
     """The place of a single next token, in a tensor on the device.
 
     The operations are the same for every place, so one CUDA graph serves them all. Attention reads
-    all ``capacity`` keys instead, and masks those that are not there yet.
+    all ``capacity`` keys instead, and masks those that are not there yet. What layers share is
+    computed once for a token.
     """
 
-    def __init__(self, capacity: int, device: torch.device) -> None:
+    def __init__(self, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+        """``dtype`` is that of queries, keys and values."""
         super().__init__()
         self._places = torch.arange(capacity, device=device)
         self._next = torch.zeros(1, dtype=torch.int64, device=device)
+        self._dtype = dtype
+        self._rows: list[tuple[Tensor, Tensor]] = []
 
     def move(self, length: int) -> None:
         """Continue behind ``length`` tokens."""
@@ -58,7 +62,9 @@ class MovingPlace(Place):
 
     def look(self) -> None:
         """Compute which keys the next token sees."""
-        self.seen = (self._places <= self._next).view(1, 1, 1, -1)
+        bias = torch.zeros(self._places.shape, dtype=self._dtype, device=self._places.device)
+        bias.masked_fill_(self._places > self._next, -torch.inf)
+        self.bias, self._rows = bias.view(1, 1, 1, -1), []
 
     def advance(self) -> None:
         """Go on to the place behind this one."""
@@ -66,10 +72,15 @@ class MovingPlace(Place):
 
     def rows(self, table: Tensor, count: int) -> Tensor:
         """The row of the next token; ``count`` is 1."""
-        return table.index_select(0, self._next)
+        for known, row in self._rows:
+            if known is table:
+                return row
+        row = table.index_select(0, self._next)
+        self._rows.append((table, row))
+        return row
 
     def put(self, new: Tensor, kept: Tensor) -> Tensor:
-        """Write ``new`` to its place, and return all of ``kept``; ``seen`` tells what is there."""
+        """Write ``new`` to its place, and return all of ``kept``; ``bias`` tells what is there."""
         return kept.index_copy_(1, self._next, new)
 
 

@@ -162,8 +162,9 @@ class Attention(nn.Module):
                 part, rest = turning.split([self.turned, self.head_size - self.turned], dim=-1)
                 turned = torch.cat([rotate(part, cosines, sines), rest], dim=-1)
             query, key = torch.split(turned, [heads, kv_heads], dim=2)
-            # A view would keep the unturned queries and keys for the backward pass as well.
-            value = value.contiguous()
+            if self.cache is None:
+                # A view would keep the unturned queries and keys for the backward pass as well.
+                value = value.contiguous()
         if self.cache is not None:
             key, value = self.cache.extend(key, value, self.place)
         result: Tensor = self.output(self._attend(query, key, value).flatten(2))
@@ -175,24 +176,24 @@ class Attention(nn.Module):
         A single query is that of the last token and sees all keys that are there. Where their
         number grows, cuDNN is not preferred for it, because it would plan anew for each length.
         """
-        several, seen = query.shape[1] > 1, self.place.seen
-        ordered = self.kernels and (several or seen is not None)
+        several, bias = query.shape[1] > 1, self.place.bias
+        ordered = self.kernels and (several or bias is not None)
         prefer = sdpa_kernel(self.kernels, True) if ordered else contextlib.nullcontext()
         with prefer:
             if self.context.size == 1:
-                return self._mix(query, key, value, seen, several)
+                return self._mix(query, key, value, bias, several)
             key, value = self.context.gather(key, value)
             parts = self.context.attended(query, key, value)
             return torch.cat([self._mix(*part, False) for part in parts], dim=1)
 
     def _mix(
-        self, query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, causal: bool
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
         mixed = F.scaled_dot_product_attention(
             query.transpose(1, 2),
             key.transpose(1, 2),
             value.transpose(1, 2),
-            attn_mask=seen,
+            attn_mask=mask,
             is_causal=causal,
             enable_gqa=self.heads != self.kv_heads,
         )

@@ -91,7 +91,7 @@ class GenerationEngine:
 
     @torch.inference_mode()
     def _graph(self, micro_batch: int) -> DecodeGraph:
-        place = MovingPlace(self._model.sequence_length, self._mesh.device)
+        place = MovingPlace(self._model.sequence_length, self._dtype, self._mesh.device)
 
         def following(token: Tensor) -> Tensor:
             chosen = self._run(micro_batch, place, token, 1)
