@@ -6,9 +6,7 @@ graph is captured once, and a single call then launches all of its kernels.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +16,6 @@ from workflow_lib.training.key_value_cache import MovingPlace
 
 #: runs before the capture, in which libraries choose kernels and allocate their workspaces
 _WARM_UPS = 3
-
-
-@functools.cache
-def _shared_memory() -> Any:
-    """The memory of intermediate results. All graphs share it, as they run one after another."""
-    return torch.cuda.graph_pool_handle()
 
 
 class DecodeGraph:
@@ -73,6 +65,6 @@ class DecodeGraph:
         torch.cuda.current_stream(device).wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         # NCCL's watchdog asks for events in a thread of its own, which must not end the capture.
-        with torch.cuda.graph(graph, _shared_memory(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             self._run()
         return graph
