@@ -21,14 +21,13 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib.metadata
 import json
-import math
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -40,7 +39,7 @@ import torch
 
 from benchmarks.measuring.engine_cells import make_cells
 from benchmarks.measuring.engine_steps import PEERS, train, train_by_peer
-from benchmarks.measuring.pairs import Interval, interval
+from benchmarks.measuring.pairs import ratio
 from workflow_lib.records import Cell
 
 #: who trains: this project's engine, as results call it
@@ -67,10 +66,12 @@ def on_every_rank(options: argparse.Namespace) -> None:
         "begun": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
     }
 
+    version = {} if options.by == OURS else {"version": importlib.metadata.version(options.by)}
+
     def show(name: str, found: dict[str, Any]) -> None:
         gc.collect()  # what was trained is unreachable by now
         torch.cuda.empty_cache()
-        results.append({**conditions, "cell": name, "by": options.by, **found})
+        results.append({**conditions, "cell": name, "by": options.by, **version, **found})
         if launch.rank == 0:
             print(line(f"{name} by {options.by}", found), flush=True)
             if options.output:
@@ -131,13 +132,6 @@ def order_of_launches(peers: Sequence[str], rounds: int) -> list[str]:
 def lines_of(path: Path) -> list[str]:
     """The lines of a file; none if there is no such file."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-
-
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
-    """The geometric mean of pairs' ratios, with its intervals; of two pairs and more."""
-    logs = interval([math.log(our / their) for our, their in zip(ours, theirs, strict=True)])
-    of_ratios = {name: math.exp(value) for name, value in asdict(logs).items() if name != "pairs"}
-    return Interval(**of_ratios, pairs=logs.pairs)
 
 
 def ratio_in_words(peer: str, ours: Sequence[float], theirs: Sequence[float]) -> str:

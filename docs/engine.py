@@ -6,26 +6,29 @@ A line of such a file is a cell: what the benchmark's ``--output`` appends.
 from __future__ import annotations
 
 import json
-import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from docs import peers
 
 CHECKOUT = Path(__file__).parents[1]
 RECORDS = CHECKOUT / "evidence" / "engine"
 DIRECTORY = CHECKOUT / "docs" / "results"
 
 _NOTE = "<!-- Made by `python -m docs.evidence --write` from evidence/engine/. -->"
-#: platform/model-NNl/degrees_options_hash
-_ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
 
 
 def files() -> dict[Path, str]:
     """Path and text of each page."""
     return {
-        DIRECTORY / f"engine-{records.stem}.md": page(records.stem, _read(records))
-        for records in sorted(RECORDS.glob("*.jsonl"))
+        DIRECTORY / f"engine-{path.stem}.md": _page(path.stem, _read(path))
+        for path in sorted(RECORDS.glob("*.jsonl"))
     }
+
+
+def _page(name: str, records: list[dict[str, Any]]) -> str:
+    return peers.page(_NOTE, name, records) if "by" in records[0] else page(name, records)
 
 
 def page(name: str, records: list[dict[str, Any]]) -> str:
@@ -64,7 +67,7 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
 
 
 def _parts(record: dict[str, Any]) -> tuple[str, str, str, str]:
-    found = _ID.fullmatch(record["cell"])
+    found = peers.ID.fullmatch(record["cell"])
     if found is None:
         raise ValueError(f"{record['cell']} is no cell of the benchmark")
     return found["model"], found["layers"], found["degrees"], found["options"]

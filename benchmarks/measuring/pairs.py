@@ -99,6 +99,16 @@ def interval(values: Sequence[float], draws: int = 10_000, seed: int = 1) -> Int
     )
 
 
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
+    """The geometric mean of the pairs' ratios, ours to theirs, with its intervals.
+
+    Raises ValueError for fewer than two pairs.
+    """
+    logs = interval([math.log(our / their) for our, their in zip(ours, theirs, strict=True)])
+    bounds = (logs.mean, logs.low, logs.high, logs.t_low, logs.t_high)
+    return Interval(*map(math.exp, bounds), pairs=logs.pairs)
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value below which that share of the values lies, straight between neighbours; NaN of
     none.

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import engine_on_gpus
-from benchmarks.measuring import peer_torchtitan, peer_transformers
+from benchmarks.measuring import pairs, peer_torchtitan, peer_transformers
+from docs import peers
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
 
@@ -89,10 +90,25 @@ def test_each_round_of_launches_is_in_the_reverse_order_of_the_one_before():
 def test_the_ratio_is_a_geometric_mean_with_students_interval():
     # Logarithms 0.10 and 0.20: mean 0.15, standard error 0.05, t of one degree of freedom 12.706.
     ours = [100 * math.exp(0.1), 100 * math.exp(0.2)]
-    found = engine_on_gpus.ratio(ours, [100, 100])
+    found = pairs.ratio(ours, [100, 100])
 
     assert found.mean == pytest.approx(math.exp(0.15))
     assert math.log(found.t_low) == pytest.approx(0.15 - 12.706 * 0.05, abs=1e-4)
     assert math.log(found.t_high) == pytest.approx(0.15 + 12.706 * 0.05, abs=1e-4)
-    assert "1 pair" not in engine_on_gpus.ratio_in_words("peer", ours, [100, 100])
+    assert "2 pairs" in engine_on_gpus.ratio_in_words("peer", ours, [100, 100])
     assert "no interval" in engine_on_gpus.ratio_in_words("peer", ours[:1], [100])
+
+
+def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
+    def record(by, speed, **more):
+        shown = {"gpus": 1, "gpu": "H200", "begun": "2026-11-24T02:15Z", "torch": "2.11"}
+        measures = {"tokens_per_s_per_gpu": speed, "mfu_causal": 0.5, "peak_gb": 60.0}
+        return {**shown, **measures, "cell": "h200/llama-8l/tp1_mb1_0", "by": by, **more}
+
+    theirs = [record("peer", speed, version="0.2") for speed in (100.0, 100.0)]
+    ours = [record("triptych", speed) for speed in (110.0, 110.0, 500.0)]
+    page = peers.page("note", "stem", ours + theirs)
+
+    assert "## llama, 8 layers, `tp1`, `mb1`" in page
+    assert "| this engine | 3 | 240 | 50.0 | 60.0 | – |" in page
+    assert "| peer 0.2 | 2 | 100 | 50.0 | 60.0 | 1.100 (1.100 to 1.100, 2 pairs) |" in page

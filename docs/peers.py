@@ -1,0 +1,81 @@
+"""The pages of comparisons with peers: records of ``benchmarks/engine_on_gpus.py --peer``.
+
+Of each cell there is a record for each launch, which says by whom: triptych or a peer. The n-th
+launches of both are a pair.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import groupby
+from statistics import fmean
+from typing import Any
+
+from benchmarks.measuring.pairs import ratio
+
+#: who trained, as records call this project's engine
+OURS = "triptych"
+
+#: platform/model-NNl/degrees_options_0
+ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
+
+
+def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
+    """The page of one file: for each cell a table, and the ratios to its peers."""
+    first = records[0]
+    lines = [
+        note,
+        "",
+        f"# The engine beside peers on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
+        "",
+        f"`benchmarks/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
+        "the same model in the same layout on the same GPU, a launch of each in turn, each round "
+        "in the reverse order of the one before. A launch's speed is the median of 3 steps on "
+        "synthetic tokens. Ratios are geometric means over pairs of launches, with 95 % intervals "
+        "by Student's t: they know how launches differ on one host, not how hosts differ. All "
+        "settings of peers are in "
+        f"[the records](../../evidence/engine/{name}.jsonl). Losses after so few steps differ, "
+        "because initial weights do. MFU counts causal attention, and each precision's own peak "
+        "([Training](../explanation/training.md)).",
+    ]
+    ordered = sorted(records, key=lambda each: each["cell"])
+    for cell, group in groupby(ordered, key=lambda each: str(each["cell"])):
+        lines += ["", f"## {_title(cell)}", "", *_table(list(group))]
+    return "\n".join(lines) + "\n"
+
+
+def _table(records: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| by | launches | tokens/s/GPU | MFU, % | peak GB | ours to it |",
+        "|---|---|---|---|---|---|",
+    ]
+    ours = _rates(records, OURS)
+    for by in dict.fromkeys(each["by"] for each in records):
+        launches = [each for each in records if each["by"] == by]
+        speed = fmean(_rates(records, by))
+        mfu = 100 * fmean(each["mfu_causal"] for each in launches)
+        peak = max(each["peak_gb"] for each in launches)
+        who = "this engine" if by == OURS else f"{by} {launches[0]['version']}"
+        lines.append(
+            f"| {who} | {len(launches)} | {speed:,.0f} | {mfu:.1f} | {peak:.1f} "
+            f"| {'–' if by == OURS else _ratio(ours, _rates(records, by))} |"
+        )
+    return lines
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> str:
+    """The ratio over whole pairs; a launch that the end of a loan left without another is none."""
+    pairs = min(len(ours), len(theirs))
+    found = ratio(ours[:pairs], theirs[:pairs])
+    return f"{found.mean:.3f} ({found.t_low:.3f} to {found.t_high:.3f}, {pairs} pairs)"
+
+
+def _rates(records: list[dict[str, Any]], by: str) -> list[float]:
+    return [each["tokens_per_s_per_gpu"] for each in records if each["by"] == by]
+
+
+def _title(cell: str) -> str:
+    found = ID.fullmatch(cell)
+    if found is None:
+        raise ValueError(f"{cell} is no cell of the benchmark")
+    return f"{found['model']}, {found['layers']} layers, `{found['degrees']}`, `{found['options']}`"
