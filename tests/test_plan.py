@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.conftest import ROOT
 from workflow_lib import cells, plan
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.plan_text import describe
@@ -253,3 +257,15 @@ def test_cells_that_are_larger_than_the_machine_are_counted(study_directory):
 def test_step_times_that_are_not_known_are_not_explained(capsys):
     assert plan.main(["--sweep", "demo"]) == 0
     assert "expected_mfu" not in capsys.readouterr().out
+
+
+def test_a_terminal_that_lacks_a_character_gets_its_escape():
+    printed = subprocess.run(
+        [sys.executable, "-m", "workflow_lib.plan", "--platform", "local"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=True,
+    ).stdout.decode("latin-1")
+
+    assert r" \u2013 " in printed

@@ -172,6 +172,10 @@ def _listed(names: Sequence[str]) -> str:
 def _output(*command: str) -> str:
     try:
         done = commands.run(command, _ANSWER_TIMEOUT_S)
+    except FileNotFoundError:
+        raise NoAnswerError(
+            f"{command[0]} is not on the path: run this on a login node of the cluster"
+        ) from None
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}; run this on a login node") from None
     if done.exit_code:

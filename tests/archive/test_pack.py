@@ -228,3 +228,8 @@ def test_mistakes_are_one_message(
     assert main(["pack", "--sweep", NAME, *licensed, *places]) == 0
     assert "names no licence" not in capsys.readouterr().out
     assert ", report.html: for these, run the workflow to its end and pack again" in said
+
+
+def test_a_directory_as_output_is_refused_with_a_file_to_name(tmp_path, capsys) -> None:
+    assert main(["pack", "--sweep", "demo", "--output", str(tmp_path)]) == 1
+    assert f"is a directory; name a file, as in {tmp_path}/demo.zip" in capsys.readouterr().err

@@ -98,6 +98,10 @@ def _licence(text: str) -> str:
 
 def _pack(chosen: argparse.Namespace) -> int:
     archive = chosen.output or chosen.results / "archives" / f"{chosen.sweep}.zip"
+    if archive.is_dir():
+        raise ArchiveError(
+            f"--output {archive} is a directory; name a file, as in {archive / chosen.sweep}.zip"
+        )
     packed = pack(
         chosen.sweep,
         archive,
