@@ -17,6 +17,7 @@ from workflow_lib.projection.predicting import Widths, usable
 from workflow_lib.projection.reading import read_published
 from workflow_lib.projection.splits import Fold, read_splits
 from workflow_lib.projection.validation import validate
+from workflow_lib.projection.validation_page import describe, write_validation
 from workflow_lib.records import RecordError
 
 
@@ -129,12 +130,26 @@ def test_a_row_that_no_split_names_is_told_the_nearest_rule(tmp_path):
 def test_rows_that_are_only_fitted_are_not_judged_and_help(tmp_path):
     known, new = list(affine_rows())[:2], list(affine_rows())[2:]
     elsewhere = {**new[0], "notes": "a; org another"}
-    others = write_rows(tmp_path / "known.csv", *known, {**new[0], "step_time_s": 99.0}, elsewhere)
+    useless = [
+        {**known[0], "gpus": "a few"},
+        {**known[1], "notes": "b; org another", "step_time_s": "", "tokens_per_s_per_gpu": ""},
+        {**known[0], "notes": "c; org another", "model": "Unheard of"},
+    ]
+    others = write_rows(
+        *(tmp_path / "known.csv", *known, {**new[0], "step_time_s": 99.0}, elsewhere), *useless
+    )
     rows = write_rows(tmp_path / "new.csv", *new)
     assert "not_run" in validate(rows)["splits"]["strong"]
     validation = validate(rows, also_fit=others)
     # The row that is to be judged is not fitted, even if the other file has another time of it.
     assert validation["rows"]["also_fitted"] == 3
+    told = {each["line"]: each["reason"] for each in validation["rows"]["not_fitted"]}
+    assert list(told) == [6, 7, 8]
+    assert told[6].startswith("gpus is 'a few'")
+    assert told[7] == "it states neither a step's time nor a throughput and the batch"
+    assert told[8] == "the model's dimensions are not known"
+    assert "of the other file not fitted because" in describe(validation)
+    assert "3 rows of the other file" in write_validation(validation, tmp_path / "o").read_text()
     strong = validation["splits"]["strong"]
     assert [each["line"] for each in strong["predictions"]] == [2, 3]
     both = validate(write_rows(tmp_path / "both.csv", *known, elsewhere, *new))

@@ -1,4 +1,4 @@
-"""Which rows of a file a validation does not judge, and why."""
+"""Which rows a validation does not judge, or cannot fit besides, and why."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from collections.abc import Iterable, Sequence
 from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.reading import Unusable
 from workflow_lib.projection.splits import FITTED_KINDS, Split
+
+_NO_TIME = "it states neither a step's time nor a throughput and the batch"
+
+
+def not_fitted(others: Iterable[PublishedRun], unusable: Iterable[Unusable]) -> list[Unusable]:
+    """The rows of the other file that are of no use to a fit, with the reason, by line.
+
+    ``others`` and ``unusable`` have the negative lines of that file.
+    """
+    found = {run.line: _NO_TIME for run in others if run.step_time_s is None}
+    found |= {each.line: each.reason for each in unusable if each.line < 0}
+    return [Unusable(-line, reason) for line, reason in sorted(found.items(), reverse=True)]
 
 
 def not_judged(
@@ -27,7 +39,7 @@ def not_judged(
         if run.line in found or run.line in predicted:
             continue
         if run.step_time_s is None:
-            found[run.line] = "it states neither a step's time nor a throughput and the batch"
+            found[run.line] = _NO_TIME
         elif run.line in fitted:
             found[run.line] = f"it is only fitted, in {', '.join(fitted[run.line])}"
         else:

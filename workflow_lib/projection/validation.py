@@ -14,7 +14,7 @@ from typing import Any
 
 from workflow_lib.projection import calculon, node_power
 from workflow_lib.projection.baselines import BASELINES
-from workflow_lib.projection.judged import not_judged
+from workflow_lib.projection.judged import not_fitted, not_judged
 from workflow_lib.projection.layouts import Layout, assumed_chunks
 from workflow_lib.projection.metrics import LEVELS, Confusion, Coverage, Errors, Ranking
 from workflow_lib.projection.predicting import Forecast, forecast, usable
@@ -40,10 +40,11 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
     ``validation.json``. Rows of ``also_fit`` are fitted where the rules allow it, and not judged.
     Raises FileNotFoundError and RecordError."""
     judged, unusable = read_published(rows)
-    others = _others(judged, also_fit) if also_fit else []
+    others, useless = _others(judged, also_fit) if also_fit else ([], [])
     runs = sorted([*judged, *others], key=lambda run: run.order)
     chunks = assumed_chunks(runs)
     layouts, without = usable(runs, chunks)
+    left_out = not_fitted(others, [*useless, *without])
     splits, digest = read_splits()
     seconds = calculon.times(layouts, peer.checkout, peer.python) if peer else {}
     return {
@@ -56,7 +57,8 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
                 run.line in layouts and run.step_time_s is not None for run in judged
             ),
             "not_judged": [asdict(e) for e in not_judged(runs, [*unusable, *without], splits)],
-            "also_fitted": len(others),
+            "also_fitted": sum(-run.line not in {each.line for each in left_out} for run in others),
+            "not_fitted": [asdict(each) for each in left_out],
             "shipped": _has_shipped(runs),
         },
         "splits_sha256": digest,
@@ -68,12 +70,15 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
     }
 
 
-def _others(judged: Sequence[PublishedRun], path: Path) -> list[PublishedRun]:
-    """The rows of a file to be fitted, without those that are to be judged. Their lines are
-    negative, so that no two rows have one line."""
+def _others(
+    judged: Sequence[PublishedRun], path: Path
+) -> tuple[list[PublishedRun], list[Unusable]]:
+    """The rows of a file to be fitted, without those that are to be judged, and those that are of
+    no use. Their lines are negative, so that no two rows have one line."""
     known = {run.identity for run in judged}
-    runs, _ = read_published(path)
-    return [replace(run, line=-run.line) for run in runs if run.identity not in known]
+    runs, unusable = read_published(path)
+    others = [replace(run, line=-run.line) for run in runs if run.identity not in known]
+    return others, [replace(each, line=-each.line) for each in unusable]
 
 
 def _has_shipped(runs: Sequence[PublishedRun]) -> bool:

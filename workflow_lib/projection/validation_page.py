@@ -111,13 +111,22 @@ def baselines(validation: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def reasons(validation: Mapping[str, Any]) -> list[dict[str, str]]:
+def not_judged(validation: Mapping[str, Any]) -> list[dict[str, str]]:
     """A line for each reason why rows are not judged, with the lines of the rows in their file."""
+    return _reasons("not judged because", validation["rows"]["not_judged"])
+
+
+def not_fitted(validation: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The same of the rows of another file that could not be fitted besides."""
+    return _reasons("of the other file not fitted because", validation["rows"]["not_fitted"])
+
+
+def _reasons(title: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     lines: dict[str, list[int]] = {}
-    for each in validation["rows"]["not_judged"]:
+    for each in rows:
         lines.setdefault(each["reason"], []).append(each["line"])
     return [
-        {"not judged because": reason, "rows": str(len(of)), "lines": _ranges(of)}
+        {title: reason, "rows": str(len(of)), "lines": _ranges(of)}
         for reason, of in sorted(lines.items(), key=lambda each: -len(each[1]))
     ]
 
@@ -145,7 +154,8 @@ def advice(validation: Mapping[str, Any]) -> str | None:
 
 def describe(validation: Mapping[str, Any]) -> str:
     """The tables as text, and what else could be fitted."""
-    tables = (goals(validation), baselines(validation), reasons(validation))
+    makers = (goals, baselines, not_judged, not_fitted)
+    tables = [made(validation) for made in makers]
     parts = [
         tabulate(lines, headers="keys", disable_numparse=True, maxcolwidths=[90] * len(lines[0]))
         for lines in tables
@@ -164,7 +174,8 @@ def write_validation(validation: Mapping[str, Any], output: Path) -> Path:
         validation=validation,
         goals=goals(validation),
         baselines=baselines(validation),
-        reasons=reasons(validation),
+        not_judged=not_judged(validation),
+        not_fitted=not_fitted(validation),
         advice=advice(validation),
         predicted={
             name: split for name, split in validation["splits"].items() if "predictions" in split
