@@ -3,18 +3,18 @@
 With w the work of a pipeline's rank (FLOPs a token, :func:`workflow_lib.formulas.stage_work`), f
 the speed of the slowest of its GPUs, and m micro-batches::
 
-    τ = w / f                                of each rank
-    T = m · max τ + (Σ τ − max τ) · idle     idle: 1 / v in 1F1B, a third of that in zero-bubble
+    τ = w / f     of each rank
 
-which is 1F1B's m · τ + (p − 1) · τ where all τ are equal (arXiv 2104.04473, section 2.2), and
-follows :func:`workflow_lib.pipelines.bubble`. In 1F1B with one chunk a rank more is known: T is the
-longest of the ways through one rank k each, with D = Σ τ of the w ranks after it::
+In 1F1B with one chunk a rank the step T is the longest of the ways through one rank k each, with D
+= Σ τ of the w ranks after it::
 
     T = max over k of Σ τ before k + m · τ_k + max(0, D − w · F_k) + max(0, D − w · B_k)
 
 k's pass has the halves F and B. Before its first B and before its last, k waits until a micro-batch
 has come back through the ranks after it, and meanwhile has w passes of its own to compute. So a
-slow rank costs less the earlier it is.
+slow rank costs less the earlier it is. Where all τ are equal, T is (m + p − 1) · τ (arXiv
+2104.04473, section 2.2). Of the other schedules the passes are added up in their order
+(:mod:`workflow_lib.schedules`). Forward passes alone take m · max τ + Σ τ − max τ.
 
 Communication and what a step does besides take no time here: they make true gains smaller, never
 larger. :mod:`workflow_lib.placement.search` allows for that.
@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib import formulas
+from workflow_lib import formulas, schedules
 from workflow_lib.placement.effects import Place
 from workflow_lib.records import Cell, Degrees, Model, Training, coordinates
 
@@ -85,14 +85,22 @@ class Pipeline:
 
     def step(self, passes: Floats) -> Floats:
         """T, (…), of τ of (…, pp)."""
-        plain = self.degrees.schedule == "1f1b" and self.degrees.virtual_stages == 1
-        if plain and self.training.workload != "inference":
+        if self.training.workload == "inference":
+            longest = passes.max(axis=-1)
+            return np.asarray(self.micro_batches * longest + passes.sum(axis=-1) - longest)
+        if self.degrees.schedule == "1f1b" and self.degrees.virtual_stages == 1:
             return self._one_f_one_b(passes)
-        idle = 1 / self.degrees.virtual_stages
-        if self.degrees.schedule != "1f1b":
-            idle /= 3
-        longest = passes.max(axis=-1)
-        return np.asarray(self.micro_batches * longest + (passes.sum(axis=-1) - longest) * idle)
+        return schedules.step(self.degrees, self.micro_batches, passes, self._shares())
+
+    def _shares(self) -> list[float]:
+        """The share of its rank's work that each stage has, as the cell's layers lie."""
+        work = np.array(self.degrees.layers_of_stages(self.model.layers)) * self.work.layer
+        work[0] += self.work.embedding
+        work[-1] += self.work.head
+        for rank in range(self.degrees.pp):
+            held = list(self.degrees.stages_of(rank))
+            work[held] /= work[held].sum()
+        return [float(each) for each in work]
 
     def _one_f_one_b(self, passes: Floats) -> Floats:
         before = passes.cumsum(axis=-1) - passes
