@@ -29,7 +29,7 @@ def study(study_directory, edit):
     path = study_directory / "sweeps" / "slots.yaml"
     slots = yaml.safe_load(path.read_text(encoding="utf-8"))
     # Interleaved, so that layers cannot move and stages wait for the one with the head.
-    matrix = [entry | {"virtual_stages": 2} for entry in example()]
+    matrix = [entry | {"virtual_stages": 2, "global_batch_size": 128} for entry in example()]
     limits = slots | {"platforms": ["h200x4"], "matrix": matrix}
     # Means nothing in the cell that is placed, so that its sweep cannot have it.
     limits["training"]["lora_rank"] = 8

@@ -60,7 +60,8 @@ def test_interleaved_and_zero_bubble_idle_less():
     passes = np.array([1.0, 1.0])
     for degrees, idle in ((zero, 1 / 3), (two, 1 / 2)):
         its = Pipeline(dataclasses.replace(cell, degrees=degrees))
-        assert its.step(passes) == pytest.approx(32 + idle)
+        # The last chunk has the head, and takes a little more than its rank's other one.
+        assert its.step(passes) == pytest.approx(32 + idle, rel=1e-5)
 
 
 def test_a_stage_is_as_fast_as_its_slowest_gpu():
