@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.metadata
+import importlib.util
 import json
 import os
 import subprocess
@@ -39,11 +40,8 @@ import torch
 
 from benchmarks.measuring.engine_cells import make_cells
 from benchmarks.measuring.engine_steps import PEERS, train, train_by_peer
-from benchmarks.measuring.pairs import ratio
+from benchmarks.measuring.pairs import OURS, ratio_in_words
 from workflow_lib.records import Cell
-
-#: who trains: this project's engine, as results call it
-OURS = "triptych"
 
 
 def on_every_rank(options: argparse.Namespace) -> None:
@@ -58,25 +56,26 @@ def on_every_rank(options: argparse.Namespace) -> None:
     device = devices.choose(launch, cells[0].hardware, cells[0].telemetry)
     os.environ["LOCAL_RANK"] = str(launch.local_rank)
     dist.init_process_group("nccl", device_id=device.torch)
-    results: list[dict[str, Any]] = []
     conditions = {
         "gpu": torch.cuda.get_device_name(),
         "gpus": launch.world_size,
         "torch": torch.__version__,
         "begun": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
+        "steps": options.steps,
     }
-
-    version = {} if options.by == OURS else {"version": importlib.metadata.version(options.by)}
+    who = {"by": options.by}
+    if options.by != OURS:
+        who["version"] = importlib.metadata.version(options.by)
 
     def show(name: str, found: dict[str, Any]) -> None:
         gc.collect()  # what was trained is unreachable by now
         torch.cuda.empty_cache()
-        results.append({**conditions, "cell": name, "by": options.by, **version, **found})
+        record = {**conditions, "cell": name, **who, **found}
         if launch.rank == 0:
             print(line(f"{name} by {options.by}", found), flush=True)
             if options.output:
                 with options.output.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(results[-1]) + "\n")
+                    stream.write(json.dumps(record) + "\n")
 
     for cell in cells:
         try:
@@ -98,51 +97,51 @@ def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
 
 
 def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
-    """Train a cell by ours and by peers in turn, and print the ratios; returns an exit code."""
+    """Train a cell by ours and by peers in turn, and print the ratios; returns an exit code.
+
+    A peer of which a launch fails is left out from then on; its whole pairs count.
+    """
     peers = []
-    for peer in options.peer:
+    for peer in dict.fromkeys(options.peer):
         if reason := PEERS[peer].refusal(cell):
             print(f"{cell.id}: not by {peer}: {reason}", flush=True)
         else:
             peers.append(peer)
-    before = len(lines_of(records))
+    before, failed = len(lines_of(records)), set[str]()
     for by in order_of_launches(peers, options.alternations) if peers else []:
+        if by in failed or OURS in failed:
+            continue
         code = subprocess.run([*command, "--only", cell.id, "--by", by]).returncode
         if code:
             print(f"{cell.id}: {by} failed (exit status {code})", flush=True)
-            return code
+            failed.add(by)
     found = [json.loads(each) for each in lines_of(records)[before:]]
 
     def rates(by: str) -> list[float]:
         return [each["tokens_per_s_per_gpu"] for each in found if each["by"] == by]
 
     for peer in peers:
-        print(f"{cell.id}: {ratio_in_words(peer, rates(OURS), rates(peer))}", flush=True)
-    return 0
+        words = ratio_in_words(rates(OURS), rates(peer))
+        print(f"{cell.id}: ratio to {peer} {words}", flush=True)
+    return int(bool(failed))
 
 
 def order_of_launches(peers: Sequence[str], rounds: int) -> list[str]:
-    """Who trains in each launch: rounds of all, each in the reverse order of the one before, so
-    that a drift of the GPUs is nobody's.
+    """Who trains in each launch: rounds of all, each in the reverse order of the one before. After
+    an even number of rounds an even drift of the GPUs is nobody's.
     """
     turn = [OURS, *peers]
     return [by for number in range(rounds) for by in (turn if number % 2 == 0 else turn[::-1])]
 
 
+def not_installed(peers: Sequence[str]) -> list[str]:
+    """Those of the peers that this Python does not have."""
+    return [peer for peer in peers if importlib.util.find_spec(peer) is None]
+
+
 def lines_of(path: Path) -> list[str]:
     """The lines of a file; none if there is no such file."""
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-
-
-def ratio_in_words(peer: str, ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """How much faster ours is than a peer, of tokens/s/GPU in pairs of launches."""
-    if len(ours) < 2:
-        return f"ratio to {peer} {ours[0] / theirs[0]:.3f} (one pair: no interval)"
-    found = ratio(ours, theirs)
-    return (
-        f"ratio to {peer} {found.mean:.3f} (95 % {found.t_low:.3f} to {found.t_high:.3f}, "
-        f"{found.pairs} pairs)"
-    )
 
 
 def line(name: str, found: dict[str, Any]) -> str:
@@ -179,7 +178,12 @@ def main() -> int:
         "--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell"
     )
     parser.add_argument(
-        "--alternations", type=int, default=3, help="launches of each, with --peer (default: 3)"
+        "--alternations",
+        type=int,
+        choices=range(1, 100),
+        metavar="ROUNDS",
+        default=4,
+        help="launches of each, with --peer (default: 4)",
     )
     parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
@@ -199,6 +203,9 @@ def main() -> int:
     print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus))
     command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
+    if missing := not_installed(options.peer):
+        print(f"engine_on_gpus: no {' and no '.join(missing)} here: install envs/peers.txt")
+        return 1
     if options.peer:
         with tempfile.TemporaryDirectory() as directory:
             records = options.output or Path(directory, "records.jsonl")
@@ -212,7 +219,7 @@ def main() -> int:
         subprocess.run([*command, "--only", cell.id]).returncode
         for cell in chosen_cells(options, gpus)
     ]
-    return max(codes, default=0)
+    return int(any(codes))
 
 
 if __name__ == "__main__":

@@ -11,10 +11,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from benchmarks.measuring.pairs import ratio
-
-#: who trained, as records call this project's engine
-OURS = "triptych"
+from benchmarks.measuring.pairs import OURS, ratio_in_words
 
 #: platform/model-NNl/degrees_options_0
 ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
@@ -29,11 +26,11 @@ def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
         f"# The engine beside peers on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
         "",
         f"`benchmarks/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
-        "the same model in the same layout on the same GPU, a launch of each in turn, each round "
-        "in the reverse order of the one before. A launch's speed is the median of 3 steps on "
-        "synthetic tokens. Ratios are geometric means over pairs of launches, with 95 % intervals "
-        "by Student's t: they know how launches differ on one host, not how hosts differ. All "
-        "settings of peers are in "
+        "the same model in the same layout on the same host, a launch of each in turn, each round "
+        "in the reverse order of the one before. A launch's speed is the median of "
+        f"{first['steps']} steps on synthetic tokens. Ratios are geometric means over pairs of "
+        "launches, with 95 % intervals by Student's t: they know how launches differ on one host, "
+        "not how hosts differ. All settings of peers are in "
         f"[the records](../../evidence/engine/{name}.jsonl). Losses after so few steps differ, "
         "because initial weights do. MFU counts causal attention, and each precision's own peak "
         "([Training](../explanation/training.md)).",
@@ -55,19 +52,18 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
         speed = fmean(_rates(records, by))
         mfu = 100 * fmean(each["mfu_causal"] for each in launches)
         peak = max(each["peak_gb"] for each in launches)
-        who = "this engine" if by == OURS else f"{by} {launches[0]['version']}"
+        who = "this engine" if by == OURS else _peer(launches[0])
         lines.append(
             f"| {who} | {len(launches)} | {speed:,.0f} | {mfu:.1f} | {peak:.1f} "
-            f"| {'–' if by == OURS else _ratio(ours, _rates(records, by))} |"
+            f"| {'–' if by == OURS else ratio_in_words(ours, _rates(records, by))} |"
         )
     return lines
 
 
-def _ratio(ours: list[float], theirs: list[float]) -> str:
-    """The ratio over whole pairs; a launch that the end of a loan left without another is none."""
-    pairs = min(len(ours), len(theirs))
-    found = ratio(ours[:pairs], theirs[:pairs])
-    return f"{found.mean:.3f} ({found.t_low:.3f} to {found.t_high:.3f}, {pairs} pairs)"
+def _peer(record: dict[str, Any]) -> str:
+    """A peer's version, and what its weights are where the settings say so."""
+    weights = record.get("settings", {}).get("training", {}).get("dtype")
+    return f"{record['by']} {record['version']}" + (f", {weights} weights" if weights else "")
 
 
 def _rates(records: list[dict[str, Any]], by: str) -> list[float]:

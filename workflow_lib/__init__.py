@@ -4,7 +4,7 @@ import sys
 
 __version__ = "0.1.0"
 
-# Where a terminal's encoding lacks a character, as Latin-1 does a dash, commands show its escape
-# and go on. Standard error does so by itself.
-if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors == "strict":
+# Where the encoding of standard output lacks a character, as Latin-1 does a dash, commands print
+# its escape and go on. Standard error does so by itself.
+if hasattr(sys.stdout, "reconfigure") and sys.stdout.errors in ("strict", "surrogateescape"):
     sys.stdout.reconfigure(errors="backslashreplace")

@@ -219,7 +219,8 @@ def main(
         snapshot = Watcher(options.results).look(time.time())
         text = openmetrics(snapshot)
         if options.output is None:
-            print(text, end="")
+            # OpenMetrics is UTF-8, whatever the terminal's encoding.
+            sys.stdout.buffer.write(text.encode())
         else:
             with whole_file(options.output) as draft:
                 draft.write_text(text, encoding="utf-8")

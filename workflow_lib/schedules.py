@@ -21,7 +21,8 @@ Floats = npt.NDArray[np.float64]
 Kind = Literal["F", "B", "W"]
 
 #: of a chunk's pass through a micro-batch: a backward pass has two products for each of a forward
-#: pass, one for the inputs' gradients and one for the weights'
+#: pass, one for the inputs' gradients and one for the weights'. With full recomputation it is a
+#: quarter, which makes steps of ranks within ±5 % up to 1 % longer.
 _SHARE = 1 / 3
 
 
@@ -34,8 +35,10 @@ class Pass(NamedTuple):
 
 
 def orders(degrees: Degrees, micro_batches: int) -> tuple[tuple[Pass, ...], ...]:
-    """The passes of each pipeline rank. 1F1B has no passes for weights alone: its backward passes
-    compute both gradients. Of several chunks a rank, or a zero-bubble schedule.
+    """The passes of each pipeline rank, for layouts that ``training.capabilities`` allows.
+
+    1F1B has no passes for weights alone: its backward passes compute both gradients. Its order is
+    that of interleaved 1F1B, which has several chunks a rank.
     """
     return _orders(degrees.pp, degrees.virtual_stages, degrees.schedule, micro_batches)
 
@@ -125,7 +128,7 @@ def step(
 
     ``shares`` has the share of its rank's time that each stage takes; without it all chunks of a
     rank take equally long. Sending takes no time. A pass begins when its rank is free and the
-    passes that it follows have ended.
+    passes that it follows have ended. Raises ValueError if passes wait for one another.
     """
     queues = [list(reversed(each)) for each in orders(degrees, micro_batches)]
     splits, last = degrees.schedule != "1f1b", degrees.stages - 1
@@ -148,7 +151,7 @@ def step(
                 queue.pop()
                 begins = free[rank] if awaited is None else np.maximum(free[rank], ends[awaited])
                 free[rank] = begins + unit[stage] * (2 if kind == "B" and not splits else 1)
-                if kind != "W":
+                if kind == "F" or (kind == "B" and stage > 0):
                     ends[kind, stage, number] = free[rank]
                 if kind == "B":
                     ends.pop(("F", stage, number))

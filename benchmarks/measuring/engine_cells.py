@@ -154,6 +154,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
 def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
     """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
     study, platform = load_study(_CONFIG), options_given.platform
+    seen: set[str] = set()
     for name in options_given.sets:
         for model_name, layers, degrees, options in option_sets(gpus)[name]:
             model: Model = study.models[model_name].record(model_name)
@@ -161,7 +162,9 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
             divided = degrees.get("stage_layers")
             degree = Degrees(**degrees | {"stage_layers": ()})
             if degree.world_size != gpus:
-                continue  # a layout that a single GPU does not have
+                if "RANK" not in os.environ:
+                    print(f"{model.name} {degree.name}: needs {degree.world_size} GPUs, not {gpus}")
+                continue
             plain: dict[str, Any] = {
                 "zero_stage": 1,
                 "micro_batch_size": 1,
@@ -184,8 +187,12 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
                 if "RANK" not in os.environ:
                     print(f"{model.name} {degree.name} {training.name}: {reason}")
                 continue
+            identity = f"{platform}/{model.name}-{model.layers}l/{degree.name}_{training.name}_0"
+            if identity in seen:
+                continue  # with few GPUs two layouts can be the same
+            seen.add(identity)
             yield Cell(
-                id=f"{platform}/{model.name}-{model.layers}l/{degree.name}_{training.name}_0",
+                id=identity,
                 model=model,
                 degrees=degree,
                 training=training,

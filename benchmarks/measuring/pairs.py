@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from workflow_lib.intervals import students_t
 
+#: who trains beside peers: this project's engine, as records call it
+OURS = "triptych"
+
 #: the block in which nothing runs beside training
 NOTHING = "nothing"
 
@@ -107,6 +110,17 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval:
     logs = interval([math.log(our / their) for our, their in zip(ours, theirs, strict=True)])
     bounds = (logs.mean, logs.low, logs.high, logs.t_low, logs.t_high)
     return Interval(*map(math.exp, bounds), pairs=logs.pairs)
+
+
+def ratio_in_words(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """The ratio over whole pairs of launches; a launch that has no partner counts for nothing."""
+    pairs = min(len(ours), len(theirs))
+    if pairs == 0:
+        return "no pair"
+    if pairs == 1:
+        return f"{ours[0] / theirs[0]:.3f} (1 pair, no interval)"
+    found = ratio(ours[:pairs], theirs[:pairs])
+    return f"{found.mean:.3f} ({found.t_low:.3f} to {found.t_high:.3f}, {pairs} pairs)"
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -31,13 +31,24 @@ _CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
 
 def refusal(cell: Cell) -> str | None:
     """Why torchtitan cannot train a cell as it is, or None."""
-    model, degrees = cell.model, cell.degrees
+    model, degrees, training = cell.model, cell.degrees, cell.training
     if model.family not in ("llama", "mixtral"):
         return f"torchtitan has no model of the family {model.family}"
     if model.experts and degrees.pp > 1:
         return "torchtitan does not cut this model into pipeline stages"
-    if model.experts and cell.training.precision == "fp8":
+    if model.experts and training.precision == "fp8":
         return "its experts would stay in bf16"
+    if training.workload != "pretrain" or training.precision == "fp32":
+        return f"torchtitan is set up here to pretrain in bf16 or fp8, not for {training.name}"
+    if training.routing == "balanced":
+        return "torchtitan's router is free, and the cell's is balanced"
+    if degrees.dp > 1 and training.zero_stage < 3 and training.micro_batches(degrees.dp) > 1:
+        return (
+            "with FSDP torchtitan gathers weights and reduces gradients for each micro-batch, as "
+            "ZeRO-3 does"
+        )
+    if degrees.virtual_stages > 2:
+        return "torchtitan's pipelines have one or two chunks a rank"
     if degrees.schedule != "1f1b":
         return f"the schedule {degrees.schedule} is ours"
     if 3 * model.ffn_hidden_size < 8 * model.hidden_size:
@@ -48,6 +59,7 @@ def refusal(cell: Cell) -> str | None:
 def settings(cell: Cell) -> Settings:
     """torchtitan's settings for a cell, by section.
 
+    It trains as it is fastest: compiled in any case, with layers divided over stages as it does.
     Where replicas share weights, FSDP2 shards them and casts them to bf16; on a single GPU autocast
     does. In all other layouts torchtitan 0.2 has no mixed precision, and so its weights are bf16.
     """
@@ -134,7 +146,8 @@ class Peer:
             ),
         )
         config = JobConfig()
-        config.job.dump_folder = tempfile.mkdtemp(prefix="torchtitan-")
+        # It writes nothing there, as neither checkpoints nor logs are asked for.
+        config.job.dump_folder = tempfile.gettempdir()
         config.model.name = config.model.flavor = "cell"
         for section, values in settings(cell).items():
             change(config, section, values)
@@ -237,7 +250,7 @@ _UNUSED: dict[str, dict[str, tuple[str, ...]]] = {
 def _import_without_unused_packages() -> None:
     """Let those of the unused packages be imported that are not installed."""
     for package, modules in _UNUSED.items():
-        if importlib.util.find_spec(package) is None:
+        if not modules.keys() <= sys.modules.keys() and importlib.util.find_spec(package) is None:
             for name, attributes in modules.items():
                 sys.modules[name] = ModuleType(name)
                 vars(sys.modules[name]).update(dict.fromkeys(attributes))

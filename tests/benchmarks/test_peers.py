@@ -48,7 +48,7 @@ def test_a_pipeline_gets_its_micro_batches_at_once_and_others_accumulate():
     assert {one["global_batch_size"] for one in (pipeline, replicas)} == {16}
 
 
-def test_zero_3_frees_weights_within_a_step_and_less_does_not():
+def test_weights_are_freed_within_a_step_by_zero_3_alone():
     policies = [
         torchtitan(Degrees(dp=2), zero_stage=stage)["fsdp_reshard_after_forward"]
         for stage in (1, 2, 3)
@@ -57,15 +57,60 @@ def test_zero_3_frees_weights_within_a_step_and_less_does_not():
     assert policies == ["never", "never", "default"]
 
 
-def test_what_a_peer_cannot_train_as_it_is_is_refused():
-    assert peer_torchtitan.refusal(cell(WIDE, Degrees(tp=2, pp=2))) is None
-    assert "gpt" in peer_torchtitan.refusal(cell(GPT))
-    assert "pipeline" in peer_torchtitan.refusal(cell(MIXTRAL, Degrees(pp=2)))
-    narrow = dataclasses.replace(WIDE, ffn_hidden_size=2 * WIDE.hidden_size)
-    assert "8/3" in peer_torchtitan.refusal(cell(narrow))
+BF16 = {"precision": "bf16", "zero_stage": 3, "backend": "torch"}
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "options", "said"),
+    [
+        (GPT, Degrees(), {}, "family gpt"),
+        (MIXTRAL, Degrees(pp=2), {}, "stages"),
+        (MIXTRAL, Degrees(), {"precision": "fp8"}, "experts would stay"),
+        (MIXTRAL, Degrees(), {"routing": "balanced"}, "router is free"),
+        (WIDE, Degrees(), {"precision": "fp32"}, "bf16 or fp8"),
+        (WIDE, Degrees(), {"workload": "lora"}, "pretrain"),
+        (WIDE, Degrees(dp=2), {"zero_stage": 1}, "for each micro-batch"),
+        (WIDE, Degrees(pp=2, virtual_stages=4), {}, "one or two chunks"),
+        (WIDE, Degrees(pp=2, schedule="zero-bubble"), {}, "is ours"),
+        (dataclasses.replace(WIDE, ffn_hidden_size=64), Degrees(), {}, "8/3"),
+    ],
+)
+def test_what_torchtitan_would_train_otherwise_is_refused(model, degrees, options, said):
+    assert said in peer_torchtitan.refusal(cell(model, degrees, **{**BF16, **options}))
+
+
+def test_what_peers_train_as_it_is_is_not_refused():
+    for degrees in (Degrees(), Degrees(dp=2), Degrees(tp=2, pp=2), Degrees(tp=2, dp=2)):
+        assert peer_torchtitan.refusal(cell(WIDE, degrees, **BF16)) is None
     kept = {"precision": "bf16", "recomputation": "none", "zero_stage": 1}
     assert peer_transformers.refusal(cell(WIDE, Degrees(dp=2), **kept)) is None
     assert "replicas" in peer_transformers.refusal(cell(WIDE, Degrees(tp=2), **kept))
+
+
+def test_a_peer_that_fails_is_left_out_and_its_whole_pairs_count(tmp_path, monkeypatch, capsys):
+    records, launches = tmp_path / "records.jsonl", []
+
+    def launch(command):
+        by = command[-1]
+        launches.append(by)
+        if by == "torchtitan" and launches.count(by) == 3:
+            return SimpleNamespace(returncode=-9)
+        with records.open("a") as stream:
+            speed = {"triptych": 110.0}.get(by, 100.0)
+            print(f'{{"by": "{by}", "tokens_per_s_per_gpu": {speed}}}', file=stream)
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(engine_on_gpus.subprocess, "run", launch)
+    one = cell(WIDE, precision="bf16", recomputation="none", zero_stage=1)
+    options = SimpleNamespace(peer=["torchtitan", "transformers", "torchtitan"], alternations=4)
+
+    assert engine_on_gpus.beside_peers(one, options, ["engine"], records) == 1
+    assert launches.count("triptych") == launches.count("transformers") == 4
+    assert launches.count("torchtitan") == 3
+    said = capsys.readouterr().out
+    assert "torchtitan failed (exit status -9)" in said
+    assert "ratio to torchtitan 1.100 (1.100 to 1.100, 2 pairs)" in said
+    assert "ratio to transformers 1.100 (1.100 to 1.100, 4 pairs)" in said
 
 
 def test_a_setting_that_a_version_does_not_have_is_said():
@@ -95,13 +140,14 @@ def test_the_ratio_is_a_geometric_mean_with_students_interval():
     assert found.mean == pytest.approx(math.exp(0.15))
     assert math.log(found.t_low) == pytest.approx(0.15 - 12.706 * 0.05, abs=1e-4)
     assert math.log(found.t_high) == pytest.approx(0.15 + 12.706 * 0.05, abs=1e-4)
-    assert "2 pairs" in engine_on_gpus.ratio_in_words("peer", ours, [100, 100])
-    assert "no interval" in engine_on_gpus.ratio_in_words("peer", ours[:1], [100])
+    assert pairs.ratio_in_words(ours, [100.0]) == "1.105 (1 pair, no interval)"
+    assert pairs.ratio_in_words(ours, []) == "no pair"
 
 
 def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
     def record(by, speed, **more):
         shown = {"gpus": 1, "gpu": "H200", "begun": "2026-11-24T02:15Z", "torch": "2.11"}
+        shown["steps"] = 3
         measures = {"tokens_per_s_per_gpu": speed, "mfu_causal": 0.5, "peak_gb": 60.0}
         return {**shown, **measures, "cell": "h200/llama-8l/tp1_mb1_0", "by": by, **more}
 
