@@ -1,8 +1,8 @@
 """The passes of a pipeline's ranks in their order, and how long a step of them takes.
 
 Orders are those of torch.distributed.pipelining, which runs them: interleaved 1F1B (arXiv
-2104.04473, section 2.2.2), the zero-bubble schedule that delays gradients of weights (arXiv
-2401.10241, figure 3), and its V form (figure 7).
+2104.04473, section 2.2.2), and the schedules of arXiv 2401.10241 that delay gradients of weights:
+the plain one and its V form.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Floats = npt.NDArray[np.float64]
 Kind = Literal["F", "B", "W"]
 
 #: of a chunk's pass through a micro-batch: a backward pass has two products for each of a forward
-#: pass, one for the inputs' gradients and one for the weights'. With full recomputation it is a
-#: quarter, which makes steps of ranks within ±5 % up to 1 % longer.
+#: pass, one for the inputs' gradients and one for the weights'. With full recomputation it would be
+#: a quarter: steps of ranks within ±5 % are then up to 1 % longer than computed here.
 _SHARE = 1 / 3
 
 
