@@ -97,6 +97,16 @@ def test_a_chunk_may_take_more_of_its_ranks_time():
     assert two == pytest.approx(27 / 18)
 
 
+def test_backward_passes_are_longer_where_they_recompute():
+    # As the first step by hand, in eighths: a forward pass of the fast rank takes 1, a backward one
+    # 3. Rank 0: F00 0-2, F01 2-4, F20 4-6, F21 6-8; rank 1: F10 2-3, F11 4-5, F30 6-7, B30 7-10,
+    # F31 10-11, B31 11-14; rank 0: B20 10-16, B21 16-22; rank 1: B10 16-19, B11 22-25; rank 0:
+    # B00 22-28, B01 28-34.
+    step = schedules.step(degrees("1f1b", 2, 2), 2, np.array([2.0, 1.0]), forward=1 / 4)
+
+    assert step == pytest.approx(34 / 8)
+
+
 def test_steps_of_many_draws_are_those_of_each():
     draws = 1 + np.random.default_rng(1).uniform(-0.1, 0.1, (3, 5, 4))
     for each in (degrees("1f1b", 4, 2), degrees("zero-bubble", 4, 1)):

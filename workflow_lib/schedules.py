@@ -15,15 +15,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib.records import Degrees
+from workflow_lib.records import Degrees, Training
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["F", "B", "W"]
-
-#: of a chunk's pass through a micro-batch: a backward pass has two products for each of a forward
-#: pass, one for the inputs' gradients and one for the weights'. With full recomputation it would be
-#: a quarter: steps of ranks within ±5 % are then up to 1 % longer than computed here.
-_SHARE = 1 / 3
 
 
 class Pass(NamedTuple):
@@ -121,22 +116,37 @@ def _zero_bubble_v(rank: int, ranks: int, micro_batches: int) -> Iterator[Pass]:
     return (each for each in found if each.micro_batch < micro_batches)
 
 
+def forward_share(training: Training) -> float:
+    """What the forward pass takes of a micro-batch's time on a rank. A backward pass has two
+    products for each of a forward pass, and with full recomputation it repeats that one, too.
+    """
+    return 1 / 4 if training.recomputation == "full" else 1 / 3
+
+
 def step(
-    degrees: Degrees, micro_batches: int, passes: Floats, shares: Sequence[float] = ()
+    degrees: Degrees,
+    micro_batches: int,
+    passes: Floats,
+    shares: Sequence[float] = (),
+    forward: float = 1 / 3,
 ) -> Floats:
     """How long a step takes, (…), of the time of a micro-batch on each rank, (…, pp).
 
     ``shares`` has the share of its rank's time that each stage takes; without it all chunks of a
-    rank take equally long. Sending takes no time. A pass begins when its rank is free and the
-    passes that it follows have ended. Raises ValueError if passes wait for one another.
+    rank take equally long. ``forward`` is what :func:`forward_share` says. Where gradients of
+    weights come later, they take half of the rest. Sending takes no time. A pass begins when its
+    rank is free and the passes that it follows have ended. Raises ValueError if passes wait for one
+    another.
     """
     queues = [list(reversed(each)) for each in orders(degrees, micro_batches)]
     splits, last = degrees.schedule != "1f1b", degrees.stages - 1
+    backward = (1 - forward) / (2 if splits else 1)
+    takes = {"F": forward, "B": backward, "W": backward}
     shares = shares or [1 / degrees.virtual_stages] * degrees.stages
     unit = [np.zeros(())] * degrees.stages
     for rank in range(degrees.pp):
         for stage in degrees.stages_of(rank):
-            unit[stage] = passes[..., rank] * (_SHARE * shares[stage])
+            unit[stage] = passes[..., rank] * shares[stage]
     free = [np.zeros(passes.shape[:-1])] * degrees.pp
     #: of passes that others still wait for
     ends: dict[tuple[Kind, int, int], Floats] = {}
@@ -150,7 +160,7 @@ def step(
                     break
                 queue.pop()
                 begins = free[rank] if awaited is None else np.maximum(free[rank], ends[awaited])
-                free[rank] = begins + unit[stage] * (2 if kind == "B" and not splits else 1)
+                free[rank] = begins + unit[stage] * takes[kind]
                 if kind == "F" or (kind == "B" and stage > 0):
                     ends[kind, stage, number] = free[rank]
                 if kind == "B":

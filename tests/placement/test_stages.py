@@ -36,16 +36,20 @@ def test_a_slow_stage_costs_less_the_earlier_it_is():
     assert pipeline.step(np.array([1.25, 1.0])) == pytest.approx(32 * 1.25 + waits)
 
 
+@pytest.mark.parametrize(("recomputation", "backward"), [("none", 2), ("full", 3)])
 @pytest.mark.parametrize(
     ("stages", "micro_batches"), [(2, 8), (4, 2), (4, 3), (4, 32), (8, 8), (8, 32)]
 )
-def test_1f1b_takes_as_long_as_its_passes_one_by_one(stages, micro_batches):
-    pipeline = Pipeline(pipeline_cell(stages, global_batch_size=micro_batches))
+def test_1f1b_takes_as_long_as_its_passes_one_by_one(
+    stages, micro_batches, recomputation, backward
+):
+    options = {"global_batch_size": micro_batches, "recomputation": recomputation}
+    pipeline = Pipeline(pipeline_cell(stages, **options))
     random = np.random.default_rng(1)
     for _ in range(10):
         passes = 1 + random.uniform(-0.1, 0.1, stages)
-        each = np.repeat(passes[:, None] / 3, micro_batches, axis=1)
-        assert pipeline.step(passes) == pytest.approx(one_f_one_b(each, 2 * each), rel=1e-3)
+        each = np.repeat(passes[:, None] / (1 + backward), micro_batches, axis=1)
+        assert pipeline.step(passes) == pytest.approx(one_f_one_b(each, backward * each), rel=1e-3)
 
 
 def test_forward_passes_alone_do_not_wait_for_others_to_come_back():

@@ -38,8 +38,6 @@ Order = tuple[int, ...]
 
 #: orders that are all tried; with more, as with 16 GPUs a node, fast GPUs go to heavy stages
 _MOST_ORDERS = 50_000
-#: of a pass; without recomputation a backward pass has two products for each of a forward pass
-_FORWARD = 1 / 3
 
 
 class Pipeline:
@@ -90,7 +88,8 @@ class Pipeline:
             return np.asarray(self.micro_batches * longest + passes.sum(axis=-1) - longest)
         if self.degrees.schedule == "1f1b" and self.degrees.virtual_stages == 1:
             return self._one_f_one_b(passes)
-        return schedules.step(self.degrees, self.micro_batches, passes, self._shares())
+        forward = schedules.forward_share(self.training)
+        return schedules.step(self.degrees, self.micro_batches, passes, self._shares(), forward)
 
     def _shares(self) -> list[float]:
         """The share of its rank's work that each stage has, as the cell's layers lie."""
@@ -108,8 +107,9 @@ class Pipeline:
         ranks_after = np.arange(self.degrees.pp)[::-1]
         # With few micro-batches all of them are on their way before the first comes back.
         ahead = np.minimum(ranks_after, self.micro_batches - 1)
-        first = np.maximum(0, after - ahead * _FORWARD * passes)
-        last = np.maximum(0, after - ahead * (1 - _FORWARD) * passes)
+        forward = schedules.forward_share(self.training)
+        first = np.maximum(0, after - ahead * forward * passes)
+        last = np.maximum(0, after - ahead * (1 - forward) * passes)
         last = np.where(self.micro_batches > ranks_after + 1, last, 0)
         return np.asarray((before + self.micro_batches * passes + first + last).max(axis=-1))
 
