@@ -93,29 +93,59 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     from workflow_lib.training import engines, mesh
     from workflow_lib.training.data import SyntheticTokens, step_batches
 
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
+    before = _begin()
     placed = mesh.create(cell.degrees, device.torch)
     started = time.monotonic()
     engine = engines.create(cell, placed)
     build_s = time.monotonic() - started
     batches = step_batches(SyntheticTokens(cell.model.vocabulary_size), cell, placed, 0)
-    engine.train_step(batches)
-    torch.cuda.synchronize()
-    start_up_s = time.time() - psutil.Process().create_time()
-    step_s, loss = measure(lambda: engine.train_step(batches), cell.training)
-    peak = torch.tensor(float(torch.cuda.max_memory_allocated() - before), device=device.torch)
-    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    found = _measured(cell, device, lambda: engine.train_step(batches), before)
     profiled = traced(lambda: engine.train_step(batches)) if trace else {}
     return {
-        **rates(cell, step_s),
-        "loss": loss,
+        **found,
         "build_s": build_s,
-        "start_up_s": start_up_s,
-        "peak_gb": peak.item() / 1e9,
         "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).allocated / 1e9,
         "left_over_gb": before / 1e9,
         **profiled,
+    }
+
+
+def train_by_peer(cell: Cell, device: Any, peer: str) -> dict[str, Any]:
+    """Train a cell for a few steps by a peer's code on every rank; returns its measures."""
+    module = PEERS[peer]
+    before = _begin()
+    started = time.monotonic()
+    engine = module.Peer(cell, device.torch)
+    build_s = time.monotonic() - started
+    found = _measured(cell, device, engine.step, before)
+    return {**found, "build_s": build_s, "settings": module.settings(cell)}
+
+
+def _begin() -> int:
+    """Bytes that are allocated before a cell is built; its peak counts from here."""
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+def _measured(cell: Cell, device: Any, step: Callable[[], float], before: int) -> dict[str, Any]:
+    """Speed, loss, time to the first step's end and peak memory of the fullest GPU."""
+    step()
+    torch.cuda.synchronize()
+    start_up_s = time.time() - psutil.Process().create_time()
+    step_s, loss = measure(step, cell.training)
+    # Of a peer's pipeline only the last stage knows the loss; what others say is less.
+    highest = torch.tensor(
+        [torch.cuda.max_memory_allocated() - before, loss],
+        dtype=torch.float64,
+        device=device.torch,
+    )
+    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+    peak, loss = highest.tolist()
+    return {
+        **rates(cell, step_s),
+        "loss": loss,
+        "start_up_s": start_up_s,
+        "peak_gb": peak / 1e9,
     }
 
 
@@ -137,30 +167,4 @@ def rates(cell: Cell, step_s: float) -> dict[str, float]:
         * counts.causal
         / (hardware.peak_bf16_flops_per_s or float("nan")),
         "mfu_full_attention": rate * counts.full_attention / peak,
-    }
-
-
-def train_by_peer(cell: Cell, device: Any, peer: str) -> dict[str, Any]:
-    """Train a cell for a few steps by a peer's code on every rank; returns its measures."""
-    module = PEERS[peer]
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    started = time.monotonic()
-    engine = module.Peer(cell, device.torch)
-    build_s = time.monotonic() - started
-    engine.step()
-    torch.cuda.synchronize()
-    start_up_s = time.time() - psutil.Process().create_time()
-    step_s, loss = measure(engine.step, cell.training)
-    # Only the last stage of a pipeline knows the loss; what others say is less.
-    highest = torch.tensor([torch.cuda.max_memory_allocated() - before, loss], device=device.torch)
-    dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-    peak, loss = highest.tolist()
-    return {
-        **rates(cell, step_s),
-        "loss": loss,
-        "build_s": build_s,
-        "start_up_s": start_up_s,
-        "peak_gb": peak / 1e9,
-        "settings": module.settings(cell),
     }
