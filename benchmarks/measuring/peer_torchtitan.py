@@ -26,8 +26,6 @@ from workflow_lib.training.data import SyntheticTokens
 #: section of torchtitan's configuration, and its settings
 Settings = dict[str, dict[str, Any]]
 
-_CHECKPOINTING = {"none": "none", "selective": "selective", "full": "full"}
-
 
 def refusal(cell: Cell) -> str | None:
     """Why torchtitan cannot train a cell as it is, or None."""
@@ -92,7 +90,7 @@ def settings(cell: Cell) -> Settings:
                 "1F1B" if degrees.virtual_stages == 1 else "Interleaved1F1B"
             ),
         },
-        "activation_checkpoint": {"mode": _CHECKPOINTING[training.recomputation]},
+        "activation_checkpoint": {"mode": training.recomputation},
         "compile": {"enable": True},
         "metrics": {"log_freq": 1},
         "optimizer": {"lr": training.learning_rate, "weight_decay": training.weight_decay},
