@@ -44,7 +44,7 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
         "fullest GPU, beside the estimate of the version that ran. The raw data are "
         f"[the records](../../evidence/engine/{name}.jsonl).",
     ]
-    for (model, layers), group in groupby(records, key=lambda each: _parts(each)[:2]):
+    for (model, layers), group in groupby(records, key=lambda each: peers.parts(each["cell"])[:2]):
         cells = list(group)
         base = cells[0]["tokens_per_s_per_gpu"]
         lines += [
@@ -56,7 +56,7 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
             "|---|---|---|---|---|---|---|",
         ]
         for cell in cells:
-            *_, degrees, options = _parts(cell)
+            *_, degrees, options = peers.parts(cell["cell"])
             speed = cell["tokens_per_s_per_gpu"]
             lines.append(
                 f"| `{degrees}` | `{options}` | {speed:,.0f} | {speed / base:.3f} "
@@ -64,13 +64,6 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
                 f"| {cell['peak_gb']:.1f} / {cell['estimate_gb']:.1f} | {cell['start_up_s']:.0f} |"
             )
     return "\n".join(lines) + "\n"
-
-
-def _parts(record: dict[str, Any]) -> tuple[str, str, str, str]:
-    found = peers.ID.fullmatch(record["cell"])
-    if found is None:
-        raise ValueError(f"{record['cell']} is no cell of the benchmark")
-    return found["model"], found["layers"], found["degrees"], found["options"]
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.measuring.pairs import OURS, ratio_in_words
 
 #: platform/model-NNl/degrees_options_0
-ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
+_ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
 
 
 def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
@@ -71,7 +71,13 @@ def _rates(records: list[dict[str, Any]], by: str) -> list[float]:
 
 
 def _title(cell: str) -> str:
-    found = ID.fullmatch(cell)
+    model, layers, degrees, options = parts(cell)
+    return f"{model}, {layers} layers, `{degrees}`, `{options}`"
+
+
+def parts(cell: str) -> tuple[str, str, str, str]:
+    """Model, layers, degrees and options of a cell of the benchmark; ValueError for others."""
+    found = _ID.fullmatch(cell)
     if found is None:
         raise ValueError(f"{cell} is no cell of the benchmark")
-    return f"{found['model']}, {found['layers']} layers, `{found['degrees']}`, `{found['options']}`"
+    return found["model"], found["layers"], found["degrees"], found["options"]
