@@ -66,11 +66,14 @@ class Pipeline:
 
     def ends(self, head: float = 1.0) -> Floats:
         """Work of each rank besides layers, (pp): the embedding, and ``head`` times the head's."""
-        ends = np.zeros(self.degrees.pp)
-        for rank in range(self.degrees.pp):
-            stages = self.degrees.stages_of(rank)
-            ends[rank] += self.work.embedding * (0 in stages)
-            ends[rank] += head * self.work.head * (self.degrees.stages - 1 in stages)
+        of_stages = self._ends_of_stages(head)
+        held = (self.degrees.stages_of(rank) for rank in range(self.degrees.pp))
+        return np.array([of_stages[list(mine)].sum() for mine in held])
+
+    def _ends_of_stages(self, head: float = 1.0) -> Floats:
+        ends = np.zeros(self.degrees.stages)
+        ends[0] += self.work.embedding
+        ends[-1] += head * self.work.head
         return ends
 
     def work_of(self, layers: npt.ArrayLike) -> Floats:
@@ -93,9 +96,8 @@ class Pipeline:
 
     def _shares(self) -> list[float]:
         """The share of its rank's work that each stage has, as the cell's layers lie."""
-        work = np.array(self.degrees.layers_of_stages(self.model.layers)) * self.work.layer
-        work[0] += self.work.embedding
-        work[-1] += self.work.head
+        layers = np.array(self.degrees.layers_of_stages(self.model.layers))
+        work = layers * self.work.layer + self._ends_of_stages()
         for rank in range(self.degrees.pp):
             held = list(self.degrees.stages_of(rank))
             work[held] /= work[held].sum()
