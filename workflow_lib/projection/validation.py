@@ -45,6 +45,7 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
     chunks = assumed_chunks(runs)
     layouts, without = usable(runs, chunks)
     left_out = not_fitted(others, [*useless, *without])
+    of_no_use = {-each.line for each in left_out}
     splits, digest = read_splits()
     seconds = calculon.times(layouts, peer.checkout, peer.python) if peer else {}
     return {
@@ -57,7 +58,7 @@ def validate(rows: Path, peer: Peer | None = None, also_fit: Path | None = None)
                 run.line in layouts and run.step_time_s is not None for run in judged
             ),
             "not_judged": [asdict(e) for e in not_judged(runs, [*unusable, *without], splits)],
-            "also_fitted": sum(-run.line not in {each.line for each in left_out} for run in others),
+            "also_fitted": sum(run.line not in of_no_use for run in others),
             "not_fitted": [asdict(each) for each in left_out],
             "shipped": _has_shipped(runs),
         },
