@@ -1,4 +1,4 @@
-"""How fast the engine trains on this machine's GPUs, and how much memory it takes.
+r"""How fast the engine trains on this machine's GPUs, and how much memory it takes.
 
 Trains sets of cells on all GPUs, each for a few steps, and prints a line a cell: tokens/s/GPU, MFU
 by the three conventions, and the peak memory of the fullest GPU beside the planner's estimate of
@@ -15,11 +15,20 @@ each collective ran alone.
 With ``--peer``, torchtitan 0.2.2 and Hugging Face transformers train the same model in the same
 layout on the same GPUs: a launch of each in turn, each round in the reverse order of the one
 before. The ratio of tokens/s is printed with its 95 % interval over the rounds.
+
+With ``--ranks-per-gpu 4`` the layouts of four GPUs train on one. Loss and memory are recorded as
+ever; speeds are not, because the ranks share the GPU. That needs NCCL 2.30 or later. Start CUDA's
+Multi-Process Service first, or the ranks take turns on the GPU:
+
+    nvidia-cuda-mps-control -d
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 python3 benchmarks/engine_on_gpus.py \\
+        --sets twins pipelines --ranks-per-gpu 4 --layers 4
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import gc
 import importlib.metadata
 import importlib.util
@@ -39,8 +48,9 @@ sys.path.insert(0, str(REPOSITORY))
 import torch
 
 from benchmarks.measuring.engine_cells import make_cells
-from benchmarks.measuring.engine_steps import PEERS, train, train_by_peer
+from benchmarks.measuring.engine_steps import PEERS, SPEEDS, train, train_by_peer
 from benchmarks.measuring.pairs import OURS, ratio_in_words
+from workflow_lib import memory
 from workflow_lib.records import Cell
 
 
@@ -53,12 +63,18 @@ def on_every_rank(options: argparse.Namespace) -> None:
 
     launch = detect()
     cells = chosen_cells(options, launch.world_size)
+    launch = dataclasses.replace(
+        launch,
+        local_rank=launch.local_rank // options.ranks_per_gpu,
+        local_world_size=launch.local_world_size // options.ranks_per_gpu,
+    )
     device = devices.choose(launch, cells[0].hardware, cells[0].telemetry)
     os.environ["LOCAL_RANK"] = str(launch.local_rank)
     dist.init_process_group("nccl", device_id=device.torch)
     conditions = {
         "gpu": torch.cuda.get_device_name(),
-        "gpus": launch.world_size,
+        "gpus": launch.world_size // options.ranks_per_gpu,
+        "ranks_per_gpu": options.ranks_per_gpu,
         "torch": torch.__version__,
         "begun": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
         "steps": options.steps,
@@ -79,7 +95,9 @@ def on_every_rank(options: argparse.Namespace) -> None:
 
     for cell in cells:
         try:
-            if options.by == OURS:
+            if options.ranks_per_gpu > 1:
+                show(cell.id, without_speeds(train(cell, device, False), options.ranks_per_gpu))
+            elif options.by == OURS:
                 show(cell.id, train(cell, device, options.trace))
             else:
                 show(cell.id, train_by_peer(cell, device, options.by))
@@ -92,8 +110,28 @@ def on_every_rank(options: argparse.Namespace) -> None:
 
 def chosen_cells(options: argparse.Namespace, gpus: int) -> list[Cell]:
     """The cells of the chosen sets whose id contains what --only says."""
-    cells = make_cells(options, gpus)
-    return [cell for cell in cells if options.only in cell.id]
+    cells = [cell for cell in make_cells(options, gpus) if options.only in cell.id]
+    if options.ranks_per_gpu > 1:
+        there = torch.cuda.get_device_properties(0).total_memory
+        return [cell for cell in cells if fits_shared(cell, options.ranks_per_gpu, there)]
+    return cells
+
+
+def fits_shared(cell: Cell, ranks: int, there: int) -> bool:
+    """Whether a GPU of so many bytes has memory for that many ranks of a cell, by the planner; the
+    launching process says if not.
+    """
+    needed = ranks * memory.estimate(cell.model, cell.degrees, cell.training).allocated
+    fits = needed <= 0.9 * there  # contexts and buffers of communication take some
+    if not fits and "RANK" not in os.environ:
+        print(f"{cell.id}: {ranks} ranks need {needed / 1e9:.0f} of {there / 1e9:.0f} GB (skipped)")
+    return fits
+
+
+def without_speeds(found: dict[str, Any], ranks_per_gpu: int) -> dict[str, Any]:
+    """What was measured of ranks that share GPUs: their speeds are null, with the reason."""
+    speeds = dict.fromkeys(key for key in found if key in SPEEDS)
+    return {**found, **speeds, "speeds_missing": f"{ranks_per_gpu} ranks share each GPU"}
 
 
 def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
@@ -145,11 +183,17 @@ def lines_of(path: Path) -> list[str]:
 
 
 def line(name: str, found: dict[str, Any]) -> str:
-    """One line of the table."""
-    estimate = found.get("estimate_gb")
-    # of the launcher's child, imports and building included
-    started = f", first step after {found['start_up_s']:.0f} s" if "start_up_s" in found else ""
-    profiled = ""
+    """One line of the table; a dash for what was not measured."""
+
+    def shown(key: str, form: str, scale: float = 1) -> str:
+        value = found.get(key)
+        return (
+            "–".rjust(int(form.partition(".")[0])) if value is None else f"{scale * value:{form}}"
+        )
+
+    started = profiled = ""
+    if found.get("start_up_s") is not None:  # of the launcher's child, imports included
+        started = f", first step after {found['start_up_s']:.0f} s"
     if found.get("communication_s"):
         exposed = ", ".join(f"{k} {100 * v:.1f} %" for k, v in found["exposed"].items())
         profiled = (
@@ -158,11 +202,11 @@ def line(name: str, found: dict[str, Any]) -> str:
         )
     if found.get("mfu_causal_bf16_peak", found["mfu_causal"]) != found["mfu_causal"]:
         profiled += f", causal MFU of the bf16 peak {100 * found['mfu_causal_bf16_peak']:.1f} %"
-    shown = f"{estimate:8.1f}" if estimate else "       –"
+    forms = {"mfu_6n": "6.1f", "mfu_causal": "6.1f", "mfu_full_attention": "5.1f"}
+    mfu = [shown(key, form, 100) for key, form in forms.items()]
     return (
-        f"{found['tokens_per_s_per_gpu']:12.0f} {100 * found['mfu_6n']:6.1f}"
-        f" {100 * found['mfu_causal']:6.1f} {100 * found['mfu_full_attention']:5.1f}"
-        f" {found['peak_gb']:7.1f} {shown} {found['step_s']:8.3f}  {name}"
+        f"{shown('tokens_per_s_per_gpu', '12.0f')} {' '.join(mfu)} {shown('peak_gb', '7.1f')}"
+        f" {shown('estimate_gb', '8.1f')} {shown('step_s', '8.3f')}  {name}"
         f"  loss {found['loss']:.3f}{started}{profiled}"
     )
 
@@ -174,6 +218,21 @@ def main() -> int:
     parser.add_argument("--sets", nargs="+", default=["llama3-8b-8l"], help="sets of cells")
     parser.add_argument("--only", default="", help="only cells whose id contains this")
     parser.add_argument("--gpus", type=int, help="how many (default: all)")
+    parser.add_argument(
+        "--ranks-per-gpu",
+        type=int,
+        choices=range(1, 17),
+        metavar="RANKS",
+        default=1,
+        help="more than one tells no speeds (default: 1)",
+    )
+    parser.add_argument(
+        "--layers",
+        type=int,
+        choices=range(1, 1000),
+        metavar="LAYERS",
+        help="of every model (default: as the set says)",
+    )
     parser.add_argument(
         "--peer", nargs="+", choices=sorted(PEERS), default=[], help="who else trains each cell"
     )
@@ -192,6 +251,8 @@ def main() -> int:
     parser.add_argument("--warmup", type=int, default=2, help="steps before (default: 2)")
     parser.add_argument("--output", type=Path, help="append each result to this file as JSON")
     options = parser.parse_args()
+    if options.ranks_per_gpu > 1 and (options.peer or options.trace):
+        parser.error("--peer and --trace measure time, which ranks that share a GPU do not show")
     if "RANK" in os.environ:
         on_every_rank(options)
         return 0
@@ -199,9 +260,11 @@ def main() -> int:
     if gpus == 0:
         print("engine_on_gpus: torch sees no CUDA GPU; run it on a machine with one (skipped)")
         return 0
-    print(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}")
+    ranks = gpus * options.ranks_per_gpu
+    shared = f", {options.ranks_per_gpu} ranks on each: no speeds" if ranks > gpus else ""
+    print(f"{torch.cuda.get_device_name()} × {gpus}, torch {torch.__version__}{shared}")
     print(f"{'tokens/s/GPU':>12} MFU 6N causal  full peak GB estimate   s/step", flush=True)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(gpus))
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     command = [sys.executable, *launcher, __file__, *sys.argv[1:]]
     if missing := not_installed(options.peer):
         print(f"engine_on_gpus: no {' and no '.join(missing)} here: install envs/peers.txt")
@@ -210,14 +273,14 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as directory:
             records = options.output or Path(directory, "records.jsonl")
             command += ["--output", str(records)]
-            cells = chosen_cells(options, gpus)
+            cells = chosen_cells(options, ranks)
             return max([beside_peers(cell, options, command, records) for cell in cells], default=0)
     if options.together:  # to save time
         return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.
     codes = [
         subprocess.run([*command, "--only", cell.id]).returncode
-        for cell in chosen_cells(options, gpus)
+        for cell in chosen_cells(options, ranks)
     ]
     return int(any(codes))
 

@@ -158,7 +158,8 @@ def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
     for name in options_given.sets:
         for model_name, layers, degrees, options in option_sets(gpus)[name]:
             model: Model = study.models[model_name].record(model_name)
-            model = dataclasses.replace(model, layers=layers or model.layers)
+            layers = options_given.layers or layers or model.layers
+            model = dataclasses.replace(model, layers=layers)
             divided = degrees.get("stage_layers")
             degree = Degrees(**degrees | {"stage_layers": ()})
             if degree.world_size != gpus:

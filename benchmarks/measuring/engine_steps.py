@@ -19,6 +19,12 @@ from workflow_lib.records import Cell, Training
 #: the peers' modules, by name
 PEERS: dict[str, Any] = {"torchtitan": peer_torchtitan, "transformers": peer_transformers}
 
+#: the measures that only ranks with a GPU of their own can have: times and what follows from them
+SPEEDS = (
+    *("step_s", "tokens_per_s_per_gpu", "mfu_6n", "mfu_causal", "mfu_causal_bf16_peak"),
+    *("mfu_full_attention", "build_s", "start_up_s"),
+)
+
 
 def measure(step: Callable[[], float], training: Training) -> tuple[float, float]:
     """The median duration of a step in seconds, after the warm-up, and the last loss in nats."""
