@@ -16,6 +16,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from tests.training import gpus
 from workflow_lib.records import Cell, read_record, write_json
 from workflow_lib.training import device as devices
 from workflow_lib.training.capabilities import refusal
@@ -68,7 +69,9 @@ def on_every_rank(run: Callable[[Cell, devices.Device], Any]) -> None:
     files = sorted(Path(sys.argv[1]).glob("*.json"))
     cells = {file.stem: read_record(file, Cell) for file in files}
     first = next(iter(cells.values()))
-    device = devices.choose(launched, first.hardware, first.telemetry)
+    device = devices.choose(gpus.of_the_rank(launched), first.hardware, first.telemetry)
+    if device.gpu is not None:
+        os.environ["LOCAL_RANK"] = str(device.gpu)  # what DeepSpeed goes by
     dist.init_process_group(
         device.backend,
         init_method=f"tcp://{launched.master_address}:{launched.master_port}",

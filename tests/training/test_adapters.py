@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.training import gpus
 from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, TRAINING, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
@@ -147,7 +148,7 @@ def test_a_layout_trains_adapters_as_one_process_does(name, trained, tokens):
     one = CELLS[name]
     bf16 = one.training.precision == "bf16"
     # The ranks train on GPUs where there are enough; see test_equality.
-    on_gpus = torch.cuda.device_count() >= one.degrees.world_size
+    on_gpus = gpus.take(one.degrees.world_size)
     losses, norms = expected(one.model, tokens, "cuda" if on_gpus else "cpu")
 
     results = trained(one.degrees.world_size)

@@ -15,8 +15,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests.training import gpus
 from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
@@ -306,7 +306,7 @@ def test_a_layout_trains_as_one_process_does(name, trained, tokens):
     options = one.training
     bf16 = options.precision == "bf16"
     # The ranks train on GPUs where there are enough, and there NCCL does the sums.
-    on_gpus = torch.cuda.device_count() >= one.degrees.world_size
+    on_gpus = gpus.take(one.degrees.world_size)
     losses, norms = expected(
         *(one.model, options.micro_batch_size, options.routing, options.balancing_loss, tokens),
         "cuda" if on_gpus else "cpu",

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.training import gpus
 from tests.training.cells import GPT, LLAMA, MODERN, NEOX, TRAINING, cell
 from tests.training.ranks import launch
 from tests.training.reference import reference
@@ -101,7 +102,7 @@ def test_a_layout_in_fp8_trains_as_one_rank_does(name, trained, tokens):
     one = CELLS[name]
     alone = {each.model: name for name, each in CELLS.items() if each.degrees.world_size == 1}
     world_size, compiled = one.degrees.world_size, one.training.compile
-    on_gpus = has_float8_units() and torch.cuda.device_count() >= world_size
+    on_gpus = has_float8_units() and gpus.take(world_size)
     if compiled and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         pytest.skip("torch compiles for CPUs with a C++ compiler, and this machine has none")
     first_alone, results = trained(1, False, on_gpus), trained(world_size, compiled, on_gpus)

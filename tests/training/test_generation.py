@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.training import gpus
 from tests.training.cells import GPT, LLAMA, MIXTRAL, MODERN, NEOX, cell
 from tests.training.generated import generated
 from tests.training.ranks import launch
@@ -107,7 +108,7 @@ def test_a_layout_generates_what_one_process_does(name, everywhere):
     results = everywhere(degrees.world_size)
     assert isinstance(results, dict), results
     # The ranks are on GPUs where there are enough.
-    device = "cuda" if torch.cuda.device_count() >= degrees.world_size else "cpu"
+    device = "cuda" if gpus.take(degrees.world_size) else "cpu"
     expected = alone(CELLS[name].model, training.generated_tokens, device)
 
     for rank, steps in enumerate(results[name]):
