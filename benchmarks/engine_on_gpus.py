@@ -50,6 +50,7 @@ import torch
 from benchmarks.measuring.engine_cells import make_cells
 from benchmarks.measuring.engine_steps import PEERS, SPEEDS, train, train_by_peer
 from benchmarks.measuring.pairs import OURS, ratio_in_words
+from benchmarks.measuring.tokens import NEW_TOKENS
 from workflow_lib import memory
 from workflow_lib.records import Cell
 
@@ -78,6 +79,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
         "torch": torch.__version__,
         "begun": datetime.now(UTC).strftime("%Y-%m-%dT%H:%MZ"),
         "steps": options.steps,
+        "tokens": NEW_TOKENS,
     }
     who = {"by": options.by}
     if options.by != OURS:

@@ -42,7 +42,7 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
         "shows which differences are chance. MFU counts causal attention "
         "([Training](../explanation/training.md)). Memory is the most that torch allocated on the "
         "fullest GPU, beside the estimate of the version that ran. The raw data are "
-        f"[the records](../../evidence/engine/{name}.jsonl).",
+        f"[the records](../../evidence/engine/{name}.jsonl). {peers.of_tokens(records)}",
     ]
     for (model, layers), group in groupby(records, key=lambda each: peers.parts(each["cell"])[:2]):
         cells = list(group)

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.measuring.pairs import OURS, ratio_in_words
+from benchmarks.measuring.tokens import NEW_TOKENS
 
 #: platform/model-NNl/degrees_options_0
 _ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")
@@ -31,14 +32,28 @@ def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
         f"{first['steps']} steps on synthetic tokens. Ratios are geometric means over pairs of "
         "launches, with 95 % intervals by Student's t: they know how launches differ on one host, "
         "not how hosts differ. All settings of peers are in "
-        f"[the records](../../evidence/engine/{name}.jsonl). Losses after so few steps differ, "
-        "because initial weights do. MFU counts causal attention, and each precision's own peak "
-        "([Training](../explanation/training.md)).",
+        f"[the records](../../evidence/engine/{name}.jsonl). {of_tokens(records)} Losses after so "
+        "few steps differ, because initial weights do. MFU counts causal attention, and each "
+        "precision's own peak ([Training](../explanation/training.md)).",
     ]
     ordered = sorted(records, key=lambda each: each["cell"])
     for cell, group in groupby(ordered, key=lambda each: str(each["cell"])):
         lines += ["", f"## {_title(cell)}", "", *_table(list(group))]
     return "\n".join(lines) + "\n"
+
+
+def of_tokens(records: list[dict[str, Any]]) -> str:
+    """Whether steps had new tokens, and what follows if they had not."""
+    if all(each.get("tokens") == NEW_TOKENS for each in records):
+        return "Each step has new tokens."
+    losses = sorted(each["loss"] for each in records)
+    return (
+        "All steps of a launch have the same tokens, which the models learn: after the last step "
+        f"the loss is {losses[0]:.2g} to {losses[-1]:.2g} nats. A GPU's power depends on the "
+        "numbers that it multiplies (arXiv 2409.18324), and so does its clock at the power cap. "
+        "How much these speeds differ from those on new tokens was not measured; newer versions of "
+        "the benchmark draw new tokens for each step."
+    )
 
 
 def _table(records: list[dict[str, Any]]) -> list[str]:

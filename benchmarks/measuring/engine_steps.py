@@ -11,7 +11,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from benchmarks.measuring import peer_torchtitan, peer_transformers
+from benchmarks.measuring import peer_torchtitan, peer_transformers, tokens
 from workflow_lib import memory
 from workflow_lib.formulas import flops_per_token
 from workflow_lib.records import Cell, Training
@@ -97,16 +97,19 @@ def merge(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
     """Train a cell for a few steps on every rank; returns its measures."""
     from workflow_lib.training import engines, mesh
-    from workflow_lib.training.data import SyntheticTokens, step_batches
 
     before = _begin()
     placed = mesh.create(cell.degrees, device.torch)
     started = time.monotonic()
     engine = engines.create(cell, placed)
     build_s = time.monotonic() - started
-    batches = step_batches(SyntheticTokens(cell.model.vocabulary_size), cell, placed, 0)
-    found = _measured(cell, device, lambda: engine.train_step(batches), before)
-    profiled = traced(lambda: engine.train_step(batches)) if trace else {}
+    batches = iter(tokens.on_device(cell, placed))
+
+    def step() -> float:
+        return engine.train_step(next(batches))
+
+    found = _measured(cell, device, step, before)
+    profiled = traced(step) if trace else {}
     return {
         **found,
         "build_s": build_s,

@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.measuring import tokens
 from workflow_lib.formulas import parameters
 from workflow_lib.records import Cell
-from workflow_lib.training.data import SyntheticTokens
 
 #: section of torchtitan's configuration, and its settings
 Settings = dict[str, dict[str, Any]]
@@ -159,25 +158,14 @@ class Peer:
         return self._losses[-1]
 
     def _batches_of(self, cell: Cell) -> Iterator[tuple[Any, Tensor]]:
-        """The same micro-batches for every step, as ours gets them, but on the host: torchtitan
-        copies them within a step.
+        """The micro-batches of all steps, as ours gets them, but on the host: torchtitan copies
+        them within a step.
         """
-        dims, training, length = (
-            self._trainer.parallel_dims,
-            cell.training,
-            cell.model.sequence_length,
-        )
+        dims = self._trainer.parallel_dims
         replica = dims.get_mesh("batch").get_local_rank() if dims.dp_enabled else 0
-        count = training.global_batch_size // cell.degrees.dp
-        source = SyntheticTokens(cell.model.vocabulary_size)
-        sequences = range(replica * count, (replica + 1) * count)
-        ids = torch.from_numpy(
-            np.stack([source.sequence(training.seed, 0, one, length + 1) for one in sequences])
-        )
-        parts = torch.split(ids, self._trainer.job_config.training.local_batch_size)
-        while True:
-            for part in parts:
-                yield {"input": part[:, :-1].contiguous()}, part[:, 1:].contiguous()
+        at_once = self._trainer.job_config.training.local_batch_size
+        for ids, targets in tokens.on_host(cell, replica, at_once):
+            yield {"input": ids}, targets
 
 
 def change(config: Any, section: str, values: dict[str, Any]) -> None:

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from benchmarks.measuring import tokens
 from workflow_lib.records import Cell
 from workflow_lib.training import mesh
-from workflow_lib.training.data import SyntheticTokens, step_batches
 
 
 def refusal(cell: Cell) -> str | None:
@@ -62,18 +62,18 @@ class Peer:
         self._optimizer = torch.optim.AdamW(
             network.parameters(), lr=cell.training.learning_rate, fused=True
         )
-        source = SyntheticTokens(model.vocabulary_size)
-        self._batches = step_batches(source, cell, mesh.create(cell.degrees, device), 0)
+        self._steps = iter(tokens.on_device(cell, mesh.create(cell.degrees, device)))
         self._loss = torch.compile(_cross_entropy)
 
     def step(self) -> float:
         """Train one step; returns its loss in nats."""
         network, total = self._network, torch.zeros((), device=self._device)
-        for number, (tokens, targets) in enumerate(self._batches, start=1):
+        batches = next(self._steps)
+        for number, (ids, targets) in enumerate(batches, start=1):
             # As our ZeRO-1: weights stay gathered, and gradients are reduced, once a step.
-            network.set_requires_gradient_sync(number == len(self._batches))
-            network.set_reshard_after_backward(number == len(self._batches))
-            loss = self._loss(network(input_ids=tokens).logits, targets) / len(self._batches)
+            network.set_requires_gradient_sync(number == len(batches))
+            network.set_reshard_after_backward(number == len(batches))
+            loss = self._loss(network(input_ids=ids).logits, targets) / len(batches)
             loss.backward()
             total += loss.detach()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import engine_on_gpus
 from benchmarks.measuring import pairs, peer_torchtitan, peer_transformers
+from benchmarks.measuring.tokens import NEW_TOKENS
 from docs import peers
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
@@ -148,7 +149,7 @@ def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
     def record(by, speed, **more):
         shown = {"gpus": 1, "gpu": "H200", "begun": "2026-11-24T02:15Z", "torch": "2.11"}
         shown["steps"] = 3
-        measures = {"tokens_per_s_per_gpu": speed, "mfu_causal": 0.5, "peak_gb": 60.0}
+        measures = {"tokens_per_s_per_gpu": speed, "mfu_causal": 0.5, "peak_gb": 60.0, "loss": 0.1}
         return {**shown, **measures, "cell": "h200/llama-8l/tp1_mb1_0", "by": by, **more}
 
     theirs = [record("peer", speed, version="0.2") for speed in (100.0, 100.0)]
@@ -158,3 +159,6 @@ def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
     assert "## llama, 8 layers, `tp1`, `mb1`" in page
     assert "| this engine | 3 | 240 | 50.0 | 60.0 | – |" in page
     assert "| peer 0.2 | 2 | 100 | 50.0 | 60.0 | 1.100 (1.100 to 1.100, 2 pairs) |" in page
+    assert "same tokens, which the models learn: after the last step the loss is 0.1 to 0.1" in page
+    new = [{**each, "tokens": NEW_TOKENS} for each in ours + theirs]
+    assert "Each step has new tokens." in peers.page("note", "stem", new)
