@@ -158,7 +158,7 @@ class Node:
         wait_for(self.paths.telemetry_ready(NODE), process)
         time.sleep(seconds)
         process.terminate()
-        assert process.wait(10) == 0, process.communicate()[1]
+        assert process.wait(60) == 0, process.communicate()[1]
 
     def refusal(self, cell: records.Cell, **environment: str) -> str:
         process = self.start(cell, **environment)

@@ -59,7 +59,7 @@ def test_a_killed_sampler_loses_a_second_at_most(
     time.sleep(3.6)
     killed_unix_s = time.time()
     process.send_signal(number)
-    assert process.wait(5) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
+    assert process.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     assert node.paths.telemetry_end(NODE).exists() == (number == signal.SIGTERM)
 
     lost_s = LOST_S
@@ -248,7 +248,7 @@ def test_a_clock_that_is_set_moves_no_tick_and_loses_no_row(
     new.replace(offset)
     time.sleep(2.2)
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
 
     # Rows before the step have the one time and those after it the other; without the step, they
     # follow each other with no hole.
@@ -289,7 +289,7 @@ def test_a_clock_that_is_set_back_begins_another_block(
     new.replace(offset)
     time.sleep(2.4)
     process.terminate()
-    assert process.wait(5) == 0
+    assert process.wait(60) == 0
     started = [float(row["started_unix_s"]) for row in read_rows(paths.sampler_blocks(NODE))]
     after = [at for at in started if at < set_unix_s - 1800]
     # The block in which the clock was set ends at once, not an hour later.

@@ -162,7 +162,7 @@ def test_the_samplers_files_hold_what_the_load_was(
     node.say(f"2 8 79 {xid_s}", **script, gpu_error_5=f"15 {xid_s + 1.5}")
     time.sleep(4.5)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0, process.communicate()[1]
+    assert process.wait(60) == 0, process.communicate()[1]
 
     points: dict[str, list[tuple[float, float]]] = {str(gpu): [] for gpu in range(6)}
     nulls: dict[str, int] = dict.fromkeys(points, 0)
