@@ -101,6 +101,15 @@ def test_an_axis_is_a_column_of_every_table_of_cells(axis: CellAxis) -> None:
         assert axis.column in table
 
 
+def test_the_kind_of_data_is_said_only_if_their_name_does_not_tell_cells_apart() -> None:
+    one, other = pair(AXES["data"])
+    kinds = [{**one, "data_kind": "synthetic"}, {**other, "data_kind": "text"}]
+    assert cell_axes.differing(kinds) == ["data"]
+    assert cell_axes.differing(kinds, without=["data"]) == ["data_kind"]
+    changed_since = [*kinds, {**kinds[1], "data_definition": "00000000"}]
+    assert cell_axes.differing(changed_since) == ["data", "data_definition"]
+
+
 @pytest.mark.parametrize("axis", each_axis())
 def test_cells_that_differ_in_an_axis_are_called_by_it(axis: CellAxis) -> None:
     cells = pair(axis)

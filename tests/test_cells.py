@@ -525,6 +525,30 @@ def test_an_exclusion_can_name_a_backend_or_a_workload(reason_of, study_director
     assert [planned.cell.training.workload for planned in sweep.cells] == ["pretrain"]
 
 
+def test_data_of_an_entry_replace_the_sweeps(reason_of, study_directory):
+    both = "data: [synthetic, python-sources]"
+    reason_of(
+        f"models: llama3-8b, dp: rest, {both}", "exclude: [{data: synthetic, zero_stage: 3}]\n"
+    )
+    of_sweep = expanded(study_directory, "one")["one-h200"].cells
+    reason_of("models: llama3-8b, dp: rest", "")
+    (plain,) = expanded(study_directory, "one")["one-h200"].cells
+
+    assert [planned.cell.data.name for planned in of_sweep] == ["synthetic", "python-sources"]
+    # The sweep's data are synthetic: the same cell, whichever way they are named.
+    assert of_sweep[0].cell == plain.cell
+    assert of_sweep[1].cell.id != plain.cell.id
+
+
+def test_an_exclusion_can_name_data(reason_of, study_directory):
+    reason_of(
+        "models: llama3-8b, dp: rest, data: [synthetic, python-sources]",
+        "exclude: [{data: synthetic}]\n",
+    )
+    (planned,) = expanded(study_directory, "one")["one-h200"].cells
+    assert planned.cell.data.name == "python-sources"
+
+
 @pytest.fixture
 def cell_of_protocol(study_directory, edit):
     """The cell on h200 of a sweep that is told how to measure."""

@@ -66,7 +66,7 @@ class Study:
         spec = self.sweeps[sweep]
         models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
         named = {
-            "data": {spec.data},
+            "data": set(spec.all_data),
             "models": {name for model in models if model is not None for name in values(model)},
             "platforms": {*spec.platforms},
             "sweeps": {sweep},
@@ -127,7 +127,7 @@ def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
 def _files_of(sweep: SweepSpec, directory: Path) -> list[Path]:
     """The files that a sweep's file refers to."""
     models = [name for entry in sweep.matrix for name in values(entry.models)]
-    named = {"models": models, "platforms": sweep.platforms, "data": [sweep.data]}
+    named = {"models": models, "platforms": sweep.platforms, "data": sweep.all_data}
     return [directory / kind / f"{name}.yaml" for kind, names in named.items() for name in names]
 
 
@@ -248,6 +248,7 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
     check("data", "data", [sweep.data], study.data)
     for number, entry in enumerate(sweep.matrix):
         check(f"matrix.{number}.models", "model", values(entry.models), study.models)
+        check(f"matrix.{number}.data", "data", sweep.data_of(entry), study.data)
         if entry.platforms is not None:
             check(
                 f"matrix.{number}.platforms",
@@ -256,6 +257,8 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 sweep.platforms,
             )
     for number, exclusion in enumerate(sweep.exclude):
+        if exclusion.data is not None:
+            check(f"exclude.{number}.data", "data", values(exclusion.data), study.data)
         if exclusion.model is not None:
             check(f"exclude.{number}.model", "model", values(exclusion.model), study.models)
         if exclusion.platform is not None:

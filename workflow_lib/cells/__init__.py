@@ -102,7 +102,7 @@ def _expand(
             continue
         ordered = (
             point | {"gpu_order": order}
-            for point in points(entry, spec.training)
+            for point in points(spec, entry)
             for order in _orders(study, platform_name, point)
         )
         for point in ordered:
@@ -172,7 +172,8 @@ def _plan(
     if point["stage_layers"] == "auto":
         divided = pipelines.layers_by_work(model, degrees, training)
         degrees = plainest(dataclasses.replace(degrees, stage_layers=divided), model)
-    cell = cell_of(study, spec, platform_name, model, degrees, training, gpus)
+    workload = (model, point["data"], degrees, training)
+    cell = cell_of(study, spec.protocol, platform_name, *workload, gpus)
     reason = undivided(point, gpus) or infeasibility(cell, platform, gpus)
     if reason is None:
         cost = estimate(cell, platform)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workflow_lib import gpu_models, records
-from workflow_lib.config import Platform, Protocol, SweepSpec
+from workflow_lib.config import Platform, Protocol
 from workflow_lib.records import Cell, Degrees, Model, Training
 from workflow_lib.records.axes import as_before, fields
 from workflow_lib.records.cell_axes import CELL_FORMAT
@@ -18,25 +18,26 @@ from workflow_lib.study import Study
 
 def cell_of(
     study: Study,
-    spec: SweepSpec,
+    protocol: Protocol,
     platform_name: str,
     model: Model,
+    data_name: str,
     degrees: Degrees,
     training: Training,
     gpus: int,
 ) -> Cell:
     """The cell with its id."""
     platform = study.platforms[platform_name]
-    data = study.data[spec.data]
+    data = study.data[data_name]
     defined = data.model_dump(mode="json", exclude={"description"})
     draft = Cell(
         id="",
         model=model,
         degrees=degrees,
         training=training,
-        data=records.Data(name=spec.data, kind=data.kind, definition=_digits(defined)),
+        data=records.Data(name=data_name, kind=data.kind, definition=_digits(defined)),
         hardware=hardware_of(platform_name, platform),
-        telemetry=_telemetry(platform, spec.protocol),
+        telemetry=_telemetry(platform, protocol),
         nodes=-(-gpus // platform.gpus_per_node),
         software=_software(platform),
         format=CELL_FORMAT,

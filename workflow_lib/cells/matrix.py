@@ -26,7 +26,7 @@ DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 def refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
     """Raise ConfigError if the entries make more cells than allowed, before they are made."""
     points = sum(
-        math.prod(map(len, _axes(entry, spec.training).values()))
+        math.prod(map(len, _axes(spec, entry).values()))
         for entry in spec.matrix
         if entry.platforms is None or platform_name in values(entry.platforms)
     )
@@ -37,21 +37,25 @@ def refuse_too_many(spec: SweepSpec, platform_name: str) -> None:
         )
 
 
-def _axes(entry: MatrixEntry, inherited: TrainingAxes) -> dict[str, tuple[Any, ...]]:
+def _axes(spec: SweepSpec, entry: MatrixEntry) -> dict[str, tuple[Any, ...]]:
     """Axis → its values, for each axis of an entry."""
-    axes = {"model": values(entry.models), "gpus": values(entry.gpus)}
+    axes = {
+        "model": values(entry.models),
+        "data": spec.data_of(entry),
+        "gpus": values(entry.gpus),
+    }
     # A list of numbers is one value; a list of words is an axis.
     divided = values(entry.stage_layers)
     axes["stage_layers"] = divided if isinstance(divided[0], str) else (divided,)
     axes |= {degree: values(getattr(entry, degree)) for degree in DEGREES}
     for option in TrainingAxes.model_fields:
-        axes[option] = values(option_of(entry, inherited, option))
+        axes[option] = values(option_of(entry, spec.training, option))
     return axes
 
 
-def points(entry: MatrixEntry, inherited: TrainingAxes) -> Iterator[dict[str, Any]]:
+def points(spec: SweepSpec, entry: MatrixEntry) -> Iterator[dict[str, Any]]:
     """The product of an entry's axes: for each point a dictionary of axis → value."""
-    axes = _axes(entry, inherited)
+    axes = _axes(spec, entry)
     for point in itertools.product(*axes.values()):
         yield {
             **dict(zip(axes, point, strict=True)),

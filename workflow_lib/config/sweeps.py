@@ -158,6 +158,8 @@ class MatrixEntry(TrainingAxes):
     """The platforms that the entry is for, among the sweep's; all of them unless given."""
     models: Axis[str]
     """Names of models."""
+    data: Axis[str] | None = None
+    """Names of data; the sweep's unless given."""
     gpus: Axis[StrictRanks] | None = None
     """Number of GPUs to run on; all of the platform's unless given."""
     tp: Axis[StrictRanks] = 1
@@ -215,6 +217,8 @@ class Exclusion(TrainingAxes):
     """Name of a platform."""
     model: Axis[str] | None = None
     """Name of a model."""
+    data: Axis[str] | None = None
+    """Name of data."""
     tp: Axis[StrictRanks] | None = None
     """Tensor-parallel degree."""
     cp: Axis[StrictRanks] | None = None
@@ -257,7 +261,7 @@ class SweepSpec(Strict):
     repeats: Annotated[int, Field(gt=0, le=bounds.REPEATS.most)]
     """Measured runs of each cell."""
     data: str
-    """Name of the data."""
+    """Name of the data; an entry of the matrix may name other data."""
     protocol: Protocol
     """How each run is measured."""
     training: TrainingAxes
@@ -266,6 +270,18 @@ class SweepSpec(Strict):
     """The entries whose cells make up the sweep."""
     exclude: tuple[Exclusion, ...] = Field(default=(), strict=False)
     """Cells to leave out."""
+
+    def data_of(self, entry: MatrixEntry) -> tuple[str, ...]:
+        """The names of an entry's data."""
+        return values(self.data if entry.data is None else entry.data)
+
+    @property
+    def all_data(self) -> tuple[str, ...]:
+        """The names of all data that the file refers to, in order."""
+        named = [self.data, *(entry.data for entry in self.matrix)]
+        named += [exclusion.data for exclusion in self.exclude]
+        names = [name for axis in named if axis is not None for name in values(axis)]
+        return tuple(dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _nothing_twice_or_for_all(self) -> SweepSpec:

@@ -43,6 +43,8 @@ class Axis:
     says_itself: bool = False
     #: column and value of another axis: this axis has a meaning only for cells with that value
     only_with: tuple[str, Any] | None = None
+    #: column of an axis that says more: rows that it tells apart are not told apart by this one
+    detail_of: str = ""
     #: gives the word for a value in the cell's name; "" if the value has no word
     word: Callable[[Any], str] = lambda value: ""
     #: whether that word is appended to the word before it, without a hyphen

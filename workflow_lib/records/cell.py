@@ -27,7 +27,7 @@ class Data:
     ]
     kind: Annotated[
         Literal["text", "synthetic"],
-        Axis("text or synthetic", "work", column="data_kind", says_itself=True),
+        Axis("text or synthetic", "work", column="data_kind", says_itself=True, detail_of="data"),
     ]
     definition: Annotated[
         str | None,
@@ -36,6 +36,7 @@ class Data:
             "runs of version 0.1, which did not keep it",
             "work",
             column="data_definition",
+            detail_of="data",
             since=2,
         ),
     ] = None

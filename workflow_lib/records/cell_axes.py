@@ -157,12 +157,17 @@ def alike(rows: Iterable[Row], free: Collection[str] = ()) -> list[list[Row]]:
 
 
 def differing(rows: Sequence[Row], without: Collection[str] = ()) -> list[str]:
-    """The axes, except ``without``, in which the rows differ."""
-    return [
-        name
-        for name in AXES
-        if name not in without and any(row[name] != rows[0][name] for row in rows)
-    ]
+    """The axes, except ``without``, in which the rows differ. An axis that is a detail of another
+    is left out if the other already tells the rows apart.
+    """
+
+    def tells_more(name: str) -> bool:
+        whole = AXES[name].field.axis.detail_of
+        told = whole and whole not in without
+        values = {(row[whole] if told else None, row[name]) for row in rows}
+        return len(values) > len({value for value, _ in values})
+
+    return [name for name in AXES if name not in without and tells_more(name)]
 
 
 def differences(rows: Sequence[Row], without: Collection[str] = ()) -> list[list[str]]:
