@@ -121,6 +121,21 @@ def test_unknown_data_are_refused(study_directory, edit):
     )
 
 
+def test_unknown_data_of_an_entry_or_an_exclusion_are_refused(study_directory, edit):
+    edit("sweeps/evidence-data.yaml", "python-sources]", "python-source]")
+    assert "matrix.0.data: no data is called 'python-source'; did" in refusal(study_directory)
+    edit(
+        "sweeps/evidence-data.yaml", "python-source]}", "python-sources]}\nexclude: [{data: text}]"
+    )
+    assert "exclude.0.data: no data is called 'text'; valid:" in refusal(study_directory)
+
+
+def test_an_archive_gets_the_files_of_all_data_that_a_sweep_names(study_directory):
+    study = load_study(study_directory)
+    named = {path.name for path in study.files_of("evidence-data") if path.parent.name == "data"}
+    assert named == {"synthetic.yaml", "python-sources.yaml"}
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "expected"),
     [

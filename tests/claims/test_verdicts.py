@@ -250,6 +250,17 @@ def test_best_cells_are_of_any_layout():
     assert row["verdict"] == "supported"
 
 
+def test_cells_with_other_data_may_differ_in_what_those_data_are():
+    text = {"data": "text", "data_kind": "text", "data_definition": "12345678"}
+    cells = [
+        cell({**known(), "cell": "h200/l/text", **text}, tokens_per_s=MORE),
+        cell(known(), tokens_per_s=LESS),
+    ]
+    test = {"first": {"data": "text"}, "second": {"data": "synthetic"}, "above": 1.0}
+    (row,) = judged({"measure": "tokens_per_s", **test}, *cells)
+    assert (row["cell_a"], row["verdict"]) == ("h200/l/text", "supported")
+
+
 def test_lora_is_set_beside_training_of_the_same_layout():
     cells = [
         cell({**known(workload="lora"), "cell": "h200/l/lora", "lora_rank": 16}, tokens_per_s=MORE),

@@ -59,8 +59,9 @@ def _free(test: ClaimTest) -> set[str]:
     if "tp" in named:
         # It has no effect if TP is 1.
         free.add("sequence_parallel")
-    for name, axis in cell_axes.AXES.items():
-        if axis.field.axis.only_with and axis.field.axis.only_with[0] in named:
+    for name, cell_axis in cell_axes.AXES.items():
+        axis = cell_axis.field.axis
+        if axis.detail_of in named or (axis.only_with and axis.only_with[0] in named):
             free.add(name)
     return free
 
