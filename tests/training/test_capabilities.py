@@ -73,7 +73,6 @@ SPLIT_SEQUENCE = {**SPLIT, "sequence_parallel": True}
         (Degrees(cp=3), SPLIT, LLAMA, "64 tokens cannot be cut in 6 chunks"),
         (Degrees(tp=2, cp=32), SPLIT_SEQUENCE, LLAMA, "64 tokens cannot be cut in 128 chunks"),
         (Degrees(cp=2), {**SPLIT, "routing": "balanced"}, MIXTRAL, "or a dense model"),
-        (Degrees(cp=2), {**SPLIT, "compile": True}, LLAMA, "compile: false, or cp 1"),
         (Degrees(dp=2, ep=2), {}, LLAMA, "llama-test has no experts"),
         (Degrees(dp=8, ep=8), {}, MIXTRAL, "mixtral-test has 4 experts"),
         (Degrees(tp=2, dp=1, ep=2), {}, MIXTRAL, "EP must divide DP"),

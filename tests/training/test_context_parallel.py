@@ -37,24 +37,18 @@ class Rank(ContextParallel):
         self._seen = seen_by(self.chunks)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_the_chunks_attend_as_the_whole_sequence_does(ranks):
+def test_the_chunks_attend_as_the_whole_sequence_does(ranks, compiled, monkeypatch):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiled)
     torch.manual_seed(1)
     query, key, value = (torch.randn(2, 32, heads, 8) for heads in (4, 2, 2))
-
-    def mixed(query, key, value, seen, causal):
-        return F.scaled_dot_product_attention(
-            *(each.transpose(1, 2) for each in (query, key, value)),
-            attn_mask=seen,
-            is_causal=causal,
-            enable_gqa=True,
-        ).transpose(1, 2)
-
-    whole = mixed(query, key, value, None, True)
+    heads_first = (each.transpose(1, 2) for each in (query, key, value))
+    attention = F.scaled_dot_product_attention(*heads_first, is_causal=True, enable_gqa=True)
+    whole = attention.transpose(1, 2)
 
     for rank in range(ranks):
         context = Rank(ranks, rank, 32)
-        mine = cut(query, context.chunks, 1)
-        parts = [mixed(*part, False) for part in context.attended(mine, key, value)]
+        attended = context.attend(cut(query, context.chunks, 1), key, value)
 
-        torch.testing.assert_close(torch.cat(parts, dim=1), cut(whole, context.chunks, 1))
+        torch.testing.assert_close(attended, cut(whole, context.chunks, 1))

@@ -165,6 +165,17 @@ TORCH = {
         {**SEQUENCE, **COMPILED, **OVERLAP, **BF16},
     ),
     "ep2 compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **COMPILED}),
+    "cp2 compiled": (LLAMA, Degrees(cp=2), COMPILED),
+    "cp2 zero3 tied recompute compiled": (
+        *(GPT, Degrees(cp=2)),
+        {"zero_stage": 3, **FULL, **COMPILED},
+    ),
+    "cp2 zero0 bf16 overlap selective compiled": (
+        *(LLAMA, Degrees(cp=2)),
+        {"zero_stage": 0, **BF16, **OVERLAP, **SELECTIVE, **COMPILED},
+    ),
+    "tp2 cp2 sequence compiled": (MODERN, Degrees(tp=2, cp=2), {**SEQUENCE, **COMPILED}),
+    "pp2 cp2 compiled": (LLAMA, Degrees(pp=2, cp=2), COMPILED),
     "pp4 tied": (GPT, Degrees(pp=4), {}),
     "pp4 overlap": (LLAMA, Degrees(pp=4), OVERLAP),
     "pp2 dp2 zero2 overlap": (GPT, Degrees(pp=2, dp=2), {"zero_stage": 2, **OVERLAP}),

@@ -51,6 +51,7 @@ CELLS = {
     "cp2 zero3": cell(LLAMA, Degrees(cp=2), zero_stage=3, **FP8),
     "dp2 zero3 compiled": cell(LLAMA, Degrees(dp=2), zero_stage=3, **COMPILED, **FP8),
     "dp2 compiled selective": cell(LLAMA, Degrees(dp=2), **COMPILED, **SELECTIVE, **FP8),
+    "cp2 compiled": cell(LLAMA, Degrees(cp=2), **COMPILED, **FP8),
     "pp2 compiled overlap": cell(LLAMA, Degrees(pp=2), **COMPILED, **OVERLAP, **FP8),
     "pp2 dp2 zero3": cell(GPT, Degrees(pp=2, dp=2), zero_stage=3, **FP8),
 }

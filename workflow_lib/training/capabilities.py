@@ -127,11 +127,6 @@ def _context(degrees: Degrees, training: Training, model: Model) -> Iterator[str
             f"CP {cp}: {model.name} has experts, whose load and losses are counted for whole "
             "sequences; use cp 1, or a dense model"
         )
-    if training.compile:
-        yield (
-            f"CP {cp} with compile: the compiled causal mask of a chunk is not known to be "
-            "correct; use compile: false, or cp 1"
-        )
 
 
 def _workload(degrees: Degrees, training: Training, model: Model) -> Iterator[str]:

@@ -9,13 +9,13 @@ rank.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import CausalBias, causal_lower_right
 
 from workflow_lib.training.collectives import Group, gather_slices, group_rank, group_size
+from workflow_lib.training.device import on_gpu
 
 #: begin and end of each chunk that a rank has of a sequence, in tokens
 Chunks = tuple[tuple[int, int], ...]
@@ -74,11 +74,36 @@ class ContextParallel:
         whole_key, whole_value = torch.split(ordered, [heads, heads], dim=2)
         return whole_key, whole_value
 
-    def attended(
-        self, query: Tensor, key: Tensor, value: Tensor
-    ) -> Iterator[tuple[Tensor, Tensor, Tensor, CausalBias]]:
-        """For each chunk of the queries: the chunk, the keys and values up to its end, and the
-        causal mask between them. ``key`` and ``value`` are of whole sequences."""
-        parts = zip(query.chunk(2, dim=1), self.chunks, self._seen, strict=True)
-        for part, (_, end), seen in parts:
-            yield part, key[:, :end], value[:, :end], seen
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of this rank's chunks of queries to the keys and values of whole sequences. All
+        are [batch, sequence, heads, size].
+        """
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        grouped = query.shape[1] != key.shape[1]
+        mixed = []
+        for number, part in enumerate(query.chunk(2, dim=2)):
+            end = self.chunks[number][1]
+            seen_key, seen_value = key[:, :, :end], value[:, :, :end]
+            if torch.compiler.is_compiling():
+                one = _compiled_attention(part, seen_key, seen_value, grouped)
+            else:
+                one = F.scaled_dot_product_attention(
+                    part, seen_key, seen_value, attn_mask=self._seen[number], enable_gqa=grouped
+                )
+            mixed.append(one.transpose(1, 2))
+        return torch.cat(mixed, dim=1)
+
+
+def _compiled_attention(query: Tensor, key: Tensor, value: Tensor, grouped: bool) -> Tensor:
+    """Attention as torch does it under a mask that :func:`seen_by` made. A compiler does not see
+    such a mask, but the tensor that stands for it, which is empty.
+    """
+    nvidia = on_gpu(query.device) and torch.version.hip is None
+    if nvidia and query.dtype == torch.bfloat16 and query.shape[-1] in range(8, 257, 8):
+        # Flash attention is causal up to the last key, so it needs no mask.
+        flash = torch.ops.aten._scaled_dot_product_flash_attention
+        result: Tensor = flash(query, key, value, is_causal=True)[0]
+        return result
+    sees, there = query.shape[2], key.shape[2]
+    mask = torch.ones(sees, there, dtype=torch.bool, device=query.device).tril(there - sees)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, enable_gqa=grouped)

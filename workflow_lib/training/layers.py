@@ -182,9 +182,7 @@ class Attention(nn.Module):
         with prefer:
             if self.context.size == 1:
                 return self._mix(query, key, value, bias, several)
-            key, value = self.context.gather(key, value)
-            parts = self.context.attended(query, key, value)
-            return torch.cat([self._mix(*part, False) for part in parts], dim=1)
+            return self.context.attend(query, *self.context.gather(key, value))
 
     def _mix(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool
