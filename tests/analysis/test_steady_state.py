@@ -209,3 +209,36 @@ def test_false_alarms_and_overlooked_drifts_are_as_rare_as_stated() -> None:
     assert told(0.01, 0.0019, 400) >= 0.9
     assert told(0.003 * 24, 0.01, 200, count=25) >= 0.95
     assert told(0.003 * 11, 0.003, 200, count=12) >= 0.95
+
+
+def false_alarms(count: int, autocorrelation: float, trials: int) -> float:
+    """The share of simulated runs of so many blocks that are called not steady, in any of three
+    quantities that contain only noise: normal, of 3 %, each block's correlated with the last's."""
+    chance, found, settled = np.random.default_rng(11), 0, 50
+    for _ in range(trials):
+        noise = chance.normal(0, 0.03, (3, settled + count))
+        for block in range(1, settled + count):
+            noise[:, block] += autocorrelation * noise[:, block - 1]
+        drifts = [drift(step_time((1 + each).tolist())) for each in noise[:, settled:]]
+        found += any(each is not None and each.is_told for each in drifts)
+    return found / trials
+
+
+#: docs/explanation/measurement.md: blocks; false alarms at autocorrelations of 0, 0.3 and 0.5; the
+#: noise with which a drift of 1 % is found in 90 % of runs
+STATED = [
+    (12, (0.005, 0.027, 0.052), 0.0013),
+    (20, (0.010, 0.025, 0.039), 0.0020),
+    (40, (0.007, 0.017, 0.020), 0.0030),
+    (100, (0.010, 0.015, 0.017), 0.0050),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("count", "rates", "noise"), STATED)
+def test_the_table_of_error_rates_holds(count: int, rates: tuple[float, ...], noise: float) -> None:
+    for autocorrelation, stated in zip((0.0, 0.3, 0.5), rates, strict=True):
+        # Three standard errors of 600 trials, and the stated rate's own.
+        allowed = stated + 3 * math.sqrt(stated * (1 - stated) * (1 / 600 + 1 / 1200))
+        assert false_alarms(count, autocorrelation, 600) <= allowed, autocorrelation
+    assert told(0.01, noise, 600, count) >= 0.9 - 3 * math.sqrt(0.9 * 0.1 / 600)
