@@ -11,14 +11,18 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from docs import engine, evidence, findings, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import RUNS
+from workflow_lib.records import GPUS, RUNS
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")
+ARCHIVES = sorted(path.stem for path in (ROOT / "evidence").glob("*.zip"))
+#: how many runs completed, where not all did: evidence/README.md says why
+COMPLETED = {"evidence-overlap-x2": 7, "evidence-emulated-nodes": 4}
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -103,31 +107,65 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> 
     assert "run 2 of `pp2 overlap`" in text
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("sweep", ARCHIVES)
 def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str) -> None:
     results = rebuilt / sweep / "results"
     runs = read_table(results / "sweeps" / sweep / "runs.parquet", RUNS).to_dicts()
     done = [run for run in runs if run["outcome"] == "completed"]
-    assert len(done) == {"evidence-llama3-8b-x2": 12, "evidence-overlap-x2": 7}[sweep]
+    assert len(done) == COMPLETED.get(sweep, len(runs))
     for run in done:
         directory = results / "cells" / run["cell"] / f"run{run['run']}"
         ranks = [rows(path) for path in sorted(directory.glob("steps/rank*.csv"))]
         measured = [row for rank in ranks for row in rank if row["phase"] == "measured"]
         start = min(float(row["started_unix_s"]) for row in measured)
         end = max(float(row["ended_unix_s"]) for row in measured)
-        # 12 steps of 8 sequences of 8 192 tokens.
-        assert run["tokens_per_s"] == pytest.approx(12 * 8 * 8192 / (end - start), rel=1e-9)
-        telemetry = directory / "telemetry"
-        power = series(telemetry / "vm-power.csv", "driver_time_us", "power_mw", 1e-6, 1e-3)
-        counted = series(telemetry / "vm-counters.csv", "unix_time_s", "energy_j")
+        steps = len({row["step"] for row in measured})
+        generated = run["generated_tokens"] if run["workload"] == "inference" else None
+        tokens = steps * run["global_batch_size"] * run["sequence_length"]
+        if generated is None:
+            # Clocks of two nodes are corrected, here by microseconds.
+            speed = pytest.approx(tokens / (end - start), rel=1e-6 if run["nodes"] > 1 else 1e-9)
+            assert run["tokens_per_s"] == speed
         energy = 0.0
-        for gpu in ("0", "1"):
-            energy += trapezoids(power[gpu], start, end)
-            # Two or three readings of the driver's own counter of energy, 20 s apart.
-            (first, before), *_, (last, after) = (e for e in counted[gpu] if start <= e[0] <= end)
-            between = trapezoids(power[gpu], first, last)
-            assert after - before == pytest.approx(between, rel=0.005)
+        for power, counted in by_gpu(directory / "telemetry"):
+            energy += trapezoids(power, start, end)
+            # The driver's own counter of energy, read every 20 s: a short run has one reading. It
+            # rises every 0.1 s, so each reading may be late by that.
+            within = [reading for reading in counted if start <= reading[0] <= end]
+            if len(within) > 1:
+                (first, before), *_, (last, after) = within
+                between = trapezoids(power, first, last)
+                late = 0.2 * between / (last - first)
+                assert after - before == pytest.approx(between, abs=late)
         assert run["energy_j"] == pytest.approx(energy, rel=0.002)
+
+
+def test_the_docs_say_how_far_counter_and_integral_are_apart(rebuilt: Path) -> None:
+    found = [
+        abs(row["energy_difference"])
+        for sweep in ARCHIVES
+        for row in read_table(
+            rebuilt / sweep / "results" / "sweeps" / sweep / "gpus.parquet", GPUS
+        ).to_dicts()
+        if row["energy_difference"] is not None
+    ]
+    median, most_of_them = np.percentile(found, [50, 95])
+    text = (ROOT / "docs" / "explanation" / "measurement.md").read_text(encoding="utf-8")
+    assert (
+        f"{len(found)} GPU-runs of the evidence: median {100 * median:.3f} %, 95th percentile "
+        f"{100 * most_of_them:.3f} %, largest {100 * max(found):.2f} %."
+    ) in " ".join(text.split())
+
+
+def by_gpu(telemetry: Path) -> list[tuple[list[tuple[float, float]], list[tuple[float, float]]]]:
+    """The driver's samples of power, and the readings of its counter, of each GPU of each node."""
+    found = []
+    for path in sorted(telemetry.glob("*-power.csv")):
+        counters = path.with_name(path.name.replace("-power", "-counters"))
+        power = series(path, "driver_time_us", "power_mw", 1e-6, 1e-3)
+        counted = series(counters, "unix_time_s", "energy_j")
+        found += [(power[gpu], counted[gpu]) for gpu in sorted(power)]
+    return found
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -158,10 +196,14 @@ def trapezoids(points: list[tuple[float, float]], start: float, end: float) -> f
     return total
 
 
-@pytest.mark.parametrize("sweep", SWEEPS)
+@pytest.mark.parametrize("sweep", ARCHIVES)
 def test_an_archive_is_small_and_names_its_licence(sweep: str) -> None:
     archive = ROOT / "evidence" / f"{sweep}.zip"
-    assert archive.stat().st_size < 5e6
+    assert archive.stat().st_size < 10e6
     with zipfile.ZipFile(archive) as source:
         crate = source.read(f"{sweep}/data/ro-crate-metadata.json").decode()
     assert "CC-BY-4.0" in crate
+
+
+def test_all_archives_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in (ROOT / "evidence").glob("*.zip")) < 60e6
