@@ -269,3 +269,20 @@ def test_a_terminal_that_lacks_a_character_gets_its_escape():
     ).stdout.decode("latin-1")
 
     assert r" \u2013 " in printed
+
+
+@pytest.mark.parametrize("sweep", ["demo", "parallelism-h200"])
+def test_whoever_stops_reading_a_plan_sees_no_traceback(sweep):
+    # The shorter plan stays in Python's buffer until the process ends.
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as output:
+        ended = subprocess.run(
+            [sys.executable, "-m", "workflow_lib.plan", "--sweep", sweep],
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.PIPE,
+        )
+
+    # As a shell says of a process that SIGPIPE ended.
+    assert (ended.returncode, ended.stderr) == (141, b"")

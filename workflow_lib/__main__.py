@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import workflow_lib
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.config.mistakes import nearest
 
 
@@ -96,6 +97,7 @@ def _module(command: Command) -> Any:
     return importlib.import_module(f"workflow_lib.{command.module}")
 
 
+@ends_quietly
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     parser = command_line("triptych")

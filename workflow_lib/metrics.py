@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from workflow_lib import results
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.live.now import GpuNow, NodeNow, RunNow, Snapshot, Watcher
 from workflow_lib.records import bounds, whole_file
 from workflow_lib.safety import printable
@@ -206,6 +207,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.metrics"
 ) -> int:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import commands
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.config import Platform
 from workflow_lib.records import shown
 from workflow_lib.study import ConfigError, load_study, lookup
@@ -183,6 +184,7 @@ def _output(*command: str) -> str:
     return done.output
 
 
+@ends_quietly
 def main() -> int:
     """Print the differences. Returns the exit code: 0 if the file and Slurm agree, else 1."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.partition", description=__doc__)

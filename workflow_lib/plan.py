@@ -19,6 +19,7 @@ import polars as pl
 
 from workflow_lib import cells, records
 from workflow_lib.analysis import tables
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell, Sweep
 from workflow_lib.config import Invocation, Prediction
 from workflow_lib.feasibility import Estimate
@@ -197,6 +198,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.plan") -> int:
     """Print the plan, and write it if ``--output`` is given. Returns the exit code."""
     arguments = command_line(prog).parse_args(argv)

@@ -23,6 +23,7 @@ from tabulate import tabulate
 from workflow_lib import records, results
 from workflow_lib.analysis import tables
 from workflow_lib.analysis.parquet_check import check_readable
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
 from workflow_lib.safety import printable
 
@@ -293,6 +294,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.status"
 ) -> int:

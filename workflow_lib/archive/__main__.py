@@ -14,6 +14,7 @@ from workflow_lib import checkout
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.pack import pack
 from workflow_lib.archive.rebuild import described, found, rebuild
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.checkout import CheckoutError
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
@@ -62,6 +63,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.archive"
 ) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import expand_study
 from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
@@ -90,6 +91,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.claims"
 ) -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.comparison.compare import compare
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
@@ -38,6 +39,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.comparison"
 ) -> int:

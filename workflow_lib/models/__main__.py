@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.models.config_json import ImportRefusedError
 from workflow_lib.models.model_file import Imported, import_model
 from workflow_lib.records import RecordError, bounds
@@ -14,6 +15,7 @@ from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
 
 
+@ends_quietly
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 1 after one message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.models", description=__doc__)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from workflow_lib.analysis.tables import table as frame
 from workflow_lib.analysis.tables import write_table
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.placed import record
@@ -26,6 +27,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.placement"
 ) -> int:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Sweep, expand_study, hardware_of
 from workflow_lib.projection import twins, validation_page
 from workflow_lib.projection.candidates import batch
@@ -38,6 +39,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.projection"
 ) -> int:

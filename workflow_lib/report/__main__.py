@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page.page import write_page
@@ -34,6 +35,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     return parser
 
 
+@ends_quietly
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m workflow_lib.report"
 ) -> int:
