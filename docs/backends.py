@@ -286,6 +286,10 @@ def combinations() -> Iterator[tuple[str, list[Combination]]]:
                 ("PP", pp, False),
                 ("EP", ep, True),
             )
+        ]
+        + [
+            Combination(f"LoRA, {degree}, compiled", degrees, {**lora, "compile": True})
+            for degree, degrees in (("DP", dp), ("TP", tp), ("PP", pp), ("CP", Degrees(cp=2)))
         ],
     )
 

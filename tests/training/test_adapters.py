@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -28,6 +29,7 @@ BF16 = {"precision": "bf16"}
 
 SP = {"sequence_parallel": True}
 TORCH = {"backend": "torch"}
+COMPILED = {"compile": True}
 
 CELLS = {
     "dp2 zero0": cell(GPT, Degrees(dp=2), zero_stage=0, **LORA),
@@ -57,6 +59,14 @@ CELLS = {
     "pp2 ep2 zero1": cell(MIXTRAL, Degrees(pp=2, dp=2, ep=2), zero_stage=1, **LORA),
     "torch tp2 dp2 sp zero3": cell(
         LLAMA, Degrees(tp=2, dp=2), zero_stage=3, **LORA, **TORCH, **SP, **BF16
+    ),
+    "torch dp2 compiled": cell(LLAMA, Degrees(dp=2), zero_stage=1, **LORA, **TORCH, **COMPILED),
+    "torch tp2 sp compiled": cell(
+        GPT, Degrees(tp=2), zero_stage=1, **LORA, **TORCH, **SP, **COMPILED
+    ),
+    "torch pp2 compiled": cell(LLAMA, Degrees(pp=2), zero_stage=1, **LORA, **TORCH, **COMPILED),
+    "torch cp2 recompute compiled": cell(
+        LLAMA, Degrees(cp=2), zero_stage=1, **LORA, **TORCH, **FULL, **COMPILED
     ),
     "torch pp2 dp2 zero3": cell(GPT, Degrees(pp=2, dp=2), zero_stage=3, **LORA, **TORCH),
 }
@@ -120,11 +130,16 @@ def test_a_weight_that_has_an_adapter_is_drawn_as_without():
 
 @pytest.fixture(scope="module")
 def trained(tokens, tmp_path_factory):
-    """Train the cells of a world size together, once; return what each of its ranks saw."""
+    """Train the cells of a world size together, once, compiled ones apart; return what each of its
+    ranks saw."""
 
     @functools.cache
-    def train(world_size):
-        cells = {name: one for name, one in CELLS.items() if one.degrees.world_size == world_size}
+    def train(world_size, compiled):
+        cells = {
+            name: one
+            for name, one in CELLS.items()
+            if (one.degrees.world_size, one.training.compile) == (world_size, compiled)
+        }
         return launch("losses", cells, tmp_path_factory.mktemp(f"world{world_size}"), tokens)
 
     return train
@@ -139,8 +154,10 @@ def expected(model, tokens, device="cpu"):
 @pytest.mark.parametrize(
     "name",
     [
-        # Four ranks take half a minute.
-        pytest.param(name, marks=pytest.mark.equality if one.degrees.world_size > 2 else ())
+        # Four ranks take half a minute, compiled layers more.
+        pytest.param(name, marks=pytest.mark.equality)
+        if one.degrees.world_size > 2 or one.training.compile
+        else name
         for name, one in CELLS.items()
     ],
 )
@@ -151,13 +168,16 @@ def test_a_layout_trains_adapters_as_one_process_does(name, trained, tokens):
     on_gpus = gpus.take(one.degrees.world_size)
     losses, norms = expected(one.model, tokens, "cuda" if on_gpus else "cpu")
 
-    results = trained(one.degrees.world_size)
+    if one.training.compile and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        pytest.skip("torch compiles for CPUs with a C++ compiler, and this machine has none")
+    results = trained(one.degrees.world_size, one.training.compile)
     assert isinstance(results, dict), results
     ranks = results[name]
 
     for rank in ranks:
         assert "error" not in rank, rank["error"]
         assert rank["losses"] == pytest.approx(losses, rel=2e-3 if bf16 else 5e-6)
+        assert (rank["compiled_graphs"] > 0) == one.training.compile
     steps = 1 if bf16 else len(norms)
     close = 2e-2 if bf16 else 1e-3 if on_gpus else 1e-5
     assert ranks[0]["norms"][:steps] == pytest.approx(norms[:steps], rel=close)

@@ -176,6 +176,10 @@ TORCH = {
     ),
     "tp2 cp2 sequence compiled": (MODERN, Degrees(tp=2, cp=2), {**SEQUENCE, **COMPILED}),
     "pp2 cp2 compiled": (LLAMA, Degrees(pp=2, cp=2), COMPILED),
+    "cp2 dp2 bf16 overlap compiled": (
+        *(LLAMA, Degrees(cp=2, dp=2)),
+        {**BF16, **OVERLAP, **COMPILED},
+    ),
     "pp4 tied": (GPT, Degrees(pp=4), {}),
     "pp4 overlap": (LLAMA, Degrees(pp=4), OVERLAP),
     "pp2 dp2 zero2 overlap": (GPT, Degrees(pp=2, dp=2), {"zero_stage": 2, **OVERLAP}),
