@@ -7,7 +7,8 @@ import dataclasses
 import numpy as np
 
 from tests.made_cells import made_cell
-from workflow_lib.placement.readings import Measured, Reading, Run
+from workflow_lib.placement.readings import Measured, Reading, Run, order_of
+from workflow_lib.placement.stages import Pipeline
 from workflow_lib.records import Degrees, coordinates
 
 
@@ -48,6 +49,32 @@ def rotations(ranks, stages):
     return [tuple((rank + turn * block) % ranks for rank in range(ranks)) for turn in range(stages)]
 
 
+def heavier(cells):
+    """The cells with a layer more on the first stage from each other stage."""
+    found = []
+    for cell in cells:
+        even = cell.degrees.layers_of_stages(cell.model.layers)
+        layers = (even[0] + len(even) - 1, *(each - 1 for each in even[1:]))
+        degrees = dataclasses.replace(cell.degrees, stage_layers=layers)
+        found.append(dataclasses.replace(cell, id=f"{cell.id}-heavier", degrees=degrees))
+    return found
+
+
+def step_of(cell, effects, share=1.0, of_gain=1.0, nodes=("n1",)):
+    """A step, over that of a layer on a mean GPU, if a share of the clocks' effects comes true, and
+    of what passes gain from equal GPUs so much comes about in steps.
+    """
+    pipeline = Pipeline(cell)
+
+    def step(share):
+        logs = {place: np.array([share * log]) for place, log in effects.items()}
+        speeds = pipeline.speeds([order_of(cell)], nodes, logs)[0]
+        passes = pipeline.passes(np.array(pipeline.layers(cell.degrees)), speeds)
+        return float(pipeline.step(passes)[0]) / pipeline.work.layer
+
+    return step(share) + (1 / of_gain - 1) * step(0)
+
+
 def reading(cell, number, started, place, stage, **values):
     """A reading of the GPU at a place, (node, index), in a run of a cell."""
     node, gpu = place
@@ -73,21 +100,25 @@ def measured(
     drift_per_h=0.0,
     nodes=("n1",),
     seed=1,
+    share=1.0,
+    of_gain=1.0,
 ):
     """The readings of runs of each cell, round by round.
 
     ``effects`` is the logarithm of each GPU's clock, by place; ``stage`` by how much the clock of
-    each next stage is higher.
+    each next stage is higher. Of steps see :func:`step_of`.
     """
-    random = np.random.default_rng(seed)
+    random, of_steps = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    steps = {cell.id: step_of(cell, effects, share, of_gain, nodes) for cell in cells}
     readings, runs = [], []
     hours = 0.0
     for number in range(1, rounds + 1):
         for cell in cells:
             common = random.normal(0, noise) + drift_per_h * hours
             started = 1e9 + 3600 * hours
-            runs.append(Run(cell, number, started, 1.0, 1000.0, False))
-            order = cell.degrees.gpu_order or tuple(range(cell.ranks_per_node))
+            step_s = steps[cell.id] * float(np.exp(of_steps.normal(0, noise)))
+            runs.append(Run(cell, number, started, step_s, 1000.0, False))
+            order = order_of(cell)
             for rank in range(cell.degrees.world_size):
                 node, local = divmod(rank, cell.ranks_per_node)
                 place = nodes[node], order[local]

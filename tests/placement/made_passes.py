@@ -65,19 +65,19 @@ class Node:
     """GPUs at their power cap. They differ in how much power a clock takes, in leakage, which grows
     with temperature, and in cooling.
 
-    A layer follows the clock for a half or more of its time, and so does the head, which takes 0.8
-    to 1.2 of what its FLOPs say where it is not ``known``. Passes differ a little, what they send
-    takes time, and up to a fifth of a step is neither. In that fifth a GPU is anything from idle to
-    as busy as in a pass.
+    A layer follows the clock for a share of its time within ``follows``, and so does the head. That
+    takes 0.8 to 1.2 of what its FLOPs say where it is not ``known``. Passes differ a little, what
+    they send takes time, and up to a fifth of a step is neither. In that fifth a GPU is anything
+    from idle to as busy as in a pass.
     """
 
-    def __init__(self, seed, gpus, spread=0.02, known=False, noise=0.002):
+    def __init__(self, seed, gpus, spread=0.02, known=False, noise=0.002, follows=(0.5, 1)):
         random = self.random = np.random.default_rng([seed, 77])
         self.switching = 1 + random.normal(0, 1.6 * spread, gpus)
         self.leakage_w = 60 * np.exp(random.normal(0, 0.25, gpus))
         self.slot_c = random.normal(0, 4, gpus)
         self.c_per_w = 0.045 * np.exp(random.normal(0, 0.05, gpus))
-        self.of_layer, self.of_head = random.uniform(0.5, 1, 2)
+        self.of_layer, self.of_head = random.uniform(*follows, 2)
         self.head = 1.0 if known else random.uniform(0.8, 1.2)
         self.besides = random.uniform(0, 0.2)
         self.busy_besides = random.uniform(0, 1)

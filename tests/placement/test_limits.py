@@ -133,6 +133,19 @@ def test_without_anything_to_gain_limits_are_left():
     assert recommended(4, equal, cells(tp=4), rounds=4)["recommended"] == 0
 
 
+@pytest.mark.parametrize("tp", [1, 4])
+def test_limits_lose_nothing_where_clocks_help_little(tp):
+    # A tenth to a half of the clocks' effects comes true, and steps do not tell it well.
+    def weak(seed):
+        node = drawn(seed, 0.03)
+        node.of_clocks = node.random.uniform(0.1, 0.5)
+        return node
+
+    counts = recommended(6, weak, cells(tp=tp), rounds=4)
+    assert counts["lost"] == 0
+    assert counts["time"] >= 5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("lever", [POWER, CLOCK])
 def test_of_many_nodes_without_anything_to_gain_one_in_twenty_is_limited_at_most(lever):
@@ -276,15 +289,16 @@ def test_one_list_serves_all_nodes_so_an_index_gets_the_highest_need():
     keys = dict.fromkeys((600.0, 650.0), ((cell.id, 1),))
     found = levels.Levels(POWER, 700.0, ((cell.id, 1),), keys, 1600.0)
     finder = Finder(search, found, drawn_curves, (0, 1), search.pipeline.layers(cell.degrees))
-    # By hand: 0.75 of the clocks' difference, 0.04, comes true, and 0.875 of that in a step.
-    ratio = 1 + 0.875 * (np.exp(0.75 * 0.04) - 1)
+    # By hand: one order does not tell how much of the clocks' difference, 0.04, comes true, so half
+    # of it is the estimate. Of that 0.875 comes about in a step.
+    ratio = 1 + 0.875 * (np.exp(0.5 * 0.04) - 1)
     up_to_five_w = 5 * math.ceil(700 * ratio**-2 / 5)
     assert finder.limits_for(finder.longest) == (up_to_five_w, 700)
 
 
 def test_watts_move_to_a_gpu_that_others_wait_for():
-    # GPUs have 500 W, and one is 8 % slow.
-    node = Node([0.0, 0.0, -0.08, 0.01], exponent=0.4)
+    # GPUs have 500 W, and one is 5 % slow.
+    node = Node([0.0, 0.0, -0.05, 0.01], exponent=0.4)
     plain = cells((400, 600, 700))
     of_cells = [limited(each, POWER, 500) for each in plain[:4]] + plain[4:]
     found = advise(node.measured(of_cells), of_cells[0].id).limits

@@ -4,7 +4,8 @@ Orders and divisions of layers are looked for with the GPUs' speeds as measured.
 as often as :data:`workflow_lib.placement.draws.DRAWS`, each time
 
 - with GPUs' effects of another sample of runs;
-- with 0.5 to 1 of these effects: measured gains were half of what clocks had promised
+- with the share of these effects that comes true in the steps of the runs
+  (:mod:`workflow_lib.placement.elasticity`). Published gains were half of what clocks had promised
   (arXiv 2511.09861: 1.06 → 1.03, 1.10 → 1.04);
 - with 0.8 to 1.2 times the work of the head and the loss: a FLOP of theirs need not take as long as
   one of a layer's;
@@ -34,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workflow_lib import memory
+from workflow_lib.placement import elasticity
 from workflow_lib.placement.draws import Weights, by_gpu_and_duty, solved, within_runs
 from workflow_lib.placement.effects import Columns, Place
 from workflow_lib.placement.predictions import Change, Held, Move, Prediction, interval
@@ -46,7 +48,6 @@ Floats = npt.NDArray[np.float64]
 
 #: samples of fewer runs are too alike to tell how far GPUs' effects can be trusted
 _FEWEST_RUNS = 4
-_OF_CLOCKS = 0.5, 1.0
 _OF_HEAD = 0.8, 1.2
 _OF_GAIN = 0.75, 1.0
 _OF_COMPUTING = 0.0, 1.0
@@ -87,7 +88,6 @@ class Search:
         effects = np.column_stack([found, -found.sum(axis=1)])
         #: of each GPU, (draws): the logarithm of its clock, less the mean of all
         self.clocks = dict(zip(self.places, effects.T, strict=True))
-        share = self._uniform(_OF_CLOCKS)
         self.head, self.share_of_gain = self._uniform(_OF_HEAD), self._uniform(_OF_GAIN)
         self.of_computing = self._uniform(_OF_COMPUTING)
         #: what is added to the gain of another placement
@@ -98,8 +98,12 @@ class Search:
         self.of_besides = self._uniform(_OF_BESIDES)
         #: of each GPU: what computing adds to its temperature, over what it adds in the mean
         self.warmth = {place: self._uniform(_OF_WARMTH) for place in self.places}
+        #: how much of the clocks' effects comes true
+        self.share = elasticity.drawn(
+            measured, cell, self._log_steps, self.weights.generator, len(self.weights.of_runs)
+        )
         #: likewise of its speed; the first draw is the estimate
-        self.logs = dict(zip(self.places, (share[:, None] * effects).T, strict=True))
+        self.logs = dict(zip(self.places, (self.share[:, None] * effects).T, strict=True))
         self._watts_and_degrees(measured)
 
     def _uniform(self, ends: tuple[float, float]) -> Floats:
@@ -119,6 +123,17 @@ class Search:
         self.heat, self.heat_slope = by_gpu_and_duty(
             *readings, lambda each: each.temperature_c, self.unknown
         )
+
+    def _log_steps(self, cells: Sequence[Cell], share: float) -> Floats:
+        """Of cells, (draws, cells), if this share of the clocks' effects comes true."""
+        logs = {place: share * values for place, values in self.clocks.items()}
+
+        def step(cell: Cell) -> Floats:
+            its = Pipeline(cell)
+            return its.step(self._passes(its, order_of(cell), its.layers(cell.degrees), logs))
+
+        rest = self._rest(step(self.cell))
+        return np.asarray(np.log(np.stack([step(each) + rest for each in cells], axis=-1)))
 
     def _duty(self, cell: Cell) -> Floats:
         """For how much of a step of a measured cell each of its stages computes, (draws, pp)."""
