@@ -88,6 +88,25 @@ def test_one_slow_gpu_below_the_threshold_is_left_with_threshold_and_ratio():
     assert "GPU-n1-0" in said
 
 
+def test_where_runs_do_not_tell_what_clocks_do_the_advice_says_how_to_learn_it():
+    # By clocks alone a layer would pay: GPUs are 16 % apart, and the threshold is 5 %. But steps of
+    # equal stages hardly tell whether they follow the clock.
+    effects = {("n1", 0): -0.1, ("n1", 1): 0.05, ("n1", 2): 0.06, ("n1", 3): -0.01}
+    cells = square()
+    vague = advise(measured(cells, effects, share=0.7, of_gain=0.875), cells[0].id)
+    said = " ".join(text.advice_sentences(vague))
+    assert vague.share.high - vague.share.low > text.VAGUE
+    assert not vague.is_recommended
+    assert said.startswith("Leave it")
+    assert "where one stage has taken a layer from each other stage" in said
+    told = advise(measured(cells + heavier(cells), effects, share=0.7, of_gain=0.875), cells[0].id)
+    said = " ".join(text.advice_sentences(told))
+    assert told.is_recommended
+    assert told.share.estimate == pytest.approx(0.7, abs=0.1)
+    assert f"steps {100 * told.share.estimate:.0f} % (" in said
+    assert "too vague" not in said
+
+
 def test_one_very_slow_gpu_has_layers_taken_away():
     cells = square()
     of = measured(cells, {("n1", 0): np.log(0.85), ("n1", 1): 0.0, ("n1", 2): 0.0, ("n1", 3): 0.0})

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement import limits
 from workflow_lib.placement.effects import Place, check
 from workflow_lib.placement.limits import LimitAdvice
-from workflow_lib.placement.predictions import Move, Prediction
+from workflow_lib.placement.predictions import Move, Prediction, interval
 from workflow_lib.placement.readings import Measured, order_of
 from workflow_lib.placement.search import Search
 from workflow_lib.placement.stages import Order, Pipeline
@@ -34,6 +35,8 @@ class Advice:
     #: layers divided by work alone, as if GPUs were equal; null where they cannot move
     by_work: Prediction | None
     move: Move | None
+    #: how much of the clocks' differences comes true in steps
+    share: Interval
     #: of power or clocks; null where the sweep has too few levels of them
     limits: LimitAdvice | None
     #: why levers that were tried were left out
@@ -100,6 +103,7 @@ def advise(everything: Measured, cell_id: str, nodes: Sequence[str] = ()) -> Adv
         best=best,
         by_work=by_work,
         move=search.move(own, given) if pipeline.layers_can_move else None,
+        share=interval(search.share),
         limits=found,
         limits_left_out=left_out,
         step_time_s=float(np.median([run.step_time_s for run in runs])),

@@ -16,6 +16,9 @@ from workflow_lib.placement.readings import name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.words import counted
 
+#: a share of clocks with a wider interval is hardly known
+VAGUE = 0.5
+
 _SIMULATED = (
     "GPU readings were simulated: this shows how the command works, and says nothing of GPUs."
 )
@@ -100,7 +103,7 @@ def advice_sentences(advice: Advice) -> list[str]:
     best = advice.best
     said = [_SIMULATED] if advice.simulated else []
     if advice.is_unchanged:
-        said.append("Leave it: no order of these GPUs and no division of layers is faster.")
+        said.append("Leave it: no order of these GPUs and no division of layers is surely faster.")
     elif advice.is_recommended:
         said.append(
             f"Place it: GPUs in the order {_listed(best.order)}, stages of {_listed(best.layers)} "
@@ -127,6 +130,7 @@ def advice_sentences(advice: Advice) -> list[str]:
             f"{move.ratio.estimate:.3f} times ({move.ratio.low:.3f} to {move.ratio.high:.3f}). "
             "Between stages of equal work the threshold is 1 + stages / layers."
         )
+    said.append(_share_sentence(advice))
     said += _limits_sentences(advice)
     first, last = (
         time.strftime("%Y-%m-%d %H:%M", time.gmtime(each))
@@ -136,6 +140,19 @@ def advice_sentences(advice: Advice) -> list[str]:
         f"This rests on {counted(advice.runs, 'run')} from {first} to {last} UTC, on these GPUs "
         "alone: " + ", ".join(f"{name(place)} {uuid}" for place, uuid in advice.uuids.items()) + "."
     )
+    return said
+
+
+def _share_sentence(advice: Advice) -> str:
+    """How much of the clocks' differences comes true, and how to learn it if runs do not tell."""
+    share = advice.share
+    value, low, high = (f"{100 * each:.0f}" for each in (share.estimate, share.low, share.high))
+    said = f"By the runs' steps {value} % ({low} to {high}) of what clocks differ comes true."
+    if share.high - share.low > VAGUE and advice.move is not None and not advice.is_recommended:
+        said += (
+            " That is too vague to place by: also rotate GPUs in a cell where one stage has taken "
+            "a layer from each other stage."
+        )
     return said
 
 
