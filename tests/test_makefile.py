@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_a_target_passes_its_variables_on(arguments, expected):
 def test_status_reads_the_results_that_make_is_given(tmp_path: Path):
     """As it is typed after `--config results_directory=…`."""
     command = command_of("status", f"RESULTS={tmp_path}").replace(
-        ".venv/bin/python", sys.executable
+        ".venv/bin/python", shlex.quote(sys.executable)
     )
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"{tmp_path} holds no run, and no plan of one" in done.stdout

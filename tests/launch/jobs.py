@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import subprocess
 import sys
 import time
@@ -67,8 +68,8 @@ class Job:
             self.paths.script.write_text(rendered.replace(*script), encoding="utf-8")
         interpreter.write_text(
             _INTERPRETER.format(
-                run=self.paths.directory,
-                python=sys.executable,
+                run=shlex.quote(str(self.paths.directory)),
+                python=shlex.quote(sys.executable),
                 limits=limits,
                 telemetry=telemetry,
                 training=training,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import shutil
 import signal
 import sys
@@ -58,7 +59,7 @@ class Limited:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def start(self, training: str = TRAINS_FOR_LONG, telemetry: str = SAMPLES) -> Job:
-        limits = f'exec {sys.executable} {self._main} "$@"'
+        limits = f'exec {shlex.quote(sys.executable)} {self._main} "$@"'
         self._jobs.append(Job(self._directory, telemetry, training, (500, 600), limits))
         return self._jobs[-1]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from workflow_lib.launch.job.control_group import out_of_memory_kills
+from workflow_lib.launch.processes import is_running
 from workflow_lib.records import ExitRecord, RunPaths, node_name, read_record
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +106,7 @@ def test_a_rank_dies_with_its_watcher(tmp_path):
     watcher.kill()
     watcher.communicate(timeout=120)  # until nobody holds its output any more: the rank did as well
     deadline = time.monotonic() + 120
-    while Path(f"/proc/{child}").exists():
+    while is_running(child):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
