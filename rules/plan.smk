@@ -10,6 +10,9 @@ rule plan:
         str(sweep_paths().plan),
     log:
         f"{RESULTS}/logs/plan/{{sweep}}.log",
+    # First, so that what watches runs knows which there are. A run on this machine takes all cores,
+    # and no plan would be there before the last run.
+    priority: 1_000_000
     conda:
         "../envs/workflow.yaml"
     params:

@@ -52,6 +52,12 @@ def test_a_sweep_ends_in_tables_figures_and_a_report(finished):
     assert runs["mfu_6n"].null_count() == 2
 
 
+def test_the_plan_is_there_before_the_first_run_begins(finished):
+    plan = finished.directory / "results" / "sweeps" / "tiny" / "plan.parquet"
+    began = [run.submission.stat().st_mtime for run in finished.runs().values()]
+    assert plan.stat().st_mtime < min(began)
+
+
 def test_sampler_and_ranks_say_in_which_job_they_ran(finished):
     run = finished.runs()["gpt3-tiny"]
     job = read_record(run.job, JobRecord).job_id
