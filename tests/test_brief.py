@@ -154,6 +154,44 @@ def test_a_failure_shows_the_end_of_the_log_and_keeps_the_exit_code(tmp_path):
     assert log.read_text() == "all is well\ndisk \x1b[31mfull\n"
 
 
+#: how Snakemake reports a failed rule whose code raised, and one whose command failed
+RAISED = """triptych: disk full
+RuleException:
+WorkflowError in file "/c/rules/wait.smk", line 59:
+run1: the disk
+is full
+  File "/c/rules/run.smk", line 65, in __rule_run
+"""
+COMMAND = """triptych: plan.parquet is damaged
+tee: /full/log: No space left on device
+RuleException:
+CalledProcessError in file "/c/rules/run.smk", line 43:
+Command 'set -euo pipefail; …' returned non-zero exit status 1.
+Error in rule collect:
+"""
+
+
+def test_a_failure_shows_causes_that_the_end_of_the_log_has_no_more(tmp_path):
+    lines = "".join(f"line {number}\n" for number in range(20))
+    log = f"triptych: training: 1 steps done\n{RAISED}{lines}{COMMAND}{RAISED}{lines}{'x' * 999}"
+    child = follow(f"print({log!r}); raise SystemExit(1)", tmp_path)
+    _, err = child.communicate()
+    assert err.splitlines()[1:5] == [
+        "  run1: the disk is full",
+        "  plan.parquet is damaged",
+        f"The end of {tmp_path}/logs/snakemake-s.log:",
+        "  line 6",
+    ]
+    assert err.splitlines()[-1] == f"  {'x' * 300} …"
+
+
+def test_of_many_causes_a_few_are_shown(tmp_path):
+    log = "".join(RAISED.replace("run1", f"run{number}") for number in range(1, 9))
+    child = follow(f"print({log!r}); raise SystemExit(1)", tmp_path)
+    _, err = child.communicate()
+    assert err.splitlines()[5:7] == ["  run5: the disk is full", "  and 3 more, in the log"]
+
+
 def test_success_says_where_to_look(tmp_path):
     child = follow("pass", tmp_path)
     out, _ = child.communicate()

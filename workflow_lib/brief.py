@@ -3,11 +3,14 @@
     Snakemake ──▶ its log, in a file
     results/  ──▶ Watcher.look ──▶ a line for each run that ends, and what runs now
 
-Snakemake's output goes to the file. If Snakemake fails, the end of the file is shown.
+Snakemake's output goes to the file. If Snakemake fails, the causes that the file names are shown,
+and its end.
 """
 
 from __future__ import annotations
 
+import itertools
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +31,11 @@ from workflow_lib.words import counted
 _LOOK_EVERY_S = 1.0
 #: how many of the log's last lines are shown after a failure
 _LINES = 15
+#: Snakemake writes all inputs of a rule into one line: so many letters of a line are shown
+_LETTERS = 300
+#: how many causes are shown after a failure
+_CAUSES = 5
+_SAID = re.compile("triptych: ")
 
 
 class Progress:
@@ -114,6 +122,24 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
+def _causes(log: Sequence[str]) -> list[str]:
+    """Why jobs failed, by the lines of Snakemake's log: what a rule's own code raised, and the last
+    message of a command. The end of the log may be all about what came after.
+    """
+    found: dict[str, None] = {}
+    for number, line in enumerate(log):
+        if line.startswith("CalledProcessError in file "):
+            # Only just before: runs that go on say things, too.
+            found |= dict.fromkeys(filter(_SAID.match, log[max(0, number - 3) : number]))
+        elif re.match(r"\w+(Error|Exception) in file ", line):
+            after = log[number + 1 :]
+            said = itertools.takewhile(lambda each: not each.startswith("  File "), after)
+            found[" ".join(said)] = None
+    causes = [cause for each in found if (cause := _SAID.sub("", each))]
+    more = len(causes) - _CAUSES
+    return causes[:_CAUSES] + ([f"and {more} more, in the log"] if more > 0 else [])
+
+
 def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path) -> int:
     """Run Snakemake's ``command`` in ``cwd`` and show its progress. Returns its exit code.
 
@@ -169,12 +195,14 @@ def follow(command: Sequence[str], root: Path, sweeps: Sequence[str], cwd: Path)
             report = results.sweep_paths(root, sweep).report
             console.print(f"look at {report}", markup=False, highlight=False, soft_wrap=True)
         return 0
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES:]
-    said = "\n".join(f"  {line}" for line in lines)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    end = [line if len(line) <= _LETTERS else f"{line[:_LETTERS]} …" for line in lines[-_LINES:]]
+    said = "".join(f"  {line}\n" for line in _causes(lines))
+    said += f"The end of {log}:\n" + "\n".join(f"  {line}" for line in end)
     print(
         printable(
             f"triptych: Snakemake ended with exit code {code} after {took}. What is measured "
-            f"stays; the same command goes on. The end of {log}:\n{said}"
+            f"stays; the same command goes on.\n{said}"
         ),
         file=sys.stderr,
     )
