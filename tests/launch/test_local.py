@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.launch import runs
 from workflow_lib import records
 from workflow_lib.launch.schedulers.local import Local
 from workflow_lib.launch.schedulers.scheduler import Found, Submission
-from workflow_lib.records import Cell, JobRecord, JobState, SubmissionRecord
+from workflow_lib.records import Cell, JobRecord, JobState, RunPaths, SubmissionRecord
 
 SUBMISSION = SubmissionRecord("triptych-0a1b2c3d-1-00ff00fe", 1.0, "somebody")
+
+
+def submit(directory) -> str:
+    paths = RunPaths(Path(directory))
+    paths.logs.mkdir(exist_ok=True)
+    cell = records.read_record(paths.cell, Cell)
+    return Local().submit(Submission(paths, cell, SUBMISSION))
 
 
 @pytest.fixture
@@ -22,10 +33,7 @@ def job(tmp_path):
     paths = runs.rendered(tmp_path)
     script = f"touch {tmp_path}/began; trap 'touch {tmp_path}/told; exit 143' TERM\n"
     paths.script.write_text(f"{script}while :; do sleep 0.1 & wait $!; done\n")
-    paths.logs.mkdir(exist_ok=True)
-    local = Local()
-    cell = records.read_record(paths.cell, Cell)
-    job_id = local.submit(Submission(paths, cell, SUBMISSION))
+    local, job_id = Local(), submit(paths.directory)
     started = JobRecord("local", job_id, 1.0, "somebody", SUBMISSION.job_name)
     until((tmp_path / "began").exists)
     yield local, started
@@ -44,6 +52,15 @@ def test_it_is_in_a_session_of_its_own_so_that_no_terminal_ends_it(job):
     local, started = job
     assert local.state(started) == JobState("RUNNING")
     assert os.getsid(int(started.job_id)) != os.getsid(0)
+
+
+def test_it_starts_from_a_process_without_standard_streams(tmp_path):
+    paths = runs.rendered(tmp_path)
+    paths.script.write_text(f"touch {tmp_path}/ran\n")
+    call = "import sys; from tests.launch.test_local import submit; submit(sys.argv[1])"
+    command = [sys.executable, "-c", call, str(paths.directory)]
+    subprocess.run(["sh", "-c", 'exec "$@" <&- >&-', "sh", *command], cwd=ROOT, check=True)
+    until((tmp_path / "ran").exists)
 
 
 def test_it_is_found_by_the_name_of_its_submission(job):

@@ -58,6 +58,8 @@ class Local:
             capture_output=True,
             text=True,
             check=False,
+            # Not this process's own: it may have been started without one.
+            stdin=subprocess.DEVNULL,
             start_new_session=True,
             pass_fds=() if lock is None else (lock,),
         )
