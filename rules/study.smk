@@ -46,12 +46,14 @@ RESULTS = str(Path(INVOCATION.results_directory))
 
 def refuse_unwritable(directory, what):
     """Refuse, in a sentence, a directory that this user cannot write to, be it read-only."""
+    if broken := results.broken_link(directory):
+        raise WorkflowError(broken)
     there = results.nearest_existing(directory)
     if not os.access(there, os.W_OK | os.X_OK):
         raise WorkflowError(
             f"{there} cannot be written to, and {what}. Work in a checkout of your own, with "
             "`--config results_directory=DIRECTORY` if need be; to look at what is there, `python "
-            f"-m workflow_lib.status --results {RESULTS}` only reads"
+            f"-m workflow_lib.status --results {shlex.quote(RESULTS)}` only reads"
         )
 
 

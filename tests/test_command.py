@@ -155,6 +155,13 @@ def test_run_says_where_snakemakes_cache_could_be(tmp_path, monkeypatch, capsys)
     assert f"{tmp_path}/file cannot be written to: set XDG_CACHE_HOME to a directory" in said
 
 
+def test_run_names_a_link_to_nothing_among_its_results(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / "link").symlink_to("/no/such/disk")
+    assert command.main(["run", "demo", "--brief", "--results", str(tmp_path / "link")]) == 1
+    assert f"{tmp_path}/link is a link to /no/such/disk, which is not" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", command.COMMANDS)
 def test_a_command_calls_itself_by_its_name(name, capsys):
     with pytest.raises(SystemExit, match="0"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -65,6 +66,22 @@ def nearest_existing(path: Path) -> Path:
     below a directory that may not be looked into.
     """
     return next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
+
+
+def broken_link(path: Path) -> str | None:
+    """Says, in a sentence, that a path leads over a link to what is not there; None if it does not.
+    Such a path cannot be made: the link is in the way.
+    """
+    for each in (path, *path.parents):
+        if os.access(each, os.F_OK):
+            break
+        with contextlib.suppress(PermissionError):
+            if each.is_symlink():
+                return (
+                    f"{each} is a link to {each.readlink()}, which is not there: mount or make "
+                    "that directory, or remove the link"
+                )
+    return None
 
 
 def may_list(directory: Path) -> bool:

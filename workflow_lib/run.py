@@ -139,9 +139,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         invocation = checked(str(path), Invocation, plain_of(path))
         command = snakemake_command(chosen, given[end + 1 :], invocation)
         _refuse_without_cache()
+        root = chosen.results or Path(invocation.results_directory)
+        if broken := results.broken_link(root.absolute()):
+            raise ConfigError(broken)
         print(shlex.join(["snakemake", *command[3:]]), flush=True)
         if chosen.brief:
-            root = chosen.results or Path(invocation.results_directory)
             return follow(command, root, chosen.sweeps, clone)
         # exec, not a child process: so Snakemake gets Ctrl-C, and its exit code is the command's.
         os.execv(command[0], command)

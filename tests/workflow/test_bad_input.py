@@ -167,6 +167,15 @@ def test_an_unwritable_results_directory_is_named(checkout):
     assert "/proc/results" in message_of(done)
 
 
+def test_results_that_are_a_link_to_nothing_are_refused_with_what_to_do(checkout):
+    (checkout.directory / "results").symlink_to("/no/such/disk")
+    done = checkout.snakemake()
+    assert (
+        "results is a link to /no/such/disk, which is not there: mount or make that directory, or "
+        "remove the link"
+    ) in message_of(done)
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
