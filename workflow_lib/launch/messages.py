@@ -28,13 +28,14 @@ def logged(log: Path) -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """Print a line. If it cannot be written, because the terminal was closed or the log's file
-    system is full, the run goes on.
+    """Print a line. If it cannot be written, because the terminal was closed, the log's file system
+    is full or the process was started without standard error, the run goes on.
     """
     line = printable(f"triptych: {message}\n")
-    with contextlib.suppress(OSError):
-        sys.stderr.write(line)
-        sys.stderr.flush()
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(line)
+            sys.stderr.flush()
     if (log := _log.get()) is not None:
         # Opened for each line: with hundreds of runs, open logs would reach the limit of files.
         with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as stream:
