@@ -155,6 +155,21 @@ def test_run_says_where_snakemakes_cache_could_be(tmp_path, monkeypatch, capsys)
     assert f"{tmp_path}/file cannot be written to: set XDG_CACHE_HOME to a directory" in said
 
 
+@pytest.mark.parametrize("given", [{}, {"USER": "me"}, {"HOME": "/"}])
+def test_run_says_that_the_system_does_not_know_the_user(given, monkeypatch, capsys):
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.chdir(ROOT)
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert command.main(["run", "demo", "--dry-run"]) == 1
+    assert "set USER and HOME, as in export USER=me" in capsys.readouterr().err
+
+
 def test_run_names_a_link_to_nothing_among_its_results(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     (tmp_path / "link").symlink_to("/no/such/disk")

@@ -10,6 +10,7 @@ hyphens are Snakemake's.
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import shlex
 import sys
@@ -114,6 +115,20 @@ def _profile(platform: str, platforms: Mapping[str, Platform]) -> Path:
     return profile
 
 
+def _refuse_unknown_user() -> None:
+    """Raise ConfigError if the system does not know this user, as in a container with ``--user``:
+    Snakemake would end in a traceback.
+    """
+    try:
+        getpass.getuser()
+        Path.home()
+    except (KeyError, OSError, RuntimeError):  # the first of Python up to 3.12
+        raise ConfigError(
+            "the system knows no name or no home directory of this user, and Snakemake asks for "
+            "both: set USER and HOME, as in export USER=me HOME=/tmp/home"
+        ) from None
+
+
 def _refuse_without_cache() -> None:
     """Raise ConfigError if Snakemake cannot write its cache: it would end in a traceback."""
     given = os.environ.get("XDG_CACHE_HOME")
@@ -138,6 +153,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         path = clone / _INVOCATION
         invocation = checked(str(path), Invocation, plain_of(path))
         command = snakemake_command(chosen, given[end + 1 :], invocation)
+        _refuse_unknown_user()
         _refuse_without_cache()
         root = chosen.results or Path(invocation.results_directory)
         if broken := results.broken_link(root.absolute()):
