@@ -201,9 +201,13 @@ def test_nothing_is_unpickled_and_no_value_is_code():
 
 def test_compiled_layers_are_kept_where_nobody_else_can_put_any(tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    # Set and deleted, so that it is gone again after the test.
+    monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "1")
+    monkeypatch.delenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     training._keep_compiled_code_private()
     kept = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] == "0"
     assert kept.parent == tmp_path
     assert kept.stat().st_mode & 0o777 == 0o700
     # What a site sets, it has thought about.

@@ -100,6 +100,8 @@ def _keep_compiled_code_private() -> None:
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         cache = private_directory(Path(tempfile.gettempdir()), "triptych-compiled")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)
+    # It keeps headers for C++ below /tmp all the same.
+    os.environ.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
 
 
 def _report(paths: RunPaths, progress: Progress, error: Exception, cell: Cell) -> None:
