@@ -59,6 +59,17 @@ def test_host_memory_that_the_system_refuses_is_out_of_memory():
     assert outcome_of(OSError(errno.ENOSPC, "No space left on device")) == Outcome.ERROR
 
 
+def test_what_a_compiler_lacks_is_said_with_what_to_install():
+    error = RuntimeError(
+        "CppCompileError: C++ compile error\n\nCommand:\ng++ a.cpp\n\nOutput:\n"
+        "a.cpp:80:10: fatal error: Python.h: No such file or directory\n   80 | #include <Python.h>"
+    )
+    assert describe(0, "forward_backward", error).message == (
+        "RuntimeError: CppCompileError: C++ compile error: fatal error: Python.h: No such file or "
+        "directory: Python's header files are missing; on Debian, apt-get install python3-dev"
+    )
+
+
 def test_the_record_says_where_and_why_and_keeps_the_traceback():
     error = caught(lambda: int("teapot"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import time
 import traceback
 
@@ -63,11 +64,16 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an exception, with its type if the message alone says little."""
+    """The first line of an exception, with its type if the message alone says little, and with what
+    a compiler said, which comes after its command.
+    """
     lines = str(error).strip().splitlines()
     if isinstance(error, (ValueError, OSError, ArithmeticError)) and lines:
         return lines[0]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = [type(error).__name__, *lines[:1], *re.findall(r"fatal error: .*", str(error))[:1]]
+    if "Python.h" in said[-1]:
+        said.append("Python's header files are missing; on Debian, apt-get install python3-dev")
+    return ": ".join(said)
 
 
 def memory_at_hand(cell: Cell) -> str:
