@@ -47,9 +47,15 @@ def _series(values: Sequence[Any], column: Column) -> pl.Series:
 
 
 def write_table(frame: pl.DataFrame, path: Path) -> None:
-    """Write a parquet file, whole or not at all; the same frame gives the same bytes."""
+    """Write a parquet file, whole or not at all; the same frame gives the same bytes.
+
+    Raises OSError if it cannot be written.
+    """
     with whole_file(path) as draft:
-        frame.write_parquet(draft, compression="zstd", compression_level=3, statistics=False)
+        try:
+            frame.write_parquet(draft, compression="zstd", compression_level=3, statistics=False)
+        except pl.exceptions.ComputeError as error:  # so polars says that the disk is full
+            raise OSError(f"{path} cannot be written: {error}") from None
 
 
 def read_table(path: Path, columns: Sequence[Column]) -> pl.DataFrame:
