@@ -162,7 +162,7 @@ run1: the disk
 is full
   File "/c/rules/run.smk", line 65, in __rule_run
 """
-COMMAND = """triptych: plan.parquet is damaged
+COMMAND = """collect: plan.parquet is damaged
 tee: /full/log: No space left on device
 RuleException:
 CalledProcessError in file "/c/rules/run.smk", line 43:
@@ -178,7 +178,7 @@ def test_a_failure_shows_causes_that_the_end_of_the_log_has_no_more(tmp_path):
     _, err = child.communicate()
     assert err.splitlines()[1:5] == [
         "  run1: the disk is full",
-        "  plan.parquet is damaged",
+        "  collect: plan.parquet is damaged",
         f"The end of {tmp_path}/logs/snakemake-s.log:",
         "  line 6",
     ]

@@ -36,6 +36,8 @@ _LETTERS = 300
 #: how many causes are shown after a failure
 _CAUSES = 5
 _SAID = re.compile("triptych: ")
+#: what stands between a command's last message and Snakemake's
+_NO_CAUSE = re.compile(r"RuleException:$|tee: |\s*$")
 
 
 class Progress:
@@ -130,7 +132,10 @@ def _causes(log: Sequence[str]) -> list[str]:
     for number, line in enumerate(log):
         if line.startswith("CalledProcessError in file "):
             # Only just before: runs that go on say things, too.
-            found |= dict.fromkeys(filter(_SAID.match, log[max(0, number - 3) : number]))
+            before = (
+                each for each in log[max(0, number - 4) : number] if not _NO_CAUSE.match(each)
+            )
+            found |= dict.fromkeys(list(before)[-1:])
         elif re.match(r"\w+(Error|Exception) in file ", line):
             after = log[number + 1 :]
             said = itertools.takewhile(lambda each: not each.startswith("  File "), after)
