@@ -31,7 +31,8 @@ def submit(directory) -> str:
 def job(tmp_path):
     """A job that goes on until it is told to end, and then says so; its run and its id."""
     paths = runs.rendered(tmp_path)
-    script = f"touch {tmp_path}/began; trap 'touch {tmp_path}/told; exit 143' TERM\n"
+    # It says that it began once it hears the signal.
+    script = f"trap 'touch {tmp_path}/told; exit 143' TERM; touch {tmp_path}/began\n"
     paths.script.write_text(f"{script}while :; do sleep 0.1 & wait $!; done\n")
     local, job_id = Local(), submit(paths.directory)
     started = JobRecord("local", job_id, 1.0, "somebody", SUBMISSION.job_name)
