@@ -148,6 +148,26 @@ def test_levels_come_from_runs_with_and_without_a_bubble():
     assert (found.compute, found.wait) == (pytest.approx(1.0), pytest.approx(0.1))
 
 
+def test_runs_on_one_gpu_take_the_level_of_waiting_from_elsewhere():
+    # No GPU of such runs waits. The evidence has pipelines on H200 and none on this one.
+    alone = next(run for run in read_own() if run.pp == 1)
+    alone = dataclasses.replace(alone, gpu="A100 80GB", dp=1, power_per_gpu_w=360.0)
+    found, shipped = levels([alone], "A100 80GB"), levels([], "H200")
+    # 360 W of its limit of 400 W.
+    assert (found.compute, found.wait) == (pytest.approx(0.9), shipped.wait)
+    assert found.compute_sd < found.wait_sd == 0.10
+    assert found.source == (
+        "computing measured on A100 80GB; waiting taken from H200, as shares of the limit"
+    )
+
+
+def test_runs_with_a_pipeline_alone_take_the_level_of_computing_from_elsewhere():
+    piped = next(run for run in read_own() if run.pp > 1)
+    found = levels([piped], "H200")
+    assert found.compute == levels([], "H200").compute
+    assert 0 < found.wait < found.compute
+
+
 def test_the_facility_is_added_where_it_is_given():
     # 8 000 GPU-hours on nodes of 8 are 1 000 node-hours of 1 kW: 1 MWh more, then the PUE.
     assert facility_mwh(5.0, 8000, 8, Facility(1000, 1.2)) == pytest.approx(7.2)

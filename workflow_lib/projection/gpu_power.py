@@ -8,13 +8,15 @@ two and is not known better.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import OwnRun
+from workflow_lib.projection.own import SHIPPED, OwnRun, read_own
+from workflow_lib.records import RecordError
 
 _COMMUNICATING = ("tensor", "context", "expert", "gather", "send", "reduce", "constant")
 #: standard deviations of levels: of computing, if runs gave it; of waiting, likewise; of both, if
@@ -46,25 +48,57 @@ class GpuPower:
 
 
 def levels(runs: Sequence[OwnRun], gpu: str) -> Levels:
-    """The levels from runs on a model of GPU; if it has none, from runs on other models.
+    """The levels from runs on a model of GPU. A level that they do not give is that of the
+    shipped evidence, and if that has none either, it is that of other models of GPU.
 
-    Raises ValueError unless the runs with power include some with a pipeline and some without.
+    Runs on one GPU alone do not give a level of waiting, because no GPU of theirs waits.
     """
     known = [run for run in runs if run.power_per_gpu_w is not None]
-    own = [run for run in known if run.gpu == gpu]
-    chosen, measured = (own, True) if own else (known, False)
-    compute = median([_level(run) for run in chosen if run.pp == 1])
-    wait = median([_waiting(run, compute) for run in chosen if run.pp > 1])
-    names = " and ".join(sorted({run.gpu for run in chosen}))
+    shipped = _shipped()
+    computing = functools.partial(_first, known, shipped, lambda run: run.pp == 1)
+    compute_of = {name: _computing(computing(name)) for name in {r.gpu for r in (*known, *shipped)}}
+    of_compute = computing(gpu)
+    of_wait = _first(known, shipped, lambda run: run.pp > 1, gpu)
+    computes, waits = (_source(chosen, gpu) for chosen in (of_compute, of_wait))
     return Levels(
-        compute=compute,
-        compute_sd=_COMPUTE_SD if measured else _UNKNOWN_SD,
-        wait=wait,
-        wait_sd=_WAIT_SD if measured else _UNKNOWN_SD,
-        source=f"measured on {names}"
-        if measured
-        else f"taken from {names}, as shares of the limit",
+        compute=_computing(of_compute),
+        compute_sd=_COMPUTE_SD if _is_of(of_compute, gpu) else _UNKNOWN_SD,
+        wait=median([_waiting(run, compute_of[run.gpu]) for run in of_wait]),
+        wait_sd=_WAIT_SD if _is_of(of_wait, gpu) else _UNKNOWN_SD,
+        source=computes if computes == waits else f"computing {computes}; waiting {waits}",
     )
+
+
+def _first(
+    known: Sequence[OwnRun], shipped: Sequence[OwnRun], wanted: Callable[[OwnRun], bool], gpu: str
+) -> list[OwnRun]:
+    """The wanted runs of the first source that has any: those given on this model of GPU, those
+    shipped on it, those given on others, those shipped on others."""
+    for is_of in (gpu.__eq__, gpu.__ne__):
+        for source in (known, shipped):
+            if chosen := [run for run in source if wanted(run) and is_of(run.gpu)]:
+                return chosen
+    raise RecordError(f"{SHIPPED}: has no runs with and without a pipeline; install again")
+
+
+@functools.cache
+def _shipped() -> tuple[OwnRun, ...]:
+    return tuple(run for run in read_own() if run.power_per_gpu_w is not None)
+
+
+def _is_of(chosen: Sequence[OwnRun], gpu: str) -> bool:
+    return all(run.gpu == gpu for run in chosen)
+
+
+def _source(chosen: Sequence[OwnRun], gpu: str) -> str:
+    names = " and ".join(sorted({run.gpu for run in chosen}))
+    if _is_of(chosen, gpu):
+        return f"measured on {names}"
+    return f"taken from {names}, as shares of the limit"
+
+
+def _computing(chosen: Sequence[OwnRun]) -> float:
+    return median([_level(run) for run in chosen])
 
 
 def gpu_power(layout: Layout, prediction: Prediction, known: Levels) -> GpuPower:
