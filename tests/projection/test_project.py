@@ -230,6 +230,10 @@ def test_an_own_run_without_a_peak_is_named():
         {"power_limits_w": "[400.0, 400.0]"},
         {"clock_limits_mhz": "[1200, 1200]"},
         {"stage_layers": "[20, 12]"},
+        {"gpu_order": "[1, 0]"},
+        {"gpu_uuids": '["GPU-1", "GPU-2"]'},
+        # As on emulated nodes, whose ranks do not use the links between their GPUs.
+        {"software": '{"environment.NCCL_DEBUG": "WARN", "environment.NCCL_P2P_DISABLE": "1"}'},
         {"compile": False},
         {"precision": "fp32"},
     ],
@@ -241,6 +245,31 @@ def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
     rows = [run_row(each, 1, step_time_s=3.0) | {"simulated": False} for each in (usual, limited)]
     write_table(table(rows, RUNS), tmp_path / "runs.parquet")
     assert [run.cell for run in collect([tmp_path])] == [usual["cell"]]
+
+
+def test_runs_of_a_cell_in_several_sweeps_are_taken_together_and_each_counts_once(tmp_path):
+    cell = {**identity("h200x2", "llama3-8b", Degrees(tp=1, pp=2, dp=1)), "compile": True}
+    # Two of the first sweep's runs are in the second as well, whose own run 1 is another.
+    first, second = ({1: (3.0, 10.0), 2: (4.0, 20.0)}, {1: (9.0, 30.0), 2: (4.0, 20.0)})
+    for name, runs in (("one", first), ("two", second)):
+        rows = [
+            run_row(cell, run, step_time_s=step_s, started_unix_s=start, power_per_gpu_mean_w=start)
+            | {"simulated": False}
+            for run, (step_s, start) in runs.items()
+        ]
+        write_table(table(rows, RUNS), tmp_path / name / "runs.parquet")
+    for order in (("one", "two"), ("two", "one")):
+        (found,) = collect([tmp_path / name for name in order])
+        assert (found.sweep, found.runs) == ("one two", 3)
+        assert (found.step_time_s, found.power_per_gpu_w) == (4.0, 20.0)
+
+
+def test_a_cell_is_not_predicted_from_another_of_its_layout():
+    run = read_own()[0]
+    twice = dataclasses.replace(run, cell=run.cell + "-again")
+    errors = {each.run.cell: each.error for each in own_stack([*read_own(), twice]).residuals}
+    expected = next(each for each in own_stack(read_own()).residuals if each.run == run)
+    assert errors[run.cell] == errors[twice.cell] == pytest.approx(expected.error)
 
 
 @pytest.mark.parametrize(("limit_w", "is_fitted"), [(500.0, False), (700.0, True), (None, True)])

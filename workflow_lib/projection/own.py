@@ -38,6 +38,7 @@ SHIPPED = Path(str(resources.files("workflow_lib.projection") / "data" / "own_ru
 class OwnRun:
     """A cell's completed runs. Times are medians over runs of their median steps."""
 
+    #: the sweeps that have runs of it, with spaces between
     sweep: str
     cell: str
     platform: str
@@ -112,8 +113,15 @@ _OF_A_CELL = tuple(
     if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
 )
 
-#: axes that change a step's time or power and that a row cannot state, null where they are usual
-_NO_COLUMN = ("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension")
+#: Axes that change a step's time or power and that a row cannot state, null where they are usual.
+#: An order or choice of GPUs was made for those of one host, and a projection is for any.
+_NO_COLUMN = (
+    *("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension"),
+    *("gpu_order", "gpu_uuids"),
+)
+#: A job that sets this keeps NCCL from the links between GPUs, as emulated nodes do: then the row's
+#: machine has links that its step did not use.
+_WITHOUT_LINKS = r'"environment\.NCCL_P2P_DISABLE": "[^0]'
 
 
 #: of the model's power: a limit at or above this share is the model's own
@@ -121,17 +129,20 @@ _WHOLE_LIMIT = 0.99
 
 
 def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
-    """The cells of sweeps that were pre-trained, each once. Cells with simulated readings are left
-    out. So are those in fp32, because that has no peak here, and cells for which a row has no
-    column: those with context parallelism, a zero-bubble
-    schedule, layers that are divided otherwise than evenly, limits of power or clocks that the job
-    set, tied embeddings (except gpt's, which always are) or a head_dimension; those of GPUs that a
-    site limits to less than their model's power; and those without torch.compile, because a
-    projected layout has it.
+    """The cells of sweeps that were pre-trained, each once, by their ids: runs of a cell that
+    several sweeps measured are taken together, and a run that several sweeps hold counts once.
+
+    Cells with simulated readings are left out. So are those in fp32, because that has no peak here,
+    and cells for which a row has no column: those with context parallelism, a zero-bubble
+    schedule, layers that are divided otherwise than evenly, an order or choice of GPUs, limits of
+    power or clocks that the job set, tied embeddings (except gpt's, which always are) or a
+    head_dimension; those of GPUs that a site limits to less than their model's power; those on
+    emulated nodes, which do not use their GPUs' links; and those without torch.compile, because a
+    projected layout has it. Cells on any data are taken: tokens do not change a step's products.
 
     Raises FileNotFoundError and RecordError.
     """
-    found: dict[str, OwnRun] = {}
+    of_cells: dict[str, list[tuple[str, pl.DataFrame]]] = {}
     for directory in sweeps:
         runs = tables.read_table(directory / "runs.parquet", RUNS)
         done = runs.filter(
@@ -144,22 +155,30 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & (pl.col("schedule") == "1f1b")
             & pl.col("compile")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
+            & ~pl.col("software").fill_null("").str.contains(_WITHOUT_LINKS)
             & ~pl.col("tied_embeddings")
         )
         for cell in done.partition_by("cell", maintain_order=True):
-            first = cell.row(0, named=True)
-            if _is_capped(first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]):
-                continue
-            powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
-            found[first["cell"]] = OwnRun(
-                sweep=directory.name,
-                gpu=first["gpu_model"],
-                **{name: first[name] for name in _OF_A_CELL},
-                runs=len(cell),
-                step_time_s=median(cell["step_time_s"].to_list()),
-                power_per_gpu_w=median(powers) if powers else None,
-            )
-    return list(found.values())
+            of_cells.setdefault(cell["cell"][0], []).append((directory.name, cell))
+    found = [_own_run(of_cells[name]) for name in sorted(of_cells)]
+    return [each for each in found if each is not None]
+
+
+def _own_run(parts: Sequence[tuple[str, pl.DataFrame]]) -> OwnRun | None:
+    """A cell of its runs in each sweep; None if its GPUs were limited."""
+    cell = pl.concat([runs for _, runs in parts]).unique(["run", "started_unix_s"])
+    first = cell.row(0, named=True)
+    if _is_capped(first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]):
+        return None
+    powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
+    return OwnRun(
+        sweep=" ".join(sorted({sweep for sweep, _ in parts})),
+        gpu=first["gpu_model"],
+        **{name: first[name] for name in _OF_A_CELL},
+        runs=len(cell),
+        step_time_s=median(cell["step_time_s"].to_list()),
+        power_per_gpu_w=median(powers) if powers else None,
+    )
 
 
 def _is_capped(gpu: str | None, gpus_per_node: int, limits_w: pl.Series) -> bool:

@@ -29,7 +29,7 @@ _RATES_OF = "model"
 
 @dataclass(frozen=True)
 class Residual:
-    """The error of a cell that is predicted from all others."""
+    """The error of a cell that is predicted from all cells of other layouts."""
 
     run: OwnRun
     #: signed error divided by the measured time
@@ -52,7 +52,11 @@ class OwnStack:
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
-        """The residual of each cell, predicted from all other rows."""
+        """The residual of each cell, predicted from published rows and all cells of other layouts.
+
+        Several cells may have one layout, because a row does not have all axes. From another cell
+        of its layout each would be predicted too well.
+        """
         return _residuals(self.runs)
 
     def check(self) -> None:
@@ -60,9 +64,9 @@ class OwnStack:
         worst = max(self.residuals, key=lambda each: abs(each.error), default=None)
         if worst is not None and abs(worst.error) > MOST_OFF:
             raise RecordError(
-                f"{worst.run.cell}: took {worst.run.step_time_s:.3g} s, but the other "
-                f"{len(self.runs) - 1} cells predict {1 + worst.error:.2f} times that, more than "
-                f"{MOST_OFF:.0%} off; look at its report, and leave it out if it was disturbed"
+                f"{worst.run.cell}: took {worst.run.step_time_s:.3g} s, but the cells of other "
+                f"layouts predict {1 + worst.error:.2f} times that, more than {MOST_OFF:.0%} off; "
+                "look at its report, and leave it out if it was disturbed"
             )
 
     @property
@@ -107,9 +111,11 @@ def _fitted(runs: tuple[OwnRun, ...]) -> OwnStack:
 def _residuals(runs: tuple[OwnRun, ...]) -> tuple[Residual, ...]:
     published, _, _ = _published_rows()
     rows = [_timed(run) for run in runs]
+    layouts = [run.layout for run in runs]
     found = []
-    for number, run in enumerate(runs):
-        others = [*published, *rows[:number], *rows[number + 1 :]]
+    for run, layout in zip(runs, layouts, strict=True):
+        others = [row for row, other in zip(rows, layouts, strict=True) if other != layout]
+        others = [*published, *others]
         (each,) = mixed.fit(stepping.PROBLEM, others).predict([_row(run)])
         distance = abs(each.log_s - math.log(run.step_time_s)) / each.sd
         found.append(Residual(run, each.median_s / run.step_time_s - 1, distance))
