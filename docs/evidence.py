@@ -2,8 +2,9 @@
 
 Each archive in evidence/ is checked file by file, and its tables, figures and page are made anew
 in rebuilt/evidence/. Tables, summaries and SVG figures have to be, byte for byte, those whose
-digests evidence/products.sha256 keeps, and docs/results/ and the findings of README.md have to hold
-what they say; ``--write`` writes all three.
+digests evidence/products.sha256 keeps. docs/results/ and the findings of README.md have to hold
+what they say, and the runs that projections are fitted to have to be theirs. ``--write`` writes all
+four.
 PDFs and pages are made too, and not compared: they hold what zlib packed, which is not the same
 bytes everywhere.
 """
@@ -21,6 +22,7 @@ from docs import engine, findings, sweeps, verdicts
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
+from workflow_lib.projection.own import SHIPPED, collect, own_text
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
@@ -29,6 +31,8 @@ CHECKOUT = Path(__file__).parents[1]
 ARCHIVES = CHECKOUT / "evidence"
 DIGESTS = ARCHIVES / "products.sha256"
 REBUILT = CHECKOUT / "rebuilt" / "evidence"
+#: the runs of the archives that projections are fitted to
+OWN_RUNS = SHIPPED
 
 _COMPARED = (".parquet", ".json", ".svg")
 #: more than any archive here has, unpacked
@@ -64,6 +68,11 @@ def differing(rebuilt: Path) -> list[str]:
     return sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
 
 
+def own_runs(rebuilt: Path) -> str:
+    """What ``OWN_RUNS`` has to hold: all archives' cells that a projection can be fitted to."""
+    return own_text(collect(sorted(rebuilt.glob("*/results/sweeps/*"))))
+
+
 def pages(rebuilt: Path) -> dict[Path, str]:
     """Every file of docs/results, and README.md with its findings: each path and its text."""
     judged = verdicts.rows_of(rebuilt)
@@ -77,9 +86,12 @@ def pages(rebuilt: Path) -> dict[Path, str]:
 
 
 def stale(rebuilt: Path) -> list[str]:
-    """Files of docs/results, and README.md, that are not what the rebuilt tables say."""
-    made = pages(rebuilt)
-    here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()} | {verdicts.README}
+    """Files of docs/results, README.md and the file of runs to fit to, if they are not what the
+    rebuilt tables say.
+    """
+    made = {**pages(rebuilt), OWN_RUNS: own_runs(rebuilt)}
+    here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
+    here |= {verdicts.README, OWN_RUNS}
     # Pages that somebody wrote of measurements without an archive are left alone.
     others = {
         path
@@ -111,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if chosen.write:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
+        # First, because the page of claims has projections, which are fitted to these runs.
+        OWN_RUNS.write_text(own_runs(REBUILT), encoding="utf-8", newline="")
         for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

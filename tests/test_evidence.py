@@ -16,6 +16,7 @@ import pytest
 
 from docs import engine, evidence, findings, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
+from workflow_lib.projection.own import read_own
 from workflow_lib.records import GPUS, RUNS
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +70,8 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(verdicts, "PAGE", tmp_path / "claims.md")
     monkeypatch.setattr(engine, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(evidence, "OWN_RUNS", tmp_path / "own_runs.csv")
+    (tmp_path / "own_runs.csv").write_text(evidence.own_runs(rebuilt), encoding="utf-8")
     # README.md has its findings between two lines of its own, and the rest by hand.
     monkeypatch.setattr(verdicts, "README", tmp_path / "README.md")
     shutil.copy(ROOT / "README.md", tmp_path)
@@ -83,6 +86,15 @@ def test_pages_say_what_the_tables_hold(
     text = verdicts.README.read_text(encoding="utf-8")
     verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
     assert "README.md" in evidence.stale(rebuilt)
+
+
+def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt: Path) -> None:
+    assert evidence.own_runs(rebuilt) == evidence.OWN_RUNS.read_text("utf-8")
+    runs = {run.cell.rpartition("_")[2]: run for run in read_own()}
+    assert {run.gpu for run in runs.values()} == {"H100", "H200"}
+    # Four sweeps measured this cell, in nine runs: two of the second are those of the first.
+    assert (runs["d47963b9"].runs, len(runs["d47963b9"].sweep.split())) == (9, 4)
+    assert not any("emulated" in run.platform for run in runs.values())
 
 
 def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> None:

@@ -45,8 +45,8 @@ def test_a_contrast_is_the_ratio_of_what_both_are_projected_to_do(planned):
     assert row["estimate"] == pytest.approx(rates[0] / rates[1])
     reach = row["high"] / row["estimate"]
     assert row["low"] == pytest.approx(row["estimate"] / reach)
-    # An error of the site and one of the stack on a GPU that none of our runs had, at least.
-    assert math.log(reach) > 1.6 * math.hypot(0.08, 0.15)
+    # An error of each of the two sites, at least.
+    assert math.log(reach) > 1.6 * math.hypot(0.08, 0.08)
     assert (row["basis"], row["coverage"], row["runs_a"]) == ("projected", 0.9, "")
     assert row["sweeps_b"] == "parallelism-h100"
     assert (row["verdict"], row["claim_verdict"]) == ("contradicted", "contradicted")

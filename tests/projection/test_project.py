@@ -99,14 +99,23 @@ def test_what_it_rests_on_is_said(projected):
     stack = own_stack()
     said = dict(basis(projected[0], stack, levels(stack.runs, "H200")))
     assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
-    assert said["speed of this workflow's stack on this GPU"].startswith("measured: 6 cells")
+    assert said["speed of this workflow's stack on this GPU"].startswith(
+        "measured: 18 cells of this workflow on up to 2 GPUs, 12 of them on H200; each predicted"
+    )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
     taken = levels(stack.runs, "H100")
-    assert taken.source == "taken from H200, as shares of the limit"
+    # The evidence has pipelines on H200 alone.
+    assert taken.source == (
+        "computing measured on H100; waiting taken from H200, as shares of the limit"
+    )
+    assert levels(stack.runs, "A100 80GB").source == (
+        "computing taken from H100 and H200, as shares of the limit; "
+        "waiting taken from H200, as shares of the limit"
+    )
 
 
 def test_a_stack_that_was_never_measured_is_said_to_be_so():
-    stack = own_stack()
+    stack = own_stack([run for run in read_own() if run.gpu == "H200"])
     h100 = hardware_machine(hardware_of("h100", STUDY.platforms["h100"]))
     best = project(MODEL, h100, "h100", 8, 512, 1e12, stack)[0]
     said = dict(basis(best, stack, levels(stack.runs, "H100")))
@@ -140,7 +149,8 @@ def test_power_is_the_sum_of_what_gpus_do():
 
 
 def test_levels_come_from_runs_with_and_without_a_bubble():
-    alone, piped = (next(run for run in read_own() if run.pp == pp) for pp in (1, 2))
+    runs = [run for run in read_own() if run.platform == "h200x2"]
+    alone, piped = (next(run for run in runs if run.pp == pp) for pp in (1, 2))
     alone = dataclasses.replace(alone, power_per_gpu_w=700.0)
     # (2 − 1)/1 passes of bubble beside 8: a ninth of the time at 70 W, the rest at 700 W.
     piped = dataclasses.replace(piped, power_per_gpu_w=8 / 9 * 700 + 70 / 9)
@@ -220,7 +230,7 @@ def test_a_file_of_own_runs_that_is_damaged_is_refused(tmp_path, content, said):
 
 def test_an_own_run_without_a_peak_is_named():
     run = dataclasses.replace(read_own()[0], precision="fp32")
-    with pytest.raises(RecordError, match="the peak of H200 in fp32 is not known; leave the cell"):
+    with pytest.raises(RecordError, match="the peak of H100 in fp32 is not known; leave the cell"):
         _ = run.layout
 
 
@@ -236,6 +246,7 @@ def test_an_own_run_without_a_peak_is_named():
         {"software": '{"environment.NCCL_DEBUG": "WARN", "environment.NCCL_P2P_DISABLE": "1"}'},
         {"compile": False},
         {"precision": "fp32"},
+        {"precision": "fp8"},
     ],
 )
 def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):

@@ -202,7 +202,7 @@ _METHOD = (
 PROJECTION = (
     "A projection is not a measurement, and has its own column. It is of planned cells on several "
     "nodes, none of which has run here. It is made for this workflow's engine, from its runs on "
-    "two H200 and from published runs, and it says nothing about the engines of the study. "
+    "one and two GPUs and from published runs, and it says nothing about the engines of the study. "
     "Intervals have a coverage of 90 %."
 )
 

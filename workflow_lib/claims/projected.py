@@ -19,7 +19,9 @@ from workflow_lib.projection.planned import Projected
 from workflow_lib.records import MEASURES, Outcome, identity
 from workflow_lib.report.cells import Row
 
-_ASSUMES = "projected for this workflow's engine from its runs on two H200 and from published runs"
+_ASSUMES = (
+    "projected for this workflow's engine from its runs on one and two GPUs and from published runs"
+)
 
 
 @dataclass(frozen=True)

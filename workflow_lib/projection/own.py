@@ -1,12 +1,13 @@
 """Runs of this workflow as rows for fitting: a row for each cell, with medians over completed runs.
 
-``data/own_runs.csv`` holds those of the archives in evidence/; ``collect`` writes such a file from
-the tables of any sweep.
+``data/own_runs.csv`` holds those of the archives in evidence/, from which ``python -m docs.evidence
+--write`` makes it; ``collect`` writes such a file from the tables of any sweep.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -122,8 +123,6 @@ _NO_COLUMN = (
 #: A job that sets this keeps NCCL from the links between GPUs, as emulated nodes do: then the row's
 #: machine has links that its step did not use.
 _WITHOUT_LINKS = r'"environment\.NCCL_P2P_DISABLE": "[^0]'
-
-
 #: of the model's power: a limit at or above this share is the model's own
 _WHOLE_LIMIT = 0.99
 
@@ -132,13 +131,14 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     """The cells of sweeps that were pre-trained, each once, by their ids: runs of a cell that
     several sweeps measured are taken together, and a run that several sweeps hold counts once.
 
-    Cells with simulated readings are left out. So are those in fp32, because that has no peak here,
-    and cells for which a row has no column: those with context parallelism, a zero-bubble
-    schedule, layers that are divided otherwise than evenly, an order or choice of GPUs, limits of
-    power or clocks that the job set, tied embeddings (except gpt's, which always are) or a
-    head_dimension; those of GPUs that a site limits to less than their model's power; those on
-    emulated nodes, which do not use their GPUs' links; and those without torch.compile, because a
-    projected layout has it. Cells on any data are taken: tokens do not change a step's products.
+    Cells with simulated readings are left out. So are those in other precisions than bf16, in which
+    layouts are projected, and cells for which a row has no column: those with context parallelism,
+    a zero-bubble schedule, layers that are divided otherwise than evenly, an order or choice of
+    GPUs, limits of power or clocks that the job set, tied embeddings (except gpt's, which always
+    are) or a head_dimension; those of GPUs that a site limits to less than their model's power;
+    those on emulated nodes, which do not use their GPUs' links; and those without torch.compile,
+    because a projected layout has it. Cells on any data are taken: tokens do not change a step's
+    products.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -150,7 +150,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & pl.col("step_time_s").is_not_null()
             & (pl.col("workload") == "pretrain")
             & ~pl.col("simulated")
-            & (pl.col("precision") != "fp32")
+            & (pl.col("precision") == "bf16")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
             & pl.col("compile")
@@ -192,10 +192,17 @@ def _is_capped(gpu: str | None, gpus_per_node: int, limits_w: pl.Series) -> bool
 
 def write_own(runs: Sequence[OwnRun], path: Path) -> None:
     """Write a file that :func:`read_own` reads."""
-    with whole_file(path) as draft, draft.open("w", newline="", encoding="utf-8") as lines:
-        writer = csv.DictWriter(lines, _NAMES, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(run) for run in runs)
+    with whole_file(path) as draft:
+        draft.write_text(own_text(runs), encoding="utf-8", newline="")
+
+
+def own_text(runs: Iterable[OwnRun]) -> str:
+    """The content of a file that :func:`read_own` reads."""
+    lines = io.StringIO(newline="")
+    writer = csv.DictWriter(lines, _NAMES, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(run) for run in runs)
+    return lines.getvalue()
 
 
 def read_own(path: Path = SHIPPED) -> list[OwnRun]:

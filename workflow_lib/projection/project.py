@@ -167,13 +167,17 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
     layout = best.candidate.layout
     unseen = set(best.prediction.unseen)
     errors = [abs(each.error) for each in stack.residuals]
-    own = f"{len(stack.runs)} cells of this workflow on up to {stack.largest_own} GPUs"
+    here = sum(run.gpu == layout.machine.gpu for run in stack.runs)
+    own = (
+        f"{len(stack.runs)} cells of this workflow on up to {stack.largest_own} GPUs, {here} of "
+        f"them on {layout.machine.gpu}"
+    )
     lines = [
         (
             "speed of this workflow's stack on this GPU",
             "not measured: intervals include the differences between stacks"
             if "stack" in unseen
-            else f"measured: {own}; each predicted from the others is off by "
+            else f"measured: {own}; each predicted from cells of other layouts is off by "
             f"{sum(errors) / len(errors):.1%} on average and {max(errors):.1%} at most",
         ),
         (
