@@ -21,7 +21,7 @@ from workflow_lib.projection.mixed import Prediction
 from workflow_lib.projection.own import collect, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.project import Facility, basis, facility_mwh, project
-from workflow_lib.projection.project_page import _number
+from workflow_lib.projection.project_page import _number, meter
 from workflow_lib.projection.scaling import FABRICS, replicas
 from workflow_lib.records import RUNS, Degrees, RecordError
 from workflow_lib.study import load_study
@@ -318,6 +318,23 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     assert "Projected, not measured." in page
     assert page.count("<svg") == 2
     assert "MWh at the meter" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("given", [["--pue", "1.2"], ["--cooling", "air"]])
+def test_a_facility_without_the_rest_of_its_nodes_is_refused(tmp_path, capsys, given):
+    asked = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16", *given]
+    assert main(["project", *asked, "--output", str(tmp_path)]) == 1
+    assert f"{given[0]} is about whole nodes" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_energy_at_the_meter_names_the_cooling(projected):
+    said = meter(projected[0], Facility(1800, 1.2, "air"))
+    assert (
+        "With 1800 W per node besides its GPUs and a PUE of 1.2, as given for nodes cooled by air,"
+        in said
+    )
+    assert "for nodes whose cooling was not named, the best" in meter(projected[0], Facility(1800))
 
 
 def test_the_command_names_a_model_that_is_not_there(tmp_path, capsys):

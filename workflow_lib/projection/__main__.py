@@ -17,7 +17,7 @@ from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.projection.project import Facility, project
+from workflow_lib.projection.project import COOLINGS, Facility, project
 from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
 from workflow_lib.projection.scaling import FABRICS, best_by_gpus, figures, replicas
@@ -94,12 +94,22 @@ def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
     )
     parser.add_argument("--node-rest-w", type=_above_0, help="of a node besides its GPUs, in W")
-    parser.add_argument("--pue", type=_pue, help="of the facility, 1 or more")
+    parser.add_argument("--pue", type=_pue, help="of the facility, 1 or more; needs --node-rest-w")
+    parser.add_argument(
+        "--cooling", choices=COOLINGS, help="of the nodes with that --node-rest-w, to be named"
+    )
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
     parser.set_defaults(run=_project)
 
 
 def _project(chosen: argparse.Namespace) -> None:
+    facility = Facility(chosen.node_rest_w, chosen.pue, chosen.cooling)
+    if facility.node_rest_w is None and (facility.pue or facility.cooling):
+        given = "--pue" if facility.pue else "--cooling"
+        raise RecordError(
+            f"{given} is about whole nodes, and only the energy of GPUs is projected: give "
+            "--node-rest-w, the watts of a node besides its GPUs, as well"
+        )
     study = load_study(chosen.config)
     model = lookup("model", chosen.model, study.models).record(chosen.model)
     platform = lookup("platform", chosen.platform, study.platforms)
@@ -116,7 +126,7 @@ def _project(chosen: argparse.Namespace) -> None:
     basis = basis_of(best, stack, levels(stack.runs, machine.gpu))
     lines = best_by_gpus(*asked, chosen.tokens, stack)
     entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
-    at_meter = meter(best, Facility(chosen.node_rest_w, chosen.pue))
+    at_meter = meter(best, facility)
     title = f"{model.name} on {chosen.gpus} GPUs of {chosen.platform}"
     page = write_projection(rows, basis, entries, title, at_meter, chosen.output)
     print(describe(rows, basis, at_meter))

@@ -31,6 +31,10 @@ MEASURES = (
 )
 
 
+#: how nodes are cooled
+COOLINGS = ("air", "water", "immersion")
+
+
 @dataclass(frozen=True)
 class Facility:
     """What the facility adds to the GPUs; a value that is not given is left out."""
@@ -39,6 +43,9 @@ class Facility:
     node_rest_w: float | None = None
     #: the facility's power divided by that of its nodes
     pue: float | None = None
+    #: how its nodes are cooled, one of :data:`COOLINGS`: it makes a difference of more than a
+    #: kilowatt a node at equal work
+    cooling: str | None = None
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,13 @@ def meter(best: Projected, facility: Facility) -> str:
     return (
         f"With {facility.node_rest_w:g} W per node besides its GPUs"
         + (f" and a PUE of {facility.pue:g}" if facility.pue else "")
-        + f", as given, the best layout takes {found:.4g} MWh at the meter."
+        + f", as given for nodes {_cooled(facility.cooling)}, the best layout takes {found:.4g} "
+        "MWh at the meter."
     )
+
+
+def _cooled(cooling: str | None) -> str:
+    return f"cooled by {cooling}" if cooling else "whose cooling was not named"
 
 
 def write_projection(
