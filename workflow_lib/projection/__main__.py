@@ -11,12 +11,13 @@ from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Sweep, expand_study, hardware_of
-from workflow_lib.projection import twins, validation_page
+from workflow_lib.projection import own_validation, twins, validation_page
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.own_validation import validate_own
 from workflow_lib.projection.project import COOLINGS, Facility, project
 from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
@@ -34,6 +35,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     _add_project(commands)
     _add_validate(commands)
+    _add_validate_own(commands)
     _add_collect(commands)
     _add_twin(commands)
     return parser
@@ -214,6 +216,27 @@ def _validate(chosen: argparse.Namespace) -> None:
     page = validation_page.write_validation(validation, chosen.output)
     print(validation_page.describe(validation))
     print(f"\n{page}")
+
+
+def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "validate-own", help="predict runs of this workflow from those on fewer GPUs"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
+    )
+    parser.add_argument(
+        "--fit-gpus",
+        type=_count,
+        metavar="N",
+        help="fit runs on at most N GPUs, and judge those on more; else as the split says: fit "
+        "those on 1 and 2, judge those on 4",
+    )
+    parser.set_defaults(run=_validate_own)
+
+
+def _validate_own(chosen: argparse.Namespace) -> None:
+    print(own_validation.describe(validate_own(read_own(chosen.runs), chosen.fit_gpus)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from statistics import median
 
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import SHIPPED, OwnRun, read_own
+from workflow_lib.projection.own import OwnRun, read_own
 from workflow_lib.records import RecordError
 
 _COMMUNICATING = ("tensor", "context", "expert", "gather", "send", "reduce", "constant")
@@ -47,25 +47,36 @@ class GpuPower:
     sd_w: float
 
 
-def levels(runs: Sequence[OwnRun], gpu: str) -> Levels:
+def levels(runs: Sequence[OwnRun], gpu: str, shipped: Sequence[OwnRun] | None = None) -> Levels:
     """The levels from runs on a model of GPU. A level that they do not give is that of the
-    shipped evidence, and if that has none either, it is that of other models of GPU.
+    shipped evidence (or of ``shipped``), and if that has none either, of other models of GPU.
 
-    Runs on one GPU alone do not give a level of waiting, because no GPU of theirs waits.
+    Runs on one GPU alone do not give a level of waiting, because no GPU of theirs waits. If nothing
+    does, waiting may take anything from nothing to what computing takes. Raises RecordError if
+    nothing gives the level of computing.
     """
-    known = [run for run in runs if run.power_per_gpu_w is not None]
-    shipped = _shipped()
-    computing = functools.partial(_first, known, shipped, lambda run: run.pp == 1)
-    compute_of = {name: _computing(computing(name)) for name in {r.gpu for r in (*known, *shipped)}}
+    known = _with_power(runs)
+    others = _shipped() if shipped is None else _with_power(shipped)
+    computing = functools.partial(_first, known, others, lambda run: run.pp == 1)
     of_compute = computing(gpu)
-    of_wait = _first(known, shipped, lambda run: run.pp > 1, gpu)
+    of_wait = _first(known, others, lambda run: run.pp > 1, gpu)
+    if not of_compute:
+        raise RecordError(
+            "no run without a pipeline has its power, and the level of computing GPUs is theirs"
+        )
+    compute = _computing(of_compute)
+    compute_sd = _COMPUTE_SD if _is_of(of_compute, gpu) else _UNKNOWN_SD
     computes, waits = (_source(chosen, gpu) for chosen in (of_compute, of_wait))
+    source = computes if computes == waits else f"computing {computes}; waiting {waits}"
+    if not of_wait:
+        return Levels(compute, compute_sd, compute / 2, compute / 12**0.5, source)
+    compute_of = {name: _computing(computing(name)) for name in {run.gpu for run in of_wait}}
     return Levels(
-        compute=_computing(of_compute),
-        compute_sd=_COMPUTE_SD if _is_of(of_compute, gpu) else _UNKNOWN_SD,
+        compute=compute,
+        compute_sd=compute_sd,
         wait=median([_waiting(run, compute_of[run.gpu]) for run in of_wait]),
         wait_sd=_WAIT_SD if _is_of(of_wait, gpu) else _UNKNOWN_SD,
-        source=computes if computes == waits else f"computing {computes}; waiting {waits}",
+        source=source,
     )
 
 
@@ -78,12 +89,16 @@ def _first(
         for source in (known, shipped):
             if chosen := [run for run in source if wanted(run) and is_of(run.gpu)]:
                 return chosen
-    raise RecordError(f"{SHIPPED}: has no runs with and without a pipeline; install again")
+    return []
 
 
 @functools.cache
 def _shipped() -> tuple[OwnRun, ...]:
-    return tuple(run for run in read_own() if run.power_per_gpu_w is not None)
+    return _with_power(read_own())
+
+
+def _with_power(runs: Sequence[OwnRun]) -> tuple[OwnRun, ...]:
+    return tuple(run for run in runs if run.power_per_gpu_w is not None)
 
 
 def _is_of(chosen: Sequence[OwnRun], gpu: str) -> bool:
@@ -91,6 +106,8 @@ def _is_of(chosen: Sequence[OwnRun], gpu: str) -> bool:
 
 
 def _source(chosen: Sequence[OwnRun], gpu: str) -> str:
+    if not chosen:
+        return "not measured"
     names = " and ".join(sorted({run.gpu for run in chosen}))
     if _is_of(chosen, gpu):
         return f"measured on {names}"

@@ -106,7 +106,9 @@ def _split(
     if split.kind == "power":
         return told | node_power.validation()
     if split.kind not in FITTED_KINDS:
-        return told | {"not_run": "published rows have no runs of this workflow"}
+        return told | {
+            "not_run": "published rows have no runs of this workflow; validate-own judges those"
+        }
     forecasts: list[Forecast] = []
     without: list[Unusable] = []
     seconds: dict[str, dict[int, float]] = {name: {} for name in BASELINES}

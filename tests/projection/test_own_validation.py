@@ -1,0 +1,80 @@
+"""Own runs on more GPUs, predicted from those on few."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from workflow_lib.projection.__main__ import main
+from workflow_lib.projection.gpu_power import levels
+from workflow_lib.projection.own import read_own, write_own
+from workflow_lib.projection.own_validation import Quantity, validate_own
+from workflow_lib.records import RecordError
+
+RUNS = read_own()
+
+
+def test_runs_on_two_gpus_are_judged_from_those_on_one():
+    done = validate_own(RUNS, 1)
+    assert done.fitted == sum(run.platform in ("h100x1", "h200x1") for run in RUNS)
+    assert {each.run.cell for each in done.judged} == {
+        run.cell for run in RUNS if run.platform == "h200x2"
+    }
+    assert all(each.fits for each in done.judged)
+    assert all(abs(each.time.error) < 0.2 for each in done.judged)
+
+
+def test_no_judged_run_bears_on_a_prediction():
+    changed = [
+        run
+        if run.platform != "h200x2"
+        else dataclasses.replace(run, step_time_s=9.0, power_per_gpu_w=100.0)
+        for run in RUNS
+    ]
+    before, after = (validate_own(runs, 1).judged for runs in (RUNS, changed))
+    assert [each.time.median for each in before] == [each.time.median for each in after]
+    assert [each.energy.median for each in before] == [each.energy.median for each in after]
+
+
+def test_by_the_split_two_gpus_predict_four():
+    four = [
+        dataclasses.replace(run, cell=f"{run.cell}-4", dp=4, global_batch_size=16)
+        for run in RUNS
+        if run.dp == 2
+    ]
+    done = validate_own([*RUNS, *four])
+    assert (done.fitted, done.fit_gpus_at_most) == (len(RUNS), 2)
+    assert [each.run for each in done.judged] == four
+    assert done.goal == {"mape": 0.03, "energy_mape": 0.05}
+
+
+def test_a_level_of_waiting_that_nothing_gives_may_be_anything_below_computing():
+    alone = dataclasses.replace(RUNS[0], power_per_gpu_w=630.0)
+    found = levels([alone], "H100", shipped=())
+    # 630 W of 700; uniform from 0 to 0.9.
+    assert (found.compute, found.wait) == (pytest.approx(0.9), pytest.approx(0.45))
+    assert found.wait_sd == pytest.approx(0.9 / 12**0.5)
+    assert found.source == "computing measured on H100; waiting not measured"
+    with pytest.raises(RecordError, match="no run without a pipeline has its power"):
+        levels([], "H100", shipped=())
+
+
+def test_an_error_is_of_the_measured_value():
+    quantity = Quantity(2.0, 2.2, {0.9: 0.1})
+    assert quantity.error == pytest.approx(0.1)
+    # e^0.1 = 1.10517
+    assert quantity.interval(0.9) == pytest.approx((1.99064, 2.2, 2.43138), rel=1e-5)
+
+
+def test_the_command_says_errors_and_coverage(tmp_path, capsys):
+    assert main(["validate-own", "--fit-gpus", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Fitted to 12 cells on at most 1 GPU, and to published runs; 6 cells judged." in said
+    assert "90 % covers" in said
+    assert "Memory: 6 of 6 verdicts are right." in said
+    assert main(["validate-own"]) == 1
+    assert "of 18 cells none is on 4 GPUs" in capsys.readouterr().err
+    write_own([], tmp_path / "runs.csv")
+    assert main(["validate-own", "--runs", str(tmp_path / "runs.csv")]) == 1
+    assert "of 0 cells none is on at most 2 GPUs" in capsys.readouterr().err
