@@ -103,6 +103,7 @@ def test_what_it_rests_on_is_said(projected):
         "measured: 18 cells of this workflow on up to 2 GPUs, 12 of them on H200; each predicted"
     )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
+    assert said["exchanges between GPUs by this workflow's stack"] == "measured"
     taken = levels(stack.runs, "H100")
     # The evidence has pipelines on H200 alone.
     assert taken.source == (
@@ -122,6 +123,22 @@ def test_a_stack_that_was_never_measured_is_said_to_be_so():
     assert said["speed of this workflow's stack on this GPU"].startswith("not measured")
     # Stacks differ by 15 %.
     assert best.prediction.sd > 0.15
+
+
+def test_runs_on_one_gpu_say_nothing_of_exchanges():
+    stack = own_stack([run for run in read_own() if run.platform == "h200x1"])
+    two, one = (
+        project(MODEL, dataclasses.replace(MACHINE, gpus_per_node=2), "h200x2", n, 8, 1e12, stack)[
+            0
+        ]
+        for n in (2, 1)
+    )
+    # They may differ as much as those of two stacks.
+    assert two.prediction.sd > 0.15 > one.prediction.sd
+    what = "exchanges between GPUs by this workflow's stack"
+    known = levels(stack.runs, "H200")
+    assert dict(basis(two, stack, known))[what].startswith("not measured")
+    assert what not in dict(basis(one, stack, known))
 
 
 def test_no_layout_is_an_error():

@@ -202,6 +202,18 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
             if "fabric" in unseen
             else "measured",
         ),
+        *(
+            [
+                (
+                    "exchanges between GPUs by this workflow's stack",
+                    "not measured: intervals include the differences between stacks"
+                    if "exchange" in unseen
+                    else "measured",
+                )
+            ]
+            if layout.gpus > 1
+            else []
+        ),
         ("power of a GPU that computes or waits", known.source),
         ("power of a GPU that communicates", "not measured: between those two"),
     ]

@@ -38,6 +38,10 @@ _PASS_PARTS = (*parts.MICRO_BATCH_PARTS, "product FP8")
 _EFFECTS: Mapping[str, EffectKind] = {
     # The one factor of a stack on a GPU in a precision.
     "stack": EffectKind("pass", 0.15),
+    # How much slower passes of this workflow's stack are on several GPUs than parts say, with rates
+    # from another stack. How well a stack hides exchanges is as much its own as its products, and
+    # rows of one GPU say nothing of it. So it may differ as much as stacks do.
+    "exchange": EffectKind("pass", 0.15),
     # A release of the stack.
     "release": EffectKind("pass", 0.03, estimated=True),
     # A layer of one width, degrees, micro-batch and sequence length in a release. A twin has the
@@ -140,6 +144,8 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
         "series": (platform, layer, layout.pp),
         "host": host or ("another", platform),
     }
+    if layout.gpus > 1:
+        groups["exchange"] = stack
     if layout.gpus > layout.machine.gpus_per_node:
         groups["site"] = platform
     return mixed.Row(
