@@ -334,7 +334,13 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     page = (tmp_path / "projection.html").read_text()
     assert "Projected, not measured." in page
     assert page.count("<svg") == 2
-    assert "MWh at the meter" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "MWh at the meter" in said
+    # Text and page have both intervals of each measure.
+    low, high = rows["step_time_s_low_50"][0], rows["step_time_s_high_50"][0]
+    assert f"{_number(low)} to {_number(high)}" in said
+    assert f"{_number(low)} to {_number(high)}" in page
+    assert "50 % interval" in said
 
 
 @pytest.mark.parametrize("given", [["--pue", "1.2"], ["--cooling", "air"]])

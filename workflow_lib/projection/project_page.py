@@ -10,6 +10,7 @@ from tabulate import tabulate
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import write_table
+from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.project import MEASURES, Facility, Projected, facility_mwh, table
 from workflow_lib.records import whole_file
 from workflow_lib.report.figures.kind import FigureEntry
@@ -34,12 +35,28 @@ def ranked(rows: Sequence[Projected]) -> list[dict[str, str]]:
     ]
 
 
+def of_best(best: Projected) -> list[dict[str, str]]:
+    """A line for each measure of a layout, with the interval of each level."""
+    return [
+        {
+            "of the best layout": heading,
+            "median": _word(measure, best.values()[measure][0]),
+            **{f"{level * 100:.0f} % interval": _range(best, measure, level) for level in LEVELS},
+        }
+        for measure, heading in MEASURES
+    ]
+
+
 def _shown(each: Projected, measure: str) -> str:
-    median, _ = each.values()[measure]
-    low, high = each.interval(measure, 0.9)
-    if measure == "mfu_causal":
-        return f"{median:.1%} ({low:.1%} to {high:.1%})"
-    return f"{_number(median)} ({_number(low)} to {_number(high)})"
+    return f"{_word(measure, each.values()[measure][0])} ({_range(each, measure, 0.9)})"
+
+
+def _range(each: Projected, measure: str, level: float) -> str:
+    return " to ".join(_word(measure, end) for end in each.interval(measure, level))
+
+
+def _word(measure: str, value: float) -> str:
+    return f"{value:.1%}" if measure == "mfu_causal" else _number(value)
 
 
 def _number(value: float) -> str:
@@ -56,6 +73,7 @@ def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_met
         tabulate(ranked(rows)[:5], headers="keys", disable_numparse=True),
         f"{len(rows)} layouts can run, {fitting} of them fit into memory. Medians, and intervals "
         "that should hold 90 % of runs; energy and power are the GPUs'.",
+        tabulate(of_best(rows[0]), headers="keys", disable_numparse=True),
         tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
     ]
     return "\n\n".join([*lines, *([at_meter] if at_meter else [])])
@@ -100,6 +118,7 @@ def write_projection(
         ranked=ranked(rows),
         count=len(rows),
         fitting=sum(each.candidate.fits for each in rows),
+        best=of_best(rows[0]),
         basis=basis,
         at_meter=at_meter,
         figures=saved(entries, output / "figures"),
