@@ -184,6 +184,37 @@ def test_shares_of_a_profiled_run_are_of_all_its_ranks(
         assert of_cell["profiled_cause"].startswith("1 of 2 ranks left a trace")
 
 
+def test_the_share_of_kernel_time_that_communicates_counts_durations_and_no_copies(
+    tmp_path: Path,
+) -> None:
+    # Of rank 0: 3 s of 4 s of kernels communicate; of rank 1: 1 s of 4 s. The copy does not count.
+    row = {**planned("a"), "profiled_steps": 3}
+    write_run(tmp_path, row, 1, Run())
+    paths = profiled_run(tmp_path, row, Outcome.COMPLETED)
+    durations = (
+        (0, "all_reduce", 2.0),
+        (0, "send_receive", 1.0),
+        (0, "gemm", 1.0),
+        (0, "memory", 5.0),
+        (1, "all_reduce", 1.0),
+        (1, "gemm", 2.0),
+        (1, "optimiser", 1.0),
+    )
+    kernels = [
+        {"cell": row["cell"], "run": 0, "rank": rank, "class": kind, "kernel_s": seconds}
+        for rank, kind, seconds in durations
+    ]
+    traces = [{"cell": row["cell"], "run": 0, "rank": rank, "steps": 3} for rank in (0, 1)]
+    write_table(table(kernels, KERNELS), paths.kernels)
+    write_table(table(traces, TRACES), paths.trace_times)
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    assert of_cell["communication_kernel_share"] == pytest.approx((3 / 4 + 1 / 4) / 2)
+    # A rank without kernels has no share, and so the cell has none.
+    write_table(table(kernels[:4], KERNELS), paths.kernels)
+    (of_cell,) = tables(tmp_path, [row])["cells"]
+    assert of_cell["communication_kernel_share"] is None
+
+
 @pytest.mark.parametrize(
     ("outcome", "said", "cause"),
     [

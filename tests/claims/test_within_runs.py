@@ -111,12 +111,64 @@ def test_what_sampling_costs_is_judged_over_runs_and_of_few_by_their_own_interva
     assert row["in_words"] == "no sweep has runs in which sampling rates alternate"
 
 
+KERNEL_TIME = {"measure": "communication_kernel_share", "above": 0.5}
+
+
+def profiled(*shares, **other):
+    """The row by which the profiled runs of cells that differ in their seeds are judged."""
+    cells = []
+    for seed, share in enumerate(shares, start=1):
+        known_cell = {**CELL, "cell": f"{CELL['cell']}-{seed}", "seed": seed}
+        of_cell = cell(known_cell, tokens_per_s=[100.0], **other)
+        of_cell[0]["communication_kernel_share"] = share
+        cells.append(of_cell)
+    (row,) = judged(KERNEL_TIME, *cells)
+    return row
+
+
 def test_a_profiled_run_alone_gives_no_interval():
-    of_cell = cell(CELL, tokens_per_s=[100.0] * 3)
-    of_cell[0]["exposed_communication_share"] = 0.6
-    (row,) = judged({"measure": "exposed_communication_share", "above": 0.5}, of_cell)
+    row = profiled(0.6)
     assert (row["verdict"], row["estimate"]) == ("not_testable", 0.6)
-    assert row["in_words"] == "one profiled run gives no interval"
+    assert row["in_words"] == (
+        "1 profiled run gives no interval; 3 would, of cells that differ in their seed alone"
+    )
+    assert profiled(0.6, 0.61)["verdict"] == "not_testable"
+    assert profiled(None)["in_words"] == "no profiled run of the cell completed"
+
+
+@pytest.mark.parametrize(
+    ("shares", "verdict"),
+    [
+        ((0.60, 0.61, 0.62), "supported"),
+        ((0.40, 0.41, 0.42), "contradicted"),
+        ((0.45, 0.51, 0.57), "undecided"),
+        ((0.60, 0.61, 0.62, None), "supported"),
+        ((None, 0.60, 0.62), "not_testable"),
+    ],
+)
+def test_profiled_runs_of_cells_that_differ_in_their_seed_give_an_interval(shares, verdict):
+    row = profiled(*shares)
+    assert row["verdict"] == verdict
+    if verdict == "supported":
+        half = T * 0.01 / 3**0.5
+        assert (row["wide_low"], row["wide_high"]) == pytest.approx((0.61 - half, 0.61 + half))
+        assert row["runs_a"] == "0 of seed 1, 2, 3"
+
+
+def test_cells_that_differ_in_more_than_their_seed_are_no_repeats():
+    cells = [cell({**known(tp=tp), "seed": tp}, tokens_per_s=[100.0]) for tp in (1, 2, 4)]
+    for of_cell, _ in cells:
+        of_cell["communication_kernel_share"] = 0.6
+    rows = judged(KERNEL_TIME, *cells)
+    assert [row["verdict"] for row in rows] == ["not_testable"] * 3
+
+
+def test_operators_of_a_cpu_are_no_kernels():
+    row = profiled(0.6, 0.61, 0.62, simulated=True)
+    assert (row["verdict"], row["in_words"]) == (
+        "not_testable",
+        "operators of a CPU stand for kernels",
+    )
 
 
 def test_a_temperature_itself():

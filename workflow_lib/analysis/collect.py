@@ -146,13 +146,14 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
     if not (paths.kernels.is_file() and paths.trace_times.is_file()):
         unread = "the run completed but its traces have not been analysed"
         return told(ended.outcome.value, unread)
-    gathered.frames["kernels"].append(read_table(paths.kernels, KERNELS))
+    kernels = read_table(paths.kernels, KERNELS)
+    gathered.frames["kernels"].append(kernels)
     traces = read_table(paths.trace_times, TRACES)
     gathered.frames["traces"].append(traces)
     if traces.height < ranks:
         lacking = f"{traces.height} of {ranks} ranks left a trace, so the run has no shares of time"
         return told(ended.outcome.value, lacking)
-    return told(ended.outcome.value, ended.cause) | profiled_shares(traces)
+    return told(ended.outcome.value, ended.cause) | profiled_shares(traces, kernels)
 
 
 def _ended(paths: RunPaths) -> OutcomeRecord | None:

@@ -7,6 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from workflow_lib.claims.measured import Measured
@@ -22,10 +23,12 @@ from workflow_lib.comparison.measures import (
 from workflow_lib.comparison.verdicts import rows as compared
 from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import differences
-from workflow_lib.records import MEASURES
+from workflow_lib.records import MEASURES, cell_axes
 from workflow_lib.records.measures import PROFILED
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import significant
+from workflow_lib.results import PROFILED_RUN
+from workflow_lib.words import counted
 
 VALUE = "value"
 #: columns that CLAIMS takes from the comparison's rows
@@ -47,6 +50,11 @@ _TAKEN = (
 _WITHOUT_VALUES = ("missing", "refused")
 #: what an interval over the runs of one cell assumes
 _OVER_RUNS = "assumes normal noise, independent between runs"
+#: the axis in which cells differ that repeat one profiled run
+_REPEATED_BY = ("seed",)
+_OVER_PROFILED = (
+    "assumes normal noise, independent between profiled runs, and that seeds change nothing else"
+)
 
 
 def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
@@ -115,8 +123,12 @@ def _numbers(measured: Measured, cell: str) -> str:
 
 
 def _of_each(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
-    """The contrasts of a test on one cell at a time."""
-    for cell in fitting(measured.side.cells, test.cells):
+    """The contrasts of a test on one cell at a time, or on cells that repeat one profiled run."""
+    cells = fitting(measured.side.cells, test.cells)
+    if test.measure in PROFILED:
+        yield from map(partial(_profiled, test.measure), cell_axes.alike(cells, _REPEATED_BY))
+        return
+    for cell in cells:
         if test.sample_rate_hz is not None and cell["interleaved_rates_hz"] is None:
             continue
         row: dict[str, Any] = {
@@ -137,17 +149,38 @@ def _of_each(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
             yield row | _value(test.measure, measured, cell)
 
 
+def _profiled(name: str, group: Sequence[Row]) -> dict[str, Any]:
+    """The contrast of cells that differ in their seed alone: the value of a measure of profiled
+    runs, with its interval over them. A cell has one profiled run."""
+    known = [cell for cell in group if cell[name] is not None]
+    shown = (known or group)[0]
+    seeds = ", ".join(str(cell["seed"]) for cell in known)
+    row: dict[str, Any] = {
+        "model": shown["model"],
+        "cell_a": shown["cell"],
+        "platform_a": shown["platform"],
+        "simulated": any(cell["simulated"] for cell in group),
+        "runs_a": f"{PROFILED_RUN} of seed {seeds}" if known else "",
+        "has_values": False,
+    }
+    if not known:
+        return row | {"in_words": "no profiled run of the cell completed"}
+    if row["simulated"]:
+        return row | {"in_words": "operators of a CPU stand for kernels"}
+    shares = [cell[name] for cell in known]
+    found = row | _interval(VALUE, shares, [0.0] * len(shares), 0.0, _OVER_PROFILED)
+    if len(known) < differences.FEWEST_RUNS:
+        have = counted(len(known), "profiled run")
+        gives = "gives" if len(known) == 1 else "give"
+        found["in_words"] = (
+            f"{have} {gives} no interval; {differences.FEWEST_RUNS} would, of cells that differ in "
+            "their seed alone"
+        )
+    return found
+
+
 def _value(name: str, measured: Measured, cell: Row) -> dict[str, Any]:
     """The value of a measure, with its interval over runs."""
-    if name in PROFILED:
-        if cell[name] is None:
-            return {"in_words": "no profiled run of the cell completed"}
-        return {
-            "contrast": VALUE,
-            "estimate": cell[name],
-            "has_values": True,
-            "in_words": "one profiled run gives no interval",
-        }
     measure = MEASURES[name]
     known, why = values(measure, measured.completed(cell))
     if not known:

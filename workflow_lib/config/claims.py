@@ -49,7 +49,8 @@ class ClaimTest(Strict):
     """The part of the claim that is tested; null for the whole claim."""
     measure: Text
     """A column of runs.parquet; a column of cells.parquet that comes from profiled runs; or
-    slowdown, the cost of sampling."""
+    slowdown, the cost of sampling. A cell has one profiled run, so that an interval needs three
+    cells that differ in their `seed` alone."""
     cells: Cells = Field(default={})
     """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. With a
     list, a cell may have any of its values. For `stage_layers`, `gpu_order`, `gpu_uuids`,

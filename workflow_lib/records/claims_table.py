@@ -44,7 +44,13 @@ CLAIMS = columns(
     ("platform_b", str, "", "platform of the second cell"),
     ("sweeps_a", str, "", "the sweeps that show the first cell, separated by commas"),
     ("sweeps_b", str, "", "the sweeps that show the second cell"),
-    ("runs_a", str, "", "the completed runs of the first cell, by number"),
+    (
+        "runs_a",
+        str,
+        "",
+        "the completed runs of the first cell, by number; of a measure of profiled runs, their "
+        "number and the seeds of their cells",
+    ),
     ("runs_b", str, "", "the completed runs of the second cell"),
     ("simulated", bool, "", "whether GPU readings were simulated"),
     ("estimate", float, "", "as in comparison.parquet"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import polars as pl
+
+from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION
 
 #: name in PROFILED → the column of TRACES that is divided, and the one that it is divided by
 _SHARES = {
@@ -13,17 +17,36 @@ _SHARES = {
 }
 
 
-def profiled_shares(traces: pl.DataFrame) -> dict[str, float | None]:
-    """The columns of :data:`~workflow_lib.records.measures.PROFILED` from a run's rows of TRACES.
+def profiled_shares(traces: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, float | None]:
+    """The columns of :data:`~workflow_lib.records.measures.PROFILED` from a run's rows of TRACES
+    and of KERNELS.
 
     A share is null if a rank lacks one of its columns, or if the divisor is 0.
     """
-    found: dict[str, float | None] = {}
-    for name, (part, whole) in _SHARES.items():
-        shares = [
-            None if of is None or not all_of else of / all_of
-            for of, all_of in traces.select(part, whole).iter_rows()
-        ]
-        known = [share for share in shares if share is not None]
-        found[name] = sum(known) / len(known) if known and len(known) == len(shares) else None
+    found = {
+        name: _mean(
+            [
+                None if of is None or not all_of else of / all_of
+                for of, all_of in traces.select(part, whole).iter_rows()
+            ]
+        )
+        for name, (part, whole) in _SHARES.items()
+    }
+    found["communication_kernel_share"] = _mean(_communicating(kernels, traces["rank"]))
     return found
+
+
+def _communicating(kernels: pl.DataFrame, ranks: Collection[int]) -> list[float | None]:
+    """For each rank, the share of its kernels' durations that is of communication."""
+
+    def durations(classes: Sequence[str]) -> dict[int, float]:
+        of_classes = kernels.filter(pl.col("class").is_in(classes))
+        return dict(of_classes.group_by("rank").agg(pl.col("kernel_s").sum()).iter_rows())
+
+    part, whole = durations(COMMUNICATION), durations((*COMMUNICATION, *COMPUTATION))
+    return [part.get(rank, 0.0) / whole[rank] if whole.get(rank) else None for rank in ranks]
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known and len(known) == len(shares) else None

@@ -27,6 +27,15 @@ PROFILED: Mapping[str, Measure] = {
             ("% of communication", 100.0),
         ),
         Measure(
+            "communication_kernel_share",
+            "",
+            "profiled run: share of the kernels' time in kernels of communication: their durations "
+            "over those of all kernels, copies and sets left out. Kernels that run at the same "
+            "time each count, and so does what a kernel waits for other ranks",
+            "Kernel time communicating",
+            ("% of kernel time", 100.0),
+        ),
+        Measure(
             "bubble_share",
             "",
             "profiled run: share of the trace's span that is within steps, with nothing running or "
