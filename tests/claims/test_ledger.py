@@ -49,6 +49,8 @@ def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is
         ({"first": {"overlap": 1}}, "overlap is 1, expected bool"),
         ({"first": {"software": "x"}}, "'software' is not an axis of cells; valid: "),
         ({"first": {"stage_layers": 1}}, "stage_layers is 1, expected a list of int"),
+        ({"first": {"tp": "any"}}, "tp is 'any', expected int"),
+        ({"first": {"stage_layers": "all"}}, "'all', expected a list of int, or any"),
         ({"first": {"stage_layers": ["17"]}}, "stage_layers is '17', expected int"),
         ({"first": {"gpu_uuids": [0]}}, "gpu_uuids is 0, expected str"),
         ({"first": {"tp": []}}, "tp is an empty list, which no cell has"),
@@ -176,7 +178,7 @@ def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsy
     before = (output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes()
     assert main(arguments) == 0
     assert before == ((output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes())
-    assert capsys.readouterr().out.startswith("41 claims: 0 supported, 1 contradicted, ")
+    assert capsys.readouterr().out.startswith("42 claims: 0 supported, 1 contradicted, ")
 
 
 def test_text_of_others_stays_text(tmp_path):

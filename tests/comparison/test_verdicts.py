@@ -259,6 +259,12 @@ def test_temperatures_differ_in_degrees_and_by_more_than_they_are_rounded():
     assert row["verdict"] == "not_told_apart"
 
 
+def test_a_spread_is_of_two_gpus_each_of_which_rounds():
+    row = compared("temperature_spread_c", [20.2, 20.0, 20.2], [10.0] * 3)["temperature_spread_c"]
+    assert row["wide_low"] == pytest.approx(row["low"] - 2.8 - 2.0)
+    assert row["in_words"].startswith("h200 has a spread in a node that is 10 °C wider (interval +")
+
+
 def test_shares_of_time_differ_in_percentage_points_and_get_no_word_unless_in_blocks():
     row = compared("throttle_power_share", [0.5, 0.5, 0.5], [0.0, 0.25, 0.25])
     row = row["throttle_power_share"]

@@ -18,6 +18,7 @@ from workflow_lib.comparison.measures import (
     RATIO,
     READING_ERROR_C,
     is_temperature,
+    reading_error_c,
     values,
 )
 from workflow_lib.comparison.verdicts import rows as compared
@@ -185,7 +186,7 @@ def _value(name: str, measured: Measured, cell: Row) -> dict[str, Any]:
     known, why = values(measure, measured.completed(cell))
     if not known:
         return {"in_words": f"no value: {why}"}
-    error = READING_ERROR_C if is_temperature(measure) else 0.0
+    error = reading_error_c(measure) if is_temperature(measure) else 0.0
     return _interval(VALUE, known, [0.0] * len(known), error, _OVER_RUNS)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison.matching import NAMED, Pair, best_pairs
-from workflow_lib.config import ClaimTest, held_in_tables
+from workflow_lib.config import ClaimTest, held_in_tables, selects
 from workflow_lib.records import cell_axes
 from workflow_lib.report.cells import Row, in_order
 
@@ -20,11 +20,7 @@ def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
     return in_order(
         cell
         for cell in cells
-        if all(
-            cell[name] in held_in_tables(name, value)
-            for each in wanted
-            for name, value in each.items()
-        )
+        if all(selects(name, value, cell[name]) for each in wanted for name, value in each.items())
     )
 
 

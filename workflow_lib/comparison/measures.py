@@ -35,6 +35,11 @@ def is_temperature(measure: Measure) -> bool:
     return measure.sensor == "temperature"
 
 
+def reading_error_c(measure: Measure) -> float:
+    """By how much the whole degrees of GPUs may make a temperature wrong; a spread has two GPUs."""
+    return READING_ERROR_C * (2 if measure.name == "temperature_spread_c" else 1)
+
+
 def difference_unit(measure: Measure) -> str:
     """The unit of a difference; that of shares in % is percentage points."""
     return "percentage points" if "%" in measure.people_unit else measure.people_unit

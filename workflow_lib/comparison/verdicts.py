@@ -29,10 +29,10 @@ from workflow_lib.comparison.effects import effects
 from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
-    READING_ERROR_C,
     contrast,
     is_ratio,
     is_temperature,
+    reading_error_c,
     values,
 )
 from workflow_lib.comparison.sentences import Wide
@@ -270,7 +270,7 @@ def _widened(
     if all(run["simulated"] for run in (*runs_a, *runs_b)):
         return plain, _no_error("simulated readings have no sensor error")
     if is_temperature(measure):
-        error = READING_ERROR_C
+        error = reading_error_c(measure)
         return Wide(low - 2 * error, high + 2 * error, date, error, error), {}
     if not measure.gain:
         return plain, _no_error("the measure does not use a power sensor")

@@ -35,6 +35,8 @@ _LISTS: Mapping[str, type] = {
     "power_limits_w": int,
     "clock_limits_mhz": int,
 }
+#: of such an axis: any value, if the cell sets one
+ANY = "any"
 
 
 class ClaimTest(Strict):
@@ -54,8 +56,8 @@ class ClaimTest(Strict):
     cells: Cells = Field(default={})
     """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. With a
     list, a cell may have any of its values. For `stage_layers`, `gpu_order`, `gpu_uuids`,
-    `power_limits_w` and `clock_limits_mhz` the list is the value itself, and `[]` means cells that
-    set none."""
+    `power_limits_w` and `clock_limits_mhz` the list is the value itself, `[]` means cells that set
+    none, and `any` means cells that set one, whichever."""
     first: Cells = Field(default={})
     """Values of axes that the first cell has."""
     second: Cells = Field(default={})
@@ -136,8 +138,12 @@ def _check_axes(which: Mapping[str, Any]) -> None:
     for name, wanted in which.items():
         kind = _check_axis(name)
         if name in _LISTS:
+            if wanted == ANY:
+                continue
             if not isinstance(wanted, tuple):
-                raise ValueError(f"{name} is {wanted!r}, expected a list of {kind.__name__}")
+                raise ValueError(
+                    f"{name} is {wanted!r}, expected a list of {kind.__name__}, or {ANY}"
+                )
         elif wanted == ():
             raise ValueError(f"{name} is an empty list, which no cell has")
         for value in values(wanted):
@@ -167,8 +173,15 @@ def _check_axis(name: str) -> type:
 def held_in_tables(name: str, wanted: Any) -> tuple[Any, ...]:
     """The values of an axis that a filter selects, as tables hold them."""
     if name in _LISTS:
-        return (cell_axes.AXES[name].stored(wanted),)
+        return (ANY if wanted == ANY else cell_axes.AXES[name].stored(wanted),)
     return values(wanted)
+
+
+def selects(name: str, wanted: Any, held: Any) -> bool:
+    """Whether a filter of an axis selects a cell whose value a table holds so."""
+    if name in _LISTS and wanted == ANY:
+        return held is not None
+    return held in held_in_tables(name, wanted)
 
 
 class Claim(Strict):

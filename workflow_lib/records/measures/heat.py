@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from workflow_lib.records.measures.measure import PERCENT_OF_TIME, Measure, Reading, hotter, longer
+from workflow_lib.records.measures.measure import (
+    PERCENT_OF_TIME,
+    Contrast,
+    Measure,
+    Reading,
+    hotter,
+    longer,
+)
 
 MEASURES: tuple[Measure, ...] = (
     Measure(
@@ -40,6 +47,11 @@ MEASURES: tuple[Measure, ...] = (
         "Spread in a node",
         sensor="temperature",
         places=("cells",),
+        contrast=Contrast(
+            "has a spread in a node that is {} wider",
+            "has a spread in a node that is {} narrower",
+            "difference",
+        ),
     ),
     Measure(
         "edge_temperature_peak_c",
