@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.comparison.sides import measured as cell_of
 from tests.comparison.sides import side
+from tests.conftest import ROOT
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.measured import Measured
 from workflow_lib.config import Ledger
-from workflow_lib.study import checked
+from workflow_lib.study import checked, load_ledger
 
+SHIPPED = load_ledger(ROOT / "config" / "claims.yaml")
+#: by what the runs of a cell differ
+NEAR = (0.998, 1.0, 1.002)
 CLAIM = {
     "id": "X1",
     "by": "triptych",
@@ -38,3 +43,39 @@ def measured(*cells: tuple[dict[str, Any], list[dict[str, Any]]], **other: Any) 
 def judged(test: dict[str, Any], *cells: Any, **other: Any) -> list[dict[str, Any]]:
     """The rows by which one test is judged."""
     return judge(ledger(test), [measured(*cells, **other)])
+
+
+def claim(name: str) -> Ledger:
+    """The shipped ledger with this claim alone."""
+    return SHIPPED.model_copy(update={"claims": [c for c in SHIPPED.claims if c.id == name]})
+
+
+#: a cell's identity, and its measures
+Known = tuple[dict[str, Any], dict[str, float]]
+
+
+def in_turns(*sides: Known) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Cells whose runs took turns, each with its measures times what spreads runs."""
+    cells = []
+    for number, (known, measures) in enumerate(sides):
+        near = NEAR[number % 3 :] + NEAR[: number % 3]
+        made = cell_of(
+            known, **{name: [of * each for each in near] for name, of in measures.items()}
+        )
+        for run in made[1]:
+            block = run["run"]
+            began = 1e9 + 1000 * block + 100 * (number if block % 2 else len(sides) - 1 - number)
+            run |= {"order_seed": 0, "order_block": block, "started_unix_s": began}
+            run |= {"energy_systematic_share": 0.0}
+        cells.append(made)
+    return cells
+
+
+def verdicts(name: str, *sides: Known) -> dict[str | None, str]:
+    """Part → the verdict of a shipped claim's test, and None → that of the claim."""
+    cells = in_turns(*sides)
+    gpus = {(run["cell"], run["run"]): frozenset({"GPU-a"}) for _, runs in cells for run in runs}
+    sweeps = {cell["cell"]: ["made"] for cell, _ in cells}
+    rows = judge(claim(name), [Measured(side("measured", *cells, gpus=gpus), sweeps=sweeps)])
+    found = {row["part"]: row["test_verdict"] for row in rows}
+    return found | {None: rows[0]["claim_verdict"]}

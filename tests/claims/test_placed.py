@@ -1,7 +1,7 @@
 """Placements against the cells as they were: runs of made sweeps, with effects of known size, give
 the shipped claims C17 to C19 and T19 their verdicts.
 
-Runs of each pair took turns and spread by 0.2 %, so that an interval of three is ±0.3 to 1 %.
+Runs of each pair took turns and spread by 0.2 %, so that intervals of three blocks are ±0.9 %.
 """
 
 from __future__ import annotations
@@ -10,50 +10,20 @@ from dataclasses import replace
 
 import pytest
 
-from tests.claims.made import measured
-from tests.comparison.sides import measured as cell
+from tests.claims.made import verdicts
 from tests.conftest import ROOT
 from tests.report.full_matrix import identity
 from workflow_lib.cells import expand_study
-from workflow_lib.claims.ledger import judge
 from workflow_lib.config import SweepSpec
 from workflow_lib.records import Degrees, cell_axes
-from workflow_lib.study import checked, load_ledger, load_study
+from workflow_lib.study import checked, load_study
 
-SHIPPED = load_ledger(ROOT / "config" / "claims.yaml")
 UUIDS = tuple(f"GPU-{number}" for number in range(4))
 ORDER = (1, 0, 3, 2)
-NEAR = (0.998, 1.0, 1.002)
-
-
-def claim(name):
-    """The shipped ledger with this claim alone."""
-    return SHIPPED.model_copy(update={"claims": [c for c in SHIPPED.claims if c.id == name]})
 
 
 def degrees(pp=4, **lists):
     return Degrees(tp=1, pp=pp, dp=1, **lists)
-
-
-def in_turns(*sides):
-    """Cells whose runs took turns, each with its measures times what spreads runs."""
-    cells = []
-    for number, (known, measures) in enumerate(sides):
-        made = cell(known, **{name: [of * each for each in NEAR] for name, of in measures.items()})
-        for run in made[1]:
-            block = run["run"]
-            began = 1e9 + 1000 * block + 100 * (number if block % 2 else 1 - number)
-            run |= {"order_seed": 0, "order_block": block, "started_unix_s": began}
-            run |= {"energy_systematic_share": 0.0}
-        cells.append(made)
-    return cells
-
-
-def verdicts(name, *sides):
-    """Part → the verdict of a shipped claim's test, and None → that of the claim."""
-    rows = judge(claim(name), [measured(*in_turns(*sides))])
-    found = {row["part"]: row["test_verdict"] for row in rows}
-    return found | {None: rows[0]["claim_verdict"]}
 
 
 def pair(model, placed, plain, gain=1.0, gap_c=0.0, platform="h200"):

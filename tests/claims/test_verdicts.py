@@ -206,7 +206,18 @@ def test_a_claim_of_all_cells_and_one_of_some():
     assert verdict("any", yes, no) == yes
     assert verdict("any", no, open_) == open_
     assert verdict("any", no, no, none) == no
-    assert verdict("any", none) == verdict("all", none) == verdict("all") == none
+    assert verdict("most", yes, yes, no, none) == yes
+    assert verdict("most", yes, open_) == open_
+    assert verdict("most", yes, no) == no
+    assert verdict("most", no, no, open_) == no
+    assert verdict("most", yes, no, open_) == open_
+    assert (
+        verdict("any", none)
+        == verdict("most", none)
+        == verdict("all", none)
+        == verdict("all")
+        == none
+    )
     assert of_claim([yes, yes]) == yes
     assert of_claim([yes, none]) == none
     assert of_claim([none, open_]) == open_

@@ -34,6 +34,7 @@ _KINDS = {
     "difference": "the first minus the second",
     "value": "the measure itself",
 }
+_SCOPES = {"all": "all", "most": "more than half of", "any": "some"}
 _TEMPLATES = page_templates("workflow_lib.claims", "workflow_lib.report")
 
 
@@ -106,7 +107,7 @@ def _counted(rows: Sequence[Row]) -> str:
 
 def _rule(test: ClaimTest, rows: Sequence[Row], link: Link) -> Rule:
     measure, kind = measure_of(test), _KINDS[kind_of(test)]
-    scope = "all such cells" if test.holds_in == "all" else "some such cells"
+    scope = f"{_SCOPES[test.holds_in]} such cells"
     return Rule(
         part=test.part or "",
         rule=f"{measure.heading} ({kind}) is {range_in_words(test)}, in {scope}",

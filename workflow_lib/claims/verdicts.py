@@ -73,6 +73,10 @@ def of_test(test: ClaimTest, verdicts: Collection[Verdict]) -> Verdict:
     told = [each for each in verdicts if each != NOT_TESTABLE]
     if not told:
         return NOT_TESTABLE
+    if test.holds_in == "most":
+        if 2 * told.count(SUPPORTED) > len(told):
+            return SUPPORTED
+        return CONTRADICTED if 2 * told.count(CONTRADICTED) >= len(told) else UNDECIDED
     enough, needed = (SUPPORTED, CONTRADICTED)
     if test.holds_in == "all":
         enough, needed = needed, enough

@@ -79,8 +79,9 @@ class ClaimTest(Strict):
     the measure's unit."""
     below: Number | None = None
     """The claim says that the contrast is below this."""
-    holds_in: Literal["all", "any"] = "all"
-    """Whether the claim must hold for all such contrasts, or for at least one."""
+    holds_in: Literal["all", "most", "any"] = "all"
+    """Whether the claim must hold for all such contrasts, for more than half of them, or for at
+    least one."""
 
     @model_validator(mode="after")
     def _agrees(self) -> ClaimTest:

@@ -30,7 +30,7 @@ CLAIMS = columns(
     ),
     ("above", float, "", "the claim says that the contrast is above this; null without a bound"),
     ("below", float, "", "the claim says that the contrast is below this; null without a bound"),
-    ("holds_in", str, "", "whether the claim must hold in all of the contrasts, or in any"),
+    ("holds_in", str, "", "whether the claim must hold in all of the contrasts, most or any"),
     ("verdict", str, "", "supported, contradicted, undecided or not_testable: by this contrast"),
     ("test_verdict", str, "", "the same, by all contrasts of the test"),
     ("claim_verdict", str, "", "the same, by all tests of the claim"),

@@ -1,0 +1,104 @@
+"""Claims of the shipped ledger that have several parts: runs with effects of known size."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.claims.made import verdicts
+from tests.comparison.sides import known
+from tests.report.full_matrix import identity
+from workflow_lib.records import Degrees
+
+
+@pytest.mark.parametrize(
+    ("deep", "by_tensor", "expected"),
+    [
+        # At the power cap: pp 16 against pp 4 of one tp, and against tp 8 in place of stages.
+        (0.6, 0.2, ("supported", "supported", "supported")),
+        (0.2, 0.6, ("contradicted", "contradicted", "contradicted")),
+        (0.6, 0.7, ("supported", "contradicted", "contradicted")),
+    ],
+)
+def test_depth_is_told_from_tensor_parallelism(deep, by_tensor, expected):
+    share = "throttle_power_share"
+    found = verdicts(
+        "C12",
+        (known(tp=2, pp=16), {share: deep}),
+        (known(tp=2, pp=4), {share: 0.4}),
+        (known(tp=8, pp=4), {share: by_tensor}),
+    )
+    assert tuple(found.values()) == expected
+
+
+def test_deeper_pipelines_with_less_tensor_parallelism_are_not_depth_alone():
+    share = "throttle_power_share"
+    sides = (known(tp=2, pp=16), {share: 0.6}), (known(tp=4, pp=4), {share: 0.4})
+    found = verdicts("C12", *sides)
+    assert [*found.values()] == ["not_testable", "supported", "not_testable"]
+
+
+@pytest.mark.parametrize(
+    ("model", "gain", "throttled", "expected"),
+    [
+        # Peak temperature, throttling, helps, costs a pipeline; and the claim.
+        ("gpt3-175b", 1.05, 0.5, ["supported", "supported", "supported", "contradicted"]),
+        ("gpt3-175b", 0.95, 0.1, ["supported", "contradicted", "contradicted", "supported"]),
+        # A model that is not communication-bound says nothing of those that are.
+        ("llama3-70b", 1.05, 0.5, ["supported", "supported", "not_testable", "contradicted"]),
+    ],
+)
+def test_overlap_throttles_and_helps_what_communicates(model, gain, throttled, expected):
+    def side(overlap, speed, share, hottest):
+        measures = {
+            "tokens_per_s": speed,
+            "throttle_power_share": share,
+            "temperature_peak_c": hottest,
+        }
+        return known(model=model, overlap=overlap), measures
+
+    found = verdicts("C13", side(True, gain, throttled, 80.0), side(False, 1.0, 0.3, 60.0))
+    assert [*found.values()] == [*expected, "contradicted"]
+
+
+@pytest.mark.parametrize(
+    ("speeds", "verdict"),
+    [
+        # Three micro-batches: recomputation costs speed in most, in one, in half of two.
+        ((0.8, 0.8, 1.1), "supported"),
+        ((0.8, 1.1, 1.1), "contradicted"),
+        ((0.8, 1.1), "contradicted"),
+    ],
+)
+def test_recomputation_that_usually_costs_speed_is_half_of_a_claim(speeds, verdict):
+    sides = [
+        side
+        for size, speed in zip((1, 2, 4), speeds, strict=False)
+        for side in (
+            (known(micro_batch=size), {"tokens_per_s": speed}),
+            (known(micro_batch=size, recomputation="none"), {"tokens_per_s": 1.0}),
+        )
+    ]
+    half, other, whole = verdicts("C14", *sides).values()
+    assert (half, other) == (verdict, "not_testable")
+    assert whole == ("contradicted" if verdict == "contradicted" else "not_testable")
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(2.5, "supported"), (1.5, "contradicted"), (2.0, "undecided")]
+)
+def test_what_recomputation_lets_fit_is_set_beside_the_best_that_fits_without(gain, verdict):
+    def side(tp, pp, recomputation, efficiency):
+        degrees = Degrees(tp=tp, pp=pp, dp=8, ep=8)
+        cell = identity("h200", "mixtral-8x22b", degrees, recomputation=recomputation)
+        cell["gpu_model"] = "H200"
+        return cell, {"samples_per_s_per_mj": efficiency, "tokens_per_s": efficiency}
+
+    found = verdicts(
+        "C14",
+        side(1, 4, "full", gain),
+        side(2, 2, "none", 1.0),
+        side(4, 1, "none", 0.5),
+        # This is better, but not the layout that the claim is about.
+        side(4, 1, "full", 9.0),
+    )
+    assert found["Mixtral 8x22B as EP8-TP1-PP4, against what fits without"] == verdict
