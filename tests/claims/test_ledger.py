@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.claims.made import CLAIM, ledger
@@ -38,6 +40,16 @@ def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is
     words = " ".join(claim.would_test for claim in shipped.claims)
     sweeps = {name for name in study.sweeps if name in words}
     assert {"parallelism", "microbatch", "optimisation", "evidence-one-gpu"} <= sweeps
+
+
+def test_a_sweep_that_would_test_a_claim_has_runs_enough_for_an_interval():
+    study = load_study(ROOT / "config")
+    words = " ".join(claim.would_test for claim in load_ledger(SHIPPED).claims)
+    named = {name for name in study.sweeps if re.search(rf"\b{name}\b(?!-)", words)}
+    few = {name for name in named if study.sweeps[name].repeats < 3}
+    # Three seeds are three profiled runs.
+    assert few == {"kernel-time"}
+    assert study.sweeps["kernel-time"].training.seed == (1, 2, 3)
 
 
 @pytest.mark.parametrize(
