@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.claims.made import verdicts
+from tests.claims.made import SHIPPED, verdicts
 from tests.comparison.sides import known
 from tests.report.full_matrix import identity
 from workflow_lib.records import Degrees
@@ -102,3 +102,18 @@ def test_what_recomputation_lets_fit_is_set_beside_the_best_that_fits_without(ga
         side(4, 1, "full", 9.0),
     )
     assert found["Mixtral 8x22B as EP8-TP1-PP4, against what fits without"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("step_s", "verdict"), [(1.1, "supported"), (0.9, "contradicted"), (1.0, "undecided")]
+)
+def test_a_lower_cap_is_a_control(step_s, verdict):
+    capped = {**known(), "cell": "h200/llama3-70b/capped", "power_limits_w": "[500, 500]"}
+    found = verdicts("R6", (capped, {"step_time_s": step_s}), (known(), {"step_time_s": 1.0}))
+    assert found == {None: verdict}
+
+
+def test_every_question_of_the_reviewers_has_a_rule_or_a_reason_for_none():
+    asked = [claim for claim in SHIPPED.claims if claim.by == "reviewers"]
+    assert [claim.id for claim in asked] == [f"R{number}" for number in range(1, 8)]
+    assert all(bool(claim.tests) != bool(claim.no_rule) for claim in asked)
