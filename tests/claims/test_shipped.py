@@ -6,8 +6,12 @@ import pytest
 
 from tests.claims.made import SHIPPED, verdicts
 from tests.comparison.sides import known
+from tests.conftest import ROOT
 from tests.report.full_matrix import identity
-from workflow_lib.records import Degrees
+from workflow_lib.cells import expand_study
+from workflow_lib.claims.pairs import fitting, pairs
+from workflow_lib.records import Degrees, cell_axes
+from workflow_lib.study import load_study
 
 
 @pytest.mark.parametrize(
@@ -117,3 +121,33 @@ def test_every_question_of_the_reviewers_has_a_rule_or_a_reason_for_none():
     asked = [claim for claim in SHIPPED.claims if claim.by == "reviewers"]
     assert [claim.id for claim in asked] == [f"R{number}" for number in range(1, 8)]
     assert all(bool(claim.tests) != bool(claim.no_rule) for claim in asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "sweep"),
+    [
+        ("C4", 0, "kernel-time"),
+        ("C4", 1, "kernel-time"),
+        ("C12", 0, "depth-h200x8"),
+        ("C12", 1, "evidence-twins-x8"),
+        ("C12", 1, "parallelism-h200"),
+        ("C13", 2, "optimisation-h200"),
+        ("C14", 0, "optimisation-h200"),
+    ],
+)
+def test_a_sweep_that_would_test_a_part_has_its_cells(name, part, sweep):
+    planned = expand_study(load_study(ROOT / "config"))[sweep].cells
+    rows = [cell_axes.identity(each.cell) for each in planned if each.feasible]
+    (claim,) = [each for each in SHIPPED.claims if each.id == name]
+    test = claim.tests[part]
+    assert sweep.removesuffix("-h200").removesuffix("-h200x8") in claim.would_test
+    assert pairs(test, rows) if test.first else fitting(rows, test.cells)
+
+
+def test_three_seeds_are_three_profiled_runs_of_one_cell():
+    (view,) = [
+        v for v in expand_study(load_study(ROOT / "config")).values() if v.name == "kernel-time"
+    ]
+    rows = [cell_axes.identity(each.cell) for each in view.cells]
+    assert {len(group) for group in cell_axes.alike(rows, ("seed",))} == {3}
+    assert all(each.profiled_steps for each in view.cells)
