@@ -137,6 +137,24 @@ def test_a_run_that_two_sweeps_show_counts_once(tmp_path):
     assert (of_cell["completed"], both.sweeps[of_cell["cell"]]) == (3, ["a", "b"])
 
 
+@pytest.mark.parametrize("first", ["measured", "profiled"])
+def test_a_profiled_run_of_another_sweep_counts(tmp_path, first):
+    measured, profiled = (
+        cell(known(), tokens_per_s=values) for values in ([100.0, 101.0, 102.0], [100.0])
+    )
+    profiled[0]["communication_kernel_share"] = 0.6
+    for of_cell in (measured, profiled):
+        for run in of_cell[1]:
+            run["started_unix_s"] = 1e9 + run["run"]
+    sweeps = {
+        name: write(tmp_path / name, of_cell)
+        for name, of_cell in (("measured", measured), ("profiled", profiled))
+    }
+    (both,) = read([sweeps.pop(first), *sweeps.values()])
+    (of_cell,) = both.side.cells
+    assert (of_cell["completed"], of_cell["communication_kernel_share"]) == (3, 0.6)
+
+
 def test_two_sweeps_of_one_name_are_refused(tmp_path):
     first = sweep(tmp_path / "a", 100.0)
     with pytest.raises(RecordError, match="sweeps of one name"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import GPUS, OVERHEAD, Outcome, RecordError, SweepPaths
+from workflow_lib.records.measures import PROFILED
 from workflow_lib.report.cells import Row, completed_runs
 
 
@@ -82,9 +83,7 @@ def _together(sweeps_read: Iterable[tuple[Path, Side]]) -> Measured:
         mine = _add_runs(runs, side)
         for cell in side.cells:
             sweeps.setdefault(cell["cell"], []).append(side.sweep)
-            known = cells.get(cell["cell"])
-            if known is None or cell["completed"] > known["completed"]:
-                cells[cell["cell"]] = cell
+            cells[cell["cell"]] = _fuller(cell, cells.get(cell["cell"]))
         of_gpus |= {run: side.gpus[run] for run in mine & side.gpus.keys()}
         limits |= {run: side.limits_w[run] for run in mine & side.limits_w.keys()}
         paths = SweepPaths(directory)
@@ -95,6 +94,14 @@ def _together(sweeps_read: Iterable[tuple[Path, Side]]) -> Measured:
                     overhead.setdefault(row["cell"], []).append(row)
     side = Side("measured", "all", tuple(cells.values()), tuple(runs.values()), of_gpus, limits)
     return Measured(side, gpus, overhead, sweeps, found)
+
+
+def _fuller(cell: Row, known: Row | None) -> Row:
+    """A cell's row of the sweep with more completed runs; another may have its profiled run."""
+    if known is None:
+        return cell
+    full, other = (cell, known) if cell["completed"] > known["completed"] else (known, cell)
+    return {**full, **{name: other[name] for name in PROFILED if full[name] is None}}
 
 
 def _add_runs(runs: dict[tuple[str, int], Row], side: Side) -> set[tuple[str, int]]:
