@@ -68,11 +68,15 @@ FOLLOWED = {
     "SweepSpec.matrix.0.platforms.0": "looked up",
     "SweepSpec.matrix.0.models": "looked up",
     "SweepSpec.matrix.0.models.0": "looked up",
+    "SweepSpec.matrix.0.data": "looked up",
+    "SweepSpec.matrix.0.data.0": "looked up",
     "SweepSpec.matrix.0.predicted.against": "tests/test_cells.py",
     "SweepSpec.exclude.0.platform": "looked up",
     "SweepSpec.exclude.0.platform.0": "looked up",
     "SweepSpec.exclude.0.model": "looked up",
     "SweepSpec.exclude.0.model.0": "looked up",
+    "SweepSpec.exclude.0.data": "looked up",
+    "SweepSpec.exclude.0.data.0": "looked up",
 }
 
 
