@@ -21,7 +21,7 @@ ever; speeds are not, because the ranks share the GPU. That needs NCCL 2.30 or l
 Multi-Process Service first, or the ranks take turns on the GPU:
 
     nvidia-cuda-mps-control -d
-    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 python3 benchmarks/engine_on_gpus.py \\
+    NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=2 python3 benchmarks/engine_on_gpus.py \
         --sets twins pipelines --ranks-per-gpu 4 --layers 4
 """
 
