@@ -48,7 +48,13 @@ sys.path.insert(0, str(REPOSITORY))
 import torch
 
 from benchmarks.measuring.engine_cells import make_cells
-from benchmarks.measuring.engine_steps import PEERS, SPEEDS, train, train_by_peer
+from benchmarks.measuring.engine_steps import (
+    PEERS,
+    SPEEDS,
+    other_size,
+    train,
+    train_by_peer,
+)
 from benchmarks.measuring.pairs import OURS, ratio_in_words
 from benchmarks.measuring.tokens import NEW_TOKENS
 from workflow_lib import memory
@@ -139,15 +145,19 @@ def without_speeds(found: dict[str, Any], ranks_per_gpu: int) -> dict[str, Any]:
 def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], records: Path) -> int:
     """Train a cell by ours and by peers in turn, and print the ratios; returns an exit code.
 
+    A peer whose model has another number of parameters is not launched, and the exit code says so.
     A peer of which a launch fails is left out from then on; its whole pairs count.
     """
-    peers = []
+    peers, failed = [], set[str]()
     for peer in dict.fromkeys(options.peer):
         if reason := PEERS[peer].refusal(cell):
             print(f"{cell.id}: not by {peer}: {reason}", flush=True)
+        elif reason := other_size(cell, peer):
+            print(f"{cell.id}: not by {peer}: {reason}", flush=True)
+            failed.add(peer)
         else:
             peers.append(peer)
-    before, failed = len(lines_of(records)), set[str]()
+    before = len(lines_of(records))
     for by in order_of_launches(peers, options.alternations) if peers else []:
         if by in failed or OURS in failed:
             continue

@@ -38,7 +38,8 @@ def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
     ]
     ordered = sorted(records, key=lambda each: each["cell"])
     for cell, group in groupby(ordered, key=lambda each: str(each["cell"])):
-        lines += ["", f"## {_title(cell)}", "", *_table(list(group))]
+        launches = list(group)
+        lines += ["", f"## {_title(cell)}", "", *_table(launches), *_division(launches)]
     return "\n".join(lines) + "\n"
 
 
@@ -67,7 +68,7 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
         speed = fmean(_rates(records, by))
         mfu = 100 * fmean(each["mfu_causal"] for each in launches)
         peak = max(each["peak_gb"] for each in launches)
-        who = "this engine" if by == OURS else _peer(launches[0])
+        who = _peer(launches[0])
         lines.append(
             f"| {who} | {len(launches)} | {speed:,.0f} | {mfu:.1f} | {peak:.1f} "
             f"| {'–' if by == OURS else ratio_in_words(ours, _rates(records, by))} |"
@@ -75,10 +76,34 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def _division(records: list[dict[str, Any]]) -> list[str]:
+    """Who divided the layers over stages how, and how many parameters all have, in words.
+
+    Nothing of one stage, and nothing of records from before these fields.
+    """
+    said = []
+    counts = {each.get("parameters") for each in records}
+    if len(counts) == 1 and None not in counts:
+        said.append(f"Each model has {counts.pop():,} parameters.")
+    divided = {
+        _who(each): ", ".join(map(str, each["stage_layers"]))
+        for each in records
+        if len(each.get("stage_layers", ())) > 1
+    }
+    if divided:
+        words = "; ".join(f"{who} {layers}" for who, layers in divided.items())
+        said.append(f"Layers of the stages, first to last: {words}.")
+    return ["", " ".join(said)] if said else []
+
+
+def _who(record: dict[str, Any]) -> str:
+    return "this engine" if record["by"] == OURS else f"{record['by']} {record['version']}"
+
+
 def _peer(record: dict[str, Any]) -> str:
-    """A peer's version, and what its weights are where the settings say so."""
+    """Who trained, and what a peer's weights are where the settings say so."""
     weights = record.get("settings", {}).get("training", {}).get("dtype")
-    return f"{record['by']} {record['version']}" + (f", {weights} weights" if weights else "")
+    return _who(record) + (f", {weights} weights" if weights else "")
 
 
 def _rates(records: list[dict[str, Any]], by: str) -> list[float]:

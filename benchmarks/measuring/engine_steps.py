@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from benchmarks.measuring import peer_torchtitan, peer_transformers, tokens
 from workflow_lib import memory
-from workflow_lib.formulas import flops_per_token
+from workflow_lib.formulas import flops_per_token, parameters
 from workflow_lib.records import Cell, Training
 
 #: the peers' modules, by name
@@ -115,6 +115,9 @@ def train(cell: Cell, device: Any, trace: bool) -> dict[str, Any]:
         "build_s": build_s,
         "estimate_gb": memory.estimate(cell.model, cell.degrees, cell.training).allocated / 1e9,
         "left_over_gb": before / 1e9,
+        "parameters": our_parameters(cell),
+        # Of each stage, first to last, in layers of the model.
+        "stage_layers": list(cell.degrees.layers_of_stages(cell.model.layers)),
         **profiled,
     }
 
@@ -127,7 +130,26 @@ def train_by_peer(cell: Cell, device: Any, peer: str) -> dict[str, Any]:
     engine = module.Peer(cell, device.torch)
     build_s = time.monotonic() - started
     found = _measured(cell, device, engine.step, before)
-    return {**found, "build_s": build_s, "settings": module.settings(cell)}
+    return {
+        **found,
+        "build_s": build_s,
+        "parameters": module.parameters(cell),
+        "stage_layers": engine.stage_layers(),
+        "settings": module.settings(cell),
+    }
+
+
+def our_parameters(cell: Cell) -> int:
+    """How many parameters our model of a cell has, with the rows that pad its vocabulary."""
+    return parameters(cell.model, cell.model.padded_vocabulary_size).total
+
+
+def other_size(cell: Cell, peer: str) -> str | None:
+    """What to say if a peer's model has not as many parameters as ours, or None."""
+    ours, theirs = our_parameters(cell), PEERS[peer].parameters(cell)
+    if ours == theirs:
+        return None
+    return f"its model has {theirs:,} parameters, and ours {ours:,}: the two are not comparable"
 
 
 def _begin() -> int:

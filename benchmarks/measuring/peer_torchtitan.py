@@ -11,15 +11,15 @@ import dataclasses
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.measuring import tokens
-from workflow_lib.formulas import parameters
 from workflow_lib.records import Cell
 
 #: section of torchtitan's configuration, and its settings
@@ -104,14 +104,19 @@ def settings(cell: Cell) -> Settings:
     return found
 
 
+def parameters(cell: Cell) -> int:
+    """How many parameters torchtitan's model of a cell has, by its own code."""
+    _import_without_unused_packages()
+    spec, arguments = _model(cell)
+    with torch.device("meta"):
+        return sum(each.numel() for each in spec.model_cls(arguments).parameters())
+
+
 class Peer:
     """torchtitan's trainer of a cell on this rank."""
 
     def __init__(self, cell: Cell, _: torch.device) -> None:
-        """Build model and optimiser on this rank's GPU. torch's process group must exist.
-
-        Raises ValueError if torchtitan's model has not as many parameters as ours.
-        """
+        """Build model and optimiser on this rank's GPU. torch's process group must exist."""
         _import_without_unused_packages()
         from torchtitan.components.metrics import MetricsProcessor
         from torchtitan.config import JobConfig
@@ -125,11 +130,6 @@ class Peer:
                 losses.append(float(loss))
 
         spec, arguments = _model(cell)
-        with torch.device("meta"):
-            theirs = sum(each.numel() for each in spec.model_cls(arguments).parameters())
-        ours = parameters(cell.model, cell.model.padded_vocabulary_size).total
-        if theirs != ours:
-            raise ValueError(f"torchtitan's model has {theirs} parameters, and ours {ours}")
         register_train_spec(
             "cell",
             dataclasses.replace(
@@ -157,6 +157,18 @@ class Peer:
         self._trainer.train_step(self._batches)
         return self._losses[-1]
 
+    def stage_layers(self) -> list[int]:
+        """How many layers each stage of the pipeline holds, first to last, as torchtitan divided
+        them. Every rank must ask.
+        """
+        dims = self._trainer.parallel_dims
+        rank = dims.get_mesh("pp").get_local_rank() if dims.pp_enabled else 0
+        held: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(
+            held, (rank, [len(each.layers) for each in self._trainer.model_parts])
+        )
+        return in_order_of_stages(dict(held))
+
     def _batches_of(self, cell: Cell) -> Iterator[tuple[Any, Tensor]]:
         """The micro-batches of all steps, as ours gets them, but on the host: torchtitan copies
         them within a step.
@@ -166,6 +178,13 @@ class Peer:
         at_once = self._trainer.job_config.training.local_batch_size
         for ids, targets in tokens.on_host(cell, replica, at_once):
             yield {"input": ids}, targets
+
+
+def in_order_of_stages(held: Mapping[int, Sequence[int]]) -> list[int]:
+    """The layers of each stage, from those of each chunk by pipeline rank. The first chunks of all
+    ranks come before the second ones, as in torchtitan's 1F1B and Interleaved1F1B.
+    """
+    return [held[rank][chunk] for chunk in range(len(held[0])) for rank in sorted(held)]
 
 
 def change(config: Any, section: str, values: dict[str, Any]) -> None:

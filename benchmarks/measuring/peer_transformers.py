@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from benchmarks.measuring import tokens
-from workflow_lib.records import Cell
+from workflow_lib.records import Cell, Model
 from workflow_lib.training import mesh
 
 
@@ -32,27 +32,23 @@ def settings(cell: Cell) -> dict[str, Any]:
     return {"weights": "fp32, cast to bf16 by FSDP2", "compiled": "layers and loss"}
 
 
+def parameters(cell: Cell) -> int:
+    """How many parameters transformers' model of a cell has, by its own code."""
+    from transformers import LlamaForCausalLM
+
+    with torch.device("meta"):
+        return sum(each.numel() for each in LlamaForCausalLM(_sizes(cell.model)).parameters())
+
+
 class Peer:
     """transformers' model of a cell on this rank, and its optimiser."""
 
     def __init__(self, cell: Cell, device: torch.device) -> None:
         """Build both. torch's process group must exist."""
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaForCausalLM
 
-        model = cell.model
-        sizes = LlamaConfig(
-            vocab_size=model.padded_vocabulary_size,
-            hidden_size=model.hidden_size,
-            intermediate_size=model.ffn_hidden_size,
-            num_hidden_layers=model.layers,
-            num_attention_heads=model.attention_heads,
-            num_key_value_heads=model.kv_heads,
-            max_position_embeddings=model.sequence_length,
-            attn_implementation="sdpa",
-            use_cache=False,
-        )
         with device:
-            network = LlamaForCausalLM(sizes).float()
+            network = LlamaForCausalLM(_sizes(cell.model)).float()
         precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         for layer in network.model.layers:
             layer.compile()
@@ -81,6 +77,29 @@ class Peer:
         self._optimizer.zero_grad()
         dist.all_reduce(total)
         return float(total) / dist.get_world_size()
+
+    def stage_layers(self) -> list[int]:
+        """How many layers each stage holds: all are in the only one, because this peer has no
+        pipelines.
+        """
+        return [len(self._network.model.layers)]
+
+
+def _sizes(model: Model) -> Any:
+    """transformers' configuration of a model like ours."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=model.padded_vocabulary_size,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.ffn_hidden_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.attention_heads,
+        num_key_value_heads=model.kv_heads,
+        max_position_embeddings=model.sequence_length,
+        attn_implementation="sdpa",
+        use_cache=False,
+    )
 
 
 def _cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import engine_on_gpus
-from benchmarks.measuring import pairs, peer_torchtitan, peer_transformers
+from benchmarks.measuring import engine_steps, pairs, peer_torchtitan, peer_transformers
 from benchmarks.measuring.tokens import NEW_TOKENS
 from docs import peers
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
@@ -102,6 +102,8 @@ def test_a_peer_that_fails_is_left_out_and_its_whole_pairs_count(tmp_path, monke
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(engine_on_gpus.subprocess, "run", launch)
+    for peer in (peer_torchtitan, peer_transformers):
+        monkeypatch.setattr(peer, "parameters", engine_steps.our_parameters)
     one = cell(WIDE, precision="bf16", recomputation="none", zero_stage=1)
     options = SimpleNamespace(peer=["torchtitan", "transformers", "torchtitan"], alternations=4)
 
@@ -112,6 +114,66 @@ def test_a_peer_that_fails_is_left_out_and_its_whole_pairs_count(tmp_path, monke
     assert "torchtitan failed (exit status -9)" in said
     assert "ratio to torchtitan 1.100 (1.100 to 1.100, 2 pairs)" in said
     assert "ratio to transformers 1.100 (1.100 to 1.100, 4 pairs)" in said
+
+
+def test_a_peer_whose_model_has_another_size_is_not_launched(tmp_path, monkeypatch, capsys):
+    launches = []
+
+    def launch(command):
+        launches.append(command[-1])
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(engine_on_gpus.subprocess, "run", launch)
+    monkeypatch.setattr(peer_torchtitan, "parameters", lambda cell: 300_000)
+    monkeypatch.setattr(peer_transformers, "parameters", engine_steps.our_parameters)
+    one = cell(WIDE, precision="bf16", recomputation="none", zero_stage=1)
+    options = SimpleNamespace(peer=["torchtitan", "transformers"], alternations=1)
+
+    assert engine_on_gpus.beside_peers(one, options, ["engine"], tmp_path / "records") == 1
+    assert launches == ["triptych", "transformers"]
+    # 2 × 320 × 64 of embedding and head, 64 of the last norm, and of each of 4 layers 12 288 of
+    # attention, 3 × 64 × 256 of the feed-forward part and 2 × 64 of norms.
+    ours = 2 * 384 * 64 + 64 + 4 * (12_288 + 3 * 64 * 256 + 128)
+    assert f"not by torchtitan: its model has 300,000 parameters, and ours {ours:,}" in (
+        capsys.readouterr().out
+    )
+
+
+def test_transformers_model_has_as_many_parameters_as_ours():
+    pytest.importorskip("transformers")
+
+    assert engine_steps.other_size(cell(WIDE), "transformers") is None
+    tied = dataclasses.replace(WIDE, tied_embeddings=True)
+    assert "parameters, and ours" in engine_steps.other_size(cell(tied), "transformers")
+
+
+def test_torchtitans_model_has_as_many_parameters_as_ours():
+    pytest.importorskip("torchtitan")
+
+    for model in (WIDE, MIXTRAL):
+        assert engine_steps.other_size(cell(model), "torchtitan") is None
+
+
+def test_records_say_how_layers_were_divided(monkeypatch):
+    monkeypatch.setattr(engine_steps, "_begin", lambda: 0)
+    monkeypatch.setattr(engine_steps, "_measured", lambda *_: {"loss": 1.0})
+    monkeypatch.setattr("workflow_lib.training.mesh.create", lambda *_: None)
+    monkeypatch.setattr("workflow_lib.training.engines.create", lambda *_: None)
+    monkeypatch.setattr(engine_steps.tokens, "on_device", lambda *_: ())
+    peer = SimpleNamespace(step=None, stage_layers=lambda: [3, 1])
+    monkeypatch.setattr(peer_torchtitan, "Peer", lambda *_: peer)
+    monkeypatch.setattr(peer_torchtitan, "parameters", lambda _: 5)
+    one, gpu = cell(WIDE, Degrees(pp=2)), SimpleNamespace(torch=None)
+
+    assert engine_steps.train(one, gpu, trace=False)["stage_layers"] == [2, 2]
+    theirs = engine_steps.train_by_peer(one, gpu, "torchtitan")
+    assert (theirs["stage_layers"], theirs["parameters"]) == ([3, 1], 5)
+
+
+def test_chunks_of_pipeline_ranks_are_put_in_the_order_of_the_model():
+    assert peer_torchtitan.in_order_of_stages({1: [3], 0: [4]}) == [4, 3]
+    assert peer_torchtitan.in_order_of_stages({1: [2, 1], 0: [3, 2]}) == [3, 2, 2, 1]
+    assert peer_torchtitan.in_order_of_stages({0: [8]}) == [8]
 
 
 def test_a_setting_that_a_version_does_not_have_is_said():
@@ -160,5 +222,13 @@ def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
     assert "| this engine | 3 | 240 | 50.0 | 60.0 | – |" in page
     assert "| peer 0.2 | 2 | 100 | 50.0 | 60.0 | 1.100 (1.100 to 1.100, 2 pairs) |" in page
     assert "same tokens, which the models learn: after the last step the loss is 0.1 to 0.1" in page
+    assert "parameters" not in page
+    assert "stages" not in page
+    divided = [{**each, "parameters": 8_000, "stage_layers": [3, 5]} for each in theirs]
+    divided += [{**each, "parameters": 8_000, "stage_layers": [4, 4]} for each in ours]
+    assert (
+        "Each model has 8,000 parameters. Layers of the stages, first to last: peer 0.2 3, 5; "
+        "this engine 4, 4."
+    ) in peers.page("note", "stem", divided)
     new = [{**each, "tokens": NEW_TOKENS} for each in ours + theirs]
     assert "Each step has new tokens." in peers.page("note", "stem", new)
