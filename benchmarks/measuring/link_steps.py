@@ -104,7 +104,7 @@ def _rank(
     )
     size = 64 if uuids else 8192
     weights = torch.randn(size, size, device=device.torch, dtype=torch.bfloat16)
-    exchange = _exchanges(rank, ranks, message_bytes, device.torch)
+    exchange = exchanges(dist.group.WORLD, message_bytes, device.torch)
 
     def step(collective: str) -> None:
         for _ in range(4):
@@ -153,26 +153,29 @@ def _steady(step: Callable[[str], None], seconds: float, device: Any) -> None:
         dist.broadcast(going, 0)
 
 
-def _exchanges(
-    rank: int, ranks: int, message_bytes: int, device: Any
-) -> Mapping[str, Callable[[], object]]:
+def exchanges(group: Any, message_bytes: int, device: Any) -> Mapping[str, Callable[[], object]]:
+    """Each collective of SHARES over the ranks of a process group, on a message in bf16."""
     import torch
     import torch.distributed as dist
 
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     whole = torch.zeros(message_bytes // 2, device=device, dtype=torch.bfloat16)
     other, part = torch.zeros_like(whole), torch.zeros_like(whole[: whole.numel() // ranks])
+    following, preceding = (
+        dist.get_global_rank(group, (rank + step) % ranks) for step in (1, ranks - 1)
+    )
 
     def shift() -> None:
         """Everybody to the next rank, around."""
-        sending = dist.P2POp(dist.isend, whole, (rank + 1) % ranks)
-        receiving = dist.P2POp(dist.irecv, other, (rank - 1) % ranks)
+        sending = dist.P2POp(dist.isend, whole, following, group)
+        receiving = dist.P2POp(dist.irecv, other, preceding, group)
         for work in dist.batch_isend_irecv([sending, receiving]):
             work.wait()
 
     return {
-        "all-reduce": lambda: dist.all_reduce(whole),
-        "all-gather": lambda: dist.all_gather_into_tensor(whole, part),
-        "reduce-scatter": lambda: dist.reduce_scatter_tensor(part, whole),
-        "all-to-all": lambda: dist.all_to_all_single(other, whole),
+        "all-reduce": lambda: dist.all_reduce(whole, group=group),
+        "all-gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce-scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all-to-all": lambda: dist.all_to_all_single(other, whole, group=group),
         "send/recv": shift,
     }
