@@ -105,18 +105,20 @@ def study_of_platform():
 
 STUDY, SWEEPS = study_of_platform()
 CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
-CHOSEN_SWEEPS = [
-    name
-    for name, sweep in SWEEPS.items()
-    if sweep.platform == INVOCATION.platform and sweep.spec in INVOCATION.sweeps
-]
-if not CHOSEN_SWEEPS:
-    there = sorted({s.spec for s in SWEEPS.values() if s.platform == INVOCATION.platform})
-    raise WorkflowError(
-        f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform {INVOCATION.platform}; "
-        f"these are: {', '.join(there) or 'none'}. Choose with --config 'sweeps=[NAME]', or name "
-        "the platform in the sweep's file"
-    )
+
+
+def chosen_sweeps():
+    """The sweeps that are run unless targets on the command line name others."""
+    of_platform = {n: s for n, s in SWEEPS.items() if s.platform == INVOCATION.platform}
+    chosen = [name for name, sweep in of_platform.items() if sweep.spec in INVOCATION.sweeps]
+    if not chosen:
+        there = sorted({sweep.spec for sweep in of_platform.values()})
+        raise WorkflowError(
+            f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform "
+            f"{INVOCATION.platform}; these are: {', '.join(there) or 'none'}. Choose with --config "
+            "'sweeps=[NAME]', or name the platform in the sweep's file"
+        )
+    return chosen
 
 
 wildcard_constraints:
