@@ -11,6 +11,7 @@ from workflow_lib.comparison.sides import Side, read_side
 from workflow_lib.records import SweepPaths, cell_axes
 from workflow_lib.report.cells import Row, completed, in_order
 from workflow_lib.report.environments import environments
+from workflow_lib.report.figures.style import EMULATED_MARK
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
@@ -55,6 +56,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     pairs = _pairs(cells)
     images = {f"{sweep}-{path.stem}.svg": path for path in figures}
     ends = parts.failed_runs(side)
+    emulated = f" {EMULATED_MARK}." if cell_axes.emulated_in_words(cells) else ""
     told = [
         "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
         f"# {_description(sweep)}",
@@ -63,7 +65,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
         parts.table_of(side, cells),
         parts.note(side) if any(map(completed, cells)) else "No run completed.",
         *(
-            f"![{figures[path][0]}](images/{name})\n\n*{': '.join(figures[path])}*"
+            f"![{figures[path][0]}](images/{name})\n\n*{': '.join(figures[path])}{emulated}*"
             for name, path in images.items()
         ),
         "## What the differences support",
@@ -105,7 +107,8 @@ def _made(side: Side, results: Path) -> str:
         f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
         f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
         f"{parts.code_in_words(environment)} This page says nothing about "
-        "other models, hosts or days."
+        "other models, hosts or days.",
+        *filter(None, [cell_axes.emulated_in_words(side.cells)]),
     ]
     return " ".join(told)
 

@@ -247,6 +247,7 @@ def ids(directory):
         ("platforms/h200.yaml", "airflow: [unknown", "airflow: [front"),
         ("models/gpt3-175b.yaml", "description: GPT-3 175B", "description: GPT-3, 175B"),
         ("platforms/h200.yaml", "link_gb_per_s: 450", "link_gb_per_s: 400"),
+        ("platforms/h200.yaml", "account: null", "emulated: by two daemons of one host"),
         ("sweeps/parallelism.yaml", "repeats: 3", "repeats: 5"),
         ("sweeps/parallelism.yaml", "profiled_steps: 2", "profiled_steps: 3"),
     ],
@@ -257,6 +258,33 @@ def test_what_does_not_change_a_cells_training_keeps_its_directory(
     before = ids(study_directory)
     edit(name, old, new)
     assert ids(study_directory) == before
+
+
+def test_what_a_platform_emulates_is_stated_or_read_from_what_nccl_is_kept_from(
+    study_directory, edit
+):
+    def said(directory):
+        cells = expanded(directory, "optimisation")["optimisation-h200"].cells
+        return {planned.cell.emulated for planned in cells}
+
+    assert said(study_directory) == {None}
+    # As the first emulated nodes, whose platform could not state it.
+    edit("platforms/h200.yaml", "NCCL_DEBUG: WARN", 'NCCL_P2P_DISABLE: "0"')
+    assert said(study_directory) == {None}
+    edit("platforms/h200.yaml", 'NCCL_P2P_DISABLE: "0"', 'NCCL_P2P_DISABLE: "1"')
+    (words,) = said(study_directory)
+    assert "kept from the links between GPUs (NCCL_P2P_DISABLE)" in words
+    edit("platforms/h200.yaml", "account: null", "emulated: two daemons of one host")
+    assert said(study_directory) == {"two daemons of one host"}
+
+
+@pytest.mark.parametrize("name", ["h200x1-emulated-nodes", "h200x2-emulated-nodes"])
+def test_the_shipped_platforms_of_emulated_nodes_say_so(sweeps, name):
+    planned = [each for sweep in sweeps.values() if sweep.platform == name for each in sweep.cells]
+    assert planned
+    assert {each.cell.emulated.split(",")[0] for each in planned} == {
+        "its two nodes are slurmds of one host"
+    }
 
 
 def test_editing_one_model_moves_exactly_its_cells(study_directory, edit):

@@ -16,8 +16,8 @@ import pytest
 
 from docs import engine, evidence, findings, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.projection.own import read_own
-from workflow_lib.records import GPUS, RUNS
+from workflow_lib.projection.own import collect, read_own
+from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("evidence-llama3-8b-x2", "evidence-overlap-x2")
@@ -95,6 +95,19 @@ def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt: Path) -> No
     # Four sweeps measured this cell, in nine runs: two of the second are those of the first.
     assert (runs["d47963b9"].runs, len(runs["d47963b9"].sweep.split())) == (9, 4)
     assert not any("emulated" in run.platform for run in runs.values())
+
+
+def test_an_archive_from_before_platforms_stated_it_is_of_emulated_nodes(rebuilt: Path) -> None:
+    sweep = "evidence-emulated-nodes"
+    directory = rebuilt / sweep / "results" / "sweeps" / sweep
+    words = "NCCL was kept from the links between GPUs (NCCL_P2P_DISABLE), as on emulated nodes"
+    for name, columns in (("runs", RUNS), ("cells", CELLS), ("plan", PLAN)):
+        assert set(read_table(directory / f"{name}.parquet", columns)["emulated"]) == {words}
+    page = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
+    assert f"The nodes or links of h200x1-emulated-nodes are emulated: {words}." in page
+    assert page.count("EMULATED nodes or links.*") == 2
+    assert "on h200x1-emulated-nodes (emulated), runs 1, 2, 3" in verdicts.PAGE.read_text("utf-8")
+    assert collect([directory]) == []
 
 
 def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> None:

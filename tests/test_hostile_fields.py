@@ -47,6 +47,7 @@ FOLLOWED = {
     "Platform.description": "nowhere",
     "Platform.constraint": "tests/launch/test_hostile.py",
     "Platform.gpu": "tests/workflow/test_hostile.py",
+    "Platform.emulated": "tests/report/test_page.py, tests/test_plan.py",
     "Platform.python": "tests/launch/test_hostile.py, tests/slurm/test_hostile.py",
     "Platform.modules.0": "tests/launch/test_hostile.py, tests/slurm/test_hostile.py",
     "Platform.container.image": "tests/launch/test_hostile.py, tests/slurm/test_hostile.py",

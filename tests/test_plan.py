@@ -60,6 +60,15 @@ def test_nor_is_what_no_fitted_run_has(degrees):
     assert step_time(replace(measured, degrees=replace(measured.degrees, **degrees))) is None
 
 
+def test_nor_are_emulated_nodes_of_which_the_plan_says_so():
+    measured = SWEEPS["evidence-llama3-8b-x2"].cells[0].cell
+    emulated = replace(measured.hardware, emulated="two daemons of one host")
+    assert step_time(replace(measured, hardware=emulated)) is None
+    text = describe(plan.table([SWEEPS["evidence-emulated-nodes-x4-h200x2-emulated-nodes"]]))
+    assert "\nThe nodes or links of h200x2-emulated-nodes are emulated: its two nodes are " in text
+    assert "emulated" not in describe(plan.table([SWEEPS["evidence-llama3-8b-x2"]]))
+
+
 def test_a_projected_plan_says_which_times_are(capsys):
     sweep, times = plan.with_projection(SWEEPS["smoke-h200"])
     assert times == {}

@@ -51,6 +51,8 @@ def describe(
         parts.append(tabulate(lines, heads, disable_numparse=True))
     if len(each) > 1:
         parts.append(_by_sweep(rows, each))
+    if emulated := cell_axes.emulated_in_words(rows):
+        parts.append(emulated)
     profiled = sum(row["profiled_steps"] > 0 for row in runnable)
     profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
     hours = _hours(runnable)

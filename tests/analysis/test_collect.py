@@ -433,3 +433,18 @@ def test_a_value_of_another_type_is_refused() -> None:
         table([{"tp": True}], PLAN)
     with pytest.raises(RecordError, match="'celll', which is not a column"):
         table([{"celll": "a"}], PLAN)
+
+
+def test_what_a_platform_states_to_be_emulated_may_be_newer_than_a_run(tmp_path: Path) -> None:
+    row = planned("a", repeats=2)
+    write_run(tmp_path, row, 1, Run())
+    stated = tables(tmp_path, [row | {"emulated": "two daemons"}])
+    assert stated["cells"][0]["emulated"] == "two daemons"
+    assert [run["emulated"] for run in stated["runs"]] == [None, "two daemons"]
+
+
+def test_a_cell_is_emulated_if_a_run_of_it_was(tmp_path: Path) -> None:
+    row, run = planned("a"), Run()
+    run.cell = replace(run.cell, hardware=replace(run.cell.hardware, emulated="two daemons"))
+    write_run(tmp_path, row, 1, run)
+    assert tables(tmp_path, [row])["cells"][0]["emulated"] == "two daemons"

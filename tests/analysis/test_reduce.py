@@ -25,11 +25,13 @@ from workflow_lib.records import (
     RunPaths,
     inapplicable,
 )
-from workflow_lib.records.cell_axes import AXES
+from workflow_lib.records.cell_axes import IDENTITY
 
 from .synthetic_run import HARDWARE, LACKING, START, Run, cell, write_csv
 
 OF_INFERENCE = inapplicable("pretrain")
+#: columns that say which cell it is: a null there is a value
+NAMES = {column.name for column in IDENTITY}
 
 
 def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, str]]:
@@ -42,7 +44,7 @@ def reduce(run: Run, tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any
     row = summary["run"]
     reasons = json.loads(row["missing_reasons"])
     # A dense model's routing, say, is not missing.
-    lacking = {name for name, value in row.items() if value is None and name not in AXES}
+    lacking = {name for name, value in row.items() if value is None and name not in NAMES}
     assert lacking == set(reasons), "each null has a reason, and nothing else has"
     assert all(reasons.values())
     if run.outcome is Outcome.COMPLETED:

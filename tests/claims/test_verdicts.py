@@ -16,6 +16,7 @@ from tests.comparison.sides import failed, known
 from tests.comparison.sides import measured as cell
 from tests.report.full_matrix import identity
 from workflow_lib.analysis.tables import table
+from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge
 from workflow_lib.claims.verdicts import of_claim, of_interval, of_test
 from workflow_lib.config import ClaimTest
@@ -168,6 +169,24 @@ def test_a_missing_value_is_a_reason_and_never_a_number():
 def test_two_runs_give_no_interval_and_so_no_verdict():
     words = untestable(cell(FIRST, tokens_per_s=MORE[:2]), PAIR[1])
     assert words.startswith("2 against 3 runs give only a range, +9.8 to +10 %")
+
+
+def test_a_contrast_on_emulated_nodes_is_judged_and_says_so_on_both_pages():
+    words = "two | <daemons>"
+    pair = [
+        cell(known(micro_batch=size) | {"emulated": words}, tokens_per_s=of)
+        for size, of in ((4, MORE), (1, LESS))
+    ]
+    rows = judged(CONTRAST | {"above": 1.0}, *pair)
+    assert (rows[0]["verdict"], rows[0]["emulated_a"]) == ("supported", words)
+    (alone,) = judged({"measure": "tokens_per_s", "above": 1.0}, pair[0])
+    assert (alone["emulated_a"], alone["emulated_b"]) == (words, None)
+    of_one = ledger(CONTRAST | {"above": 1.0})
+    told = page.markdown(of_one, rows, lambda *_: "")
+    assert "The nodes or links of h200 are emulated: two \\| &lt;daemons>." in told
+    assert "on h200 (emulated), runs 1, 2, 3" in told
+    html = page.html(of_one, rows, lambda *_: "")
+    assert "<strong>EMULATED nodes or links.</strong>" in html
 
 
 def test_simulated_readings_support_nothing_and_simulated_gpus_leave_clocks_of_ranks_alone():

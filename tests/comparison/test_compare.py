@@ -96,6 +96,27 @@ def test_the_page_says_who_wins_and_with_how_many_gpus(made):
     assert "tp4-pp4|8-dp2" in text
 
 
+def test_an_emulated_side_is_named_on_the_page_in_its_figures_and_in_the_table(tmp_path):
+    sides = [
+        write(
+            tmp_path / platform,
+            measured(known(platform, 4, 4, 2) | {"emulated": words}, **values(platform)),
+        )
+        for platform, words in (("h200", None), ("h100", f"two daemons {HOSTILE}"))
+    ]
+    assert main([*map(str, sides), "--output", str(tmp_path / "out")]) == 0
+    source = (tmp_path / "out" / "comparison.html").read_text(encoding="utf-8")
+    told = f"The nodes or links of h100 are emulated: two daemons {HOSTILE}."
+    assert f"EMULATED nodes or links. {told}" in Page(source).text
+    assert "<script>alert" not in source
+    table = read_table(tmp_path / "out" / "comparison.parquet", COMPARISON)
+    assert set(table["emulated_a"]) == {None}
+    assert set(table["emulated_b"]) == {f"two daemons {HOSTILE}"}
+    drawn = [path.read_text("utf-8") for path in (tmp_path / "out" / "figures").glob("*.svg")]
+    assert drawn
+    assert all("EMULATED nodes or links" in figure for figure in drawn)
+
+
 def test_the_page_is_whole_and_holds_no_markup_of_others(made):
     source = (made / "comparison.html").read_text(encoding="utf-8")
     page = Page(source)

@@ -259,8 +259,7 @@ def test_an_own_run_without_a_peak_is_named():
         {"stage_layers": "[20, 12]"},
         {"gpu_order": "[1, 0]"},
         {"gpu_uuids": '["GPU-1", "GPU-2"]'},
-        # As on emulated nodes, whose ranks do not use the links between their GPUs.
-        {"software": '{"environment.NCCL_DEBUG": "WARN", "environment.NCCL_P2P_DISABLE": "1"}'},
+        {"emulated": "two daemons of one host"},
         {"compile": False},
         {"precision": "fp32"},
         {"precision": "fp8"},

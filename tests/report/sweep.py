@@ -50,6 +50,7 @@ class Planned:
     cause: str = "all ranks ended in order"
     reason: str = ""
     simulated: bool = False
+    emulated: str | None = None
     nodes: int = 1
     digest: str = "01234567"
     measures: dict[str, Any] = field(default_factory=dict)
@@ -108,6 +109,8 @@ def _identity(cell: Planned) -> dict[str, Any]:
         training=training,
         nodes=cell.nodes,
     )
+    hardware = dataclasses.replace(made.hardware, emulated=cell.emulated)
+    made = dataclasses.replace(made, hardware=hardware)
     names = {"parallelism": cell.parallelism, "options": cell.options, "gpus": 8 * cell.nodes}
     return identity(made) | names
 

@@ -15,7 +15,7 @@ import pytest
 from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.records import MEASURES, PLAN, Degrees, Outcome, RecordError, RunPaths
 from workflow_lib.report.__main__ import main
-from workflow_lib.report.figures import Tables, write_figures
+from workflow_lib.report.figures import Tables, figures, read_tables, write_figures
 from workflow_lib.report.page.safe_svg import safe_svg
 from workflow_lib.results import run_directory
 
@@ -138,6 +138,26 @@ def test_simulated_readings_have_a_banner(tmp_path: Path) -> None:
 def test_partly_simulated_readings_have_one_too(tmp_path: Path) -> None:
     page = build(tmp_path, [Planned("tp1", simulated=True), Planned("tp2")])
     assert "SIMULATED GPU readings. Some power" in page.text
+
+
+def test_emulated_nodes_have_a_banner_and_their_figures_and_cells_say_so(tmp_path: Path) -> None:
+    words = "two daemons of <b>one</b> host"
+    page = build(tmp_path / "emulated", [Planned("tp1", emulated=words), Planned("tp2")])
+    told = f"The nodes or links of h200 are emulated: {words}."
+    assert f"EMULATED nodes or links. {told}" in page.text
+    assert "<b>one" not in page.source.partition("<script>")[0]
+    sweep = tmp_path / "emulated" / "sweeps" / "made-up"
+    drawn = [path.read_text(encoding="utf-8") for path in (sweep / "figures").glob("*.svg")]
+    assert drawn
+    assert all("EMULATED nodes or links" in figure for figure in drawn)
+    tables = read_tables(sweep)
+    assert {cell["parallelism"]: cell["emulated"] for cell in tables.cells} == {
+        "tp1": words,
+        "tp2": None,
+    }
+    assert all(entry.caption.endswith(f" {told}") for entry in figures(tables))
+    real = build(tmp_path / "real", [Planned("tp1"), Planned("tp2")])
+    assert "emulated" not in real.text.lower()
 
 
 def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:

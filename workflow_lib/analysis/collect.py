@@ -233,6 +233,8 @@ def _check_identity(
     paths: RunPaths, run: Mapping[str, Any], cell: Mapping[str, Any], repeat: int
 ) -> None:
     for name in _NAMES:
+        if name == "emulated":
+            continue  # a label, which a platform may have got since
         if run.get(name) != cell[name] and not (name == "data_definition" and run[name] is None):
             raise RecordError(
                 f"{paths.summary}: {name} is {run.get(name)!r}, but the plan has {cell[name]!r}; "
@@ -255,6 +257,7 @@ def _cell_row(
     counts = Counter(run["outcome"] for run in runs)
     row: dict[str, Any] = {
         **{name: cell[name] for name in _NAMES},
+        "emulated": next(filter(None, (each["emulated"] for each in (cell, *runs))), None),
         "gpu_name": ", ".join(sorted({r["gpu_name"] for r in completed if r["gpu_name"]})) or None,
         "simulated": any(run["simulated"] for run in runs),
         "power_peak_sensor": "; ".join(peaks) or None,

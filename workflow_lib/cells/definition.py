@@ -71,6 +71,7 @@ def hardware_of(name: str, platform: Platform) -> records.Hardware:
         intra_node_bytes_per_s=scaled(platform.link_gb_per_s, 1e9),
         inter_node_bytes_per_s=scaled(platform.network.gbit_per_s or None, 1e9 / 8),
         peak_fp8_flops_per_s=peak("fp8", platform.peak_fp8_tflops),
+        emulated=platform.emulated,
     )
 
 

@@ -46,6 +46,7 @@ _TAKEN = (
         "wide_high",
     ),
     *("assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
+    *("emulated_a", "emulated_b"),
 )
 #: verdicts of the comparison without values to judge
 _WITHOUT_VALUES = ("missing", "refused")
@@ -136,6 +137,7 @@ def _of_each(test: ClaimTest, measured: Measured) -> Iterator[dict[str, Any]]:
             "model": cell["model"],
             "cell_a": cell["cell"],
             "platform_a": cell["platform"],
+            "emulated_a": cell["emulated"],
             "simulated": bool(cell["simulated"]),
             "runs_a": _numbers(measured, cell["cell"]),
             "has_values": False,
@@ -160,6 +162,7 @@ def _profiled(name: str, group: Sequence[Row]) -> dict[str, Any]:
         "model": shown["model"],
         "cell_a": shown["cell"],
         "platform_a": shown["platform"],
+        "emulated_a": shown["emulated"],
         "simulated": any(cell["simulated"] for cell in group),
         "runs_a": f"{PROFILED_RUN} of seed {seeds}" if known else "",
         "has_values": False,

@@ -15,7 +15,9 @@ from workflow_lib.claims.verdicts import (
     measure_of,
     range_in_words,
 )
+from workflow_lib.comparison.sides import emulated_sides
 from workflow_lib.config import Claim, ClaimTest, Ledger
+from workflow_lib.records import cell_axes
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.numbers import NOTHING
 from workflow_lib.words import counted
@@ -153,7 +155,8 @@ def _line(row: Row, link: Link) -> Line:
     for end in ("a", "b"):
         cell = row[f"cell_{end}"]
         if cell is not None:
-            name = f"{row['model']} {row[f'label_{end}']} on {row[f'platform_{end}']}"
+            place = row[f"platform_{end}"] + (" (emulated)" if row[f"emulated_{end}"] else "")
+            name = f"{row['model']} {row[f'label_{end}']} on {place}"
             runs = row[f"runs_{end}"]
             about = f"{name}, runs {runs}" if runs else f"{name}, no completed run"
             sweep = row[f"sweeps_{end}"].split(", ")[0]
@@ -183,6 +186,7 @@ def markdown(
         _METHOD,
         *([PROJECTION] if projected else []),
         _chance(rows),
+        *filter(None, [_cell(_emulated(rows))]),
     ]
     told = entries(ledger, rows, link, projected)
     for heading, of_one in told.items():
@@ -214,6 +218,11 @@ def _chance(rows: Sequence[Row]) -> str:
         f"{judged} contrasts are supported or contradicted; by chance alone, {wrong} of them may "
         "be wrong."
     )
+
+
+def _emulated(rows: Sequence[Row]) -> str:
+    """What is emulated on the platforms of the cells; "" if nothing is."""
+    return cell_axes.emulated_in_words(emulated_sides(rows))
 
 
 def _summary(told: Sequence[Entry]) -> str:
@@ -278,4 +287,5 @@ def html(ledger: Ledger, rows: Sequence[Row], link: Link, projected: Sequence[Ro
         projection=PROJECTION if projected else "",
         chance=_chance(rows),
         simulated=any(row["simulated"] for row in rows),
+        emulated=_emulated(rows),
     )

@@ -17,9 +17,9 @@ from workflow_lib.comparison.matching import (
     UNMATCHED,
 )
 from workflow_lib.comparison.measures import COMPARED
-from workflow_lib.comparison.sides import Side, changed_environment
+from workflow_lib.comparison.sides import Side, changed_environment, emulated_sides
 from workflow_lib.comparison.verdicts import TOLD_APART
-from workflow_lib.records import MEASURES, ComparisonPaths, Measure, whole_file
+from workflow_lib.records import MEASURES, ComparisonPaths, Measure, cell_axes, whole_file
 from workflow_lib.report.cells import in_words
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
@@ -44,6 +44,7 @@ def write_page(
         a=a,
         b=b,
         simulated=any(row["simulated"] for row in rows),
+        emulated=cell_axes.emulated_in_words(emulated_sides(rows)),
         tiles=summary.tiles(rows),
         by_chance=summary.by_chance(rows),
         best=summary.best(rows, labels),

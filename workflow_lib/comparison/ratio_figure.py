@@ -122,8 +122,8 @@ def ratio_figure(
     height = _MARGINS[2] + _MARGINS[3] + _ROW_IN * len(lines)
     figure = Figure(figsize=(style.COLUMN_IN, height))
     panels = style.grid(figure, 1, len(measures), _MARGINS, (_GAP_IN, 0))[0]
-    simulated = any(row["simulated"] for line in lines for row in line.rows.values())
-    style.title(figure, heading, simulated)
+    rows = (row for line in lines for row in line.rows.values())
+    style.title(figure, heading, style.marks(rows))
     for axes, name in zip(panels, measures, strict=True):
         _panel(axes, name, lines, names)
     panels[0].set_yticks(

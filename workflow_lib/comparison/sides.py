@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -75,6 +75,15 @@ class Side:
     @property
     def gpu_names(self) -> list[str]:
         return sorted({run["gpu_name"] for run in self.runs if run["gpu_name"]})
+
+
+def emulated_sides(rows: Iterable[Row]) -> list[Row]:
+    """Platform of each side of rows of COMPARISON or CLAIMS, and what is emulated there."""
+    return [
+        {"platform": row[f"platform_{end}"], "emulated": row[f"emulated_{end}"]}
+        for row in rows
+        for end in ("a", "b")
+    ]
 
 
 def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Side, Side]:

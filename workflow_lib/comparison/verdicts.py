@@ -44,6 +44,8 @@ from workflow_lib.intervals.differences import FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, completed_runs
 
+#: columns that each side has of its cell
+_OF_A_SIDE = ("cell", "platform", "emulated", "gpus", "outcome")
 _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
 #: verdicts that state a difference
 TOLD_APART = frozenset(("a_more", "b_more"))
@@ -130,7 +132,7 @@ def _row(
         row["differs"] = ", ".join(cell_axes.differing([pair.a, pair.b]))
     for end, cell, side in (("a", pair.a, a), ("b", pair.b, b)):
         if cell is not None:
-            row |= {f"{name}_{end}": cell[name] for name in ("cell", "platform", "gpus", "outcome")}
+            row |= {f"{name}_{end}": cell[name] for name in _OF_A_SIDE}
             row[f"runs_{end}"] = len(completed_runs(side.runs_of(cell)))
     reasons = {name: reason or in_words for name in _NUMBERS if known.get(name) is None}
     reasons |= known.pop("reasons", {})

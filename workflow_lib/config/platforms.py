@@ -126,6 +126,11 @@ class Platform(Strict):
     """Core temperature of a GPU after long idling, °C; a cool-down is relative to it."""
     network: Network
     """The network between nodes."""
+    emulated: Text | None = None
+    """What of the nodes or of the links between GPUs is emulated, in words: several nodes on one
+    host, or a fabric that no hardware has. Everything that is made of its runs says so, and
+    projections leave them out. Where it is not given, an environment with NCCL_P2P_DISABLE counts
+    as emulated."""
     airflow: tuple[Literal["front", "rear", "unknown"], ...] = Field(strict=False)
     """The place of each GPU of a node in the air stream, by the GPU's index."""
     gpu_settings: Literal["forbidden", "allowed"] = "forbidden"

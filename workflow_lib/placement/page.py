@@ -76,7 +76,7 @@ def _draw(found: Characterisation, simulated: bool) -> Figure:
     left.set_ylim(-0.6, len(places) - 0.4)
     _points(right, places, [found.temperatures[place] for place in places], 1.0)
     right.set_xlabel("temperature (°C)")
-    style.title(figure, "GPUs side by side", simulated)
+    style.title(figure, "GPUs side by side", style.SIMULATED_MARK if simulated else "")
     return figure
 
 

@@ -120,9 +120,6 @@ _NO_COLUMN = (
     *("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension"),
     *("gpu_order", "gpu_uuids"),
 )
-#: A job that sets this keeps NCCL from the links between GPUs, as emulated nodes do: then the row's
-#: machine has links that its step did not use.
-_WITHOUT_LINKS = r'"environment\.NCCL_P2P_DISABLE": "[^0]'
 #: of the model's power: a limit at or above this share is the model's own
 _WHOLE_LIMIT = 0.99
 
@@ -136,9 +133,9 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     a zero-bubble schedule, layers that are divided otherwise than evenly, an order or choice of
     GPUs, limits of power or clocks that the job set, tied embeddings (except gpt's, which always
     are) or a head_dimension; those of GPUs that a site limits to less than their model's power;
-    those on emulated nodes, which do not use their GPUs' links; and those without torch.compile,
-    because a projected layout has it. Cells on any data are taken: tokens do not change a step's
-    products.
+    those on emulated nodes or links, which are not those of the row's machine; and those without
+    torch.compile, because a projected layout has it. Cells on any data are taken: tokens do not
+    change a step's products.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -155,7 +152,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & (pl.col("schedule") == "1f1b")
             & pl.col("compile")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
-            & ~pl.col("software").fill_null("").str.contains(_WITHOUT_LINKS)
+            & pl.col("emulated").is_null()
             & ~pl.col("tied_embeddings")
         )
         for cell in done.partition_by("cell", maintain_order=True):

@@ -56,8 +56,10 @@ def step_time(cell: Cell) -> StepTime | None:
 def layout(cell: Cell) -> Layout | None:
     """Of a cell that pretrains in bf16; None of any other, and where too little is known of its
     GPU. None as well with context parallelism or a zero-bubble schedule, which no fitted run of
-    this workflow has.
+    this workflow has. None on emulated nodes or links, which no machine has.
     """
+    if cell.emulated is not None:
+        return None
     if cell.training.workload != "pretrain" or cell.training.precision != "bf16":
         return None
     if cell.degrees.cp > 1 or cell.degrees.schedule != "1f1b":

@@ -117,7 +117,7 @@ def _draw(lines: Lines, title: str) -> Figure:
         axes.set_ylim(bottom=0)
     if len(lines) > 1:
         panels[0].legend(loc="lower left")
-    style.title(figure, title, simulated=False)
+    style.title(figure, title)
     return figure
 
 

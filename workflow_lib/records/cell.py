@@ -89,6 +89,15 @@ class Hardware:
     peak_fp8_flops_per_s: Annotated[
         float | None, Axis("dense fp8 peak of one GPU", "analysis", "FLOP/s", since=7)
     ] = None
+    emulated: Annotated[
+        str | None,
+        Axis(
+            "what of the nodes or of the links between GPUs is emulated, in words; null if nothing "
+            "is",
+            "analysis",
+            since=10,
+        ),
+    ] = None
 
     def peak_flops_per_s(self, precision: Precision) -> float | None:
         """The peak of one GPU in a precision, in FLOP/s; None if it is not known."""
@@ -160,6 +169,14 @@ class Telemetry:
     ] = 0.0
 
 
+#: NCCL keeps from the links between GPUs if this is set to anything but 0, as the first emulated
+#: nodes did
+_WITHOUT_LINKS = "environment.NCCL_P2P_DISABLE"
+_WITHOUT_LINKS_IN_WORDS = (
+    "NCCL was kept from the links between GPUs (NCCL_P2P_DISABLE), as on emulated nodes"
+)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One point of a sweep, resolved: all that training, telemetry and analysis know of it.
@@ -202,6 +219,18 @@ class Cell:
                 f"{hardware.gpus_per_node} GPUs"
             )
         return ""
+
+    @property
+    def emulated(self) -> str | None:
+        """What of the cell's nodes or links is emulated, in words; None if nothing is.
+
+        The platform states it. The platforms of runs from before format 10 could not: there it is
+        read from what the job set for NCCL, and so it is where a platform does not state it.
+        """
+        if self.hardware.emulated is not None:
+            return self.hardware.emulated
+        kept = self.software.get(_WITHOUT_LINKS, "")
+        return _WITHOUT_LINKS_IN_WORDS if kept and not kept.startswith("0") else None
 
     @property
     def parallelism(self) -> str:

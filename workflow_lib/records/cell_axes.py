@@ -116,6 +116,8 @@ IDENTITY: tuple[Column, ...] = (
     ),
     *(axis.column for name, axis in AXES.items() if name not in _FIRST),
     *columns(("gpus", int, "", "GPUs (ranks)")),
+    # It labels cells and does not tell them apart: a platform may state it later.
+    ALL_AXES["emulated"].column,
 )
 
 
@@ -126,9 +128,22 @@ def identity(cell: Cell) -> dict[str, Any]:
         "parallelism": cell.degrees.name,
         "options": cell.training.name,
         "gpus": cell.degrees.world_size,
+        "emulated": cell.emulated,
         **{name: axis.of(cell) for name, axis in AXES.items()},
     }
     return {column.name: known[column.name] for column in IDENTITY}
+
+
+def emulated_in_words(rows: Iterable[Row]) -> str:
+    """What is emulated on the platforms of rows, a sentence for each; "" if nothing is."""
+    found: dict[str, str] = {}
+    for row in rows:
+        if row["emulated"]:
+            found.setdefault(row["platform"], row["emulated"])
+    return " ".join(
+        f"The nodes or links of {platform} are emulated: {words}."
+        for platform, words in found.items()
+    )
 
 
 def of_roles(*roles: Role) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ CLAIMS = columns(
     ),
     ("runs_b", str, "", "the completed runs of the second cell"),
     ("simulated", bool, "", "whether GPU readings were simulated"),
+    ("emulated_a", str, "", "what is emulated on the first cell's platform; null if nothing is"),
+    ("emulated_b", str, "", "the same of the second cell's platform"),
     ("estimate", float, "", "as in comparison.parquet"),
     ("low", float, "", "lower end of the interval that the runs support"),
     ("high", float, "", "upper end of the same"),

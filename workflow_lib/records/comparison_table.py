@@ -32,6 +32,8 @@ COMPARISON = columns(
     ("runs_a", int, "", "completed runs of A's cell"),
     ("runs_b", int, "", "completed runs of B's cell"),
     ("simulated", bool, "", "whether GPU readings of either side were simulated"),
+    ("emulated_a", str, "", "what is emulated on A's platform, in words; null if nothing is"),
+    ("emulated_b", str, "", "the same on B's platform"),
     (
         "power_limits",
         str,

@@ -28,6 +28,7 @@ from workflow_lib.report.cell_page.values import (
     profiled_shares,
 )
 from workflow_lib.report.cells import Row, completed, in_order, runs_by_cell
+from workflow_lib.report.figures.style import marks
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.tables import Tables, by_cell
 from workflow_lib.results import PROFILED_RUN, run_directory
@@ -140,7 +141,7 @@ def _head(cell: Row, planned: Row | None, label: str, clean: Clean) -> dict[str,
         "label": clean(label),
         "facts": [(heading, clean(told)) for heading, told in _facts(cell)],
         "model": clean(cell["model"]),
-        "simulated": bool(cell["simulated"]),
+        "mark": marks([cell]),
         "outcome": cell["outcome"],
         "cause": clean(cell["cause"] or ""),
         "completed": cell["completed"],
@@ -161,6 +162,8 @@ def _facts(cell: Row) -> list[tuple[str, str]]:
         if cell[axis.name] not in (None, False, 0) and (told := axis.in_words(cell)):
             lines.setdefault(heading, []).append(told)
     lines[_HEADINGS["layout"]].append(counted(cell["gpus"], "GPU"))
+    if cell["emulated"]:
+        lines[_HEADINGS["place"]].append(f"emulated: {cell['emulated']}")
     if cell["gpu_name"]:
         lines[_HEADINGS["place"]].append(cell["gpu_name"])
     return [

@@ -180,7 +180,7 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
     axes.legend(loc="best")
     if below:
         figure.supxlabel("\n".join(below), fontsize=6.5, x=0.02, ha="left", linespacing=1.15)
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -92,7 +92,7 @@ def heat_map(
     below = "GPU in its node, node by node" if _room_for_letters(field_in) else "Node, its GPUs"
     marks = "F: front, R: rear" if _room_for_letters(field_in) else "▬ above: rear"
     axes[-1].set_xlabel(f"{below}\n({marks} of the air stream)" if known else below)
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -105,7 +105,7 @@ def kernel_bars_figure(heading: str, bars: Sequence[Bar]) -> Figure:
     axes.grid(axis="x", linewidth=0.4, color="#dddddd")
     axes.set_xlabel("Kernel time per step and rank (s)", loc="right")
     figure.legend(handles=handles, loc="outside lower center", **LEGEND)
-    style.title(figure, heading, any(bar.cell["simulated"] for bar in bars))
+    style.title(figure, heading, style.marks(bar.cell for bar in bars))
     return figure
 
 

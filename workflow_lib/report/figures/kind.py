@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from matplotlib.figure import Figure
 
+from workflow_lib.records import cell_axes
 from workflow_lib.report.cells import Row, natural
 from workflow_lib.report.tables import Tables
 
@@ -82,18 +83,19 @@ class FigureKind:
 
     def entries(self, tables: Tables) -> list[FigureEntry]:
         """The figures of this kind that can be drawn from a sweep's tables."""
+        emulated = cell_axes.emulated_in_words(tables.cells)
         return [
-            self._entry(division, part)
+            self._entry(division, part, emulated)
             for division in self.divide(tables)
             for part in parts(division.items, self.most)
         ]
 
-    def _entry(self, division: Division[Any], part: Part[Any]) -> FigureEntry:
+    def _entry(self, division: Division[Any], part: Part[Any], emulated: str) -> FigureEntry:
         heading = f"{division.heading}{part.counted}"
         return FigureEntry(
             stem=f"{self.stem}-{slug(*division.names)}{part.suffix}",
             title=f"{heading}: {division.title or self.title or _small(self.subject)}",
-            caption=division.caption,
+            caption=f"{division.caption} {emulated}".rstrip(),
             draw=partial(division.draw, heading, part.items),
             over_time=self.over_time,
         )

@@ -81,7 +81,7 @@ def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:
         loc="outside lower center",
         ncols=4,
     )
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -93,7 +93,7 @@ def microbatch_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], str]
         for colour, marker, line in _LINES[: len(groups)]
     ]
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=3.0)
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -107,7 +107,7 @@ def optimisation_figure(heading: str, labelled: Sequence[tuple[Sequence[Row], st
         loc="outside lower center",
         ncols=min(len(variants), 4),
     )
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -207,7 +207,7 @@ def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) 
             bbox_to_anchor=(1.0, 1.12 if _platforms(ordered) > 1 else 1.0),
             ncols=3,
         )
-    style.title(figure, heading, any(cell["simulated"] for cell in ordered))
+    style.title(figure, heading, style.marks(ordered))
     return figure
 
 

@@ -116,7 +116,7 @@ def pipeline_rank_figure(
     middle = (below_in + (height - head_in - below_in) / 2) / height
     figure.supylabel("Kernel time per\nstep and rank (s)", x=0.01, y=middle, fontsize=7)
     figure.legend(handles=handles, loc="lower center", **LEGEND)
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

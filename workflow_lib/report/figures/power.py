@@ -90,7 +90,7 @@ def power_figure(
         loc="lower center",
         ncols=2,
     )
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -105,7 +105,7 @@ def slots_figure(
         bar.set_label(label, fontsize=7)
         bar.outline.set_linewidth(0.4)
     figure.supylabel("Slot (GPU in its node)", x=0.01, fontsize=7)
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,14 @@ LINE_IN = 0.115
 Margins = tuple[float, float, float, float]
 #: letters of a title's line above a panel of half a column
 _PANEL_LETTERS = 27
-SIMULATED_MARK = "SIMULATED GPU readings"
+SIMULATED_MARK, EMULATED_MARK = "SIMULATED GPU readings", "EMULATED nodes or links"
+#: columns whose values mark a figure
+_MARKED = {
+    "simulated": SIMULATED_MARK,
+    **dict.fromkeys(("emulated", "emulated_a", "emulated_b"), EMULATED_MARK),
+}
+#: width in inches of a letter of a mark
+_MARK_LETTER_IN = 1.6 / len(SIMULATED_MARK)
 
 _FONT = "DejaVu Sans"
 
@@ -100,20 +107,27 @@ def styled(salt: str) -> Iterator[None]:
         yield
 
 
-def title(figure: Figure, text: str, simulated: bool) -> None:
-    """Set a figure's title; if readings were simulated, mark that in the figure itself."""
-    mark_in = 1.6 if simulated else 0.0
+def marks(rows: Iterable[Mapping[str, Any]]) -> str:
+    """What a figure of these rows has to say of itself: that readings were simulated, and that
+    nodes or links are emulated; "" if nothing was. Rows are of cells, or of pairs of them."""
+    found = {name for row in rows for name in _MARKED if row.get(name)}
+    return ", ".join(dict.fromkeys(mark for name, mark in _MARKED.items() if name in found))
+
+
+def title(figure: Figure, text: str, marked: str = "") -> None:
+    """Set a figure's title, and what :func:`marks` found in the figure itself."""
+    mark_in = _MARK_LETTER_IN * len(marked)
     if len(text) * _TITLE_LETTER_IN + mark_in > figure.get_figwidth():
         # Below the mark, because there is no room beside it.
         text = f"\n{text}"
     placed = figure.suptitle(text, x=0.01, ha="left", va="top", fontsize=8.5)
     if not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         placed.set_y(1 - 3 / (72 * figure.get_figheight()))
-    if simulated:
+    if marked:
         figure.text(
             0.99,
             1 - 5 / (72 * figure.get_figheight()),
-            SIMULATED_MARK,
+            marked,
             ha="right",
             va="top",
             fontsize=7,

@@ -83,7 +83,7 @@ def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -
     axes.grid(axis="x", linewidth=0.4, color="#dddddd")
     axes.set_xlabel("Share of time (%)" + ("" if longest else ": none"))
     figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    style.title(figure, heading, any(cell["simulated"] for cell in cells))
+    style.title(figure, heading, style.marks(cells))
     return figure
 
 
