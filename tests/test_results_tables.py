@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 
-from docs import parts, verdicts
+from docs import parts, readings, verdicts
+from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
 from workflow_lib.comparison.sides import read_side
+from workflow_lib.formulas import parameters
 
 MFU = {
     "bf16": {"mfu_causal": 0.5, "mfu_causal_bf16_peak": 0.5},
@@ -77,3 +81,50 @@ def test_a_finding_counts_the_contrasts_that_have_its_verdict(agree, others, sai
     rows = [{"claim_verdict": "contradicted", "verdict": "contradicted"}] * agree
     rows += [{"claim_verdict": "contradicted", "verdict": "supported"}] * others
     assert verdicts.decided_by(rows) == said
+
+
+def test_bytes_of_a_step_by_arithmetic() -> None:
+    cell = made_cell()
+    # 8 GPUs send 7/8 of what is scattered in fp32 and gathered in bf16.
+    count = parameters(cell.model).total
+    training = dataclasses.replace(cell.training, zero_stage=1, backend="torch", precision="bf16")
+    found = readings.arithmetic(dataclasses.replace(cell, training=training))
+    assert found is not None
+    assert found[0] == pytest.approx(7 / 8 * 6 * count)
+    # Of each micro-batch the weights are gathered twice, those of the head once.
+    training = dataclasses.replace(training, zero_stage=3, micro_batch_size=1, global_batch_size=16)
+    found = readings.arithmetic(dataclasses.replace(cell, training=training))
+    head = parameters(cell.model).output_head
+    assert found is not None
+    assert found[0] == pytest.approx(2 * 7 / 8 * (8 * count - 2 * head))
+    # A GPU of two stages sends a micro-batch's activations, or their gradients.
+    degrees = dataclasses.replace(cell.degrees, dp=1, pp=2)
+    training = dataclasses.replace(training, global_batch_size=4)
+    pipeline = dataclasses.replace(cell, degrees=degrees, training=training, nodes=1)
+    found = readings.arithmetic(pipeline)
+    assert found is not None
+    sent = cell.model.sequence_length * cell.model.hidden_size
+    assert found[0] == pytest.approx(2 * 4 * sent)
+    tensor = dataclasses.replace(cell, degrees=dataclasses.replace(cell.degrees, dp=4, tp=2))
+    assert readings.arithmetic(tensor) is None
+
+
+def test_the_page_of_readings_counts_a_run_of_two_sweeps_once(tmp_path: Path) -> None:
+    memory = dict.fromkeys(
+        ("memory_peak_bytes", "memory_reserved_peak_bytes", "memory_used_peak_bytes"), 1e9
+    )
+    cells = [
+        Planned(
+            "tp1",
+            measures={"sampler_cpu_share": 0.004, **memory},
+            of_gpus={"energy_difference": -0.001},
+        )
+    ]
+    sweep = write_sweep(tmp_path, cells)
+    whole = readings.energy([sweep])
+    assert re.match(r"The integral .* Of 8 GPU-runs", whole)
+    assert readings.energy([sweep, sweep]) == whole
+    memory_lines = list(readings.memory(sweep))
+    # The plan expects 107.7 GB; what ranks asked too late is a bound.
+    assert "| 1.0 | 1.0 | at least 1.0 | below +10670.0 % | 1 |" in memory_lines[2]
+    assert list(readings.sampler([sweep]))[2].endswith("| 1 | 0.40 % | 0.40 % | 0.40 % |")
