@@ -34,6 +34,9 @@ help: ## this list
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "triptych needs Python 3.11 or newer; set PYTHON, as in make PYTHON=python3.12 demo" >&2; exit 1; }
+	@test -w "$(dir $(VENV))" || \
+	  { echo "$(VENV) cannot be made: $(abspath $(dir $(VENV))) is missing, or read-only for you. Work in a" \
+	    "clone of your own, or name other places, as in make VENV=/tmp/triptych-venv RESULTS=/tmp/triptych-results plan" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
 
@@ -58,7 +61,8 @@ demo: $(VENV)/.installed ## the whole workflow on this machine, in minutes
 	@$(BIN)/python -m workflow_lib.run demo --brief
 
 plan: $(VENV)/.installed ## what PLATFORM's sweeps would run and cost, and what cannot run
-	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) --output results/plans/$(PLATFORM)/plan.parquet
+	@$(BIN)/python -m workflow_lib.plan --platform $(PLATFORM) \
+	  --output "$(or $(RESULTS),results)/plans/$(PLATFORM)/plan.parquet"
 
 # MODEL and PLATFORM are files of config/; BATCH (sequences), TOKENS and RUNS (what `python -m
 # workflow_lib.projection collect` wrote) may be given besides.

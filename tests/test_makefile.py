@@ -49,6 +49,15 @@ def command_of(*arguments: str) -> str:
             ("status", "RESULTS=/scratch/a study"),
             '-m workflow_lib.status --results "/scratch/a study"',
         ),
+        (
+            ("plan",),
+            '-m workflow_lib.plan --platform h200 --output "results/plans/h200/plan.parquet"',
+        ),
+        (
+            ("plan", "PLATFORM=h100", "RESULTS=/scratch/a study"),
+            "-m workflow_lib.plan --platform h100 "
+            '--output "/scratch/a study/plans/h100/plan.parquet"',
+        ),
         (("rebuild", "ARCHIVE=demo"), '-m workflow_lib.archive rebuild "demo"'),
         (
             ("rebuild", "ARCHIVE=demo", "INTO=else where", "AGAIN=1"),
@@ -67,3 +76,12 @@ def test_status_reads_the_results_that_make_is_given(tmp_path: Path):
     )
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, check=True)
     assert f"{tmp_path} holds no run, and no plan of one" in done.stdout
+
+
+def test_where_no_environment_can_be_made_it_is_said_what_else_to_do(tmp_path: Path):
+    place = tmp_path / "none" / ".venv"
+    command = ["make", f"PYTHON={sys.executable}", f"VENV={place}", "plan"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode
+    assert f"{place} cannot be made: {place.parent} is missing, or read-only for you" in done.stderr
+    assert "make VENV=/tmp/triptych-venv RESULTS=/tmp/triptych-results plan" in done.stderr

@@ -268,6 +268,26 @@ def test_step_times_that_are_not_known_are_not_explained(capsys):
     assert "expected_mfu" not in capsys.readouterr().out
 
 
+def test_where_a_plan_cannot_be_written_it_is_said_where_else_it_may_go(
+    tmp_path, monkeypatch, capsys
+):
+    clone, access = tmp_path / "clone", os.access
+    clone.mkdir()
+
+    def read_only(path, mode):
+        return access(path, mode) and not (mode & os.W_OK and Path(path) == clone)
+
+    monkeypatch.setattr(os, "access", read_only)
+    asked = ["--config", str(ROOT / "config"), "--sweep", "evidence-llama3-8b-x2"]
+    path = clone / "results" / "plans" / "plan.parquet"
+    assert plan.main([*asked, "--output", str(path)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path} cannot be written, because {clone} is read-only for you" in said
+    assert "make plan RESULTS=DIRECTORY" in said
+    assert plan.main([*asked, "--output", str(tmp_path / "other" / "plan.parquet")]) == 0
+    assert (tmp_path / "other" / "plan.parquet").is_file()
+
+
 def test_a_terminal_that_lacks_a_character_gets_its_escape():
     printed = subprocess.run(
         [sys.executable, "-m", "workflow_lib.plan", "--platform", "local"],

@@ -118,7 +118,7 @@ def test_a_failure_names_its_cause_and_the_file_to_read(tmp_path):
     assert "n1 n2" in text
     assert "No sample of GPU 3." in text
     assert str(paths.logs / "telemetry.log") in text
-    assert text.endswith("1 runs: telemetry_invalid 1")
+    assert text.endswith("1 run: telemetry_invalid 1")
 
 
 def test_a_planned_run_needs_no_directory(tmp_path):
@@ -168,7 +168,7 @@ def test_a_result_is_run_again_on_request_and_keeps_its_files(tmp_path, capsys):
     assert found.state == "again"
     text = status.describe([found], NOW)
     assert "was out_of_memory; the workflow will run it again, no sweep's plan has it now" in text
-    assert text.endswith("1 runs: again 1")
+    assert text.endswith("1 run: again 1")
 
 
 def test_again_without_a_choice_touches_nothing(tmp_path, capsys):

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from workflow_lib import results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.live.now import GpuNow, NodeNow, RunNow, Snapshot, Watcher
+from workflow_lib.options import add_results
 from workflow_lib.records import bounds, whole_file
 from workflow_lib.safety import printable
 from workflow_lib.status import STATES
@@ -198,9 +199,7 @@ def _escaped(text: str) -> str:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
-    )
+    add_results(parser)
     parser.add_argument(
         "--output", type=Path, help="replace this file, for example triptych.prom; else printed"
     )

@@ -13,13 +13,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from workflow_lib import commands
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.config import Platform
+from workflow_lib.options import add_config
 from workflow_lib.records import shown
 from workflow_lib.study import ConfigError, load_study, lookup
+from workflow_lib.words import counted
 
 #: sinfo's format: of each node its name, CPUs, memory, GPUs, features and state; of its partition
 #: the time limit and the number of nodes that a job may have
@@ -132,8 +133,8 @@ def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
         enough = sum(number >= asked for number in there)
         if enough < min(platform.nodes, len(nodes)):
             yield (
-                f"{key}: asks for {asked} {unit} of a node, which {enough} of {len(nodes)} nodes "
-                f"have; the most is {max(there)}"
+                f"{key}: asks for {asked} {unit} of a node, which {enough} of "
+                f"{counted(len(nodes), 'node')} have; the most is {max(there)}"
             )
 
 
@@ -188,9 +189,7 @@ def _output(*command: str) -> str:
 def main() -> int:
     """Print the differences. Returns the exit code: 0 if the file and Slurm agree, else 1."""
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.partition", description=__doc__)
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
+    add_config(parser)
     parser.add_argument("--platform", required=True, help="a name of config/platforms")
     arguments = parser.parse_args()
     try:

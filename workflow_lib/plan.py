@@ -23,9 +23,11 @@ from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell, Sweep
 from workflow_lib.config import Invocation, Prediction
 from workflow_lib.feasibility import Estimate
+from workflow_lib.options import add_config
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.planned import StepTime, step_time
 from workflow_lib.records import Cell, RecordError
+from workflow_lib.results import nearest_existing
 from workflow_lib.study import (
     ConfigError,
     Study,
@@ -150,8 +152,8 @@ def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
         if not any(planned.feasible for planned in sweep.cells):
             first = sweep.cells[0]
             raise ConfigError(
-                f"{path}: none of its {len(sweep.cells)} cells can run on {sweep.platform}; "
-                f"{first.cell.id}: {first.reason}"
+                f"{path}: none of its {counted(len(sweep.cells), 'cell')} can run on "
+                f"{sweep.platform}; {first.cell.id}: {first.reason}"
             )
 
 
@@ -178,6 +180,19 @@ def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[
     return list(dict.fromkeys(said))
 
 
+def refuse_unwritable(path: Path) -> None:
+    """Raise ConfigError for a file that this user cannot write, in a read-only clone for example,
+    and say where else it may go.
+    """
+    there = nearest_existing(path.absolute().parent)
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"{path} cannot be written, because {there} is read-only for you: name another "
+            "directory (make plan RESULTS=DIRECTORY) or file (--output FILE); without --output "
+            "the plan is only printed"
+        )
+
+
 def write(plan: pl.DataFrame, path: Path) -> None:
     """Write a plan, and its checksum beside it. Raises OSError."""
     tables.write_table(plan, path)
@@ -187,9 +202,7 @@ def write(plan: pl.DataFrame, path: Path) -> None:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
+    add_config(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--platform", help="plan every sweep of this platform")
     what.add_argument("--sweep", help="plan this sweep, for example parallelism-h200")
@@ -203,6 +216,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
     """Print the plan, and write it if ``--output`` is given. Returns the exit code."""
     arguments = command_line(prog).parse_args(argv)
     try:
+        if arguments.output:
+            refuse_unwritable(arguments.output)
         wanted = of_view(arguments.sweep) if arguments.sweep else _of_platform(arguments.platform)
         study = load_study(arguments.config, wanted)
         sweeps = cells.expand_study(study)

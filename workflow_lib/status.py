@@ -24,8 +24,10 @@ from workflow_lib import records, results
 from workflow_lib.analysis import tables
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.options import add_results
 from workflow_lib.records import EndedRecord, JobRecord, Outcome, OutcomeRecord, RunPaths, bounds
 from workflow_lib.safety import printable
+from workflow_lib.words import counted
 
 #: States in the order in which a run passes through them. ended: its job has an end record, and
 #: its outcome is not judged yet. again: it was a result, and is to be run again.
@@ -226,7 +228,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
     parts = [tabulate(rows, headers, disable_numparse=True), "\n".join(failed)]
     if not runs:
         return "no run fits the choice"
-    return "\n\n".join([*filter(None, parts), f"{len(runs)} runs: {said}"])
+    return "\n\n".join([*filter(None, parts), f"{counted(len(runs), 'run')}: {said}"])
 
 
 def _called(each: RunStatus) -> str:
@@ -235,7 +237,7 @@ def _called(each: RunStatus) -> str:
 
 def _what(each: RunStatus) -> str:
     attempt = f"attempt {each.attempt}" if each.attempt > 1 else ""
-    steps = f"{each.steps_done} steps done" if each.steps_done is not None else ""
+    steps = f"{counted(each.steps_done, 'step')} done" if each.steps_done is not None else ""
     said = [attempt, steps] if each.cause is None else [_shortened(each.cause)]
     if each.state == "again":
         said = [f"was {each.outcome}; the workflow will run it again"]
@@ -261,9 +263,7 @@ def ago(since_unix_s: float | None, now_unix_s: float) -> str:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
-    )
+    add_results(parser)
     parser.add_argument("--json", action="store_true", help="a line of JSON for each run")
     parser.add_argument(
         "--state",

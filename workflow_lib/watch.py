@@ -21,6 +21,7 @@ from rich.text import Text
 
 from workflow_lib import results
 from workflow_lib.live.now import FRESH_S, NodeNow, RunNow, Snapshot, Watcher
+from workflow_lib.options import add_results
 from workflow_lib.safety import printable
 from workflow_lib.status import RunStatus, ago
 from workflow_lib.words import counted
@@ -113,7 +114,7 @@ def _held(node: NodeNow) -> Text:
         return Text("throttling not known")
     counts = {reason: sum(each[reason] for each in known) for reason in _REASONS}
     told = [
-        f"{_REASONS[reason]} on {number} of {len(known)} GPUs"
+        f"{_REASONS[reason]} on {number} of {counted(len(known), 'GPU')}"
         for reason, number in counts.items()
         if number
     ]
@@ -141,9 +142,7 @@ def _text(text: str, style: str = "") -> Text:
 def command_line(prog: str) -> argparse.ArgumentParser:
     """The options of the command, which is called ``prog``."""
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
-    )
+    add_results(parser)
     parser.add_argument(
         "--every", type=_seconds, default=5.0, metavar="S", help="look again every so many seconds"
     )

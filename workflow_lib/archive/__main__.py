@@ -16,6 +16,7 @@ from workflow_lib.archive.pack import pack
 from workflow_lib.archive.rebuild import described, found, rebuild
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.checkout import CheckoutError
+from workflow_lib.options import add_config, add_results
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
@@ -34,10 +35,8 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     packing = commands.add_parser("pack", help="write a sweep's archive")
     packing.add_argument("--sweep", required=True, help="its name, as in results/sweeps/")
     packing.add_argument("--output", type=Path, help="results/archives/<sweep>.zip unless given")
-    packing.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
-    packing.add_argument("--results", type=Path, default=Path("results"), help="holds cells/")
+    add_config(packing)
+    add_results(packing)
     packing.add_argument(
         "--licence", type=_licence, help="of the data: an SPDX identifier, or an address"
     )

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from workflow_lib.launch.messages import say
+from workflow_lib.options import add_config, add_results
 
 #: the exit code after Ctrl-C, as shells give it
 INTERRUPTED = 130
@@ -32,12 +33,8 @@ def main() -> int:
     run.add_argument("directory", type=Path)
     run.add_argument("--scheduler", choices=("slurm", "local"), required=True)
     array = commands.add_parser("array", help="submit rendered runs of sweeps as job arrays")
-    array.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
-    array.add_argument(
-        "--results", type=Path, default=Path("results"), help="where results are (default: results)"
-    )
+    add_config(array)
+    add_results(array)
     array.add_argument("--sweep", nargs="+", required=True, help="for example parallelism-h200")
     array.add_argument(
         "--at-once", type=_positive, required=True, help="tasks of an array that may run at a time"

@@ -10,6 +10,7 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.models.config_json import ImportRefusedError
 from workflow_lib.models.model_file import Imported, import_model
+from workflow_lib.options import add_config
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
@@ -33,9 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="KEY",
         help="a key of config.json that changes nothing in what the model computes",
     )
-    importing.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
+    add_config(importing)
     importing.add_argument("--overwrite", action="store_true", help="replace an existing file")
     chosen = parser.parse_args(arguments)
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from workflow_lib.analysis.tables import table as frame
 from workflow_lib.analysis.tables import write_table
 from workflow_lib.broken_pipe import ends_quietly
+from workflow_lib.options import add_config
 from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.placed import record
@@ -87,9 +88,7 @@ def _add_place(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_sweep(parser)
     parser.add_argument("--cell", required=True, help="its id, a cell of the sweep")
     parser.add_argument("--nodes", help="of several nodes that ran apart, these: a,b")
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
+    add_config(parser)
     parser.add_argument(
         "--write", type=Path, help="where the sweep that tries a placement goes, if one is advised"
     )

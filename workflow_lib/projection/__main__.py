@@ -11,6 +11,7 @@ from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Sweep, expand_study, hardware_of
+from workflow_lib.options import add_config
 from workflow_lib.projection import own_validation, twins, validation_page
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.gpu_power import levels
@@ -82,9 +83,7 @@ def _number(text: str, least: float, most: float, whole: bool = False) -> float:
 
 def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("project", help="rank layouts of a model on so many GPUs")
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
+    add_config(parser)
     parser.add_argument("--model", required=True, help="of config/models")
     parser.add_argument("--platform", required=True, help="of config/platforms")
     parser.add_argument(
@@ -129,7 +128,7 @@ def _project(chosen: argparse.Namespace) -> None:
     lines = best_by_gpus(*asked, chosen.tokens, stack)
     entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
     at_meter = meter(best, facility)
-    title = f"{model.name} on {chosen.gpus} GPUs of {chosen.platform}"
+    title = f"{model.name} on {counted(chosen.gpus, 'GPU')} of {chosen.platform}"
     page = write_projection(rows, basis, entries, title, at_meter, chosen.output)
     print(describe(rows, basis, at_meter))
     print(f"\n{page}")
@@ -150,9 +149,7 @@ def _collect(chosen: argparse.Namespace) -> None:
 
 def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("twin", help="the twin of a planned cell on fewer GPUs")
-    parser.add_argument(
-        "--config", type=Path, default=Path("config"), help="the configuration (default: config)"
-    )
+    add_config(parser)
     parser.add_argument("--cell", required=True, help="the id of a planned cell, or a part of it")
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--gpus", type=_count, help="of the twin, at most")
