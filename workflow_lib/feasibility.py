@@ -80,25 +80,27 @@ def _obstacles(cell: Cell, platform: Platform, gpus: int) -> Iterator[str]:
     available = platform.nodes * platform.gpus_per_node
     if gpus > available:
         yield (
-            f"{gpus} GPUs, but {cell.hardware.platform} has {platform.nodes} nodes × "
+            f"{counted(gpus, 'GPU')}, but {cell.hardware.platform} has "
+            f"{counted(platform.nodes, 'node')} × "
             f"{platform.gpus_per_node} = {available}"
         )
     if gpus % cell.nodes:
         yield f"{gpus} GPUs do not spread evenly over {cell.nodes} nodes"
     if tp > platform.gpus_per_node:
-        yield f"tp {tp} reaches beyond a node of {platform.gpus_per_node} GPUs"
+        yield f"tp {tp} reaches beyond a node of {counted(platform.gpus_per_node, 'GPU')}"
     elif cell.ranks_per_node % tp:
-        yield f"tp {tp} does not divide the {cell.ranks_per_node} GPUs used on each node"
+        used = counted(cell.ranks_per_node, "GPU")
+        yield f"tp {tp} does not divide the {used} used on each node"
     order = degrees.gpu_order
     if order and sorted(order) != list(range(cell.ranks_per_node)):
         yield (
-            f"gpu_order {list(order)} must name each of the {cell.ranks_per_node} GPUs used on a "
-            "node once, from 0"
+            f"gpu_order {list(order)} must name each of the "
+            f"{counted(cell.ranks_per_node, 'GPU')} used on a node once, from 0"
         )
     if degrees.gpu_uuids and len(degrees.gpu_uuids) != degrees.world_size:
         yield (
-            f"gpu_uuids names {len(degrees.gpu_uuids)} GPUs, expected the {degrees.world_size} "
-            "that the cell uses"
+            f"gpu_uuids names {counted(len(degrees.gpu_uuids), 'GPU')}, expected the "
+            f"{degrees.world_size} that the cell uses"
         )
     per_pass = dp * training.micro_batch_size
     if training.global_batch_size % per_pass:

@@ -275,7 +275,7 @@ def test_ranks_on_other_nodes_than_planned(paths: records.RunPaths) -> None:
 
 def test_fewer_gpus_than_ranks(paths: records.RunPaths) -> None:
     write_telemetry(paths, samples(gpus=1), gpus=1)
-    assert "1 GPUs were sampled, 2 were used" in reason(paths)
+    assert "of 2 GPUs that ranks used, 1 had samples" in reason(paths)
 
 
 def test_a_rank_on_a_gpu_that_was_not_sampled(paths: records.RunPaths) -> None:

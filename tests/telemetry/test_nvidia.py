@@ -136,7 +136,7 @@ def test_only_gpus_that_the_job_sees_are_sampled(node: Node, visible: str) -> No
 def test_too_few_gpus_are_refused(node: Node) -> None:
     node.say()
     message = node.refusal(CELL, CUDA_VISIBLE_DEVICES="0")
-    assert "nvidia shows 1 GPUs, but 2 ranks run on this node" in message
+    assert "nvidia shows 1 GPU, but this node has 2 ranks" in message
     assert not node.paths.telemetry_ready(NODE).exists()
 
 

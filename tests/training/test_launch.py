@@ -88,7 +88,9 @@ def test_half_an_environment_is_refused(environment):
 
 
 def test_a_wrong_number_of_ranks_is_refused():
-    with pytest.raises(ValueError, match=r"2 ranks were started, but .* needs 4: start that many"):
+    with pytest.raises(
+        ValueError, match=r"the launcher started 2 ranks, but .* needs 4: start that many"
+    ):
         check(TWO_ON_A_NODE, Degrees(tp=2, dp=2))
 
 

@@ -42,6 +42,7 @@ from workflow_lib.records import (
     shown,
     write_checksums,
 )
+from workflow_lib.words import counted
 
 #: outcome of a run that has not ended; only tables use it
 NOT_RUN = "not_run"
@@ -151,8 +152,8 @@ def _gather_traces(gathered: _Gathered, paths: RunPaths, ranks: int) -> dict[str
     traces = read_table(paths.trace_times, TRACES)
     gathered.frames["traces"].append(traces)
     if traces.height < ranks:
-        lacking = f"{traces.height} of {ranks} ranks left a trace, so the run has no shares of time"
-        return told(ended.outcome.value, lacking)
+        left = f"{traces.height} of {counted(ranks, 'rank')} left a trace"
+        return told(ended.outcome.value, f"{left}, so the run has no shares of time")
     return told(ended.outcome.value, ended.cause) | profiled_shares(traces, kernels)
 
 

@@ -19,6 +19,7 @@ from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records import Cell
+from workflow_lib.words import counted
 
 #: columns of STEP_TIMES that come from telemetry
 _OF_POWER = ("energy_j", "power_mean_w")
@@ -107,7 +108,7 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
         }
         missing = row["missing"]
         if (present := row.pop("ranks")) < count:
-            lacking = f"{present} of {count} ranks recorded the step"
+            lacking = f"{present} of {counted(count, 'rank')} recorded the step"
             for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
                 row[name], missing[name] = None, lacking
         row["loss"], no_loss = loss_of_ranks(row["loss"], row.pop("lowest"), row.pop("highest"))

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from workflow_lib.archive import versions
 from workflow_lib.archive.contents import CONFIGURATION, RESULTS, is_product
 from workflow_lib.records import TABLES
+from workflow_lib.words import counted
 
 METADATA_NAME = "ro-crate-metadata.json"
 
@@ -89,8 +90,8 @@ def metadata(description: Description, sizes: Mapping[str, int]) -> Entity:
         "name": f"Sweep {description.sweep} on {description.platform}",
         "description": (
             f"{said + '. ' if said else ''}Power, performance and temperatures of distributed "
-            f"training: the raw files of {len(runs)} runs, their configuration, and the tables, "
-            "figures and page made from them."
+            f"training: the raw files of {counted(len(runs), 'run')}, their configuration, and the "
+            "tables, figures and page made from them."
         ),
         "datePublished": description.published.isoformat(),
         "license": _reference(licences[0]["@id"]) if licences else _NO_LICENCE,

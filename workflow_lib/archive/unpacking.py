@@ -29,6 +29,7 @@ from workflow_lib.archive.bag import (
 )
 from workflow_lib.records import bounds, open_file, shown
 from workflow_lib.records.formats import ARCHIVE_FORMAT, newer
+from workflow_lib.words import counted
 
 #: how many problems one message lists at most
 _LISTED = 10
@@ -139,7 +140,7 @@ def _files(
     total = sum(entry.file_size for entry in entries)
     if total > maximum_bytes:
         raise ArchiveError(
-            f"{archive}: {len(entries)} files of {total / 1e9:.1f} GB, more than "
+            f"{archive}: {counted(len(entries), 'file')} of {total / 1e9:.1f} GB, more than "
             f"{maximum_bytes / 1e9:g} GB; where such a size is right, allow it with --maximum-gb"
         )
     packed = archive.stat().st_size

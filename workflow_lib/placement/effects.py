@@ -35,6 +35,7 @@ import numpy as np
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.readings import Measured, Reading, without_order
 from workflow_lib.records import RecordError
+from workflow_lib.words import counted
 
 #: of every interval here
 LEVEL = 0.9
@@ -73,8 +74,8 @@ def fit(
     model = _least_squares(columns.design, observed)
     if model.df_resid < 1:
         raise RecordError(
-            f"{measured.sweep}: {len({each.key for each in readings})} runs leave nothing to "
-            "estimate the error by: run each order of the GPUs three times"
+            f"{measured.sweep} has {counted(len({each.key for each in readings}), 'run')}, too few "
+            "to estimate the error by: run each order of the GPUs three times"
         )
     gpus = {}
     for place in columns.places:

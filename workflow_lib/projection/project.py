@@ -18,6 +18,7 @@ from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.projection.predicting import Widths
 from workflow_lib.records import Model, RecordError
+from workflow_lib.words import counted
 
 #: measures with an interval: name and heading
 MEASURES = (
@@ -138,8 +139,9 @@ def project(
     found = list(candidates(model, machine, gpus, global_batch))
     if not found:
         raise RecordError(
-            f"{model.name} has no layout on {gpus} GPUs with a batch of {global_batch} sequences: "
-            "use a number of GPUs, or a batch, that tp × pp × dp can divide"
+            f"{model.name} has no layout on {counted(gpus, 'GPU')} with a batch of "
+            f"{counted(global_batch, 'sequence')}: use a number of GPUs, or a batch, that "
+            "tp × pp × dp can divide"
         )
     known = levels(stack.runs, machine.gpu)
     projected = predicted(found, platform, stack, known, model, tokens)
@@ -176,7 +178,8 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
     errors = [abs(each.error) for each in stack.residuals]
     here = sum(run.gpu == layout.machine.gpu for run in stack.runs)
     own = (
-        f"{len(stack.runs)} cells of this workflow on up to {stack.largest_own} GPUs, {here} of "
+        f"{counted(len(stack.runs), 'cell')} of this workflow on up to "
+        f"{counted(stack.largest_own, 'GPU')}, {here} of "
         f"them on {layout.machine.gpu}"
     )
     lines = [

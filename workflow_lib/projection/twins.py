@@ -21,6 +21,7 @@ import numpy as np
 
 from workflow_lib import formulas, schedules
 from workflow_lib.records import Degrees, Model, RecordError, Training
+from workflow_lib.words import counted
 
 #: fields that must be equal in both, and their names in messages
 _OF_MODELS = (
@@ -166,7 +167,7 @@ def twin_of(whole: Side, gpus: int) -> Side:
     if pp is None:
         needed = least * min(can_run, default=of.pp)
         raise RecordError(
-            f"{whole.model.name} on {of.name}: its twin needs {needed} GPUs, not {gpus}"
+            f"{whole.model.name} on {of.name}: its twin needs {counted(needed, 'GPU')}, not {gpus}"
         )
     degrees = dataclasses.replace(of, pp=pp, dp=replicas)
     sequences = whole.training.micro_batch_size * whole.micro_batches * replicas

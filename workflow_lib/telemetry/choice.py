@@ -8,6 +8,7 @@ from workflow_lib.telemetry.amd.source import AmdSource
 from workflow_lib.telemetry.nvidia.source import NvidiaSource
 from workflow_lib.telemetry.simulated import SimulatedSource
 from workflow_lib.telemetry.source import Source, TelemetryError
+from workflow_lib.words import counted
 
 
 def open_source(cell: Cell, node: str) -> Source:
@@ -50,8 +51,9 @@ def _first_that_opens(cell: Cell, node: str) -> Source:
 def _check(source: Source, cell: Cell) -> None:
     if len(source.gpus) < cell.ranks_per_node:
         raise TelemetryError(
-            f"{source.name} shows {len(source.gpus)} GPUs, but {cell.ranks_per_node} ranks run on "
-            "this node, one GPU each; give the telemetry step the same GPUs as training"
+            f"{source.name} shows {counted(len(source.gpus), 'GPU')}, but this node has "
+            f"{counted(cell.ranks_per_node, 'rank')}, one GPU each; give the telemetry step "
+            "the same GPUs as training"
         )
     wanted = cell.hardware.gpu
     if wanted is None or source.name == "simulated":

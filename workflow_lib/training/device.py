@@ -12,6 +12,7 @@ import torch
 from workflow_lib import gpu_models
 from workflow_lib.records import Hardware, Telemetry
 from workflow_lib.training.launch import Launch
+from workflow_lib.words import counted
 
 
 def on_gpu(device: torch.device) -> bool:
@@ -91,8 +92,8 @@ def choose(
         if hardware.gpu is not None and telemetry.source != "simulated":
             raise ValueError(
                 f"platform {hardware.platform} trains on {hardware.gpu} GPUs, but this node shows "
-                f"{count} to its {launch.local_world_size} ranks: check the driver and the job's "
-                "GPU request (every rank must see all GPUs of its node)"
+                f"{count} to its {counted(launch.local_world_size, 'rank')}: check the driver "
+                "and the job's GPU request (every rank must see all GPUs of its node)"
             )
         return Device(torch.device("cpu"), "CPU", None, "gloo")
     gpu = gpu_order[launch.local_rank] if gpu_order else launch.local_rank

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 
 from workflow_lib.records import Degrees
+from workflow_lib.words import counted
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def check(launch: Launch, degrees: Degrees) -> None:
         ) from None
     if launch.world_size != degrees.world_size:
         raise ValueError(
-            f"{launch.world_size} ranks were started, but the cell's tp {degrees.tp} × "
-            f"cp {degrees.cp} × pp {degrees.pp} × dp {degrees.dp} needs {degrees.world_size}: "
-            "start that many"
+            f"the launcher started {counted(launch.world_size, 'rank')}, but the cell's "
+            f"tp {degrees.tp} × cp {degrees.cp} × pp {degrees.pp} × dp {degrees.dp} needs "
+            f"{degrees.world_size}: start that many"
         )

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from workflow_lib.records import Coordinates, Degrees, coordinates, group_members
+from workflow_lib.words import counted
 
 
 def limit_waiting(timeout: datetime.timedelta) -> None:
@@ -54,8 +55,9 @@ def create(degrees: Degrees, device: torch.device) -> Mesh:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if world_size != degrees.world_size:
         raise ValueError(
-            f"{world_size} ranks were started, but tp {degrees.tp} × cp {degrees.cp} × "
-            f"pp {degrees.pp} × dp {degrees.dp} needs {degrees.world_size}"
+            f"the process group has {counted(world_size, 'rank')}, but "
+            f"tp {degrees.tp} × cp {degrees.cp} × pp {degrees.pp} × dp {degrees.dp} needs "
+            f"{degrees.world_size}"
         )
 
     def group(*varying: str) -> dist.ProcessGroup:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib.records import whole_file, write_json
+from workflow_lib.words import counted
 
 STANDARD_LIBRARY = "python-standard-library"
 PIECE_BYTES = 1 << 20
@@ -168,7 +169,9 @@ def tokenize(
                     count += len(ids)
                     if time.monotonic() - told > 1:
                         told = time.monotonic()
-                        report(f"{number}/{len(files)} files, {count} tokens")
+                        report(
+                            f"{number} of {counted(len(files), 'file')}, {counted(count, 'token')}"
+                        )
                 if count == maximum_tokens:
                     break
         if count == 0:

@@ -165,7 +165,7 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
                 markeredgecolor="white",
                 markeredgewidth=0.4,
                 elinewidth=0.6,
-                label=f"{name} ({_gpus(of_platform)} GPUs)",
+                label=f"{name} ({_gpus(of_platform)})",
             )
         for point in of_platform:
             speed, energy = _told(point.tokens_per_s), _told(point.j_per_token)
@@ -214,7 +214,8 @@ def _told(ends: tuple[float, float, float]) -> tuple[str, str]:
 
 def _gpus(some: Sequence[Point]) -> str:
     counts = sorted({point.cell["gpus"] for point in some})
-    return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    last = counted(counts[-1], "GPU")
+    return last if len(counts) == 1 else f"{counts[0]} to {last}"
 
 
 def _without(cells: Sequence[Row], some: Sequence[Point]) -> str:

@@ -18,6 +18,7 @@ from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read
 from workflow_lib.telemetry.validity.same_run import check_same_run
 from workflow_lib.telemetry.validity.same_steps import SameSteps
 from workflow_lib.telemetry.validity.sensors import check_sensors
+from workflow_lib.words import counted
 
 #: the largest error of a node's clock against rank 0's, as a share of a step
 _LARGEST_CLOCK_ERROR = 0.01
@@ -78,7 +79,7 @@ def _measured_window(paths: RunPaths, cell: Cell) -> _Window:
     if len(ranks) != cell.nodes:
         nodes = ", ".join(sorted(ranks))
         raise InvalidTelemetryError(
-            f"The ranks ran on {len(ranks)} nodes ({nodes}), not on {cell.nodes}."
+            f"The ranks ran on {counted(len(ranks), 'node')} ({nodes}), not on {cell.nodes}."
         )
     return _Window(start, end, ranks)
 
@@ -155,7 +156,8 @@ def _check_node(paths: RunPaths, cell: Cell, node: str, window: _Window) -> Tele
         )
     if count < cell.ranks_per_node:
         raise InvalidTelemetryError(
-            f"{path}: {count} GPUs were sampled, {cell.ranks_per_node} were used."
+            f"{path}: of {counted(cell.ranks_per_node, 'GPU')} that ranks used, {count} had "
+            "samples."
         )
     ranks = window.ranks[node]
     trained = [rank for rank in ranks if rank.gpu is not None]
@@ -185,7 +187,7 @@ def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) 
         if gpu is None:
             raise InvalidTelemetryError(
                 f"{path}: rank {rank.rank} trained on {rank.gpu_uuid}, which is none of the "
-                f"{len(start.gpus)} GPUs that were sampled."
+                f"{counted(len(start.gpus), 'GPU')} with samples."
             )
         if gpu >= len(start.gpus):
             raise InvalidTelemetryError(
