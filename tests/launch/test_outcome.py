@@ -420,6 +420,27 @@ def test_what_the_first_rank_to_fail_said_names_where_its_traceback_is(paths):
     )
 
 
+def test_an_error_of_nccl_says_what_nccl_warned_of(paths):
+    # Two nodes whose GRES named one GPU: logged on two emulated nodes, torch 2.11.
+    error = "DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage (run with "
+    error += "NCCL_DEBUG=WARN for details), NCCL version 2.28.9"
+    runs.fail(paths, 0, ERROR, error, 5)
+    runs.end(paths, "training", training_exit=1)
+    traceback = f" (traceback: {paths.rank_error(0)})"
+    before = f"rank 0 on node1, in forward_backward: {error}"
+    assert said(paths, "FAILED").cause == before + traceback
+    (paths.logs / "training.log").write_text(
+        "NCCL version 2.28.9+cuda13.0\n"
+        "[2026-11-24 18:06:11] vm:20091:20091 [0] init.cc:904 NCCL WARN Duplicate GPU detected : "
+        "rank 0 and rank 1 both on CUDA device 60\n"
+        "[2026-11-24 18:06:11] vm:20092:20092 [0] init.cc:904 NCCL WARN Duplicate GPU detected : "
+        "rank 1 and rank 0 both on CUDA device 60\n",
+        encoding="utf-8",
+    )
+    warned = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60"
+    assert said(paths, "FAILED").cause == f"{before}; NCCL says: {warned}{traceback}"
+
+
 def test_a_killed_rank_is_named_and_not_those_that_it_took_with_it(paths):
     runs.leave(paths, 1, KILLED, 5.0)
     runs.fail(paths, 0, ERROR, "RuntimeError: NCCL is confused", 5.5)

@@ -55,6 +55,10 @@ _LAUNCHER = re.compile(
 _EXITED = re.compile(r"^srun: error: (\S+): tasks? [\d,\[\]-]+: Exited with exit code")
 
 
+#: what NCCL or RCCL writes where NCCL_DEBUG is WARN or more, after a time, a process and a place
+_OF_NCCL = re.compile(r"[NR]CCL WARN (?P<said>\S.*)")
+
+
 class OwnWords(NamedTuple):
     """An error message, and the nodes that it came from, as far as the log names them."""
 
@@ -89,6 +93,19 @@ def own_words(log: Path) -> OwnWords:
     own = [line for line in telling if not _LAUNCHER.match(line)]
     last = (own or telling or [f"{log} is empty"])[-1]
     return OwnWords(last, tuple(exited))
+
+
+def warning_of_nccl(log: Path) -> str | None:
+    """The first warning of NCCL or RCCL in a log; None if there is none or the log cannot be read.
+
+    The exceptions of torch.distributed name a class of errors and refer to it: "invalid usage (run
+    with NCCL_DEBUG=WARN for details)".
+    """
+    try:
+        match = _OF_NCCL.search(_COLOURS.sub("", ends_of(log)))
+    except OSError:
+        return None
+    return match["said"].strip() if match else None
 
 
 def _with_others(first: str, found: list[tuple[str, str | None]]) -> str:

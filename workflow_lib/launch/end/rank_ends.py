@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from workflow_lib import records
 from workflow_lib.launch.end import missing_ranks
-from workflow_lib.launch.end.own_words import own_words
+from workflow_lib.launch.end.own_words import own_words, warning_of_nccl
 from workflow_lib.records import ErrorRecord, ExitRecord, Outcome, RunPaths
 
 _Record = TypeVar("_Record", ErrorRecord, ExitRecord)
@@ -126,6 +126,8 @@ def _of_error(paths: RunPaths, error: ErrorRecord, told_unix_s: float | None) ->
         if collective := missing_ranks.collective(error.traceback):
             said += f" (it waited in {collective})"
     elif error.outcome is Outcome.ERROR:
+        if "NCCL error" in error.message and (warned := warning_of_nccl(_training_log(paths))):
+            said += f"; NCCL says: {warned}"
         said += f" (traceback: {paths.rank_error(error.rank)})"
         if told_unix_s is not None and error.unix_time_s > told_unix_s:
             kind = Kind.AFTERMATH
@@ -158,6 +160,10 @@ def _of_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
         said = f"{who} was ended by NCCL's watchdog"
     else:
         how = f"crashed with {ended.signal}" if ended.signal else f"exited with {ended.exit_code}"
-        log = paths.logs / "training.log"
+        log = _training_log(paths)
         said = f"{who} {how} and left no error record; {log} says: {own_words(log).said}"
     return RankEnd(ended.rank, ended.node, ended.unix_time_s, kind, outcome, said)
+
+
+def _training_log(paths: RunPaths) -> Path:
+    return paths.logs / "training.log"
