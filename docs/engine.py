@@ -28,6 +28,8 @@ def files() -> dict[Path, str]:
 
 
 def _page(name: str, records: list[dict[str, Any]]) -> str:
+    if records[0].get("ranks_per_gpu", 1) > 1:
+        return shared_page(name, records)
     return peers.page(_NOTE, name, records) if "by" in records[0] else page(name, records)
 
 
@@ -63,6 +65,39 @@ def page(name: str, records: list[dict[str, Any]]) -> str:
                 f"| {100 * cell['mfu_causal']:.1f} "
                 f"| {cell['peak_gb']:.1f} / {cell['estimate_gb']:.1f} | {cell['start_up_s']:.0f} |"
             )
+    return "\n".join(lines) + "\n"
+
+
+def shared_page(name: str, records: list[dict[str, Any]]) -> str:
+    """The page of layouts whose ranks shared GPUs: their losses and memory, which show that they
+    train there. Speeds were not recorded.
+    """
+    first = records[0]
+    ranks = first["ranks_per_gpu"]
+    lines = [
+        _NOTE,
+        "",
+        f"# Layouts of {first['gpus'] * ranks} ranks on {first['gpus']} × {first['gpu']}, "
+        f"{first['begun'][:10]}",
+        "",
+        f"`benchmarks/engine_on_gpus.py --ranks-per-gpu {ranks}`, torch {first['torch']}. {ranks} "
+        "ranks share each GPU, so no speeds were recorded. All layouts of a model train the same "
+        "weights on the same tokens, in bf16: their losses after the last step should differ by "
+        "rounding alone. Memory is the most that torch allocated for one rank, beside the plan's "
+        f"estimate. The raw data are [the records](../../evidence/engine/{name}.jsonl). "
+        f"{peers.of_tokens(records)}",
+        "",
+        "| model | layout | options | layers of the stages | loss, nats "
+        "| peak GB, measured / estimated |",
+        "|---|---|---|---|---|---|",
+    ]
+    for record in records:
+        model, layers, degrees, options = peers.parts(record["cell"])
+        lines.append(
+            f"| {model}, {layers} layers | `{degrees}` | `{options}` "
+            f"| {', '.join(map(str, record['stage_layers']))} | {record['loss']:.5f} "
+            f"| {record['peak_gb']:.1f} / {record['estimate_gb']:.1f} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import engine_on_gpus
 from benchmarks.measuring import engine_steps, pairs, peer_torchtitan, peer_transformers
 from benchmarks.measuring.tokens import NEW_TOKENS
-from docs import peers
+from docs import engine, peers
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees
 
@@ -232,3 +232,20 @@ def test_the_page_has_a_row_for_each_and_ratios_of_whole_pairs():
     ) in peers.page("note", "stem", divided)
     new = [{**each, "tokens": NEW_TOKENS} for each in ours + theirs]
     assert "Each step has new tokens." in peers.page("note", "stem", new)
+
+
+def test_ranks_that_shared_gpus_have_losses_and_memory_and_no_speeds():
+    record = {
+        **{"gpu": "NVIDIA H200", "gpus": 2, "ranks_per_gpu": 2, "torch": "2.11.0"},
+        **{"begun": "2026-11-24T17:52Z", "steps": 3, "by": "triptych", "tokens": NEW_TOKENS},
+        "cell": "h200/llama3-8b-4l/tp2-pp2-dp1-l3.1_mb1-gb16-bf16-zero1-compiled-torch_0",
+        **{"tokens_per_s_per_gpu": None, "loss": 12.5803356, "stage_layers": [3, 1]},
+        **{"peak_gb": 12.4215, "estimate_gb": 12.9659},
+    }
+    page = engine.shared_page("shared", [record])
+    assert "# Layouts of 4 ranks on 2 × NVIDIA H200, 2026-11-24" in page
+    assert page.splitlines()[-1] == (
+        "| llama3-8b, 4 layers | `tp2-pp2-dp1-l3.1` | `mb1-gb16-bf16-zero1-compiled-torch` "
+        "| 3, 1 | 12.58034 | 12.4 / 13.0 |"
+    )
+    assert "tokens/s" not in page
