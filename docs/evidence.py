@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import engine, findings, placing, readings, sweeps, verdicts
+from docs import engine, findings, jitter, placing, readings, sweeps, verdicts
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
@@ -82,6 +82,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **engine.files(),
         **readings.files(rebuilt),
         **placing.files(rebuilt),
+        **jitter.files(rebuilt),
         verdicts.PAGE: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docs import engine, evidence, findings, sweeps, verdicts
+from docs import engine, evidence, findings, jitter, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.projection.own import collect, read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
@@ -70,6 +70,7 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(findings, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(verdicts, "PAGE", tmp_path / "claims.md")
     monkeypatch.setattr(engine, "DIRECTORY", tmp_path)
+    monkeypatch.setattr(jitter, "PAGE", tmp_path / "jitter.md")
     monkeypatch.setattr(evidence, "OWN_RUNS", tmp_path / "own_runs.csv")
     (tmp_path / "own_runs.csv").write_text(evidence.own_runs(rebuilt), encoding="utf-8")
     # README.md has its findings between two lines of its own, and the rest by hand.

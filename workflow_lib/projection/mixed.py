@@ -223,6 +223,10 @@ class Fit:
         value, sd = self._parameter("rate", part)
         return float(np.exp(value)), sd
 
+    def growth(self, kind: str) -> tuple[float, float]:
+        """The mean growth of a class of rows for each doubling, and its standard deviation."""
+        return self._parameter("growth", kind)
+
     def effect(self, kind: str, group: Hashable) -> tuple[float, float] | None:
         """A group's effect and its standard deviation; None if no fitted row is in the group."""
         return self._parameter(kind, group) if (kind, group) in self.index else None

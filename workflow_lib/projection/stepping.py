@@ -59,7 +59,8 @@ _EFFECTS: Mapping[str, EffectKind] = {
     # How a series grows with its ranks.
     "series": EffectKind("growth", 0.003, estimated=True),
 }
-#: a doubling of GPUs beyond one node costs about half a percent
+#: a doubling of GPUs beyond one node costs about half a percent. Of that the jitter of steps that
+#: wait once explains 0.09 (docs/results/jitter.md), which is a lower bound and so no prior.
 _GROWTH = Prior(0.005, 0.01)
 
 

@@ -1,0 +1,118 @@
+"""The page of jitter: how steps of one rank vary, and what the slowest of many ranks costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+
+from workflow_lib.analysis.tables import read_table
+from workflow_lib.projection.jitter import Jitter, between_gpus, jitter, spread_of_ranks
+from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.records import GPUS, RUNS, STEP_TIMES
+
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "jitter.md"
+_RANKS = (2, 8, 64, 512, 1024)
+#: ranks of a node, and the most for which the steps are enough
+_FIRST, _LAST = 8, 1024
+
+
+def files(rebuilt: Path) -> dict[Path, str]:
+    """The page: its path and text."""
+    return {PAGE: page(rebuilt)}
+
+
+def page(rebuilt: Path) -> str:
+    """What the steps of the evidence say of jitter."""
+    alone: dict[str, tuple[Jitter, pl.DataFrame]] = {}
+    together: dict[str, pl.Series] = {}
+    for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
+        runs, steps, gpus = (
+            read_table(directory / f"{name}.parquet", columns)
+            for name, columns in (("runs", RUNS), ("steps", STEP_TIMES), ("gpus", GPUS))
+        )
+        if (runs["workload"] == "inference").all():
+            continue
+        if (runs["gpus"] > 1).any():
+            together[directory.name] = spread_of_ranks(steps, runs)
+        else:
+            alone[directory.name] = jitter(steps, runs), between_gpus(gpus, runs)
+    every = Jitter(tuple(run for each, _ in alone.values() for run in each.of_runs))
+    growth = every.growth(_FIRST, _LAST)
+    fitted, sd = own_stack().fit.growth("BF16")
+    lines = [
+        "<!-- Made by `python -m docs.evidence --write` from evidence/. -->",
+        "",
+        "# Jitter of steps",
+        "",
+        "A step ends when its slowest rank ends. This page says how much that costs as far as the "
+        "evidence shows it, and what it cannot show. `workflow_lib/projection/jitter.py` has the "
+        "formula.",
+        "",
+        "## Ranks of one run do not show it",
+        "",
+        "Ranks wait for each other within each step, so all record nearly the same time. This is "
+        "by how much the times of two ranks differ in a step:",
+        "",
+        "| sweep | steps | median, % of a step | largest, % |",
+        "|---|---|---|---|",
+        *(
+            f"| `{name}` | {len(spread)} | {_percent(spread.median())} | {_percent(spread.max())} |"
+            for name, spread in together.items()
+        ),
+        "",
+        "## Runs on one GPU show it",
+        "",
+        "Their steps wait for nobody. Deviations are from the straight line of each run.",
+        "",
+        "| sweep | runs | steps | standard deviation, % | correlation of a step with the next |",
+        "|---|---|---|---|---|",
+        *(_row(f"`{name}`", each) for name, (each, _) in alone.items()),
+        _row("all", every),
+        "",
+        "If ranks were independent and waited once a step, steps would take longer than a rank's "
+        "mean step by:",
+        "",
+        "| ranks | slower, % |",
+        "|---|---|",
+        *(f"| {ranks} | {100 * every.slowdown(ranks):.2f} |" for ranks in _RANKS),
+        "",
+        f"From {_FIRST} to {_LAST} ranks that is {_percent(growth[0])} % for each doubling "
+        f"(90 % interval {_percent(growth[1])} to {_percent(growth[2])}, over runs drawn anew). "
+        f"The projection's fit to published runs has {_percent(fitted)} ± {_percent(sd)} % for "
+        f"each doubling beyond a node, from a prior of 0.5 ± 1 %. So this jitter explains "
+        f"{100 * growth[0] / fitted:.0f} % of the fitted growth. It is no prior for the whole, and "
+        "the projection keeps its own, for these reasons:",
+        "",
+        "- It is a lower bound. Ranks wait many times within a step, and each wait has a slowest "
+        "rank of its own. And no draw is above the largest deviation that was seen.",
+        "- GPUs differ for good as well, as the next table shows. A few GPUs do not say how the "
+        "slowest of a thousand does.",
+        "- Networks have tails, and no run here had a network between nodes.",
+        "",
+        "## GPUs differ for good",
+        "",
+        "Step times of each GPU's runs over the median of their cells. The GPUs of a sweep were in "
+        "several hosts.",
+        "",
+        "| sweep | GPUs | runs of each | mean deviation of each, % |",
+        "|---|---|---|---|",
+        *(
+            f"| `{name}` | {len(gpus)} | {', '.join(map(str, gpus['runs']))} "
+            f"| {', '.join(f'{100 * each:+.2f}' for each in gpus['deviation'])} |"
+            for name, (_, gpus) in alone.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(name: str, of: Jitter) -> str:
+    return (
+        f"| {name} | {len(of.of_runs)} | {of.steps} | {_percent(of.sd)} "
+        f"| {of.autocorrelation:.2f} |"
+    )
+
+
+def _percent(share: object) -> str:
+    assert isinstance(share, float)
+    return f"{100 * share:.2g}"
