@@ -1,6 +1,7 @@
-"""The pages of what ``benchmarks/engine_on_gpus.py`` measured: one of each file in evidence/engine.
+"""The pages of what ``benchmarks/engine_on_gpus.py`` and ``parts_on_gpus.py`` measured: one of each
+file in evidence/engine.
 
-A line of such a file is a cell: what the benchmark's ``--output`` appends.
+A line of such a file is a cell, or a part timed alone: what the benchmark's ``--output`` appends.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from docs import peers
+from docs import part_times, peers
 
 CHECKOUT = Path(__file__).parents[1]
 RECORDS = CHECKOUT / "evidence" / "engine"
@@ -22,15 +23,19 @@ _NOTE = "<!-- Made by `python -m docs.evidence --write` from evidence/engine/. -
 def files() -> dict[Path, str]:
     """Path and text of each page."""
     return {
-        DIRECTORY / f"engine-{path.stem}.md": _page(path.stem, _read(path))
+        DIRECTORY / f"engine-{path.stem}.md": _page(path, _read(path))
         for path in sorted(RECORDS.glob("*.jsonl"))
     }
 
 
-def _page(name: str, records: list[dict[str, Any]]) -> str:
+def _page(path: Path, records: list[dict[str, Any]]) -> str:
+    if "part" in records[0]:
+        return part_times.page(_NOTE, path, records)
     if records[0].get("ranks_per_gpu", 1) > 1:
-        return shared_page(name, records)
-    return peers.page(_NOTE, name, records) if "by" in records[0] else page(name, records)
+        return shared_page(path.stem, records)
+    if "by" in records[0]:
+        return peers.page(_NOTE, path.stem, records)
+    return page(path.stem, records)
 
 
 def page(name: str, records: list[dict[str, Any]]) -> str:

@@ -3,8 +3,8 @@
 Each archive in evidence/ is checked file by file, and its tables, figures and page are made anew
 in rebuilt/evidence/. Tables, summaries and SVG figures have to be, byte for byte, those whose
 digests evidence/products.sha256 keeps. docs/results/ and the findings of README.md have to hold
-what they say, and the runs that projections are fitted to have to be theirs. ``--write`` writes all
-four.
+what they say, and the runs and times that projections are fitted to have to be theirs. ``--write``
+writes all of them.
 PDFs and pages are made too, and not compared: they hold what zlib packed, which is not the same
 bytes everywhere.
 """
@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import engine, findings, jitter, placing, readings, sweeps, verdicts
+from docs import engine, findings, jitter, part_times, placing, readings, sweeps, verdicts
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
 from workflow_lib.projection.own import SHIPPED, collect, own_text
+from workflow_lib.projection.part_times import SHIPPED as SHIPPED_PARTS
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
@@ -33,6 +34,8 @@ DIGESTS = ARCHIVES / "products.sha256"
 REBUILT = CHECKOUT / "rebuilt" / "evidence"
 #: the runs of the archives that projections are fitted to
 OWN_RUNS = SHIPPED
+#: times of parts alone, which they are fitted to as well
+OWN_PARTS = SHIPPED_PARTS
 
 _COMPARED = (".parquet", ".json", ".svg")
 #: more than any archive here has, unpacked
@@ -73,6 +76,12 @@ def own_runs(rebuilt: Path) -> str:
     return own_text(collect(sorted(rebuilt.glob("*/results/sweeps/*"))))
 
 
+def fitted_to(rebuilt: Path) -> dict[Path, str]:
+    """The files that projections are fitted to: each path and its text."""
+    times = part_times.merged(engine.RECORDS)
+    return {OWN_RUNS: own_runs(rebuilt), **({OWN_PARTS: times} if times else {})}
+
+
 def pages(rebuilt: Path) -> dict[Path, str]:
     """Every file of docs/results, and README.md with its findings: each path and its text."""
     judged = verdicts.rows_of(rebuilt)
@@ -89,12 +98,12 @@ def pages(rebuilt: Path) -> dict[Path, str]:
 
 
 def stale(rebuilt: Path) -> list[str]:
-    """Files of docs/results, README.md and the file of runs to fit to, if they are not what the
-    rebuilt tables say.
+    """Files of docs/results, README.md and the files of runs and times to fit to, if they are not
+    what the rebuilt tables and records say.
     """
-    made = {**pages(rebuilt), OWN_RUNS: own_runs(rebuilt)}
+    made = {**pages(rebuilt), **fitted_to(rebuilt)}
     here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
-    here |= {verdicts.README, OWN_RUNS}
+    here |= {verdicts.README, *(path for path in (OWN_RUNS, OWN_PARTS) if path.is_file())}
     # Pages that somebody wrote of measurements without an archive are left alone.
     others = {
         path
@@ -127,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.write:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
         # First, because the page of claims has projections, which are fitted to these runs.
-        OWN_RUNS.write_text(own_runs(REBUILT), encoding="utf-8", newline="")
+        for path, text in fitted_to(REBUILT).items():
+            path.write_text(text, encoding="utf-8", newline="")
         for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -72,7 +72,9 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(engine, "DIRECTORY", tmp_path)
     monkeypatch.setattr(jitter, "PAGE", tmp_path / "jitter.md")
     monkeypatch.setattr(evidence, "OWN_RUNS", tmp_path / "own_runs.csv")
-    (tmp_path / "own_runs.csv").write_text(evidence.own_runs(rebuilt), encoding="utf-8")
+    monkeypatch.setattr(evidence, "OWN_PARTS", tmp_path / "own_parts.jsonl")
+    for path, text in evidence.fitted_to(rebuilt).items():
+        path.write_text(text, encoding="utf-8")
     # README.md has its findings between two lines of its own, and the rest by hand.
     monkeypatch.setattr(verdicts, "README", tmp_path / "README.md")
     shutil.copy(ROOT / "README.md", tmp_path)

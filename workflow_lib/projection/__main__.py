@@ -12,7 +12,7 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Sweep, expand_study, hardware_of
 from workflow_lib.options import add_config
-from workflow_lib.projection import own_validation, twins, validation_page
+from workflow_lib.projection import own_validation, part_times, rates, twins, validation_page
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
@@ -38,6 +38,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     _add_validate(commands)
     _add_validate_own(commands)
     _add_collect(commands)
+    _add_parts(commands)
     _add_twin(commands)
     return parser
 
@@ -94,6 +95,7 @@ def _add_project(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
     )
+    _times_option(parser)
     parser.add_argument("--node-rest-w", type=_above_0, help="of a node besides its GPUs, in W")
     parser.add_argument("--pue", type=_pue, help="of the facility, 1 or more; needs --node-rest-w")
     parser.add_argument(
@@ -117,7 +119,7 @@ def _project(chosen: argparse.Namespace) -> None:
     machine = hardware_machine(hardware_of(chosen.platform, platform))
     if isinstance(machine, str):
         raise RecordError(f"{chosen.platform} cannot be projected: {machine}")
-    stack = own_stack(read_own(chosen.runs))
+    stack = own_stack(read_own(chosen.runs), part_times.read_parts(chosen.parts))
     stack.check()
     sequences = batch(model, chosen.gpus, chosen.batch)
     asked = model, machine, chosen.platform
@@ -145,6 +147,28 @@ def _collect(chosen: argparse.Namespace) -> None:
     runs = collect(chosen.sweeps)
     write_own(runs, chosen.output)
     print(f"{counted(len(runs), 'cell')} written to {chosen.output}")
+
+
+def _add_parts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "parts", help="lines through times of exchanges and the optimiser that were measured alone"
+    )
+    parser.add_argument("records", type=Path, help="what benchmarks/parts_on_gpus.py wrote")
+    parser.set_defaults(run=_parts)
+
+
+def _parts(chosen: argparse.Namespace) -> None:
+    print(rates.describe(rates.Rates(part_times.read_parts(chosen.records))))
+
+
+def _times_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--parts",
+        type=Path,
+        default=part_times.SHIPPED,
+        metavar="FILE",
+        help="what benchmarks/parts_on_gpus.py wrote; else the evidence's",
+    )
 
 
 def _add_twin(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -222,6 +246,7 @@ def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentPars
     parser.add_argument(
         "--runs", type=Path, default=SHIPPED, help="a file that collect wrote; else the evidence's"
     )
+    _times_option(parser)
     parser.add_argument(
         "--fit-gpus",
         type=_count,
@@ -233,7 +258,8 @@ def _add_validate_own(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _validate_own(chosen: argparse.Namespace) -> None:
-    print(own_validation.describe(validate_own(read_own(chosen.runs), chosen.fit_gpus)))
+    times = part_times.read_parts(chosen.parts)
+    print(own_validation.describe(validate_own(read_own(chosen.runs), chosen.fit_gpus, times)))
 
 
 if __name__ == "__main__":

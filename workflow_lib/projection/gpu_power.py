@@ -13,12 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from workflow_lib.projection import measured
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import Prediction
 from workflow_lib.projection.own import OwnRun, read_own
 from workflow_lib.records import RecordError
 
-_COMMUNICATING = ("tensor", "context", "expert", "gather", "send", "reduce", "constant")
+_COMMUNICATING = (
+    *("tensor", "context", "expert", "gather", "send", "reduce", "constant"),
+    *measured.EXCHANGES,
+)
 #: standard deviations of levels: of computing, if runs gave it; of waiting, likewise; of both, if
 #: no run on this GPU did
 _COMPUTE_SD, _WAIT_SD, _UNKNOWN_SD = 0.015, 0.06, 0.10

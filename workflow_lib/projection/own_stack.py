@@ -2,8 +2,9 @@
 
 The rates of the parts, and how time grows with ranks, are fitted to the published rows of one stack
 (NVIDIA's, BF16) and to this workflow's runs together. The stack's factor, and that of each layer
-that ran, are fitted to its own runs only. The validation tests predictions of published stacks,
-which are a different claim.
+that ran, are fitted to its own runs only. Exchanges and the optimiser take the times that were
+measured alone, where there are such times of the model of GPU (``measured.py``). The validation
+tests predictions of published stacks, which are a different claim.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from dataclasses import dataclass, replace
 from workflow_lib.projection import mixed, stepping
 from workflow_lib.projection.layouts import Layout, assumed_chunks
 from workflow_lib.projection.own import OwnRun, read_own
+from workflow_lib.projection.part_times import PartTime, read_parts
 from workflow_lib.projection.predicting import Widths, usable
+from workflow_lib.projection.rates import Rates
 from workflow_lib.projection.reading import PUBLISHED, read_published
 from workflow_lib.projection.splits import read_splits
 from workflow_lib.records import RecordError
@@ -49,6 +52,8 @@ class OwnStack:
     largest_published: int
     #: models of GPU of which any row was fitted
     gpus: frozenset[str]
+    #: of parts that were measured alone
+    rates: Rates
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
@@ -57,7 +62,7 @@ class OwnStack:
         Several cells may have one layout, because a row does not have all axes. From another cell
         of its layout each would be predicted too well.
         """
-        return _residuals(self.runs)
+        return _residuals(self.runs, self.rates)
 
     def check(self) -> None:
         """Refuse runs that do not agree. Raises RecordError with the cell that is furthest off."""
@@ -76,7 +81,11 @@ class OwnStack:
 
     def predict(self, layouts: Sequence[Layout], platform: str) -> list[mixed.Prediction]:
         """Step times of layouts on a platform."""
-        return self.fit.predict([stepping.own_row(layout, platform) for layout in layouts])
+        return self.fit.predict([self.row(layout, platform) for layout in layouts])
+
+    def row(self, layout: Layout, platform: str) -> mixed.Row:
+        """A layout on a platform as a row, to be predicted."""
+        return stepping.own_row(layout, platform, rates=self.rates)
 
 
 @functools.cache
@@ -91,40 +100,49 @@ def _published_rows() -> tuple[tuple[mixed.Row, ...], int, frozenset[str]]:
     return tuple(rows), max(run.gpus for run in chosen), gpus
 
 
-def own_stack(runs: Sequence[OwnRun] | None = None) -> OwnStack:
-    """Fit to runs; by default to those of the shipped evidence. Raises RecordError."""
-    return _fitted(tuple(read_own() if runs is None else runs))
+def own_stack(
+    runs: Sequence[OwnRun] | None = None, times: Sequence[PartTime] | None = None
+) -> OwnStack:
+    """Fit to runs and to times of parts alone; by default to those of the shipped evidence. Raises
+    RecordError."""
+    rates = Rates(tuple(read_parts() if times is None else times))
+    return _fitted(tuple(read_own() if runs is None else runs), rates)
 
 
 @functools.cache
-def _fitted(runs: tuple[OwnRun, ...]) -> OwnStack:
+def _fitted(runs: tuple[OwnRun, ...], rates: Rates) -> OwnStack:
     published, largest, gpus = _published_rows()
     return OwnStack(
-        fit=mixed.fit(stepping.PROBLEM, [*published, *map(_timed, runs)]),
+        fit=mixed.fit(_problem(rates), [*published, *(_timed(run, rates) for run in runs)]),
         runs=runs,
         largest_own=max((run.layout.gpus for run in runs), default=0),
         largest_published=largest,
         gpus=gpus | {run.layout.machine.gpu for run in runs},
+        rates=rates,
     )
 
 
-def _residuals(runs: tuple[OwnRun, ...]) -> tuple[Residual, ...]:
+def _residuals(runs: tuple[OwnRun, ...], rates: Rates) -> tuple[Residual, ...]:
     published, _, _ = _published_rows()
-    rows = [_timed(run) for run in runs]
+    rows = [_timed(run, rates) for run in runs]
     layouts = [run.layout for run in runs]
     found = []
     for run, layout in zip(runs, layouts, strict=True):
         others = [row for row, other in zip(rows, layouts, strict=True) if other != layout]
         others = [*published, *others]
-        (each,) = mixed.fit(stepping.PROBLEM, others).predict([_row(run)])
+        (each,) = mixed.fit(_problem(rates), others).predict([_row(run, rates)])
         distance = abs(each.log_s - math.log(run.step_time_s)) / each.sd
         found.append(Residual(run, each.median_s / run.step_time_s - 1, distance))
     return tuple(found)
 
 
-def _timed(run: OwnRun) -> mixed.Row:
-    return replace(_row(run), time_s=run.step_time_s)
+def _problem(rates: Rates) -> mixed.Problem:
+    return stepping.PROBLEM_WITH_MEASURED if rates.lines else stepping.PROBLEM
 
 
-def _row(run: OwnRun) -> mixed.Row:
-    return stepping.own_row(run.layout, run.platform, run.platform)
+def _timed(run: OwnRun, rates: Rates) -> mixed.Row:
+    return replace(_row(run, rates), time_s=run.step_time_s)
+
+
+def _row(run: OwnRun, rates: Rates) -> mixed.Row:
+    return stepping.own_row(run.layout, run.platform, run.platform, rates)

@@ -17,7 +17,8 @@ from workflow_lib.projection import verdicts
 from workflow_lib.projection.gpu_power import gpu_power, levels
 from workflow_lib.projection.metrics import LEVELS, Coverage, Errors
 from workflow_lib.projection.own import OwnRun
-from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.own_stack import OwnStack, own_stack
+from workflow_lib.projection.part_times import PartTime
 from workflow_lib.projection.splits import read_splits
 from workflow_lib.records import RecordError
 from workflow_lib.words import counted
@@ -65,9 +66,14 @@ class OwnValidation:
     goal: dict[str, float]
 
 
-def validate_own(runs: Sequence[OwnRun], fit_gpus_at_most: int | None = None) -> OwnValidation:
+def validate_own(
+    runs: Sequence[OwnRun],
+    fit_gpus_at_most: int | None = None,
+    times: Sequence[PartTime] | None = None,
+) -> OwnValidation:
     """Predict runs from those on at most so many GPUs. Judged are those on more, or without
-    ``fit_gpus_at_most`` those on the number of GPUs that the split says.
+    ``fit_gpus_at_most`` those on the number of GPUs that the split says. ``times`` are of parts
+    alone, by default those of the shipped evidence: they are of no run.
 
     Raises RecordError if there are none to fit or to judge, or if the fitted ones do not agree.
     """
@@ -88,19 +94,18 @@ def validate_own(runs: Sequence[OwnRun], fit_gpus_at_most: int | None = None) ->
                 f"of {counted(len(runs), 'cell')} none is {where}: measure some, or choose others "
                 "with --fit-gpus"
             )
-    stack = own_stack(fitted)
+    stack = own_stack(fitted, times)
     stack.check()
-    return OwnValidation(len(fitted), most, tuple(_judged(judged, fitted)), rules["goal"])
+    return OwnValidation(len(fitted), most, tuple(_judged(judged, stack)), rules["goal"])
 
 
-def _judged(judged: Sequence[OwnRun], fitted: Sequence[OwnRun]) -> list[JudgedRun]:
-    stack = own_stack(fitted)
+def _judged(judged: Sequence[OwnRun], stack: OwnStack) -> list[JudgedRun]:
     factors = stack.widths.factors
     found = []
     for run in judged:
         layout = run.layout
         (time,) = stack.predict([layout], run.platform)
-        power = gpu_power(layout, time, levels(fitted, layout.machine.gpu, shipped=()))
+        power = gpu_power(layout, time, levels(stack.runs, layout.machine.gpu, shipped=()))
         both = math.hypot(time.sd, power.sd_w / power.power_w)
         energy = run.power_per_gpu_w and Quantity(
             run.power_per_gpu_w * layout.gpus * run.step_time_s,

@@ -57,7 +57,8 @@ MICRO_BATCH_PARTS = (
 STEP_PARTS = ("reduce", "optimiser", "constant")
 PARTS = (*MICRO_BATCH_PARTS, *STEP_PARTS)
 
-_ELEMENT_BYTES = 2
+#: of a weight or an activation in bf16
+ELEMENT_BYTES = 2
 #: how often a layer's tensors of one width are read or written, forward and backward together:
 #: residual stream (norms, additions), feed-forward part (gate, activation), attention (rotations)
 _RESIDUAL_PASSES, _INNER_PASSES, _HEAD_PASSES = 30, 9, 9
@@ -96,19 +97,14 @@ def parts(layout: Layout) -> Parts:
 def _of_a_pass(layout: Layout) -> dict[str, float]:
     """A micro-batch's parts on the pipeline rank that takes longest."""
     machine, shape = layout.machine, layout.shape
-    bf16, peak = machine.peak("BF16"), machine.peak(layout.precision)
+    bf16 = machine.peak("BF16")
     cut = layout.tp * layout.cp
     tokens = layout.micro_batch * layout.sequence_length
-    again = {"none": 1.0, "selective": 1.0, "full": 4 / 3}[layout.recomputation]
+    again = _again(layout)
     attended_again = 1.0 if layout.recomputation == "none" else 4 / 3
-    product = again * 6.0 * shape.layer_active_parameters * tokens / cut / peak
-    head = 6.0 * shape.end_parameters * tokens / cut / bf16
-    ranks = layout.layers_of_ranks
-    slowest = max(
-        range(layout.pp),
-        key=lambda rank: ranks[rank] * product + (head if rank == layout.pp - 1 else 0.0),
-    )
-    layers = ranks[slowest]
+    product, head = _products_s(layout)
+    slowest = slowest_rank(layout)
+    layers = layout.layers_of_ranks[slowest]
     has_head = slowest == layout.pp - 1
     # One pipeline rank alone has the embedding beside the head, and adds to its gradients as well.
     ends = shape.end_parameters / layout.tp * (has_head + (layout.pp == 1))
@@ -116,7 +112,7 @@ def _of_a_pass(layout: Layout) -> dict[str, float]:
     loss = layout.loss_bytes * logits / machine.memory_bytes_per_s if has_head else 0.0
     # The causal mask leaves half of each s × s matrix: 4·s/2 FLOPs forward, twice that backward.
     attention = 6.0 * layout.sequence_length * shape.heads * shape.head_size * tokens / cut / bf16
-    held = _layer_held(layout)
+    held = layer_held(layout)
     of_experts = shape.experts_per_token * shape.expert_parameters / shape.layer_active_parameters
     return {
         "product": layers * product,
@@ -127,16 +123,41 @@ def _of_a_pass(layout: Layout) -> dict[str, float]:
         "tensor": again * layers * _tensor_bytes(layout) / machine.bytes_per_s(layout.tp),
         "context": again * layers * _context_bytes(layout) / machine.bytes_per_s(cut),
         "routed": layers * product * of_experts if shape.experts else 0.0,
-        "expert": again * layers * _expert_bytes(layout) / machine.bytes_per_s(cut * layout.ep),
+        "expert": again * layers * expert_bytes(layout) / machine.bytes_per_s(cut * layout.ep),
         "gather": again * layers * _gather_s(layout),
-        "send": _send_bytes(layout) / machine.network_bytes_per_s,
+        "send": send_bytes(layout) / machine.network_bytes_per_s,
         "launch": again * layers * _LAUNCH_S,
     }
 
 
+def slowest_rank(layout: Layout) -> int:
+    """The pipeline rank that takes longest, by its products."""
+    product, head = _products_s(layout)
+    ranks = layout.layers_of_ranks
+    return max(
+        range(layout.pp),
+        key=lambda rank: ranks[rank] * product + (head if rank == layout.pp - 1 else 0.0),
+    )
+
+
+def _products_s(layout: Layout) -> tuple[float, float]:
+    """Seconds of the products of a layer, and of the head."""
+    shape, machine = layout.shape, layout.machine
+    tokens = layout.micro_batch * layout.sequence_length
+    cut = layout.tp * layout.cp
+    peak = machine.peak(layout.precision)
+    product = _again(layout) * 6.0 * shape.layer_active_parameters * tokens / cut / peak
+    return product, 6.0 * shape.end_parameters * tokens / cut / machine.peak("BF16")
+
+
+def _again(layout: Layout) -> float:
+    """How often layers are passed through, both ways together, with recomputation."""
+    return {"none": 1.0, "selective": 1.0, "full": 4 / 3}[layout.recomputation]
+
+
 def _of_a_step(layout: Layout, of_pass: Mapping[str, float]) -> dict[str, float]:
     replicas = layout.dp * layout.cp
-    held = _held_parameters(layout)
+    held = held_parameters(layout)
     exchanged = 0.0 if layout.sharding == 3 else _exchanged_s(layout, of_pass, held)
     shards = replicas if layout.sharding else 1
     # Weight and gradient once; master weight and two moments read and written.
@@ -156,13 +177,24 @@ def _exchanged_s(layout: Layout, of_pass: Mapping[str, float], held: float) -> f
     share = (replicas - 1) / replicas
     speed = layout.machine.ring_bytes_per_s(replicas, layout.tp)
     gradients = held * layout.gradient_bytes * share / speed
-    weights = held * _ELEMENT_BYTES * share / speed
+    weights = held * ELEMENT_BYTES * share / speed
+    return _not_hidden(layout, of_pass, gradients, weights)
+
+
+def not_hidden_s(layout: Layout, gradients_s: float, weights_s: float) -> float:
+    """How much of the exchange of gradients and of weights no computation hides, in s."""
+    return _not_hidden(layout, _of_a_pass(layout), gradients_s, weights_s)
+
+
+def _not_hidden(
+    layout: Layout, of_pass: Mapping[str, float], gradients_s: float, weights_s: float
+) -> float:
     if not layout.overlap:
-        return gradients + weights
+        return gradients_s + weights_s
     beside = layout.pp if layout.virtual_stages > 1 else 1
     computed = sum(of_pass[name] for name in ("product", "attention", "head"))
     window = beside * _NOMINAL * computed
-    return _shown(gradients, 2 / 3 * window) + _shown(weights, 1 / 3 * window)
+    return _shown(gradients_s, 2 / 3 * window) + _shown(weights_s, 1 / 3 * window)
 
 
 def _shown(hidden_s: float, products_s: float) -> float:
@@ -176,30 +208,30 @@ def _element_bytes(layout: Layout) -> float:
     heads = (shape.heads + 2 * shape.kv_heads) * shape.head_size
     inner = (_INNER_PASSES * widened + _HEAD_PASSES * heads) / layout.tp
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
-    return _ELEMENT_BYTES * tokens * (residual + inner)
+    return ELEMENT_BYTES * tokens * (residual + inner)
 
 
 def _tensor_bytes(layout: Layout) -> float:
     """Bytes of four gathers and four scatters per layer, of which each rank receives the others'
     part."""
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
-    return 8.0 * _ELEMENT_BYTES * tokens * layout.shape.hidden * (layout.tp - 1) / layout.tp
+    return 8.0 * ELEMENT_BYTES * tokens * layout.shape.hidden * (layout.tp - 1) / layout.tp
 
 
 def _context_bytes(layout: Layout) -> float:
     """Bytes of the other ranks' keys and values, forward and (twice) backward."""
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
     width = 2 * layout.shape.kv_heads * layout.shape.head_size / layout.tp
-    return 3.0 * (layout.cp - 1) * _ELEMENT_BYTES * tokens * width
+    return 3.0 * (layout.cp - 1) * ELEMENT_BYTES * tokens * width
 
 
-def _expert_bytes(layout: Layout) -> float:
+def expert_bytes(layout: Layout) -> float:
     """Bytes of each token to each of its experts and back, forward and backward."""
     if layout.ep == 1:
         return 0.0
     tokens = layout.micro_batch * layout.sequence_length / (layout.cp * layout.tp)
     copies = tokens * layout.shape.experts_per_token * (layout.ep - 1) / layout.ep
-    return 4.0 * _ELEMENT_BYTES * copies * layout.shape.hidden
+    return 4.0 * ELEMENT_BYTES * copies * layout.shape.hidden
 
 
 def _gather_s(layout: Layout) -> float:
@@ -212,23 +244,23 @@ def _gather_s(layout: Layout) -> float:
     return 6.0 * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)
 
 
-def _send_bytes(layout: Layout) -> float:
+def send_bytes(layout: Layout) -> float:
     """Bytes sent there and back for each chunk; a rank's part of the sequence if that is cut."""
     if layout.pp == 1:
         return 0.0
     tokens = layout.micro_batch * layout.sequence_length / layout.cp
     cut = layout.tp if layout.sequence_parallel else 1
-    return 2.0 * layout.virtual_stages * _ELEMENT_BYTES * tokens * layout.shape.hidden / cut
+    return 2.0 * layout.virtual_stages * ELEMENT_BYTES * tokens * layout.shape.hidden / cut
 
 
-def _held_parameters(layout: Layout) -> float:
+def held_parameters(layout: Layout) -> float:
     """Parameters of the fullest rank, before ZeRO."""
     shape = layout.shape
     ends = shape.end_parameters * (2 if layout.pp == 1 and not shape.tied else 1)
-    return max(layout.layers_of_ranks) * _layer_held(layout) + ends / layout.tp
+    return max(layout.layers_of_ranks) * layer_held(layout) + ends / layout.tp
 
 
-def _layer_held(layout: Layout) -> float:
+def layer_held(layout: Layout) -> float:
     """Parameters of one layer on one rank, before ZeRO."""
     shape = layout.shape
     experts = max(shape.experts, 1) * shape.expert_parameters / layout.ep

@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 from workflow_lib.intervals.differences import Interval
-from workflow_lib.projection import stepping
 from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
@@ -114,7 +113,7 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     counts as if the two had nothing to do with each other.
     """
     stack = _stack()
-    rows = [stepping.own_row(each.layout, each.cell.hardware.platform) for each in (one, other)]
+    rows = [stack.row(each.layout, each.cell.hardware.platform) for each in (one, other)]
     _, variance = stack.fit.contrast(*rows)
     if measure in ("energy_per_token_j", "tokens_per_j"):
         variance += sum((each.power.sd_w / each.power.power_w) ** 2 for each in (one, other))

@@ -13,7 +13,9 @@ from workflow_lib import formulas
 from workflow_lib.projection import mixed
 from workflow_lib.projection.candidates import Candidate, candidates
 from workflow_lib.projection.gpu_power import GpuPower, Levels, gpu_power, levels
+from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.machines import Machine
+from workflow_lib.projection.measured import measured
 from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.projection.predicting import Widths
@@ -217,6 +219,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
             if layout.gpus > 1
             else []
         ),
+        *_measured_alone(layout, stack),
         ("power of a GPU that computes or waits", known.source),
         ("power of a GPU that communicates", "not measured: between those two"),
     ]
@@ -231,6 +234,17 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
                 f"extrapolated beyond the published runs, too: up to {stack.largest_published}",
             )
         )
+    return lines
+
+
+def _measured_alone(layout: Layout, stack: OwnStack) -> list[tuple[str, str]]:
+    """Which parts of a layout take times that were measured alone, and whose lines were refused."""
+    gpu = layout.machine.gpu
+    found = [name for name, seconds in measured(layout, stack.rates).items() if seconds]
+    lines = [("parts that were measured alone on this GPU", ", ".join(found))] if found else []
+    for (of, part, ranks), why in stack.rates.refused.items():
+        if of == gpu:
+            lines.append((f"{part} of {ranks} measured alone", f"refused: {why}"))
     return lines
 
 

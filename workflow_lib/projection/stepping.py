@@ -6,10 +6,11 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
-from workflow_lib.projection import mixed, parts
+from workflow_lib.projection import measured, mixed, parts
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import EffectKind, Prior, Problem
 from workflow_lib.projection.published import PublishedRun
+from workflow_lib.projection.rates import Rates
 
 #: Priors of the factors over the peak: medians, and standard deviations of logarithms. Products
 #: reach 60 to 80 % of a datasheet's bf16 peak, attention about half. Of communication that runs
@@ -31,6 +32,16 @@ _RATES: Mapping[str, Prior] = {
     "reduce": Prior(math.log(1.2), 0.5),
     "optimiser": Prior(math.log(1.5), 0.5),
     "constant": Prior(math.log(2.0), 0.7),
+}
+#: Priors of the factors of parts that were timed alone, over those times. Alone they differ by what
+#: a line leaves out. Of exchanges beside computation a fifth to a half is not hidden, as above.
+#: What replicas exchange once a step is already counted without what computation can hide.
+_MEASURED_RATES: Mapping[str, Prior] = {
+    **dict.fromkeys(
+        (*measured.PASS_ALONE, measured.STEP_ALONE, measured.OPTIMISER_ALONE), Prior(0.0, 0.1)
+    ),
+    **dict.fromkeys(measured.PASS_BESIDE, Prior(math.log(0.32), 0.46)),
+    measured.STEP_BESIDE: Prior(0.0, 0.5),
 }
 _PASS_PARTS = (*parts.MICRO_BATCH_PARTS, "product FP8")
 
@@ -76,6 +87,13 @@ PROBLEM = Problem(
     growth={"BF16": _GROWTH, "FP8": _GROWTH},
     effects=_EFFECTS,
     noise_sd={"BF16": 0.01, "FP8": 0.01},
+)
+#: with the parts of rows of this workflow whose rates were measured alone
+PROBLEM_WITH_MEASURED = replace(
+    PROBLEM,
+    pass_parts=(*_PASS_PARTS, *measured.PASS_PARTS),
+    step_parts=(*parts.STEP_PARTS, *measured.STEP_PARTS),
+    rates={**_RATES, **_MEASURED_RATES},
 )
 
 
@@ -126,9 +144,12 @@ def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
     )
 
 
-def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row:
+def own_row(
+    layout: Layout, platform: str, host: str | None = None, rates: Rates | None = None
+) -> mixed.Row:
     """A layout of this workflow's own stack on a platform as a row, to be predicted. Without
-    ``host`` it is on a host that was not measured, because hosts of one kind differ."""
+    ``host`` it is on a host that was not measured, because hosts of one kind differ. With ``rates``
+    the parts that they have take the measured times."""
     stack = ("Triptych", layout.precision)
     # A twin's layer is the same as the whole model's.
     shape = replace(layout.shape, name="", layers=0)
@@ -149,8 +170,9 @@ def own_row(layout: Layout, platform: str, host: str | None = None) -> mixed.Row
         groups["exchange"] = stack
     if layout.gpus > layout.machine.gpus_per_node:
         groups["site"] = platform
+    of_parts = seconds(layout) | (measured.measured(layout, rates) if rates else {})
     return mixed.Row(
-        seconds=seconds(layout), groups=groups, kind=kind(layout), doublings=doublings(layout)
+        seconds=of_parts, groups=groups, kind=kind(layout), doublings=doublings(layout)
     )
 
 
