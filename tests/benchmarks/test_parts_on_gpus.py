@@ -89,3 +89,29 @@ def test_two_ranks_on_the_cpu_time_every_part(tmp_path):
             assert len(record[name]) == 3
             assert min(record[name]) > 0
     assert len(ended.stdout.splitlines()) == 2 + 5 + 2
+
+
+def test_events_on_a_gpu_time_each_work_of_each_repeat(monkeypatch):
+    now_ms = 0.0
+
+    class Event:
+        def __init__(self):
+            self.at_ms = now_ms
+
+        def elapsed_time(self, later):
+            return later.at_ms - self.at_ms
+
+    def work(takes_ms):
+        def run():
+            nonlocal now_ms
+            now_ms += takes_ms
+
+        return run
+
+    monkeypatch.setattr(part_steps, "_event", Event)
+    monkeypatch.setattr(part_steps.torch.cuda, "synchronize", lambda: None)
+    hold = work(1000)
+    found = part_steps._gpu_times([work(2), work(5)], repeats=3, warmups=2, hold=hold)
+    assert found == [[0.002] * 3, [0.005] * 3]
+    # Both once to connect, the hold, and five rounds.
+    assert now_ms == 7 + 1000 + 5 * 7
