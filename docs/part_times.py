@@ -38,8 +38,9 @@ def page(note: str, path: Path, records: Sequence[dict[str, Any]]) -> str:
         "",
         "## Lines",
         "",
-        "A line is latency + bytes over a rate, with 90 % intervals. All sizes count alike. A line "
-        f"is refused if a size is more than {MOST_OFF:.0%} off. "
+        "A line is latency + bytes over a rate, with 90 % intervals. All sizes count alike. If a "
+        f"size is more than {MOST_OFF:.0%} off, the smallest are left out, one after another, and "
+        "if that does not help, the line is refused. "
         "[Projections](../explanation/projection.md) of this workflow's stack use these lines.",
         "",
         describe(rates),
@@ -63,7 +64,9 @@ def _environment(record: dict[str, Any]) -> str:
 
 
 def _residuals(line: Line | None, count: int) -> Sequence[float | None]:
-    return [None] * count if line is None else line.residuals
+    residuals = () if line is None else line.residuals
+    # Of the largest: a line may leave the smallest out.
+    return [*[None] * (count - len(residuals)), *residuals]
 
 
 def _row(each: PartTime, off: float | None) -> str:

@@ -11,7 +11,7 @@ from tests.projection.made_up_times import SIZES, records
 def test_the_page_has_lines_and_every_time_and_says_what_was_refused(tmp_path, monkeypatch):
     bad = [
         {**each, "repeats_s": [0.1]}
-        if each.get("collective") == "all-to-all" and each["received_bytes"] == SIZES[0]
+        if each.get("collective") == "all-to-all" and each["received_bytes"] == SIZES[3]
         else each
         for each in records()
     ]
@@ -25,10 +25,10 @@ def test_the_page_has_lines_and_every_time_and_says_what_was_refused(tmp_path, m
     assert page.name == "engine-parts-two-h200-2026-11-24.md"
     assert "# Exchanges and the optimiser alone on 2 × NVIDIA H200, 2026-11-24" in text
     assert "NCCL 2.29.7 with `NCCL_NVLS_ENABLE=0`" in text
-    assert "Refused: all-to-all of 2 on H200: 1 MiB took" in text
-    rows = [line for line in text.splitlines() if line.count("|") == 8]
+    assert "Refused: all-to-all of 2 on H200: 64 MiB took" in text
     # A heading and a rule of each table; 5 lines (4 exchanges and the optimiser); 34 times.
-    assert len(rows) == 2 + 5 + 2 + 5 * 6 + 4
+    assert sum(line.count("|") == 9 for line in text.splitlines()) == 2 + 5
+    assert sum(line.count("|") == 8 for line in text.splitlines()) == 2 + 5 * 6 + 4
     # 1 MiB over 300 GB/s and 20 µs.
     assert "| send/recv | 2 | 1 | 0.0235 | 0.02115–0.03524 | 44.63 |" in text
     assert "| all-to-all | 2 | 4 | 0.03398 | 0.03058–0.05097 | 123.4 | – |" in text

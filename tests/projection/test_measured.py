@@ -131,7 +131,7 @@ def test_what_was_not_measured_keeps_its_part(rates):
 def test_a_refused_line_keeps_the_usual_part(tmp_path):
     bad = [
         {**each, "repeats_s": [0.1]}
-        if each.get("collective") == "reduce-scatter" and each["received_bytes"] == SIZES[0]
+        if each.get("collective") == "reduce-scatter" and each["received_bytes"] == SIZES[3]
         else each
         for each in records()
     ]
@@ -143,7 +143,7 @@ def test_a_refused_line_keeps_the_usual_part(tmp_path):
     best, *_ = project(model, published_machine("H200"), "h200", 2, 64, 1e12, stack)
     said = dict(basis(best, stack, levels(stack.runs, "H200")))
     assert "optimiser alone" in said["parts that were measured alone on this GPU"]
-    assert "refused: 1 MiB took" in said["reduce-scatter of 2 measured alone"]
+    assert "refused: 64 MiB took" in said["reduce-scatter of 2 measured alone"]
 
 
 def test_rows_of_this_workflow_alone_take_measured_times(rates):

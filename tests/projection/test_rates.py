@@ -98,13 +98,25 @@ def test_no_latency_is_below_nothing():
 def test_a_line_that_a_size_is_far_from_is_refused():
     latency_s, bytes_per_s = EXCHANGE
     times = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
-    times[3] = dataclasses.replace(times[3], seconds=2 * times[3].seconds)
-    with pytest.raises(RecordError, match=r"64 MiB took 1\.\d+ times what a line says"):
+    times[3] = dataclasses.replace(times[3], seconds=3 * times[3].seconds)
+    with pytest.raises(RecordError, match=r"64 MiB took 2\.80 times what a line says"):
         fit_line(times)
     with pytest.raises(RecordError, match="3 sizes, and a line needs 4"):
         fit_line([*times[:3], times[0]])
     with pytest.raises(RecordError, match="times do not grow with sizes"):
         fit_line([at(1e6, 4e-3), at(2e6, 3e-3), at(4e6, 2e-3), at(8e6, 1e-3)])
+
+
+def test_sizes_of_another_protocol_are_left_out_and_smaller_calls_have_no_rate():
+    latency_s, bytes_per_s = EXCHANGE
+    times = [at(size, latency_s + size / bytes_per_s) for size in SIZES]
+    times[0] = dataclasses.replace(times[0], seconds=3 * times[0].seconds)
+    line = fit_line(times)
+    assert (line.least_bytes, len(line.residuals)) == (SIZES[1], 5)
+    assert line.latency_s == pytest.approx(latency_s)
+    rates = Rates(tuple(times))
+    assert rates.seconds("H200", "all-gather", 2, 2, 2 * SIZES[1]) is not None
+    assert rates.seconds("H200", "all-gather", 2, 2, 2 * SIZES[0]) is None
 
 
 def test_a_refused_line_has_no_rate_and_its_reason(tmp_path):
@@ -127,6 +139,6 @@ def test_the_command_shows_lines(tmp_path, capsys):
     said = capsys.readouterr().out
     sends = next(line for line in said.splitlines() if "send/recv" in line)
     cells = [cell.strip() for cell in sends.strip("|").split("|")]
-    assert cells[:-1] == ["send/recv", "H200", "2", "6", "20 (20 to 20)", "300 (300 to 300)"]
+    assert cells[:-1] == ["send/recv", "H200", "2", "6", "all", "20 (20 to 20)", "300 (300 to 300)"]
     assert cells[-1].lstrip("+-") == "0.0%"
     assert "3000 (3000 to 3000)" in said

@@ -1,8 +1,10 @@
 """Lines through times of parts that were measured alone: latency + bytes over a rate.
 
 A line is fitted for each collective, number of ranks and model of GPU. All sizes count alike: the
-sum of squared relative residuals is least. A line that a size is far from is refused with the
-reason, and then the part has no measured rate.
+sum of squared relative residuals is least. Small messages take another protocol, so if a size is
+far from the line, the smallest sizes are left out, one after the other, and the line says nothing
+of smaller calls. If a size is still far from it, the line is refused with the reason, and then the
+part has no measured rate.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tabulate import tabulate
@@ -38,8 +40,10 @@ class Line:
     latency_interval_s: tuple[float, float]
     bytes_per_s: float
     bytes_per_s_interval: tuple[float, float]
-    #: what each size took over what the line says, less 1
+    #: what each size took over what the line says, less 1; of those from ``least_bytes`` on
     residuals: tuple[float, ...]
+    #: the size from which on it holds; 0 if it holds for all sizes
+    least_bytes: float = 0.0
 
     def seconds(self, total_bytes: float, calls: float) -> float:
         """Of so many calls that move ``total_bytes`` together."""
@@ -47,11 +51,26 @@ class Line:
 
 
 def fit_line(times: Sequence[PartTime]) -> Line:
-    """Fit to times of several sizes. Raises RecordError if there are too few, or one is far off."""
+    """Fit to times of several sizes, if need be without the smallest. Raises RecordError if there
+    are too few, or one is far off."""
+    sizes = sorted({each.bytes for each in times})
+    if len(sizes) < _LEAST_SIZES:
+        raise RecordError(f"{len(sizes)} sizes, and a line needs {_LEAST_SIZES}")
+    refused = None
+    for least in sizes[: len(sizes) - _LEAST_SIZES + 1]:
+        try:
+            line = _fit_all([each for each in times if each.bytes >= least])
+        except RecordError as error:
+            refused = refused or error
+        else:
+            return line if refused is None else replace(line, least_bytes=least)
+    assert refused is not None
+    raise refused
+
+
+def _fit_all(times: Sequence[PartTime]) -> Line:
     sizes = np.array([each.bytes for each in times])
     seconds = np.array([each.seconds for each in times])
-    if len(set(sizes.tolist())) < _LEAST_SIZES:
-        raise RecordError(f"{len(set(sizes.tolist()))} sizes, and a line needs {_LEAST_SIZES}")
     design = np.stack([1 / seconds, sizes / seconds], axis=1)
     # Scaled, because bytes are a thousand million times seconds.
     scale = np.linalg.norm(design, axis=0)
@@ -124,9 +143,12 @@ class Rates:
     def seconds(
         self, gpu: str, part: str, ranks: int, calls: float, total_bytes: float
     ) -> float | None:
-        """Of so many calls that move ``total_bytes`` together; None if there is no line."""
+        """Of so many calls that move ``total_bytes`` together; None if there is no line, or none
+        for such small calls."""
         line = self.lines.get((gpu, part, ranks))
-        return None if line is None else line.seconds(total_bytes, calls)
+        if line is None or total_bytes / calls < line.least_bytes:
+            return None
+        return line.seconds(total_bytes, calls)
 
 
 def describe(rates: Rates) -> str:
@@ -136,7 +158,8 @@ def describe(rates: Rates) -> str:
             "part": part,
             "GPU": gpu,
             "ranks": ranks,
-            "sizes": len(rates.groups[gpu, part, ranks]),
+            "sizes": len(line.residuals),
+            "from MiB": f"{line.least_bytes / 2**20:.3g}" if line.least_bytes else "all",
             "latency/µs (90 %)": _shown(line.latency_s, line.latency_interval_s, 1e6),
             "GB/s (90 %)": _shown(line.bytes_per_s, line.bytes_per_s_interval, 1e-9),
             "largest residual": f"{max(line.residuals, key=abs):+.1%}",
