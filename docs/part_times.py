@@ -39,8 +39,8 @@ def page(note: str, path: Path, records: Sequence[dict[str, Any]]) -> str:
         "## Lines",
         "",
         "A line is latency + bytes over a rate, with 90 % intervals. All sizes count alike. If a "
-        f"size is more than {MOST_OFF:.0%} off, the smallest are left out, one after another, and "
-        "if that does not help, the line is refused. "
+        f"size is more than {100 * MOST_OFF:.0f} % off, the smallest are left out in turn, and if "
+        "that does not help, the line is refused. "
         "[Projections](../explanation/projection.md) of this workflow's stack use these lines.",
         "",
         describe(rates),
