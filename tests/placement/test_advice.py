@@ -86,6 +86,12 @@ def test_one_slow_gpu_below_the_threshold_is_left_with_threshold_and_ratio():
     assert said.startswith("Leave it")
     assert "1.050 times as fast or more" in said
     assert "GPU-n1-0" in said
+    assert "emulated" not in said
+    hardware = dataclasses.replace(advice.cell.hardware, emulated="two daemons of one host")
+    emulated = dataclasses.replace(advice, cell=dataclasses.replace(advice.cell, hardware=hardware))
+    assert text.advice_sentences(emulated)[0] == (
+        f"The nodes or links of {hardware.platform} are emulated: two daemons of one host."
+    )
 
 
 def test_where_runs_do_not_tell_what_clocks_do_the_advice_says_how_to_learn_it():

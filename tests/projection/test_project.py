@@ -41,6 +41,12 @@ def test_a_platform_of_which_nothing_is_known_is_refused():
     assert "is not known" in hardware_machine(local)
 
 
+def test_nothing_is_projected_on_nodes_that_are_emulated():
+    name = "h200x2-emulated-nodes"
+    emulated = hardware_of(name, STUDY.platforms[name])
+    assert "its nodes or links are emulated: its two nodes" in hardware_machine(emulated)
+
+
 def test_nodes_share_their_adapters():
     # One adapter of 100 Gb/s among eight GPUs.
     assert MACHINE.network_bytes_per_s == 100e9 / 8 / 8

@@ -15,6 +15,7 @@ from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.placed import record
 from workflow_lib.records import SLOTS, RecordError, bounds, write_json
+from workflow_lib.report.figures.style import marks
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study
 
@@ -65,11 +66,13 @@ def _slots(chosen: argparse.Namespace) -> None:
     measured = readings.read(chosen.sweep)
     found = slots.characterise(measured, chosen.behind)
     simulated = any(run.simulated for run in measured.runs)
-    sentences = text.slots_sentences(found, simulated)
+    cells = [run.cell for run in measured.runs]
+    sentences = [*text.of_emulated(cells), *text.slots_sentences(found, simulated)]
     lines = text.slots_table(found)
     chosen.output.mkdir(parents=True, exist_ok=True)
     write_table(frame(found.rows, SLOTS), chosen.output / "slots.parquet")
-    figure = page.slots_figure(found, measured.sweep, simulated)
+    rows = ({"simulated": run.simulated, "emulated": run.cell.emulated} for run in measured.runs)
+    figure = page.slots_figure(found, measured.sweep, marks(rows))
     written = page.write(
         chosen.output,
         "slots",

@@ -51,8 +51,9 @@ def write(
     return page
 
 
-def slots_figure(found: Characterisation, sweep: str, simulated: bool) -> FigureEntry:
-    """Each GPU's clock and temperature from the mean, the fastest at the top."""
+def slots_figure(found: Characterisation, sweep: str, marked: str) -> FigureEntry:
+    """Each GPU's clock and temperature from the mean, the fastest at the top; ``marked`` is what
+    :func:`style.marks` found."""
     return FigureEntry(
         stem="slots",
         title="GPUs side by side",
@@ -61,11 +62,11 @@ def slots_figure(found: Characterisation, sweep: str, simulated: bool) -> Figure
             "without what goes with the stage. Bars are 90 % intervals. The line marks "
             f"{100 * found.threshold:g} % below the mean."
         ),
-        draw=partial(_draw, found, simulated),
+        draw=partial(_draw, found, marked),
     )
 
 
-def _draw(found: Characterisation, simulated: bool) -> Figure:
+def _draw(found: Characterisation, marked: str) -> Figure:
     places = sorted(found.clocks, key=lambda place: found.clocks[place].estimate)
     figure = Figure(figsize=(style.COLUMN_IN, _REST_IN + _LINE_IN * max(len(places), 3)))
     left, right = figure.subplots(1, 2, sharey=True)
@@ -76,7 +77,7 @@ def _draw(found: Characterisation, simulated: bool) -> Figure:
     left.set_ylim(-0.6, len(places) - 0.4)
     _points(right, places, [found.temperatures[place] for place in places], 1.0)
     right.set_xlabel("temperature (°C)")
-    style.title(figure, "GPUs side by side", style.SIMULATED_MARK if simulated else "")
+    style.title(figure, "GPUs side by side", marked)
     return figure
 
 

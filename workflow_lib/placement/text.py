@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tabulate import tabulate
 
@@ -14,6 +14,7 @@ from workflow_lib.placement.limits import MOST_LOST
 from workflow_lib.placement.limits import WORTH as LIMITS_WORTH
 from workflow_lib.placement.readings import name
 from workflow_lib.placement.slots import Characterisation
+from workflow_lib.records import Cell, cell_axes
 from workflow_lib.words import counted
 
 #: a share of clocks with a wider interval is hardly known
@@ -65,6 +66,14 @@ def slots_table(found: Characterisation) -> list[dict[str, str]]:
     return lines
 
 
+def of_emulated(cells: Iterable[Cell]) -> list[str]:
+    """What is emulated on the platforms of cells; nothing if nothing is."""
+    said = cell_axes.emulated_in_words(
+        {"platform": cell.hardware.platform, "emulated": cell.emulated} for cell in cells
+    )
+    return [said] if said else []
+
+
 def slots_sentences(found: Characterisation, simulated: bool) -> list[str]:
     """What to read from the table."""
     first = found.rows[0]
@@ -102,6 +111,7 @@ def advice_sentences(advice: Advice) -> list[str]:
     """Whether to place, and why."""
     best = advice.best
     said = [_SIMULATED] if advice.simulated else []
+    said += of_emulated([advice.cell])
     if advice.is_unchanged:
         said.append("Leave it: no order of these GPUs and no division of layers is surely faster.")
     elif advice.is_recommended:

@@ -89,7 +89,10 @@ def published_machine(gpu: str, gpus_per_node: int = 8) -> Machine | None:
 
 def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) -> Machine | str:
     """The machine of a platform; ``node_bytes_per_s`` replaces its network between nodes. If the
-    platform's file lacks a value that is also not known here, the result says which."""
+    platform's file lacks a value that is also not known here, or states that its nodes or links are
+    emulated, the result says so."""
+    if hardware.emulated is not None:
+        return f"its nodes or links are emulated: {hardware.emulated}"
     known = published_machine(hardware.gpu or "", hardware.gpus_per_node)
     if hardware.peak_bf16_flops_per_s is None:
         return f"the bf16 peak of {hardware.gpu or 'its GPU'} is not known"
