@@ -434,3 +434,15 @@ def test_the_full_matrix_fits_and_is_the_same_each_time(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "moved").rename(tmp_path / "elsewhere" / "cells")
     assert embedded("cells", cell_pages(other, [], label, tmp_path / "elsewhere")) == first
+
+
+def test_a_cell_on_emulated_nodes_has_a_mark_and_what_is_emulated(tmp_path: Path) -> None:
+    known = {**KNOWN, "emulated": "two daemons of one host"}
+    tables = tables_of([cell_row(known)], [run_row(known, 1)])
+    (head,) = pages_of(tables, tmp_path)["cells"]
+    assert head["mark"] == "SIMULATED GPU readings, EMULATED nodes or links"
+    (place,) = (told for heading, told in head["facts"] if heading == "Place")
+    assert "emulated: two daemons of one host" in place
+    real = tables_of([{**cell_row(KNOWN), "simulated": False}], [run_row(KNOWN, 1)])
+    (head,) = pages_of(real, tmp_path)["cells"]
+    assert head["mark"] == ""
