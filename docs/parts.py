@@ -81,7 +81,8 @@ def _steadiness(side: Side) -> str:
     if not told:
         return "No run has steps enough to tell a drift from noise."
     drifts = [run["step_time_drift"] * 100 for run in told if not run["steady"]]
-    told_of = f"{len(told) - len(drifts)} of {counted(len(told), 'completed run')} were steady"
+    told_of = f"{len(told) - len(drifts)} of {counted(len(told), 'completed run')} "
+    told_of += "was steady" if len(told) == 1 else "were steady"
     if len(told) < len(done):
         told_of += f" ({len(done) - len(told)} more have too few steps to tell)"
     if not drifts:
@@ -124,10 +125,12 @@ def table_of(side: Side, cells: Sequence[Row]) -> str:
 
 def _value(cell: Row, name: str) -> str:
     text = value_of(cell, name)
+    if cell[name] is None:
+        return text
     if name == "memory_used_peak_bytes" and cell[name] == cell["memory_reserved_peak_bytes"]:
         text = f"at least {text}"
     ends = [value_of(cell, name, end) for end in ("_low", "_high")]
-    if cell["completed"] < 2 or cell[name] is None:
+    if cell["completed"] < 2:
         return text
     return f"{text} ({'–'.join(ends)})" if ends[0] != ends[1] else text
 

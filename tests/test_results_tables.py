@@ -35,6 +35,12 @@ def test_a_page_with_fp8_names_the_peak_of_each_mfu(tmp_path: Path) -> None:
     assert "of the bf16 peak" not in of_bf16
 
 
+def test_a_cell_without_a_completed_run_has_no_memory_at_all(tmp_path: Path) -> None:
+    planned = Planned("tp1", outcomes=(None,))
+    side = read_side(write_sweep(tmp_path, [planned]), "made-up")
+    assert "at least" not in parts.table_of(side, side.cells)
+
+
 @pytest.mark.parametrize(
     ("commits", "changed", "said"),
     [
