@@ -300,6 +300,20 @@ def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None
     assert "rank 1 trained on GPU-c, which is none of the 2 GPUs" in reason(paths)
 
 
+def test_two_nodes_with_one_gpu_are_refused(paths: records.RunPaths) -> None:
+    # So Slurm gave them out on two emulated nodes, whose energy would have been counted twice.
+    cell = make_cell(ranks=2, nodes=2, source="nvidia", rate_hz=10.0, measured_steps=3)
+    for rank, node in enumerate((NODE, "node02")):
+        gpus = tuple({"name": "NVIDIA H200", "uuid": f"GPU-{place}"} for place in "ab")
+        write_telemetry(paths, samples(), node=node, gpus_told=gpus)
+        write_rank(paths, rank, node=node, uuid="GPU-a" if rank == 0 else "GPU-b")
+    assert invalid_reason(paths, cell) is None
+    write_rank(paths, 1, node="node02", uuid="GPU-A")  # of either case
+    assert reason(paths, cell).startswith(
+        "Ranks 0 on node01 and 1 on node02 trained on the same GPU, GPU-A: the two nodes are one "
+    )
+
+
 def test_simulated_gpus_are_not_asked_for_their_name(paths: records.RunPaths) -> None:
     cell = dataclasses.replace(CELL, telemetry=records.Telemetry("auto", 10.0, 0.0))
     write_telemetry(paths, samples(), name="simulated GPU", source="simulated", simulated=True)

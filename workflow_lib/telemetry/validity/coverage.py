@@ -8,7 +8,7 @@ files may hold hours of samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +38,10 @@ class _Window:
 def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     """One sentence that says why telemetry does not cover the measured steps; None if it does.
 
-    Every rank must have recorded all measured steps. No step may have ended on one rank before
-    another rank began it (:mod:`workflow_lib.telemetry.validity.same_steps`). Every node with ranks
-    must have sampled the GPUs of its ranks.
+    Every rank must have recorded all measured steps, and no two nodes may have the same GPU. No
+    step may have ended on one rank before another rank began it
+    (:mod:`workflow_lib.telemetry.validity.same_steps`). Every node with ranks must have sampled the
+    GPUs of its ranks.
 
     Each power sensor must have been read from before the first measured step until after the last
     one. A gap may not be longer than 1 s, or 5 periods if that is longer, unless the driver's own
@@ -50,6 +51,7 @@ def invalid_reason(paths: RunPaths, cell: Cell) -> str | None:
     """
     try:
         window = _measured_window(paths, cell)
+        _check_nodes_apart(window.ranks)
         for node in sorted(window.ranks):
             start = _check_node(paths, cell, node, window)
             _check_clock(paths, cell, node, window)
@@ -198,6 +200,23 @@ def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) 
                 f"{path}: ranks {taken[gpu]} and {rank.rank} trained on the same GPU, {gpu}."
             )
         taken[gpu] = rank.rank
+
+
+def _check_nodes_apart(ranks: Mapping[str, Sequence[RankRecord]]) -> None:
+    """Raise InvalidTelemetryError if ranks on two nodes trained on one GPU, whose energy would be
+    counted twice: nodes that are emulated on one host can be given the same one.
+    """
+    taken: dict[str, RankRecord] = {}
+    for rank in (each for node in sorted(ranks) for each in ranks[node]):
+        if rank.gpu_uuid is None:
+            continue
+        other = taken.setdefault(rank.gpu_uuid.casefold(), rank)
+        if other.node != rank.node:
+            raise InvalidTelemetryError(
+                f"Ranks {other.rank} on {other.node} and {rank.rank} on {rank.node} trained on the "
+                f"same GPU, {rank.gpu_uuid}: the two nodes are one machine. Give each node GPUs of "
+                "its own in Slurm's gres.conf."
+            )
 
 
 def _power_sensors(start: TelemetryStart, cell: Cell) -> list[int]:
