@@ -18,7 +18,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from docs import engine, findings, jitter, part_times, placing, readings, sweeps, verdicts
+from docs import (
+    engine,
+    findings,
+    jitter,
+    part_times,
+    placing,
+    projecting,
+    readings,
+    sweeps,
+    verdicts,
+)
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
@@ -92,6 +102,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **readings.files(rebuilt),
         **placing.files(rebuilt),
         **jitter.files(rebuilt),
+        **projecting.files(),
         verdicts.PAGE: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }
@@ -135,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if chosen.write:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
-        # First, because the page of claims has projections, which are fitted to these runs.
+        # First, because pages have projections, which are fitted to these runs.
         for path, text in fitted_to(REBUILT).items():
             path.write_text(text, encoding="utf-8", newline="")
         for path, text in pages(REBUILT).items():

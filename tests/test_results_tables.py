@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 
 import pytest
 
-from docs import parts, readings, verdicts
+from docs import parts, projecting, readings, verdicts
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
 from workflow_lib.comparison.sides import read_side
 from workflow_lib.formulas import parameters
+from workflow_lib.projection.own import read_own
+from workflow_lib.projection.own_stack import Residual
+from workflow_lib.projection.own_validation import JudgedRun, OwnValidation, Quantity
 
 MFU = {
     "bf16": {"mfu_causal": 0.5, "mfu_causal_bf16_peak": 0.5},
@@ -33,6 +37,29 @@ def test_a_page_with_fp8_names_the_peak_of_each_mfu(tmp_path: Path) -> None:
     of_bf16 = parts.table_of(side, [cell for cell in side.cells if cell["precision"] == "bf16"])
     assert "| MFU, causal, % | runs |" in of_bf16
     assert "of the bf16 peak" not in of_bf16
+
+
+def test_the_page_of_own_runs_has_each_error_with_both_rates() -> None:
+    run = read_own()[-1]
+    reach = {0.5: 0.05, 0.9: math.log(1.1)}
+
+    def validated(median_s: float) -> OwnValidation:
+        time = Quantity(run.step_time_s, median_s * run.step_time_s, reach)
+        judged = (JudgedRun(run, time, None, True),)
+        return OwnValidation(3, 1, judged, {"mape": 0.03, "energy_mape": 0.05})
+
+    page = projecting.page(
+        *(validated(0.8), validated(0.95)),
+        [Residual(run, -0.021, 1.0)],
+        [Residual(run, 0.011, 1.0)],
+    )
+    time_s = f"{run.step_time_s:.3f}"
+    assert f"| `{run.cell}` | {run.layout.gpus} | {time_s} | −20.0 % | −5.0 % | – | – |" in page
+    assert "| mean of all | | | 20.0 % | 5.0 % | – | – |" in page
+    # 0.95 times 1.1 reaches the measured time, and 0.8 times 1.1 does not.
+    assert "90 % intervals hold 1 of 1 times" in page
+    assert f"| `{run.cell}` | {time_s} | −2.1 % | +1.1 % |" in page
+    assert page.endswith("| largest | | 2.1 % | 1.1 % |\n")
 
 
 def test_a_cell_without_a_completed_run_has_no_memory_at_all(tmp_path: Path) -> None:
