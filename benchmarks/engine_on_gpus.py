@@ -14,7 +14,9 @@ each collective ran alone.
 
 With ``--peer``, torchtitan 0.2.2 and Hugging Face transformers train the same model in the same
 layout on the same GPUs: a launch of each in turn, each round in the reverse order of the one
-before. The ratio of tokens/s is printed with its 95 % interval over the rounds.
+before. The ratio of tokens/s is printed with its 95 % interval over the rounds. A peer
+whose model has another number of parameters is refused. Records say how many layers each stage of a
+pipeline had: torchtitan divides them by a rule of its own.
 
 With ``--ranks-per-gpu 4`` the layouts of four GPUs train on one. Loss and memory are recorded as
 ever; speeds are not, because the ranks share the GPU. That needs NCCL 2.30 or later. Start CUDA's

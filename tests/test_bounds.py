@@ -136,6 +136,21 @@ def test_a_cell_that_cannot_be_is_refused(tmp_path: Path, key, value, said) -> N
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("words", ["two\n# daemons", "\x1b[2J", "", "a" * 5_000])
+def test_a_cell_of_which_something_else_than_a_line_is_emulated_is_refused(
+    tmp_path: Path, words: str
+) -> None:
+    paths = Run().write(tmp_path / "run1")
+    plain = json.loads(paths.cell.read_text(encoding="utf-8"))
+    plain["hardware"]["emulated"] = words
+    paths.cell.write_text(json.dumps(plain), encoding="utf-8")
+    with pytest.raises(RecordError, match=r"hardware\.emulated is .*, expected a line of text"):
+        read_record(paths.cell, Cell)
+    plain["hardware"]["emulated"] = "two daemons"
+    paths.cell.write_text(json.dumps(plain), encoding="utf-8")
+    assert read_record(paths.cell, Cell).emulated == "two daemons"
+
+
 def test_a_field_of_a_csv_file_longer_than_any_is_refused(tmp_path: Path) -> None:
     paths = Run().write(tmp_path / "run1")
     with paths.gpu_samples("node1").open("a", encoding="utf-8") as stream:
