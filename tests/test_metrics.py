@@ -147,6 +147,16 @@ def test_a_wrong_directory_is_one_message(tmp_path):
     assert done.stderr == f"triptych: {tmp_path}/resluts is not a directory; give --results\n"
 
 
+def test_a_place_where_nothing_can_be_written_is_one_message(tmp_path):
+    write(tmp_path / "results")
+    done = call("--results", tmp_path / "results", "--output", "/proc/triptych.prom")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "triptych: /proc/triptych.prom: No such file or directory; "
+        "name a file that you may read, or a place where you may write\n"
+    )
+
+
 def test_a_damaged_file_fails_the_command_but_hides_no_other_run(tmp_path):
     paths = write(tmp_path)
     paths.job.write_text("{")

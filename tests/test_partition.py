@@ -144,3 +144,15 @@ def test_without_slurm_the_message_says_where_to_run(monkeypatch, tmp_path):
         partition.NoAnswerError, match="sinfo is not on the path: run this on a login node"
     ):
         partition.nodes_of("h200", ())
+
+
+def test_where_slurm_does_not_answer_the_message_says_where_to_run(monkeypatch, tmp_path):
+    (tmp_path / "sinfo").write_text(
+        "#!/bin/sh\necho 'sinfo: fatal: no configuration' >&2\nexit 1\n"
+    )
+    (tmp_path / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(
+        partition.NoAnswerError, match=r"no configuration; run this where sinfo reaches the cluster"
+    ):
+        partition.nodes_of("h200", ())

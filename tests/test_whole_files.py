@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from workflow_lib.records import whole_file
+from workflow_lib.records import said, whole_file
 
 
 def names(directory: Path) -> list[str]:
@@ -73,3 +74,31 @@ def test_content_that_shall_last_reaches_the_disk_before_its_name(
     with whole_file(path, durable=True) as draft:
         draft.write_text("lasting", encoding="utf-8")
     assert synced == [b"lasting"]
+
+
+def test_an_error_names_the_file_that_was_asked_for_and_no_draft() -> None:
+    with pytest.raises(OSError, match="No such file") as caught, whole_file(Path("/proc/x")) as new:
+        new.write_text("", encoding="utf-8")
+    assert caught.value.filename == "/proc/x"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            PermissionError(errno.EACCES, "Permission denied", "/a/b"),
+            "/a/b: Permission denied; "
+            "name a file that you may read, or a place where you may write",
+        ),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/a/b"),
+            "/a/b: No space left on device; make room there, or name another place",
+        ),
+        (FileNotFoundError("x: no such table; make it"), "x: no such table; make it"),
+        (ValueError("x is 1; expected 2"), "x is 1; expected 2"),
+    ],
+)
+def test_an_error_of_the_system_says_which_file_and_what_to_do(
+    error: Exception, expected: str
+) -> None:
+    assert said(error) == expected

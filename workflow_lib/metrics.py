@@ -18,7 +18,7 @@ from workflow_lib import results
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.live.now import GpuNow, NodeNow, RunNow, Snapshot, Watcher
 from workflow_lib.options import add_results
-from workflow_lib.records import bounds, whole_file
+from workflow_lib.records import bounds, said, whole_file
 from workflow_lib.safety import printable
 from workflow_lib.status import STATES
 
@@ -226,7 +226,7 @@ def main(
             with whole_file(options.output) as draft:
                 draft.write_text(text, encoding="utf-8")
     except OSError as error:
-        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(printable(f"triptych: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     for problem in snapshot.problems:
         print(printable(f"triptych: {problem}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)

@@ -181,7 +181,10 @@ def _output(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}; run this on a login node") from None
     if done.exit_code:
-        raise NoAnswerError(f"{command[0]}: {done.problem}")
+        raise NoAnswerError(
+            f"{command[0]}: {done.problem}; run this where {command[0]} reaches the cluster, as on "
+            "its login node"
+        )
     return done.output
 
 

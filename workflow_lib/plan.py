@@ -26,7 +26,7 @@ from workflow_lib.feasibility import Estimate
 from workflow_lib.options import add_config
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.planned import StepTime, step_time
-from workflow_lib.records import Cell, RecordError
+from workflow_lib.records import Cell, RecordError, said
 from workflow_lib.results import nearest_existing
 from workflow_lib.study import (
     ConfigError,
@@ -233,7 +233,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
             write(plan, arguments.output)
         default = default_of(study, arguments.platform, chosen) if arguments.platform else None
     except (ConfigError, RecordError, OSError) as error:
-        print(f"triptych: {error}", file=sys.stderr)
+        print(f"triptych: {said(error)}", file=sys.stderr)
         return 1
     if not arguments.quiet:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -20,7 +20,7 @@ from pathlib import Path
 from workflow_lib import cells, checkout, results
 from workflow_lib.brief import follow
 from workflow_lib.config import Invocation, Platform
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
@@ -164,7 +164,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m workflow
         # exec, not a child process: so Snakemake gets Ctrl-C, and its exit code is the command's.
         os.execv(command[0], command)
     except (checkout.CheckoutError, ConfigError, RecordError, OSError) as error:
-        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(printable(f"triptych: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
     return 1
 
 

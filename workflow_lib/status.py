@@ -320,7 +320,10 @@ def main(
         if options.again:
             runs = run_again(runs)
     except (records.RecordError, OSError) as error:
-        print(printable(f"triptych: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(
+            printable(f"triptych: {records.said(error)}", bounds.MESSAGE_LETTERS.most),
+            file=sys.stderr,
+        )
         return 1
     if options.json:
         for each in runs:

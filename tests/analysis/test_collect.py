@@ -415,7 +415,8 @@ def test_no_plan_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[st
     command = ["collect", "--plan", str(tmp_path / "plan.parquet")]
     assert main([*command, "--results", str(tmp_path), "--output", str(tmp_path)]) == 1
     assert capsys.readouterr().err == (
-        f"collect: {tmp_path}/plan.parquet: no such table; it is made by an earlier stage\n"
+        f"collect: {tmp_path}/plan.parquet: no such table; an earlier stage makes it: run the "
+        "sweep first, as in `snakemake --profile profiles/local results/sweeps/demo/report.html`\n"
     )
 
 

@@ -130,6 +130,12 @@ def test_a_bag_that_a_desktop_packed_again_is_still_one(archive: Path) -> None:
     assert unpacked(written(archive, dict(sorted(files.items(), reverse=True))))
 
 
+def test_a_place_that_cannot_be_made_is_named_as_it_was_given(archive: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        unpack(archive, Path("/proc/x"), lambda name: True, 1e9)
+    assert caught.value.filename == "/proc/x"
+
+
 def test_an_existing_directory_is_left_alone(archive: Path) -> None:
     into = archive.parent / "into"
     into.mkdir()

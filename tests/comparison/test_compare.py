@@ -182,6 +182,7 @@ def test_two_dates_say_what_else_has_changed(tmp_path):
     [
         (("one", "one"), "A and B are both"),
         (("one", "nowhere"), "B is {}/nowhere, which has no cells.parquet"),
+        (("one", "nowhere"), "results/sweeps/<sweep>; {} has near, old, one, other"),
         (
             ("one", "other"),
             "no cell of A corresponds to one of B: model is llama3-70b in A and gpt3",

@@ -245,7 +245,8 @@ def test_forty_cells_are_split_over_figures_and_keep_their_labels(tmp_path: Path
 def test_missing_tables_are_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["figures", "--tables", str(tmp_path), "--output", str(tmp_path / "f")]) == 1
     assert capsys.readouterr().err == (
-        f"figures: {tmp_path}/cells.parquet: no such table; it is made by an earlier stage\n"
+        f"figures: {tmp_path}/cells.parquet: no such table; an earlier stage makes it: run the "
+        "sweep first, as in `snakemake --profile profiles/local results/sweeps/demo/report.html`\n"
     )
 
 

@@ -88,7 +88,10 @@ def read_frame(path: Path) -> pl.DataFrame:
     size.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such table; it is made by an earlier stage")
+        raise FileNotFoundError(
+            f"{path}: no such table; an earlier stage makes it: run the sweep first, as in "
+            "`snakemake --profile profiles/local results/sweeps/demo/report.html`"
+        )
     try:
         lazy = pl.scan_parquet(path, glob=False)  # its name is not a pattern
         rows = lazy.select(pl.len()).collect().item()

@@ -96,6 +96,8 @@ def unpack(
     except (*_DAMAGE, OSError) as error:
         # A damaged offset may lead before the file's beginning: seek then raises EINVAL.
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
+            if error.filename is not None and os.fspath(error.filename) == str(temporary):
+                error.filename = str(into)  # nobody has asked for the temporary one
             raise
         raise ArchiveError(f"{archive}: damaged, or no ZIP file: {error}") from None
     finally:

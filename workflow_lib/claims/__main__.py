@@ -19,7 +19,7 @@ from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
-from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, whole_file
+from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, said, whole_file
 from workflow_lib.report.embedding import address
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_ledger, load_study, remedy
@@ -100,7 +100,7 @@ def main(
     try:
         counts = write(chosen.claims, chosen.sweeps, chosen.output, chosen.project)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"claims: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(printable(f"claims: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     print(counts)
     print(chosen.output / "claims.html")

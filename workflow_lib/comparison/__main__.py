@@ -12,7 +12,7 @@ from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.comparison.compare import compare
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.safety import printable
 
 
@@ -48,7 +48,7 @@ def main(
     try:
         page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair)
     except (RecordError, OSError) as error:
-        print(printable(f"comparison: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(printable(f"comparison: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     print(page)
     return 0

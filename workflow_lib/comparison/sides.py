@@ -101,7 +101,7 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
         if not SweepPaths(directory).table("cells").is_file():
             raise FileNotFoundError(
                 f"{letter} is {directory}, which has no cells.parquet: expected the directory of a "
-                "sweep that was run, as results/sweeps/<sweep>"
+                f"sweep that was run, as results/sweeps/<sweep>; {_run_beside(directory)}"
             )
         tables.append(read_side(directory, letter))
     chosen = list(names) if names else _names(a, b, [side.cells for side in tables])
@@ -112,6 +112,12 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
         for side, name, directory in zip(tables, chosen, (a, b), strict=True)
     )
     return one, other
+
+
+def _run_beside(sweep: Path) -> str:
+    """The sweeps with tables in the directory where ``sweep`` was looked for."""
+    found = sorted(path.parent.name for path in sweep.parent.glob("*/cells.parquet"))
+    return f"{sweep.parent} has {', '.join(found) or 'none'}"
 
 
 def read_side(directory: Path, name: str) -> Side:

@@ -14,7 +14,7 @@ from workflow_lib.options import add_config
 from workflow_lib.placement import page, readings, slots, sweep, text
 from workflow_lib.placement.advice import advise
 from workflow_lib.placement.placed import record
-from workflow_lib.records import SLOTS, RecordError, bounds, write_json
+from workflow_lib.records import SLOTS, RecordError, bounds, said, write_json
 from workflow_lib.report.figures.style import marks
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study
@@ -38,7 +38,7 @@ def main(
     try:
         chosen.run(chosen)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"placement: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(printable(f"placement: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
 

@@ -24,7 +24,7 @@ from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
 from workflow_lib.projection.scaling import FABRICS, best_by_gpus, figures, replicas
 from workflow_lib.projection.validation import Peer, validate
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError, load_study, lookup
 from workflow_lib.words import counted
@@ -52,7 +52,7 @@ def main(
     try:
         chosen.run(chosen)
     except (ConfigError, RecordError, OSError) as error:
-        print(printable(f"projection: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(printable(f"projection: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     return 0
 

@@ -117,7 +117,7 @@ from workflow_lib.records.training import (
     Training,
     Workload,
 )
-from workflow_lib.records.whole_files import whole_file
+from workflow_lib.records.whole_files import said, whole_file
 
 __all__ = [
     "CELLS",
@@ -212,6 +212,7 @@ __all__ = [
     "read_json",
     "read_outcome",
     "read_record",
+    "said",
     "shown",
     "whole_file",
     "write_checksums",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,5 +26,28 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
             with draft.open("rb") as stream:
                 os.fsync(stream.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.filename is not None and os.fspath(error.filename) == str(draft):
+            error.filename = str(path)  # nobody has asked for the draft
+        raise
     finally:
         draft.unlink(missing_ok=True)
+
+
+#: what to do about an error of the system
+_REMEDY = {
+    errno.ENOSPC: "make room there, or name another place",
+    errno.EDQUOT: "make room there, or name another place",
+}
+
+
+def said(error: Exception) -> str:
+    """The words of an error for a user: the system's with the file that it is about, and with what
+    to do; those of the product as they are.
+    """
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    remedy = _REMEDY.get(
+        error.errno or 0, "name a file that you may read, or a place where you may write"
+    )
+    return f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.records import RecordError, bounds
+from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.report.figures import write_figures_of
 from workflow_lib.report.page.page import write_page
 from workflow_lib.safety import printable
@@ -47,7 +47,10 @@ def main(
         else:
             write_page(chosen.sweep, chosen.description, chosen.results, chosen.directory)
     except (RecordError, OSError) as error:
-        print(printable(f"{chosen.command}: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        print(
+            printable(f"{chosen.command}: {said(error)}", bounds.MESSAGE_LETTERS.most),
+            file=sys.stderr,
+        )
         return 1
     return 0
 
