@@ -93,7 +93,10 @@ def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
     Raises ConfigError for any other mistake.
     """
     if not directory.is_dir():
-        raise ConfigError(f"{directory}: no such directory; expected the study's configuration")
+        raise ConfigError(
+            f"{directory}: no such directory; expected the study's configuration: change to the "
+            "clone, or name its config with --config"
+        )
     broken: dict[Path, ConfigError] = {}
     study = Study(
         directory=directory,
