@@ -168,6 +168,33 @@ def test_a_command_takes_the_options_that_are_listed_and_no_others(row, monkeypa
     assert {option for option in code(row[1]) if option.startswith("--")} == taken
 
 
+#: a command that the shell finds only with the environment's programs on the path
+BARE = re.compile(
+    r"(?:`|^)(?:[A-Z_]+=\S+ )*(snakemake --|python -m (?:workflow_lib|tests|pytest))", re.M
+)
+TO_PASTE = [
+    *(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "config" / "README.md"),
+    *(DOCS / "tutorial.md", DOCS / "artifact.md", *sorted((DOCS / "how-to").glob("*.md"))),
+]
+
+
+@pytest.mark.parametrize("path", TO_PASTE, ids=name)
+def test_a_page_says_how_the_shell_finds_its_commands_before_the_first(path):
+    text = path.read_text(encoding="utf-8")
+    bare = BARE.search(text)
+    said = re.search(
+        r'commands\.md#before-you-type-them|^export PATH="\$PWD/\.venv/bin', text, re.M
+    )
+    assert bare is None or (said is not None and said.start() < bare.start()), bare
+
+
+def test_the_shell_finds_the_readmes_commands_in_a_clone():
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert len(lines) > 5
+    assert [each for each in lines if not re.match(r"make |\.venv/bin/snakemake ", each)] == []
+
+
 def configuration(directory):
     """Makes ``directory`` a configuration of this checkout's models, platforms and data, without
     sweeps.
