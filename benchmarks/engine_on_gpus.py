@@ -49,7 +49,7 @@ sys.path.insert(0, str(REPOSITORY))
 
 import torch
 
-from benchmarks.measuring.engine_cells import make_cells
+from benchmarks.measuring.engine_cells import CONFIG, make_cells, option_sets
 from benchmarks.measuring.engine_steps import (
     PEERS,
     SPEEDS,
@@ -61,6 +61,7 @@ from benchmarks.measuring.pairs import OURS, ratio_in_words
 from benchmarks.measuring.tokens import NEW_TOKENS
 from workflow_lib import memory
 from workflow_lib.records import Cell
+from workflow_lib.study import load_study
 
 
 def on_every_rank(options: argparse.Namespace) -> None:
@@ -228,8 +229,21 @@ def line(name: str, found: dict[str, Any]) -> str:
 def main() -> int:
     """Launch a process a GPU for each cell and wait for them; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--platform", default="h200", help="whose peak counts (default: h200)")
-    parser.add_argument("--sets", nargs="+", default=["llama3-8b-8l"], help="sets of cells")
+    parser.add_argument(
+        "--platform",
+        choices=sorted(load_study(CONFIG).platforms),
+        metavar="PLATFORM",
+        default="h200",
+        help="whose peak counts (default: h200)",
+    )
+    parser.add_argument(
+        "--sets",
+        nargs="+",
+        choices=sorted(option_sets(1)),
+        metavar="SET",
+        default=["llama3-8b-8l"],
+        help=f"sets of cells: {', '.join(option_sets(1))}",
+    )
     parser.add_argument("--only", default="", help="only cells whose id contains this")
     parser.add_argument("--gpus", type=int, help="how many (default: all)")
     parser.add_argument(

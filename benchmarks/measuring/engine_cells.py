@@ -15,7 +15,7 @@ from workflow_lib.records import Cell, Data, Degrees, Model, Telemetry, Training
 from workflow_lib.study import load_study
 from workflow_lib.training import capabilities
 
-_CONFIG = Path(__file__).resolve().parents[2] / "config"
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 
 
 def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dict[str, Any]]]]:
@@ -153,7 +153,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
 
 def make_cells(options_given: argparse.Namespace, gpus: int) -> Iterator[Cell]:
     """The cells of the sets on ``gpus`` GPUs; those that no backend can run are left out aloud."""
-    study, platform = load_study(_CONFIG), options_given.platform
+    study, platform = load_study(CONFIG), options_given.platform
     seen: set[str] = set()
     for name in options_given.sets:
         for model_name, layers, degrees, options in option_sets(gpus)[name]:

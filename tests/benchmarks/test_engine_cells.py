@@ -58,3 +58,16 @@ def test_ranks_that_share_a_gpu_have_no_speed():
         *("–", "–", "–", "–", "20.0", "21.0", "–", "one", "loss", "11.500"),
     ]
     assert "9 s" in engine_on_gpus.line("one", {**timed, **kept})
+
+
+@pytest.mark.parametrize(
+    ("option", "among"), [("--sets", "'peers', 'pipelines'"), ("--platform", "'h200', 'h200x1'")]
+)
+def test_a_name_that_is_none_is_refused_with_those_that_are(option, among, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["engine_on_gpus.py", option, "nosuch"])
+    with pytest.raises(SystemExit) as ended:
+        engine_on_gpus.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert f"argument {option}: invalid choice: 'nosuch'" in said
+    assert among in said
