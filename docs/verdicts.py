@@ -63,7 +63,7 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
         f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
         f"differences support]({results}).",
         *(
-            f"{number}. {_of_claim(rows, name)} [The runs behind it](docs/results/claims.md"
+            f"{number}. {of_claim(rows, name)} [The runs behind it](docs/results/claims.md"
             f"#{name.lower()})."
             for number, name in enumerate(_TOLD, start=2)
         ),
@@ -74,16 +74,19 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
     return f"{before}{begin}\n\n" + "\n".join(made) + f"\n\n{end}{after}"
 
 
-def _of_claim(rows: Sequence[Row], name: str) -> str:
-    """What runs say of one of our claims, in a sentence."""
+def of_claim(rows: Sequence[Row], name: str) -> str:
+    """What runs say of one of our claims, in a sentence. The range is that of the contrasts that
+    have the claim's verdict.
+    """
     own = [row for row in rows if row["claim"] == name]
     told = [row for row in own if row["coverage"] is not None]
     verdict = IN_WORDS[own[0]["claim_verdict"]]
     if not told:
         return f"“{own[0]['says']}” is our claim: {verdict}."
     (test,) = next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
-    low = min(row["wide_low"] for row in told)
-    high = max(row["wide_high"] for row in told)
+    deciding = [row for row in told if row["verdict"] == row["claim_verdict"]] or told
+    low = min(row["wide_low"] for row in deciding)
+    high = max(row["wide_high"] for row in deciding)
     return (
         f"“{own[0]['says']}” is our claim: {verdict} by {decided_by(told)}, "
         f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."

@@ -116,6 +116,22 @@ def test_a_finding_counts_the_contrasts_that_have_its_verdict(agree, others, sai
     assert verdicts.decided_by(rows) == said
 
 
+def test_a_finding_has_the_range_of_the_contrasts_that_have_its_verdict() -> None:
+    claim = {"claim": "T4", "says": "It is so.", "coverage": 0.95, "claim_verdict": "contradicted"}
+    rows = [
+        claim | {"verdict": verdict, "wide_low": low, "wide_high": high}
+        for verdict, low, high in [
+            ("contradicted", 0.97, 0.98),
+            ("contradicted", 0.975, 0.983),
+            ("undecided", 0.94, 1.002),
+        ]
+    ]
+    assert verdicts.of_claim(rows, "T4") == (
+        "“It is so.” is our claim: contradicted by 2 of 3 contrasts, Mean SM clock within −3.0 % "
+        "to −1.7 %."
+    )
+
+
 def test_bytes_of_a_step_by_arithmetic() -> None:
     cell = made_cell()
     # 8 GPUs send 7/8 of what is scattered in fp32 and gathered in bf16.
