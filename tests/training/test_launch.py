@@ -66,6 +66,12 @@ def test_ranks_of_one_slurm_job_agree_on_a_port_and_two_jobs_do_not(environment)
     assert detect().master_port != port
 
 
+@pytest.mark.parametrize("job", ["1", "4711", "12768", "67108864"])
+def test_rank_0_listens_below_the_ports_of_outgoing_connections(environment, job):
+    environment(SLURM | {"SLURM_JOB_ID": job})
+    assert 20000 <= detect().master_port < 32768  # net.ipv4.ip_local_port_range: 32768 to 60999
+
+
 def test_the_job_may_name_the_master_itself(environment):
     environment(SLURM | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "31234"})
 

@@ -23,6 +23,11 @@ class Launch:
     master_port: int
 
 
+#: Linux gives ports from 32768 on to outgoing connections (net.ipv4.ip_local_port_range), of which
+#: any may hold the one that rank 0 is to listen on. So its port is below.
+_PORTS = range(20000, 32768)
+
+
 def detect() -> Launch:
     """Read the environment; a process without a launcher is the only rank.
 
@@ -65,8 +70,13 @@ def _from_slurm() -> Launch:
         local_rank=found.local_rank,
         local_world_size=found.local_world_size,
         master_address=os.environ.get("MASTER_ADDR", found.master_addr),
-        master_port=found.master_port,
+        master_port=int(os.environ.get("MASTER_PORT", _port(os.environ["SLURM_JOB_ID"]))),
     )
+
+
+def _port(job_id: str) -> int:
+    """The port on which a job's rank 0 listens; those of jobs that follow each other differ."""
+    return _PORTS[int(job_id) % len(_PORTS)]
 
 
 def check(launch: Launch, degrees: Degrees) -> None:
