@@ -61,7 +61,6 @@ from benchmarks.measuring.pairs import OURS, ratio_in_words
 from benchmarks.measuring.tokens import NEW_TOKENS
 from workflow_lib import memory
 from workflow_lib.records import Cell
-from workflow_lib.study import load_study
 
 
 def on_every_rank(options: argparse.Namespace) -> None:
@@ -231,7 +230,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument(
         "--platform",
-        choices=sorted(load_study(CONFIG).platforms),
+        choices=sorted(path.stem for path in (CONFIG / "platforms").glob("*.yaml")),
         metavar="PLATFORM",
         default="h200",
         help="whose peak counts (default: h200)",
