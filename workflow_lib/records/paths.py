@@ -91,6 +91,11 @@ class RunPaths:
     def logs(self) -> Path:
         return self.directory / "logs"
 
+    @property
+    def training_log(self) -> Path:
+        """What the ranks and their launcher printed."""
+        return self.logs / "training.log"
+
     def job_log(self, job: str | None) -> Path:
         """What the script of a job printed: Slurm's file or, for a job of this machine,
         submitit's.

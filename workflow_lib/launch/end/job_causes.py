@@ -91,7 +91,7 @@ def lost_nodes(evidence: Evidence) -> tuple[str, ...] | None:
     """
     text = ""
     paths = evidence.paths
-    for log in (paths.job_log(evidence.job_id), paths.logs / "training.log"):
+    for log in (paths.job_log(evidence.job_id), paths.training_log):
         with contextlib.suppress(OSError):  # a job that never began has none
             text += end_of(log) + "\n"
     if named := _FAILED_NODE.findall(text):

@@ -36,7 +36,7 @@ def stopped_by_watchdog(paths: RunPaths) -> dict[int, str]:
     log's order.
     """
     found: dict[int, str] = {}
-    log = paths.logs / "training.log"
+    log = paths.training_log
     if log.exists():
         with records.open_file(log) as stream:
             # A line may be endless, so it is read in parts. The watchdog's line is short.

@@ -126,7 +126,7 @@ def _of_error(paths: RunPaths, error: ErrorRecord, told_unix_s: float | None) ->
         if collective := missing_ranks.collective(error.traceback):
             said += f" (it waited in {collective})"
     elif error.outcome is Outcome.ERROR:
-        if "NCCL error" in error.message and (warned := warning_of_nccl(_training_log(paths))):
+        if "NCCL error" in error.message and (warned := warning_of_nccl(paths.training_log)):
             said += f"; NCCL says: {warned}"
         said += f" (traceback: {paths.rank_error(error.rank)})"
         if told_unix_s is not None and error.unix_time_s > told_unix_s:
@@ -160,10 +160,6 @@ def _of_exit(paths: RunPaths, ended: ExitRecord, waited: bool) -> RankEnd:
         said = f"{who} was ended by NCCL's watchdog"
     else:
         how = f"crashed with {ended.signal}" if ended.signal else f"exited with {ended.exit_code}"
-        log = _training_log(paths)
+        log = paths.training_log
         said = f"{who} {how} and left no error record; {log} says: {own_words(log).said}"
     return RankEnd(ended.rank, ended.node, ended.unix_time_s, kind, outcome, said)
-
-
-def _training_log(paths: RunPaths) -> Path:
-    return paths.logs / "training.log"

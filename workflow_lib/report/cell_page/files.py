@@ -96,7 +96,7 @@ def logs(paths: RunPaths, clean: Clean) -> list[dict[str, str]]:
     """The ends of a run's logs, each with its ``name``, and with ``text`` or ``instead``. The log
     of training comes first. Logs of the sampler and the job are only listed if they are not empty.
     """
-    training, sampler = paths.logs / "training.log", paths.logs / "telemetry.log"
+    training, sampler = paths.training_log, paths.logs / "telemetry.log"
     found = [{"name": "logs/training.log", **_text(training, training.name, tail, clean)}]
     others = (path for path in paths.logs.glob("*") if path not in (training, sampler))
     for path in (sampler, *sorted(others, key=lambda path: natural(path.name))[:_LOGS]):
