@@ -15,6 +15,8 @@ from workflow_lib.report.numbers import significant
 CHECKOUT = Path(__file__).parents[1]
 DIRECTORY = CHECKOUT / "docs" / "results"
 PAGE = DIRECTORY / "llama3-8b-on-two-h200.md"
+#: what a page begins with that is made of archives alone
+NOTICE = "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->"
 LAYOUTS, OVERLAP = "evidence-llama3-8b-x2", "evidence-overlap-x2"
 
 _SWEEPS = CHECKOUT / "config" / "sweeps"
@@ -84,7 +86,7 @@ def page(rebuilt: Path) -> str:
         if on["overlap"] and not off["overlap"] and on["parallelism"] == off["parallelism"]
     ]
     told_of = [
-        "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
+        NOTICE,
         "# Llama 3 8B on two H200",
         f"{headline(rebuilt)} This is one model on one host on one day. It says nothing about "
         "other models, hosts or numbers of GPUs.",

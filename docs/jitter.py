@@ -6,12 +6,13 @@ from pathlib import Path
 
 import polars as pl
 
+from docs import findings
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.projection.jitter import Jitter, between_gpus, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import GPUS, RUNS, STEP_TIMES
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "jitter.md"
+PAGE = findings.DIRECTORY / "jitter.md"
 _RANKS = (2, 8, 64, 512, 1024)
 #: ranks of a node, and the most for which the steps are enough
 _FIRST, _LAST = 8, 1024

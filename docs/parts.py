@@ -94,6 +94,11 @@ def _steadiness(side: Side) -> str:
     )
 
 
+def percent(share: float, digits: int = 1, sign: str = "+") -> str:
+    """A share in percent, as pages write it; with its sign unless ``sign`` is empty."""
+    return f"{100 * share:{sign}.{digits}f} %".replace("-", "−")
+
+
 def value_of(cell: Row, name: str, end: str = "") -> str:
     measure = MEASURES[name]
     value = cell[name + end]

@@ -53,7 +53,7 @@ def page(advises: Path, tries: Path) -> str:
             row |= predicted | {"predicted_against": cell}
     lines = predictions(plan, read_tables(tries), {row["cell"]: row["cell"] for row in plan})
     told = [
-        "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
+        findings.NOTICE,
         "# A placement on two H200, advised and tried",
         f"[{len(measured.runs)} runs](evidence-slots-x2.md) of Llama 3 8B as a pipeline of two "
         "stages, in both orders of the GPUs, advise by `make slots` and `make place`. "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from docs import findings
+from docs.parts import percent
 from workflow_lib.projection.metrics import Errors
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.own_stack import Residual, own_stack
@@ -59,12 +60,13 @@ def page(
     for before, after in zip(without.judged, measured.judged, strict=True):
         lines.append(
             f"| `{before.run.cell}` | {before.run.layout.gpus} | {before.time.measured:.3f} "
-            f"| {_percent(before.time.error)} | {_percent(after.time.error)} "
+            f"| {percent(before.time.error)} | {percent(after.time.error)} "
             f"| {_energy(before)} | {_energy(after)} |"
         )
     for name, of in (("mean of all", "mape"), ("largest", "maximum")):
         values = [
-            _percent(getattr(each, of), "") if each else "–" for each in _errors(without, measured)
+            percent(getattr(each, of), sign="") if each else "–"
+            for each in _errors(without, measured)
         ]
         lines.append(f"| {name} | | | {' | '.join(values)} |")
     inside = sum(_holds(each) for each in measured.judged)
@@ -84,12 +86,12 @@ def page(
     ]
     for before, after in zip(without_of, measured_of, strict=True):
         lines.append(
-            f"| `{before.run.cell}` | {before.run.step_time_s:.3f} | {_percent(before.error)} "
-            f"| {_percent(after.error)} |"
+            f"| `{before.run.cell}` | {before.run.step_time_s:.3f} | {percent(before.error)} "
+            f"| {percent(after.error)} |"
         )
     sums = [Errors.of([each.error for each in of]) for of in (without_of, measured_of)]
-    lines.append(f"| mean of all | | {' | '.join(_percent(each.mape, '') for each in sums)} |")
-    lines.append(f"| largest | | {' | '.join(_percent(each.maximum, '') for each in sums)} |")
+    lines.append(f"| mean of all | | {' | '.join(percent(each.mape, sign='') for each in sums)} |")
+    lines.append(f"| largest | | {' | '.join(percent(each.maximum, sign='') for each in sums)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -106,8 +108,4 @@ def _holds(judged: JudgedRun) -> bool:
 
 
 def _energy(judged: JudgedRun) -> str:
-    return _percent(judged.energy.error) if judged.energy else "–"
-
-
-def _percent(share: float, sign: str = "+") -> str:
-    return f"{100 * share:{sign}.1f} %".replace("-", "−")
+    return percent(judged.energy.error) if judged.energy else "–"

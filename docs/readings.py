@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from docs import findings
+from docs.parts import percent
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import parameters
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS, Cell, RunPaths, SweepPaths, read_record
@@ -40,7 +41,7 @@ def page(sweeps: Sequence[Path]) -> str:
     """The page of the tables in these directories of sweeps, each ``…/results/sweeps/<sweep>``."""
     layouts = next(each for each in sweeps if each.name == findings.LAYOUTS)
     told = [
-        "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
+        findings.NOTICE,
         "# How well the runs were read",
         "These numbers are about the readings of the runs in [the archives]"
         "(../../evidence/README.md), not about training. [Measurement]"
@@ -112,7 +113,7 @@ def links(sweep: Path) -> Iterator[str]:
             yield f"| `{label}` | {counted_gb:.6g} | – | – | not worked out |"
             continue
         expected_gb, words = known[0] / 1e9, known[1]
-        off = _percent(counted_gb / expected_gb - 1, 3)
+        off = percent(counted_gb / expected_gb - 1, 3)
         yield f"| `{label}` | {counted_gb:.6g} | {expected_gb:.6g} | {off} | {words} |"
 
 
@@ -149,10 +150,6 @@ def arithmetic(cell: Cell) -> tuple[float, str] | None:
     return None
 
 
-def _percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:+.{digits}f} %".replace("-", "−")
-
-
 def memory(sweep: Path) -> Iterator[str]:
     """Lines of the table of the memory of each cell, and a sentence on what is not allocated."""
     cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
@@ -167,7 +164,7 @@ def memory(sweep: Path) -> Iterator[str]:
         if not own or any(None in values for values in known):
             continue
         allocated, reserved, used = (max(values) / 1e9 for values in known)
-        over = _percent(expected[row["cell"]] / 1e9 / used - 1)
+        over = percent(expected[row["cell"]] / 1e9 / used - 1)
         kept.append(reserved / allocated - 1)
         if used > reserved:
             runtimes.append(used - reserved)

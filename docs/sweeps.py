@@ -58,7 +58,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     ends = parts.failed_runs(side)
     emulated = f" {EMULATED_MARK}." if cell_axes.emulated_in_words(cells) else ""
     told = [
-        "<!-- Made by `python -m docs.evidence --write` from the archives in evidence/. -->",
+        findings.NOTICE,
         f"# {_description(sweep)}",
         _made(side, directory.parents[1]),
         "## Cells",
