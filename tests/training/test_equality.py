@@ -165,6 +165,7 @@ TORCH = {
         {**SEQUENCE, **COMPILED, **OVERLAP, **BF16},
     ),
     "ep2 compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **COMPILED}),
+    "ep2 selective compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **SELECTIVE, **COMPILED}),
     "cp2 compiled": (LLAMA, Degrees(cp=2), COMPILED),
     "cp2 zero3 tied recompute compiled": (
         *(GPT, Degrees(cp=2)),

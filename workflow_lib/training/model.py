@@ -52,6 +52,7 @@ class TransformerLayer(nn.Module):
         self.side_by_side = model.family == "neox"
         deviation, epsilon = output_deviation(model.layers), model.norm_epsilon
         self.recomputation = training.recomputation
+        self.spread_experts = weights.mesh.degrees.ep > 1
         self.attention_norm = norm(weights, parallel, size, epsilon)
         self.attention = Attention(weights, parallel, f"{name}.attention", model, context)
         self.feed_forward_norm = norm(weights, parallel, size, epsilon)
@@ -78,7 +79,7 @@ class TransformerLayer(nn.Module):
             float8.convert(self, weights.mesh.device)
 
     def forward(self, x: Tensor) -> Tensor:
-        return recomputation.run(self._forward, x, self.recomputation)
+        return recomputation.run(self._forward, x, self.recomputation, self.spread_experts)
 
     def _forward(self, x: Tensor) -> Tensor:
         if self.side_by_side:

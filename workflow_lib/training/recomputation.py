@@ -39,13 +39,23 @@ KEPT = [
 ]
 
 
-def run(layer: Callable[[Tensor], Tensor], x: Tensor, recomputation: Recomputation) -> Tensor:
-    """Call a layer so that it keeps what ``recomputation`` says for the backward pass."""
+def run(
+    layer: Callable[[Tensor], Tensor],
+    x: Tensor,
+    recomputation: Recomputation,
+    spread_experts: bool = False,
+) -> Tensor:
+    """Call a layer so that it keeps what ``recomputation`` says for the backward pass.
+
+    ``spread_experts`` says that FSDP2 gathers weights inside of the layer, where a compiler breaks
+    it up.
+    """
     if recomputation == "none" or not torch.is_grad_enabled():
         return layer(x)
     # No layer draws random numbers, so there is no generator state to put back.
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if recomputation == "selective" and torch.compiler.is_compiling():
+    in_one_graph = torch.compiler.is_compiling() and not spread_experts
+    if recomputation == "selective" and in_one_graph:
         options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, KEPT)
     elif recomputation == "selective":
         options["context_fn"] = _keep_and_reuse
