@@ -56,6 +56,18 @@ CASES: dict[str, tuple[Model, Degrees, dict[str, object]]] = {
         Degrees(dp=4, ep=4),
         DROPLESS | {"recomputation": "selective"},
     ),
+    "ep2 dropless overlap": (MIXTRAL, Degrees(dp=4, ep=2), DROPLESS | {"overlap": True}),
+    "ep4 dropless overlap full": (
+        MIXTRAL,
+        Degrees(dp=4, ep=4),
+        DROPLESS | {"overlap": True, "recomputation": "full"},
+    ),
+    "ep2 balanced overlap": (MIXTRAL, Degrees(dp=4, ep=2), BALANCED | {"overlap": True}),
+    "ep2 dropless overlap selective": (
+        MIXTRAL,
+        Degrees(dp=4, ep=2),
+        DROPLESS | {"overlap": True, "recomputation": "selective"},
+    ),
     "tp2 ep2 overlap balanced selective": (
         MIXTRAL,
         Degrees(tp=2, dp=2, ep=2),

@@ -70,6 +70,7 @@ BOTH = {
     "ep2 zero1": (MIXTRAL, Degrees(dp=2, ep=2), DROPLESS),
     "ep2 zero0": (MIXTRAL, Degrees(dp=2, ep=2), {"zero_stage": 0, **DROPLESS}),
     "ep2 zero2 recompute": (MIXTRAL, Degrees(dp=2, ep=2), {"zero_stage": 2, **FULL, **DROPLESS}),
+    "ep2 zero2 overlap": (MIXTRAL, Degrees(dp=2, ep=2), {"zero_stage": 2, **OVERLAP, **DROPLESS}),
     "ep2 selective": (MIXTRAL, Degrees(dp=2, ep=2), {**SELECTIVE, **DROPLESS}),
     "ep2 bf16": (MIXTRAL, Degrees(dp=2, ep=2), {**BF16, **DROPLESS}),
     "ep2 balanced": (MIXTRAL, Degrees(dp=2, ep=2), BALANCED),
@@ -164,8 +165,17 @@ TORCH = {
         *(LLAMA, Degrees(tp=2, pp=2)),
         {**SEQUENCE, **COMPILED, **OVERLAP, **BF16},
     ),
-    "ep2 compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **COMPILED}),
+    "ep2 overlap balanced bf16": (
+        *(MIXTRAL, Degrees(dp=2, ep=2)),
+        {**OVERLAP, **BALANCED, **BF16},
+    ),
+    "ep2 overlap compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**OVERLAP, **BALANCED, **COMPILED}),
     "ep2 selective compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **SELECTIVE, **COMPILED}),
+    "ep2 overlap selective compiled": (
+        *(MIXTRAL, Degrees(dp=2, ep=2)),
+        {**OVERLAP, **BALANCED, **SELECTIVE, **COMPILED},
+    ),
+    "ep2 compiled": (MIXTRAL, Degrees(dp=2, ep=2), {**BALANCED, **COMPILED}),
     "cp2 compiled": (LLAMA, Degrees(cp=2), COMPILED),
     "cp2 zero3 tied recompute compiled": (
         *(GPT, Degrees(cp=2)),
@@ -196,6 +206,10 @@ TORCH = {
     "dp4 ep2 six experts": (
         *(replace(MIXTRAL, name="mixtral-six", experts=6), Degrees(dp=4, ep=2)),
         {"zero_stage": 3, **DROPLESS},
+    ),
+    "dp4 ep2 six experts overlap recompute": (
+        *(replace(MIXTRAL, name="mixtral-six", experts=6), Degrees(dp=4, ep=2)),
+        {**OVERLAP, **FULL, **DROPLESS},
     ),
     "tp2 pp2 ep2 zero3 sequence overlap": (
         *(MIXTRAL, Degrees(tp=2, pp=2, dp=2, ep=2)),

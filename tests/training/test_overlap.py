@@ -95,6 +95,38 @@ def test_sends_and_receives_run_beside_passes_only_with_overlap(traces, schedule
         assert len(passes) == (8 if schedule == "pipeline" else 16)
 
 
+@pytest.mark.slow
+@pytest.mark.long
+def test_experts_compute_while_rows_of_others_travel_only_with_overlap(traces):
+    # Two experts a rank. Both experts' rows are asked for at first. Each expert's results leave
+    # while the other one computes.
+    forward = [
+        *("start 0", "start 1", "finish 0", "gate", "start 2", "finish 1", "gate", "start 3"),
+        *("finish 2", "finish 3"),
+    ]
+    # The gradients of weights, which nothing waits for, come last.
+    backward = [
+        *("start 0", "start 1", "finish 0", "gate_gradients", "start 2"),
+        *("finish 1", "gate_gradients", "start 3", "finish 2", "finish 3"),
+    ]
+    for rank in (0, 1):
+        on, off = (
+            [f"{what} {name}".strip() for what, name in traces[f"experts {switch}"][rank]["events"]]
+            for switch in ("on", "off")
+        )
+        assert [renumbered(on[at : at + 10]) for at in range(0, 40, 10)] == [forward] * 4
+        assert [renumbered(on[at : at + 10]) for at in range(40, 80, 10)] == [backward] * 4
+        assert len(on) == 80
+        assert not [each for each in off if each.startswith(("start", "finish", "gate"))]
+
+
+def renumbered(events):
+    """Events of exchanges with their numbers counted from the first of them."""
+    first = int(events[0].split()[1])
+    split = [each.split() for each in events]
+    return [" ".join([what, *(str(int(each) - first) for each in name)]) for what, *name in split]
+
+
 def test_1f1b_is_as_drawn_by_hand():
     first, last = one_forward_one_backward(ranks=2, micro_batches=3)
 

@@ -6,6 +6,7 @@ Started by torch.distributed.run with a file for the results: for each cell and 
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
@@ -17,8 +18,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from tests.training.cells import LLAMA, cell
+from tests.training.cells import LLAMA, MIXTRAL, cell
 from workflow_lib.records import Cell, Degrees
+from workflow_lib.training import expert_exchange
 from workflow_lib.training import mesh as meshes
 from workflow_lib.training.data import SyntheticTokens, step_batches
 from workflow_lib.training.engines.torch import waiting
@@ -27,13 +29,17 @@ from workflow_lib.training.model import TransformerLayer
 
 CELLS = {
     f"{name} {'on' if overlap else 'off'}": cell(
-        *(LLAMA, degrees), backend="torch", overlap=overlap, **options
+        *(MIXTRAL if degrees.ep > 1 else LLAMA, degrees),
+        backend="torch",
+        overlap=overlap,
+        **options,
     )
     for name, degrees, options in (
         ("zero3", Degrees(dp=2), {"zero_stage": 3, "global_batch_size": 2}),
         ("zero0", Degrees(dp=2), {"zero_stage": 0, "global_batch_size": 2}),
         ("pipeline", Degrees(pp=2), {}),
         ("interleaved", Degrees(pp=2, virtual_stages=2), {}),
+        ("experts", Degrees(dp=2, ep=2), {"global_batch_size": 2}),
     )
     for overlap in (False, True)
 }
@@ -74,10 +80,32 @@ def watch(events: Events) -> None:
     PipelineStage.backward_one_chunk = told(
         PipelineStage.backward_one_chunk, lambda _, stage, index, *__: events.append(("pass", "B"))
     )
+    watch_experts(events)
     for kind in (waiting.AloneAllGather, waiting.AloneReduceScatter, waiting.AfterAllReduce):
         kind.__call__ = told(  # type: ignore[method-assign]
             kind.__call__, lambda _, self, *__: events.append(("alone", type(self).__name__))
         )
+
+
+def watch_experts(events: Events) -> None:
+    """Have exchanges of rows that run beside products recorded, and the gates of experts."""
+    start = expert_exchange.start_exchange
+    count = itertools.count()
+
+    def started(*arguments: Any) -> Callable[[], Any]:
+        finish, name = start(*arguments), str(next(count))
+        events.append(("start", name))
+
+        def finished() -> Any:
+            events.append(("finish", name))
+            return finish()
+
+        return finished
+
+    expert_exchange.start_exchange = started
+    for name in ("gate", "gate_gradients"):
+        tell = told(getattr(expert_exchange, name), lambda *_, name=name: events.append((name, "")))
+        setattr(expert_exchange, name, tell)
 
 
 def gathers(one: Cell, mesh: meshes.Mesh, engine: TorchEngine) -> Events:

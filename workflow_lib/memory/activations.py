@@ -46,8 +46,9 @@ class Layer:
             # Rows as inputs and as outputs of the experts.
             feed_forward = rows * (inner + 2 * hidden)
             # The experts' results and, with expert parallelism, the rows that are sent there and
-            # back.
-            products = rows * (widened + (3 if degrees.ep > 1 else 1) * hidden)
+            # back; beside their exchange, results are not kept before they are back.
+            travelled = 1 if degrees.ep == 1 else 2 if training.overlap else 3
+            products = rows * (widened + travelled * hidden)
             if tp > 1:
                 products += residual + (hidden if sliced else 0)
         else:

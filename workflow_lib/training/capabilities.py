@@ -275,18 +275,21 @@ def _deepspeed(degrees: Degrees, training: Training, model: Model) -> Iterator[s
 
 
 def _deepspeed_overlap(degrees: Degrees, training: Training) -> Iterator[str]:
-    remedy = "the cell would run exactly as without overlap; use overlap: false, or backend: torch"
+    remedy = "use overlap: false, or backend: torch"
     if degrees.pp > 1:
-        yield f"overlap with PP {degrees.pp}: DeepSpeed turns it off in a pipeline; {remedy}"
+        yield (
+            f"overlap with PP {degrees.pp}: DeepSpeed turns it off in a pipeline; the cell would "
+            f"run exactly as without overlap; {remedy}"
+        )
     elif degrees.dp > 1 and training.zero_stage == 0:
         yield (
-            "overlap with ZeRO-0: DeepSpeed reduces its gradients after the backward pass; "
-            f"{remedy}, or zero_stage 2 or 3"
+            "overlap with ZeRO-0: DeepSpeed reduces its gradients after the backward pass, exactly "
+            f"as without overlap; {remedy}, or zero_stage 2 or 3"
         )
     elif degrees.dp > 1 and training.zero_stage == 1 and training.precision == "bf16":
         yield (
             "overlap with ZeRO-1 in bf16: DeepSpeed reduces its fp32 gradient sums after the "
-            f"backward pass; {remedy}, or zero_stage 2 or 3"
+            f"backward pass, exactly as without overlap; {remedy}, or zero_stage 2 or 3"
         )
 
 

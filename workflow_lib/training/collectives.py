@@ -129,6 +129,24 @@ def start_sum_to_slices(x: Tensor, group: str, wait: bool) -> Callable[[], Tenso
     return result
 
 
+def start_exchange(
+    rows: Tensor, arrived: Tensor, received: Sequence[int], sent: Sequence[int], group: str
+) -> Callable[[], Tensor]:
+    """Start an exchange as in ``exchange`` that writes to ``arrived``; calling the result waits for
+    it and returns ``arrived``. torch keeps both tensors until then."""
+    work = dist.all_to_all_single(
+        *(arrived, rows.contiguous(), list(received), list(sent)),
+        group=named_group(group),
+        async_op=True,
+    )
+
+    def result() -> Tensor:
+        work.wait()
+        return arrived
+
+    return result
+
+
 def start_stacked_sum(
     stacked: Tensor, mine: Tensor, group: str, wait: bool
 ) -> Callable[[], object]:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from workflow_lib.records import Model, Training
 from workflow_lib.training.collectives import exchange
+from workflow_lib.training.expert_exchange import ExchangeBeside
 from workflow_lib.training.expert_products import expert_product
 from workflow_lib.training.feed_forward import gated
 from workflow_lib.training.routing import (
@@ -46,9 +47,13 @@ class LocalExperts(nn.Module):
             [[f"{expert}.down"] for expert in names], (hidden, ffn), output_deviation, split=1
         )
 
-    def forward(self, rows: Tensor, counts: Tensor | None) -> Tensor:
+    def forward(
+        self, rows: Tensor, counts: Tensor | None, beside: ExchangeBeside | None = None
+    ) -> Tensor:
         """Apply experts to their rows, [rows, hidden], sorted by expert; ``counts`` is as in
-        ``Rows``."""
+        ``Rows``. With ``beside`` these are the rows of all ranks' experts, in its order."""
+        if beside is not None:
+            return beside(rows, counts, self.gate_up, self.down)
         inner = gated(expert_product(rows, self.gate_up, counts))
         return expert_product(inner, self.down, counts)
 
@@ -80,6 +85,14 @@ class SparseFeedForward(nn.Module):
         self.router = weights.normal(f"{name}.router", (model.experts, model.hidden_size))
         self.local = LocalExperts(weights, name, model, output_deviation)
         self.choices = ChoiceCounter(weights.mesh.device)
+        #: None if nothing is computed during the exchange of rows
+        self.beside = None
+        if training.overlap and self.expert_group is not None and self.ep > 1:
+            self.beside = ExchangeBeside(
+                *(self.expert_group, self.experts),
+                keep_inner=training.recomputation != "selective",
+                compiled=training.compile,
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         # The router sees this rank's part of the sequence. Its logits then enter the group like the
@@ -92,8 +105,11 @@ class SparseFeedForward(nn.Module):
         if self.balancing_factor and torch.is_grad_enabled():
             shares = attach(shares, balancing_loss(logits, chosen), self.balancing_factor)
 
+        probabilities = logits.detach()
+        if self.beside is not None:
+            chosen, probabilities = self.beside.number(chosen), self.beside.order(probabilities)
         if self.balanced:
-            rows = balanced_rows(chosen, logits.detach().softmax(dim=-1))
+            rows = balanced_rows(chosen, probabilities.softmax(dim=-1))
         else:
             rows = dropless_rows(chosen, self.experts)
         self.choices.count(rows)
@@ -105,6 +121,9 @@ class SparseFeedForward(nn.Module):
     def _through_all_experts(self, rows: Tensor, counts: Tensor | None) -> Tensor:
         """Apply the experts of all ranks to rows that are sorted by expert; ``counts`` is as in
         ``Rows``."""
+        if self.beside is not None:
+            beside: Tensor = self.local(rows, counts, self.beside)
+            return beside
         if self.expert_group is None or self.ep == 1:
             alone: Tensor = self.local(rows, counts)
             return alone

@@ -81,9 +81,25 @@ def gated(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
     torch 2.11 compiles the autograd function below into one whose gradients are zero.
     """
     if torch.compiler.is_compiling():
-        gate, up = gate_up.chunk(2, dim=-1)
-        return _activated(gate, activation) * up
+        first, second = gate_up.chunk(2, dim=-1)
+        return _activated(first, activation) * second
     result: Tensor = _Gated.apply(gate_up, activation)  # type: ignore[no-untyped-call]
+    return result
+
+
+def gate(gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+    """The result of ``gated``, where nothing is to be kept."""
+    first, second = gate_up.chunk(2, dim=-1)
+    return _activated(first, activation).mul_(second)
+
+
+def gate_gradients(gradient: Tensor, gate_up: Tensor, activation: Activation = "usual") -> Tensor:
+    """The gradient of ``gate_up`` from that of ``gated``'s result."""
+    first, second = gate_up.chunk(2, dim=-1)
+    result = torch.empty_like(gate_up)
+    of_first, of_second = result.chunk(2, dim=-1)
+    of_first.copy_(_activation_gradient(gradient * second, first, activation))
+    of_second.copy_(_activated(first, activation).mul_(gradient))
     return result
 
 
@@ -111,15 +127,9 @@ class _Gated(torch.autograd.Function):
     def forward(context: Any, gate_up: Tensor, activation: Activation) -> Tensor:
         context.save_for_backward(gate_up)
         context.activation = activation
-        gate, up = gate_up.chunk(2, dim=-1)
-        return _activated(gate, activation).mul_(up)
+        return gate(gate_up, activation)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gate_up,), activation = context.saved_tensors, context.activation
-        gate, up = gate_up.chunk(2, dim=-1)
-        result = torch.empty_like(gate_up)
-        of_gate, of_up = result.chunk(2, dim=-1)
-        of_gate.copy_(_activation_gradient(gradients[0] * up, gate, activation))
-        of_up.copy_(_activated(gate, activation).mul_(gradients[0]))
-        return result, None
+        (gate_up,) = context.saved_tensors
+        return gate_gradients(gradients[0], gate_up, context.activation), None

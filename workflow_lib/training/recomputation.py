@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from workflow_lib.records import Recomputation
-from workflow_lib.training import collectives, expert_products, tensor_parallel
+from workflow_lib.training import collectives, expert_exchange, expert_products, tensor_parallel
 
 _aten = torch.ops.aten
 #: operators whose results selective recomputation keeps
@@ -36,6 +36,7 @@ KEPT = [
     *collectives.OPERATORS,
     *tensor_parallel.OPERATORS,
     *expert_products.OPERATORS,
+    *expert_exchange.OPERATORS,
 ]
 
 
