@@ -18,6 +18,10 @@ before. The ratio of tokens/s is printed with its 95 % interval over the rounds.
 whose model has another number of parameters is refused. Records say how many layers each stage of a
 pipeline had: torchtitan divides them by a rule of its own.
 
+With ``--alternations`` and no peer every cell has several launches, in rounds such as these:
+
+    python3 benchmarks/engine_on_gpus.py --sets experts --layers 4 --trace --alternations 3
+
 With ``--ranks-per-gpu 4`` the layouts of four GPUs train on one. Loss and memory are recorded as
 ever; speeds are not, because the ranks share the GPU. That needs NCCL 2.30 or later. Start CUDA's
 Multi-Process Service first, or the ranks take turns on the GPU:
@@ -160,7 +164,7 @@ def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], re
         else:
             peers.append(peer)
     before = len(lines_of(records))
-    for by in order_of_launches(peers, options.alternations) if peers else []:
+    for by in in_rounds([OURS, *peers], options.alternations) if peers else []:
         if by in failed or OURS in failed:
             continue
         code = subprocess.run([*command, "--only", cell.id, "--by", by]).returncode
@@ -178,12 +182,11 @@ def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], re
     return int(bool(failed))
 
 
-def order_of_launches(peers: Sequence[str], rounds: int) -> list[str]:
-    """Who trains in each launch: rounds of all, each in the reverse order of the one before. After
-    an even number of rounds an even drift of the GPUs is nobody's.
+def in_rounds(turn: Sequence[str], rounds: int) -> list[str]:
+    """What is launched after what: rounds of all, each in the reverse order of the one before.
+    After an even number of rounds an even drift of the GPUs is nobody's.
     """
-    turn = [OURS, *peers]
-    return [by for number in range(rounds) for by in (turn if number % 2 == 0 else turn[::-1])]
+    return [each for number in range(rounds) for each in turn[:: 1 if number % 2 == 0 else -1]]
 
 
 def not_installed(peers: Sequence[str]) -> list[str]:
@@ -268,8 +271,7 @@ def main() -> int:
         type=int,
         choices=range(1, 100),
         metavar="ROUNDS",
-        default=4,
-        help="launches of each, with --peer (default: 4)",
+        help="launches of each (default: 4 with --peer, else 1)",
     )
     parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
@@ -280,6 +282,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.ranks_per_gpu > 1 and (options.peer or options.trace):
         parser.error("--peer and --trace measure time, which ranks that share a GPU do not show")
+    options.alternations = options.alternations or (4 if options.peer else 1)
     if "RANK" in os.environ:
         on_every_rank(options)
         return 0
@@ -305,9 +308,10 @@ def main() -> int:
     if options.together:  # to save time
         return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.
+    names = [cell.id for cell in chosen_cells(options, ranks)]
     codes = [
-        subprocess.run([*command, "--only", cell.id]).returncode
-        for cell in chosen_cells(options, ranks)
+        subprocess.run([*command, "--only", name]).returncode
+        for name in in_rounds(names, options.alternations)
     ]
     return int(any(codes))
 

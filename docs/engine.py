@@ -7,10 +7,13 @@ A line of such a file is a cell, or a part timed alone: what the benchmark's ``-
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from benchmarks.measuring.pairs import OURS, ratio_in_words
 from docs import part_times, peers
 
 CHECKOUT = Path(__file__).parents[1]
@@ -33,6 +36,8 @@ def _page(path: Path, records: list[dict[str, Any]]) -> str:
         return part_times.page(_NOTE, path, records)
     if records[0].get("ranks_per_gpu", 1) > 1:
         return shared_page(path.stem, records)
+    if {each.get("by") for each in records} == {OURS}:
+        return overlap_page(path.stem, records)
     if "by" in records[0]:
         return peers.page(_NOTE, path.stem, records)
     return page(path.stem, records)
@@ -104,6 +109,63 @@ def shared_page(name: str, records: list[dict[str, Any]]) -> str:
             f"| {record['peak_gb']:.1f} / {record['estimate_gb']:.1f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
+    """The page of cells with and without overlap, each launched several times in turn."""
+    first = records[0]
+    lines = [
+        _NOTE,
+        "",
+        f"# Overlap on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
+        "",
+        f"`benchmarks/engine_on_gpus.py --alternations --trace`, torch {first['torch']}. Each cell "
+        "was launched in turn on one host, each round in the reverse order of the one before. A "
+        f"launch's speed is the median of {first['steps']} steps on synthetic tokens. Ratios are "
+        "geometric means over pairs of launches, with 95 % intervals by Student's t: they know how "
+        "launches differ on one host, not how hosts differ. One more step of each launch was "
+        "profiled; a collective is exposed while its kernels run and no compute kernel does, and "
+        "that time is given as a share of the step, a mean over launches. The raw data are "
+        f"[the records](../../evidence/engine/{name}.jsonl). {peers.of_tokens(records)}",
+        "",
+        "| model, layers | layout and options without overlap | launches, without + with "
+        "| tokens/s/GPU, without → with | with to without | peak GB | exposed, % of the step "
+        "| of the communication beside compute, % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    pairs: dict[tuple[str, ...], tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
+    for record in records:
+        *layout, options = peers.parts(record["cell"])
+        off, on = pairs.setdefault((*layout, options.replace("-overlap", "")), ([], []))
+        (on if "-overlap" in options else off).append(record)
+    lines += [_overlap_row(key, off, on) for key, (off, on) in pairs.items() if off and on]
+    return "\n".join(lines) + "\n"
+
+
+def _overlap_row(key: tuple[str, ...], off: list[dict[str, Any]], on: list[dict[str, Any]]) -> str:
+    """A line of launches without and with overlap."""
+    model, layers, degrees, options = key
+    names = sorted({name for each in (*off, *on) for name in each["exposed"]})
+
+    def both(form: str, value: Callable[[dict[str, Any]], float]) -> str:
+        return " → ".join(format(fmean(map(value, launches)), form) for launches in (off, on))
+
+    exposed = (
+        f"{name} {both('.1f', lambda each, name=name: 100 * each['exposed'].get(name, 0.0))}"
+        for name in names
+    )
+    rates = ([each["tokens_per_s_per_gpu"] for each in launches] for launches in (on, off))
+    cells = [
+        f"{model}, {layers}",
+        f"`{degrees}`, `{options}`",
+        f"{len(off)} + {len(on)}",
+        both(",.0f", lambda each: each["tokens_per_s_per_gpu"]),
+        ratio_in_words(*rates),
+        both(".1f", lambda each: each["peak_gb"]),
+        "; ".join(exposed),
+        both(".0f", lambda each: 100 * each["overlapped"]),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

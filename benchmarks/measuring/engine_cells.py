@@ -124,6 +124,16 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
         for overlap in (False, True)
     ]
     compiled = {"backend": "torch", "compile": True}
+    spread = {"dp": gpus, "ep": gpus}
+    sets["experts"] = [
+        ("mixtral-8x7b", 8, spread, {"backend": "torch", **options, "overlap": overlap})
+        for options in (
+            {"recomputation": "full", "routing": "balanced"},
+            {"compile": True, "routing": "balanced"},
+            {"recomputation": "full"},
+        )
+        for overlap in (False, True)
+    ]
     if gpus == 1:
         sets["peers"] = [
             *(("llama3-8b", 8, {}, {**compiled, "precision": each}) for each in ("bf16", "fp8")),
@@ -139,7 +149,7 @@ def option_sets(gpus: int) -> dict[str, list[tuple[str, int, dict[str, Any], dic
             ("llama3-8b", 0, {"tp": half, "pp": 2, "stage_layers": "auto"}, full),
             ("llama3-8b", 0, {"tp": 2, "dp": half}, {**full, "zero_stage": 3}),
             (
-                *("mixtral-8x7b", 4, {"dp": gpus, "ep": gpus}),
+                *("mixtral-8x7b", 4, spread),
                 {**full, "compile": False, "zero_stage": 3, "overlap": True},
             ),
         ]

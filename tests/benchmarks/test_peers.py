@@ -188,7 +188,7 @@ def test_a_setting_that_a_version_does_not_have_is_said():
 
 
 def test_each_round_of_launches_is_in_the_reverse_order_of_the_one_before():
-    assert engine_on_gpus.order_of_launches(["peer", "other"], 3) == [
+    assert engine_on_gpus.in_rounds(["triptych", "peer", "other"], 3) == [
         *("triptych", "peer", "other"),
         *("other", "peer", "triptych"),
         *("triptych", "peer", "other"),
