@@ -129,9 +129,10 @@ def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
         f"[the records](../../evidence/engine/{name}.jsonl). {peers.of_tokens(records)}",
         "",
         "| model, layers | layout and options without overlap | launches, without + with "
-        "| tokens/s/GPU, without → with | with to without | peak GB | exposed, % of the step "
-        "| of the communication beside compute, % |",
-        "|---|---|---|---|---|---|---|---|",
+        "| tokens/s/GPU, without → with | with to without | peak GB "
+        "| kernels of communication, % of the step | of them beside compute, % "
+        "| exposed, % of the step |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     pairs: dict[tuple[str, ...], tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
     for record in records:
@@ -162,8 +163,9 @@ def _overlap_row(key: tuple[str, ...], off: list[dict[str, Any]], on: list[dict[
         both(",.0f", lambda each: each["tokens_per_s_per_gpu"]),
         ratio_in_words(*rates),
         both(".1f", lambda each: each["peak_gb"]),
-        "; ".join(exposed),
+        both(".1f", lambda each: 100 * each["communication_s"] / each["step_s"]),
         both(".0f", lambda each: 100 * each["overlapped"]),
+        "; ".join(exposed),
     ]
     return f"| {' | '.join(cells)} |"
 

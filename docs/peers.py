@@ -27,11 +27,10 @@ def page(note: str, name: str, records: list[dict[str, Any]]) -> str:
         f"# The engine beside peers on {first['gpus']} × {first['gpu']}, {first['begun'][:10]}",
         "",
         f"`benchmarks/engine_on_gpus.py --peer`, torch {first['torch']}. Ours and peers trained "
-        "the same model in the same layout on the same host, a launch of each in turn, each round "
-        "in the reverse order of the one before. A launch's speed is the median of "
-        f"{first['steps']} steps on synthetic tokens. Ratios are geometric means over pairs of "
-        "launches, with 95 % intervals by Student's t: they know how launches differ on one host, "
-        "not how hosts differ. All settings of peers are in "
+        "the same model in the same layout, a launch of each in turn, both of a pair on one host. "
+        f"A launch's speed is the median of {_steps(records)} steps on synthetic tokens. Ratios "
+        "are geometric means over pairs of launches, with 95 % intervals by Student's t: they know "
+        "how launches differ on one host, not how hosts differ. All settings of peers are in "
         f"[the records](../../evidence/engine/{name}.jsonl). {of_tokens(records)} Losses after so "
         "few steps differ, because initial weights do. MFU counts causal attention, and each "
         "precision's own peak ([Training](../explanation/training.md)).",
@@ -74,6 +73,10 @@ def _table(records: list[dict[str, Any]]) -> list[str]:
             f"| {'–' if by == OURS else ratio_in_words(ours, _rates(records, by))} |"
         )
     return lines
+
+
+def _steps(records: list[dict[str, Any]]) -> str:
+    return " or ".join(map(str, sorted({each["steps"] for each in records})))
 
 
 def _division(records: list[dict[str, Any]]) -> list[str]:

@@ -249,3 +249,30 @@ def test_ranks_that_shared_gpus_have_losses_and_memory_and_no_speeds():
         "| 3, 1 | 12.58034 | 12.4 / 13.0 |"
     )
     assert "tokens/s" not in page
+
+
+def test_cells_with_and_without_overlap_are_paired_launch_by_launch():
+    def record(options, speed, communication_s, overlapped, exposed):
+        return {
+            **{"gpu": "NVIDIA H200", "gpus": 2, "ranks_per_gpu": 1, "torch": "2.11.0"},
+            **{"begun": "2026-11-24T22:36Z", "steps": 5, "by": "triptych", "tokens": NEW_TOKENS},
+            "cell": f"h200/mixtral-8x7b-4l/tp1-pp1-dp2-ep2_{options}_0",
+            **{"tokens_per_s_per_gpu": speed, "step_s": 0.5, "peak_gb": 58.25, "loss": 11.2},
+            **{"communication_s": communication_s, "overlapped": overlapped, "exposed": exposed},
+        }
+
+    off = [record("mb1-zero1-torch", speed, 0.02, 0.0, {"SendRecv": 0.04}) for speed in (100, 100)]
+    on = [
+        record("mb1-zero1-overlap-torch", 110, 0.05, 0.5, {"SendRecv": 0.01}),
+        record("mb1-zero1-overlap-torch", 110, 0.05, 0.7, {"SendRecv": 0.03, "AllGather": 0.01}),
+    ]
+    lone = record("mb2-zero1-torch", 90, 0.02, 0.0, {})
+    page = engine.overlap_page("overlap", [off[0], on[0], on[1], off[1], lone])
+
+    assert "# Overlap on 2 × NVIDIA H200, 2026-11-24" in page
+    assert page.splitlines()[-1] == (
+        "| mixtral-8x7b, 4 | `tp1-pp1-dp2-ep2`, `mb1-zero1-torch` | 2 + 2 | 100 → 110 "
+        "| 1.100 (1.100 to 1.100, 2 pairs) | 58.2 → 58.2 | 4.0 → 10.0 | 0 → 60 "
+        "| AllGather 0.0 → 0.5; SendRecv 4.0 → 2.0 |"
+    )
+    assert "mb2" not in page
