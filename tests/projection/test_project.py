@@ -106,7 +106,7 @@ def test_what_it_rests_on_is_said(projected):
     said = dict(basis(projected[0], stack, levels(stack.runs, "H200")))
     assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
     assert said["speed of this workflow's stack on this GPU"].startswith(
-        "measured: 19 cells of this workflow on up to 2 GPUs, 13 of them on H200; each predicted"
+        "measured: 20 cells of this workflow on up to 2 GPUs, 14 of them on H200; each predicted"
     )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
     assert said["exchanges between GPUs by this workflow's stack"] == "measured"
