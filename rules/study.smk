@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import IOFile
 from snakemake.settings.types import DeploymentMethod
 
 # Of the clone, whichever file Snakemake read first. Where the rules came without their clone, as
@@ -314,7 +315,9 @@ def report_what_there_is():
     """After a failure: show the sweeps with what has been measured, and with what failed.
 
     The tables are dated back, so that the next invocation knows them to be unfinished: Snakemake
-    takes a table that is younger than those of its inputs that exist for finished.
+    takes a table that is younger than those of its inputs that exist for finished. It also takes
+    one for finished whose inputs have the checksums that it remembers, so it is made to forget
+    those of tables that were whole before.
     """
     for name, sweep in SWEEPS.items():
         paths = sweep_paths(name)
@@ -334,3 +337,5 @@ def report_what_there_is():
             " --description={sweep.description:q} --directory {paths.directory:q}"
             " && echo 'Some runs have no result. What there is, and why: '{paths.report:q}"
         )
+        for table in tables:
+            workflow.persistence.cleanup_metadata(IOFile(table))
