@@ -4,7 +4,8 @@
 
 rule tokenize:
     output:
-        f"{RESULTS}/data/{{data}}/tokens.json",
+        # Kept while it is made anew: it says which tokens the array beside it must have.
+        update(f"{RESULTS}/data/{{data}}/tokens.json"),
     log:
         f"{RESULTS}/logs/tokenize/{{data}}.log",
     conda:

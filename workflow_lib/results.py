@@ -18,6 +18,11 @@ def run_directory(results: Path, cell_id: str, run: int | str) -> Path:
     return results / "cells" / cell_id / f"run{run}"
 
 
+def of_run(directory: Path, cell_id: str) -> Path:
+    """The results directory of a run's directory: the inverse of ``run_directory``."""
+    return directory.parents[len(Path("cells", cell_id).parts)]
+
+
 def run_number(directory: Path) -> int:
     """The number of the run in a directory ``run<k>``: k, which is 0 for the profiled run.
 
@@ -59,6 +64,11 @@ def array_directory(results: Path, name: str) -> Path:
 def tokens(results: Path, data: Data) -> Path | None:
     """The record of a corpus's token array, ``tokens.json``; None for synthetic tokens."""
     return results / "data" / data.name / "tokens.json" if data.kind == "text" else None
+
+
+def token_array(description: Path) -> Path:
+    """The tokens themselves, which a ``tokens.json`` describes."""
+    return description.with_name("tokens.bin")
 
 
 def nearest_existing(path: Path) -> Path:

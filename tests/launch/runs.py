@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 
 from tests.launch import scripts
-from workflow_lib import records
+from workflow_lib import records, results
 from workflow_lib.records import (
     EndedRecord,
     ErrorRecord,
@@ -31,6 +31,9 @@ def rendered(directory: Path, sweep: str = "demo") -> RunPaths:
     training = dataclasses.replace(planned.cell.training, warmup_steps=1, measured_steps=3)
     cell = dataclasses.replace(scripts.with_baseline(planned.cell), training=training)
     site = scripts.study().platforms[cell.hardware.platform]
+    if description := results.tokens(directory / "results", cell.data):
+        records.write_json(description, {})
+        results.token_array(description).touch()
     return RunPaths(scripts.write(cell, site, directory, directory / "results").run_directory)
 
 

@@ -199,10 +199,12 @@ def test_nothing_is_submitted_while_a_run_lacks_something(rendered, sbatch, tmp_
         (edited, "was edited after it was rendered"),
         (absent, "--until render tokenize` writes"),
         (without, r"corpus/tokens\.json is not there"),
+        (without, r"corpus/tokens\.bin is not there.* --forcerun tokenize "),
         (local, "its platform is not Slurm's"),
     ):
-        if bad is local:
-            records.write_json(tmp_path / "results/data/python-sources/tokens.json", {})
+        if "bin" in message:
+            # As in results that were unpacked from an archive.
+            records.write_json(tmp_path / "results/data/corpus/tokens.json", {})
         with pytest.raises(SubmissionError, match=message):
             submit([good, bad], tmp_path)
     assert sbatch.calls() == []

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from workflow_lib.training import tokenize as module
-from workflow_lib.training.tokenize import STANDARD_LIBRARY, byte_tokenizer, main, tokenize
+from workflow_lib.training.tokenize import (
+    STANDARD_LIBRARY,
+    TokenizeError,
+    byte_tokenizer,
+    main,
+    tokenize,
+)
 
 
 def ids(directory):
@@ -43,6 +49,47 @@ def test_a_document_larger_than_a_piece_is_the_same_as_whole(tmp_path, monkeypat
 
     assert ids(tmp_path / "o") == [*text.encode(), 256]
     assert all(piece.endswith("\n") for piece in list(module.pieces(tmp_path / "a.txt"))[:-1])
+
+
+def test_tokens_that_are_no_longer_those_that_were_stated_are_refused(tmp_path):
+    corpus, made = tmp_path / "a.txt", tmp_path / "o"
+    corpus.write_text("abcdef")
+    tokenize(made, [str(corpus)], byte_tokenizer())
+    stated = (made / "tokens.json").read_bytes()
+
+    # The array may be lost, as from an archive: the same text gives it back.
+    (made / "tokens.bin").unlink()
+    tokenize(made, [str(corpus)], byte_tokenizer())
+    assert ids(made) == [*b"abcdef", 256]
+    assert (made / "tokens.json").read_bytes() == stated
+
+    corpus.write_text("abcdeF")
+    for lost in (False, True):
+        if lost:
+            (made / "tokens.bin").unlink()
+        with pytest.raises(TokenizeError, match=r"states other tokens than .*a\.txt gives now"):
+            tokenize(made, [str(corpus)], byte_tokenizer())
+        assert (made / "tokens.json").read_bytes() == stated
+        assert (made / "tokens.bin").exists() is not lost
+
+
+def test_another_python_has_another_standard_library_and_the_refusal_says_so(tmp_path, monkeypatch):
+    tokenize(tmp_path, [STANDARD_LIBRARY], byte_tokenizer(), 1000)
+    description = json.loads((tmp_path / "tokens.json").read_text())
+    (tmp_path / "tokens.json").write_text(json.dumps(description | {"sha256": "0" * 64}))
+    monkeypatch.setattr(module.platform, "python_version", lambda: "3.99.1")
+
+    with pytest.raises(TokenizeError, match=r"is that of Python 3\.99\.1 here"):
+        tokenize(tmp_path, [STANDARD_LIBRARY], byte_tokenizer(), 1000)
+
+
+@pytest.mark.parametrize("damaged", ["", "{}", "[1]", "{"])
+def test_a_damaged_description_is_written_anew(tmp_path, damaged):
+    (tmp_path / "a.txt").write_text("ab")
+    (tmp_path / "tokens.json").write_text(damaged)
+
+    assert tokenize(tmp_path, [str(tmp_path / "a.txt")], byte_tokenizer()) == 3
+    assert json.loads((tmp_path / "tokens.json").read_text())["tokens"] == 3
 
 
 def test_the_standard_library_gives_the_same_tokens_each_time(tmp_path):

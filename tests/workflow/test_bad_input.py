@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 
@@ -196,6 +197,45 @@ def test_a_bad_corpus_is_named_before_anything_trains(checkout, content, expecte
     assert expected in message_of(checkout.snakemake())
     assert not any(run.job.exists() for run in checkout.runs().values())
     assert not (checkout.directory / "results" / "data" / "mine" / "tokens.json").exists()
+
+
+@pytest.mark.long
+def test_tokens_that_did_not_come_along_are_made_anew_and_have_to_be_the_same(checkout):
+    corpus = checkout.directory / "corpus.txt"
+    corpus.write_text("the first text " * 50, encoding="utf-8")
+    (checkout.directory / "config" / "data" / "mine.yaml").write_text(
+        "description: mine\nkind: text\ntokenizer: bytes\nsources: [corpus.txt]\n", encoding="utf-8"
+    )
+    checkout.write_sweep(data="mine")
+    assert checkout.snakemake().returncode == 0
+    # As unpacked from an archive, in which one of the runs had not ended.
+    array = checkout.directory / "results" / "data" / "mine" / "tokens.bin"
+    done, other = (checkout.runs()[name] for name in ("gpt3-tiny", "llama3-tiny"))
+    trained = done.outcome.stat().st_mtime_ns
+    tokens = array.read_bytes()
+    array.unlink()
+    assert not {rule for rule, _ in checkout.planned_jobs()} & {"tokenize", "run"}
+    shutil.rmtree(other.directory)
+    shutil.rmtree(checkout.directory / "results" / "sweeps")
+    message = message_of(checkout.snakemake())
+    assert f"{array} is not there, on which" in message
+    asked = re.search(r"`snakemake --profile … (.*)` makes it", message)
+    assert asked is not None
+    assert not other.job.exists()
+
+    target = "results/sweeps/tiny/report.html"
+    corpus.write_text("another text " * 50, encoding="utf-8")
+    message = message_of(checkout.snakemake(target, *asked[1].split()))
+    assert "tokens.json: states other tokens than corpus.txt gives now" in message
+    assert not array.exists()
+
+    corpus.write_text("the first text " * 50, encoding="utf-8")
+    assert checkout.snakemake(target, *asked[1].split()).returncode == 0
+    assert array.read_bytes() == tokens
+    again = checkout.snakemake()
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert other.outcome.exists()
+    assert done.outcome.stat().st_mtime_ns == trained
 
 
 @pytest.mark.long

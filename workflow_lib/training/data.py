@@ -66,7 +66,11 @@ class TokenFile:
                 f"{description}: not a description of tokens ({error}); tokenize again"
             ) from None
         self.path = description.with_name("tokens.bin")
-        size = self.path.stat().st_size if self.path.exists() else 0
+        if not self.path.exists():
+            raise DataError(
+                f"{self.path}: no such file, which {description.name} describes; tokenize again"
+            )
+        size = self.path.stat().st_size
         if size != tokens * dtype.itemsize:
             raise DataError(
                 f"{self.path}: has {size} bytes, but {description.name} states "

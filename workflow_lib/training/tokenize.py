@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import codecs
 import hashlib
+import platform
 import sys
 import sysconfig
 import time
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from workflow_lib.records import whole_file, write_json
+from workflow_lib.records import read_json, whole_file, write_json
 from workflow_lib.words import counted
 
 STANDARD_LIBRARY = "python-standard-library"
@@ -152,9 +153,11 @@ def tokenize(
 ) -> int:
     """Write ``output``/tokens.bin and tokens.json; return the number of tokens.
 
-    Raises TokenizeError if a source cannot be used or is empty.
+    Raises TokenizeError if a source cannot be used or is empty, or if a tokens.json is there and
+    states other tokens: runs may have trained on those.
     """
     files = documents(sources)
+    stated = _stated(output / "tokens.json")
     digest = hashlib.sha256()
     count, told = 0, time.monotonic()
     with whole_file(output / "tokens.bin", durable=True) as draft:
@@ -176,6 +179,8 @@ def tokenize(
                     break
         if count == 0:
             raise TokenizeError(f"{sources[0]}: the corpus is empty; give files that hold text")
+        if stated not in (None, digest.hexdigest()):
+            raise TokenizeError(_changed(output, sources))
         # The description is removed first and written last, so that it never describes other
         # tokens.
         (output / "tokens.json").unlink(missing_ok=True)
@@ -190,6 +195,26 @@ def tokenize(
     }
     write_json(output / "tokens.json", description)
     return count
+
+
+def _stated(description: Path) -> str | None:
+    """The checksum of the tokens that a tokens.json states; None if it is missing or damaged."""
+    try:
+        stated = read_json(description)["sha256"]
+    except (FileNotFoundError, KeyError, TypeError, ValueError):
+        return None
+    return str(stated)
+
+
+def _changed(output: Path, sources: list[str]) -> str:
+    """What to say of tokens that are no longer those which a tokens.json states."""
+    library = f"; {STANDARD_LIBRARY} is that of Python {platform.python_version()} here"
+    return (
+        f"{output / 'tokens.json'}: states other tokens than {' '.join(sources)} gives now, and "
+        f"runs may have trained on those{library if STANDARD_LIBRARY in sources else ''}. Give the "
+        "text as it was, or name the other text anew in config/data; if no run has trained on it, "
+        f"delete {output}"
+    )
 
 
 def _document_ids(path: Path, tokenizer: Tokenizer) -> Iterator[list[int]]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from workflow_lib import records, results
 from workflow_lib.launch import attempts
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import permissions, run_place
+from workflow_lib.launch.owner import corpus, permissions, run_place
 from workflow_lib.launch.owner.owned_run import try_to_lock
 from workflow_lib.launch.owner.submit import look_for
 from workflow_lib.launch.run_owner import become_owner
@@ -100,12 +100,7 @@ def _check(
             raise SubmissionError(run_place.moved(paths, origin))
         render_anew(paths.directory)
     cell = records.read_record(paths.cell, Cell)
-    tokens = results.tokens(results_directory, cell.data)
-    if tokens is not None and not tokens.exists():
-        raise SubmissionError(
-            f"{tokens} is not there, on which {cell.id} trains: "
-            "`snakemake --profile … --until render tokenize` makes it"
-        )
+    corpus.check(results_directory, cell)
 
 
 def _lines(paths: RunPaths) -> list[str]:

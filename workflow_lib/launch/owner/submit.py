@@ -12,10 +12,10 @@ import os
 import pwd
 import time
 
-from workflow_lib import records
+from workflow_lib import records, results
 from workflow_lib.launch import attempts, interruption
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import other_users, permissions, run_place
+from workflow_lib.launch.owner import corpus, other_users, permissions, run_place
 from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
@@ -54,6 +54,7 @@ def submit(run: OwnedRun) -> JobRecord:
         if (job_id := look_for(run.scheduler, known)) is not None:
             return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
     run_place.render_where_it_lies(run)
+    corpus.check(results.of_run(paths.directory, cell.id), cell)
     # Copies of results often leave out empty directories, but Slurm writes the job's log there.
     try:
         paths.logs.mkdir(exist_ok=True)
