@@ -1,9 +1,10 @@
 """Estimates how far the runs of two cells lie apart, with an interval.
 
-There are two ways, by how the runs lie in time. Values are those of runs, in their unit, or their
+There are three ways, by how the runs lie in time. Values are those of runs, in their unit, or their
 logarithms, whose difference is that of a ratio::
 
     in blocks   a b   b a   a b        the difference of each block; Student's t over blocks
+    within      a b a  |  b b a        the difference within each session, that is, on one host
     apart       a a a   b b b          Welch's interval, and the same with a drift taken away
 
 ``in_blocks`` needs runs that were submitted in a random order in blocks. An effect on both runs of
@@ -11,6 +12,9 @@ a block alike, such as a date or a drift from block to block, cancels in the dif
 within blocks widens the interval, because every second block is in reversed order and its
 difference has the opposite drift. Unequal spreads of the two cells do not matter, because only the
 spread of the differences counts.
+
+:mod:`~workflow_lib.intervals.within_hosts` is for other runs of several hosts or dates, on each of
+which both cells ran.
 
 ``apart`` is for all other runs. The first interval is Welch's, which allows unequal spreads (B. L.
 Welch, Biometrika 34, 1947). The second removes a steady drift per run, which is estimated from the
@@ -84,11 +88,11 @@ def drift(
 def _welch(a: Floats, b: Floats) -> Interval:
     mean = float(a.mean() - b.mean())
     variances = [float(side.var(ddof=1)) / side.size for side in (a, b)]
-    half = _half_width(variances, [a.size - 1.0, b.size - 1.0])
+    half = half_width(variances, [a.size - 1.0, b.size - 1.0])
     return Interval(mean, mean - half, mean + half)
 
 
-def _half_width(variances: Sequence[float], degrees: Sequence[float]) -> float:
+def half_width(variances: Sequence[float], degrees: Sequence[float]) -> float:
     """The half-width for a sum of terms, from their variances and the degrees of
     freedom of these."""
     total = sum(variances)
@@ -124,7 +128,7 @@ class _Drift:
             for x, y, of in zip(places, values, degrees, strict=True)
         ]
         of_slope = [spread * own / whole**2 for spread, own in zip(spreads, squares, strict=True)]
-        half = _half_width(of_slope, degrees)
+        half = half_width(of_slope, degrees)
         self.slope = Interval(slope, slope - half, slope + half)
         distance = middles[0] - middles[1]
         between = levels[0] - levels[1] - slope * distance
@@ -132,5 +136,5 @@ class _Drift:
             spread / side.size + distance**2 * own
             for spread, side, own in zip(spreads, values, of_slope, strict=True)
         ]
-        half = _half_width(of_difference, degrees)
+        half = half_width(of_difference, degrees)
         self.difference = Interval(between, between - half, between + half)
