@@ -374,6 +374,8 @@ def test_a_cell_without_a_partner_has_a_row():
 DAY = 86400.0
 #: blocks of A and B, in the order b a, a b, b a; each on a day of its own
 BEGAN = ([100.0, DAY, 2 * DAY + 100], [0.0, DAY + 100, 2 * DAY])
+#: the same on one day
+ONE_DAY = ([100.0, 1000.0, 2100.0], [0.0, 1100.0, 2000.0])
 
 
 def in_blocks(of_a, of_b, began=BEGAN, seeds=(0, 0), platforms=("h200", "h200"), gpus=SAME, **more):
@@ -413,8 +415,8 @@ def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
-        ({"seeds": (0, 1)}, "not submitted in one random order"),
-        ({"seeds": (None, None)}, "not submitted in one random order"),
+        ({"seeds": (0, 1), "began": ONE_DAY}, "not submitted in one random order"),
+        ({"seeds": (None, None), "began": ONE_DAY}, "not submitted in one random order"),
         ({"platforms": ("h200", "h100")}, "different platforms"),
         ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "did not begin in the order of the blocks"),
         ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "the start of a run was not recorded"),
@@ -459,6 +461,114 @@ def test_a_drift_is_no_difference_and_is_estimated():
     assert row["drift_per_run"] == pytest.approx(0.01, abs=0.001)
     assert row["drift_per_run_low"] < 0.01 < row["drift_per_run_high"]
     assert row["verdict"] == "not_told_apart"
+
+
+#: hosts that a campaign went over
+HOSTS = {"x": ("GPU-1", "GPU-2"), "y": ("GPU-3", "GPU-4"), "z": ("GPU-5", "GPU-6")}
+
+
+def on_hosts(order, of_a, of_b, measure="tokens_per_s"):
+    """The row of two cells of which each run is named with its side and host: "ax bx by ay" …"""
+    starts = {"a": [], "b": []}
+    for place, (end, host) in enumerate(order.split()):
+        # Each host has a day of its own.
+        starts[end].append((DAY * "xyz".index(host) + 100.0 * place, HOSTS[host]))
+    sides = []
+    for name, values, (end, of) in zip(
+        ("before", "after"), (of_a, of_b), starts.items(), strict=True
+    ):
+        cell, runs = measured(known("h200", tp=2 + (end == "b")), **{measure: values})
+        gpus = {}
+        for run, (start, uuids) in zip(runs, of, strict=True):
+            run["started_unix_s"] = start
+            gpus[cell["cell"], run["run"]] = frozenset(uuids)
+        sides.append(side(name, (cell, runs), gpus=gpus))
+    found = rows([Pair("named", sides[0].cells[0], sides[1].cells[0])], *sides)
+    table(found, COMPARISON)
+    return next(row for row in found if row["measure"] == measure)
+
+
+WITHIN = (
+    "assumes normal noise, the same difference in each of 2 sessions on the same GPUs, and no "
+    "drift within them other than a steady one"
+)
+
+
+def test_runs_of_two_hosts_are_compared_within_them():
+    # Host y is 2 % faster. A has 1 % more on each.
+    row = on_hosts("ax ax bx by by ay", [101.0, 101.1, 103.0], [100.05, 102.0, 102.1])
+    assert (row["design"], row["date_allowance"], row["verdict"]) == ("within_hosts", 0.0, "a_more")
+    assert row["estimate"] == pytest.approx(1.01, abs=0.001)
+    assert row["wide_low"] > 1.005
+    assert row["in_words"].endswith(f"coverage 95 %; {WITHIN})")
+    assert row["assumes"] == WITHIN
+    assert abs(row["drift_per_run"]) < 0.001
+    assert row["drift_per_run_low"] < row["drift_per_run"] < row["drift_per_run_high"]
+
+
+def test_what_hosts_alone_make_is_no_difference():
+    row = on_hosts("ax by ay bx by ay", [100.05, 102.0, 102.1], [102.0, 99.95, 102.05])
+    assert (row["design"], row["verdict"]) == ("within_hosts", "not_told_apart")
+    row = on_hosts(
+        "ax bx bx bx bx ay ay by ay ay",
+        [100.0, 102.0, 102.1, 101.9, 102.0],
+        [100.1, 99.9, 100.0, 100.05, 102.0],
+    )
+    assert (row["design"], row["verdict"]) == ("within_hosts", "not_told_apart")
+
+
+def test_runs_of_sessions_of_one_side_are_left_out_and_counted():
+    order, of_b = "ax ax bx by by ay", [100.05, 102.0, 102.1]
+    both = on_hosts(order, [101.0, 101.1, 103.0], of_b)
+    # The third host had two runs of A alone.
+    row = on_hosts(order + " az az", [101.0, 101.1, 103.0, 50.0, 51.0], of_b)
+    assert [row[name] for name in ("estimate", "low", "high")] == pytest.approx(
+        [both[name] for name in ("estimate", "low", "high")]
+    )
+    left_out = "; 2 runs are left out, because no run of the other side was in the session"
+    assert row["assumes"] == WITHIN + left_out
+    assert left_out in row["in_words"]
+    assert row["runs_a"] == 5
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "ax bx ax bx ax bx",  # one session
+        "ax bx ax bx bx ay",  # only one session has both
+        "ax ay ay bx bx bx",  # too few runs of A share a session with B
+    ],
+)
+def test_runs_that_no_two_sessions_show_stay_apart(order):
+    row = on_hosts(order, [101.0, 101.1, 103.0], [100.05, 102.0, 102.1])
+    assert (row["design"], row["date_allowance"]) == ("apart", 0.014)
+
+
+def test_what_comes_with_the_first_runs_of_sessions_is_allowed_for():
+    row = on_hosts("ax ax bx ay by by", [101.0, 101.1, 103.0], [100.05, 102.0, 102.1])
+    assert (row["design"], row["date_allowance"]) == ("within_hosts", 0.014)
+    assert row["assumes"] == f"{WITHIN}; one side ran first in every session"
+    shares = [0.5, 0.5, 0.6], [0.1, 0.2, 0.2]
+    row = on_hosts("ax ax bx ay by by", *shares, measure="throttle_power_share")
+    assert row["in_words"].endswith(
+        "but one side ran first in every session, and the effect of a date or a node is unknown"
+    )
+    row = on_hosts("ax ax bx by by ay", *shares, measure="throttle_power_share")
+    assert (row["verdict"], row["date_allowance"]) == ("a_more", 0.0)
+
+
+def test_a_drift_that_cannot_be_told_from_a_side_leaves_runs_apart():
+    began = [0.0, 1.0], [DAY, DAY + 1], [2 * DAY, 2 * DAY + 1]
+    a, b = (
+        [{"platform": "h200", "order_seed": None, "started_unix_s": start} for start in side]
+        for side in zip(*began, strict=True)
+    )
+    gpus = [frozenset({"GPU-1"})] * 3
+    assert design(a, b, gpus, gpus).name == "apart"
+    a[1]["started_unix_s"], b[1]["started_unix_s"] = DAY + 1, DAY
+    assert design(a, b, gpus, gpus).name == "within_hosts"
+    a[0]["platform"] = "h100"
+    assert design(a, b, gpus, gpus).name == "apart"
 
 
 @pytest.mark.parametrize(

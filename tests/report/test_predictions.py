@@ -70,6 +70,21 @@ def test_the_verdict_is_by_both_intervals(times_s: list[float], verdict: str) ->
     assert shown(runs(times_s, [0.5, 0.5, 0.5]))[0][2] == verdict
 
 
+def test_runs_of_two_dates_are_compared_within_dates() -> None:
+    # The third runs are of the next day, where all takes twice as long, in the other order; a
+    # fourth one of the plain cell was the only run of its own day.
+    rows = runs([1.94, 1.94, 3.88], [0.5, 0.5, 0.5])
+    day_s = 86400.0
+    rows[4] |= {"step_time_s": 4.0, "started_unix_s": 1e9 + day_s + 100}
+    rows[5] |= {"started_unix_s": 1e9 + day_s}
+    rows.append(rows[0] | {"run": 4, "order_block": 4, "started_unix_s": 1e9 + 2 * day_s})
+    assert shown(rows)[0][1:] == (
+        "3.0 % (3.0 to 3.0); 1 run is left out, because no run of the other side was in the "
+        "session",
+        "holds",
+    )
+
+
 def test_what_cannot_be_judged_says_why() -> None:
     rows = runs([1.94, 1.94, 1.94], [0.5, None, 0.5])
     assert shown(rows)[1] == (

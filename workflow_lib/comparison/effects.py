@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workflow_lib.intervals import differences
+from workflow_lib.intervals import differences, within_hosts
 from workflow_lib.intervals.contrasts import logarithms
 from workflow_lib.intervals.design import Design, Run
 
@@ -26,7 +26,10 @@ def effects(
     if as_ratio:
         a, b = logarithms(a, b)
     change: Callable[[float], float] = math.expm1 if as_ratio else float
-    drift = differences.drift(a, b, design.places_a, design.places_b)
+    if design.sessions is None:
+        drift = differences.drift(a, b, design.places_a, design.places_b)
+    else:
+        drift = within_hosts.drift(a, b, design.sessions)
     dates = _date_effect(a, b, *runs)
     return {
         "drift_per_run": change(drift.estimate),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio, is_temperature
 from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design
+from workflow_lib.intervals.sessions import Sessions
 from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import MINUS, significant
@@ -54,9 +55,24 @@ def assumption(lie: Design) -> str:
     """What a verdict assumes."""
     if lie.in_blocks:
         return "assumes normal noise, and that dates and drifts act equally on both runs of a block"
+    if lie.sessions is not None:
+        return _within(lie.sessions)
     return (
         f"assumes normal noise and, because {lie.apart_because}, no drift other than a steady one"
     )
+
+
+def _within(sessions: Sessions) -> str:
+    """What a verdict within sessions assumes, and how many runs it leaves out."""
+    assumed = (
+        f"assumes normal noise, the same difference in each of {sessions.count} sessions on the "
+        "same GPUs, and no drift within them other than a steady one"
+    )
+    if sessions.is_one_side_first:
+        assumed += "; one side ran first in every session"
+    if sessions.left_out:
+        assumed += f"; {sessions.left_out_because}"
+    return assumed
 
 
 def _assumed(wide: Wide, lie: Design) -> str:
@@ -99,7 +115,7 @@ def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
     """Says that the effect of dates and nodes on the measure is not known."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)}), but {lie.apart_because}, and the effect of a date or a node is "
+        f"({_coverage(found)}), but {lie.one_sided_because}, and the effect of a date or a node is "
         "unknown"
     )
 

@@ -261,7 +261,7 @@ def _widened(
     of these is unknown; and the reasons of null numbers."""
     date = allowance(measure, lie)
     if date is None:
-        why = f"the effect of a date or a node is unknown, and {lie.apart_because}"
+        why = f"the effect of a date or a node is unknown, and {lie.one_sided_because}"
         names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
         return None, dict.fromkeys(names, why)
     if is_ratio(measure):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from workflow_lib.intervals import differences
 from workflow_lib.intervals.design import Design
+from workflow_lib.intervals.within_hosts import within_hosts
 
 
 class Contrast(NamedTuple):
@@ -41,6 +42,8 @@ def difference(a: Sequence[float], b: Sequence[float], design: Design) -> Contra
         return Contrast(middle, min(every), max(every), None)
     if design.in_blocks:
         found = differences.in_blocks(a, b)
+    elif design.sessions is not None:
+        found = within_hosts(a, b, design.sessions)
     else:
         found = differences.apart(a, b, design.places_a, design.places_b)
     return Contrast(found.estimate, found.low, found.high, differences.COVERAGE)

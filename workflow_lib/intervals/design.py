@@ -2,8 +2,14 @@
 
 Runs are *in blocks* if the workflow submitted them in one random order (:mod:`workflow_lib.order`),
 each block has a run of both cells, and the blocks began one after the other. Then a date or a drift
-acts on both sides alike. Otherwise they are *apart*: an effect on only one of the sides looks like
-a difference.
+acts on both sides alike.
+
+Otherwise they are compared *within hosts* if two or more sessions have runs of both cells
+(:mod:`workflow_lib.intervals.sessions`). A session has one set of GPUs and no long pause, so a host
+or a date acts on both of its sides alike. Runs of other sessions are left out. One session alone
+does not do: nothing would show whether its difference comes again.
+
+All other runs are *apart*: an effect on only one of the sides looks like a difference.
 
 A run that failed keeps its block when it is repeated, hours or days after the other run of the
 block. Nothing else comes after the last block, so the order of blocks does not show this. The time
@@ -16,6 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from workflow_lib.intervals.differences import FEWEST_RUNS
+from workflow_lib.intervals.sessions import Sessions, sessions
+from workflow_lib.intervals.within_hosts import is_estimable
 
 #: Two runs of a block are not of one time if they began this many times as far apart as those of
 #: any other block, and at least this long. In a random order a block is so stretched about once in
@@ -38,6 +48,8 @@ class Design:
     #: each run's place in time among the runs of both cells
     places_a: tuple[int, ...]
     places_b: tuple[int, ...]
+    #: by which sessions runs are compared that are not in blocks; None if they are apart
+    sessions: Sessions | None = None
 
     @property
     def in_blocks(self) -> bool:
@@ -47,7 +59,18 @@ class Design:
     @property
     def name(self) -> str:
         """The design's name in tables."""
-        return "in_blocks" if self.in_blocks else "apart"
+        if self.in_blocks:
+            return "in_blocks"
+        return "apart" if self.sessions is None else "within_hosts"
+
+    @property
+    def one_sided_because(self) -> str:
+        """Why something may have acted on only one of the sides; "" if dates and nodes acted on
+        both alike."""
+        if self.sessions is None:
+            return self.apart_because
+        # What comes with the first runs of a session, such as a cold host, is no steady drift.
+        return "one side ran first in every session" if self.sessions.is_one_side_first else ""
 
 
 def design(
@@ -58,7 +81,9 @@ def design(
 ) -> Design:
     """The design of completed runs; the runs of both sides are in the order of their numbers."""
     places_a, places_b = _places(runs_a, runs_b)
-    return Design(_apart(runs_a, runs_b, gpus_a, gpus_b), places_a, places_b)
+    why = _apart(runs_a, runs_b, gpus_a, gpus_b)
+    within = _sessions(runs_a, runs_b, gpus_a, gpus_b) if why else None
+    return Design(why, places_a, places_b, within)
 
 
 def _apart(
@@ -89,6 +114,22 @@ def _apart(
     if 1 in (len(set(gpus_a)), len(set(gpus_b))) and not set(gpus_a) & set(gpus_b):
         return "the sides ran on different GPUs"
     return ""
+
+
+def _sessions(
+    runs_a: Sequence[Run], runs_b: Sequence[Run], gpus_a: Sequence[Gpus], gpus_b: Sequence[Gpus]
+) -> Sessions | None:
+    """The sessions by which runs can be compared; None if they cannot."""
+    began_a, began_b = ([run["started_unix_s"] for run in runs] for runs in (runs_a, runs_b))
+    if len({run["platform"] for run in (*runs_a, *runs_b)}) > 1:
+        return None
+    if frozenset() in (*gpus_a, *gpus_b) or None in (*began_a, *began_b):
+        return None
+    found = sessions(began_a, began_b, gpus_a, gpus_b)
+    # As each session has both sides, six runs leave two degrees of freedom, and one with a drift.
+    if found.count < 2 or found.fewest_runs < FEWEST_RUNS:
+        return None
+    return found if is_estimable(found) else None
 
 
 def _is_stretched(apart_s: Sequence[float]) -> bool:

@@ -74,13 +74,15 @@ COMPARISON = columns(
         "design",
         str,
         "",
-        "in_blocks (a random order of submission in blocks, each with a run of both) or apart",
+        "in_blocks (a random order of submission in blocks, each with a run of both), within_hosts "
+        "(two or more sessions of one set of GPUs, each with runs of both) or apart",
     ),
     (
         "drift_per_run",
         float,
         "",
-        "change from one run to the next of either side: a share, or in the unit",
+        "change from one run to the next of either side, within sessions if the design is "
+        "within_hosts: a share, or in the unit",
     ),
     ("drift_per_run_low", float, "", "lower end of its 95 % interval"),
     ("drift_per_run_high", float, "", "upper end of the same"),
@@ -95,7 +97,7 @@ COMPARISON = columns(
         float,
         "",
         "assumed largest effect of dates and nodes on runs that are apart: a share, or in the "
-        "unit; 0 in blocks",
+        "unit; 0 in blocks, and within hosts unless one side ran first in every session",
     ),
     (
         "systematic_a",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from workflow_lib.intervals import contrasts
 from workflow_lib.intervals.design import Gpus, design
@@ -41,8 +42,10 @@ def predictions(
                     "label_against": labels[row["predicted_against"]],
                     "what": what,
                     "predicted": _percent(predicted),
-                    "measured": "" if isinstance(found, str) else _percent(found),
-                    "verdict": found if isinstance(found, str) else verdict(predicted, found),
+                    "measured": "" if isinstance(found, str) else found.in_words,
+                    "verdict": (
+                        found if isinstance(found, str) else verdict(predicted, found.gain)
+                    ),
                 }
             )
     return lines
@@ -59,7 +62,19 @@ def verdict(predicted: Interval, measured: Interval) -> str:
     return "undecided: the intervals overlap"
 
 
-def _measured(cell: str, against: str, measure: str, tables: Tables) -> Interval | str:
+class _Measured(NamedTuple):
+    """A gain by the runs, with its 95 % interval."""
+
+    gain: Interval
+    #: how many runs it leaves out, and why; "" if none
+    left_out: str
+
+    @property
+    def in_words(self) -> str:
+        return "; ".join(filter(None, (_percent(self.gain), self.left_out)))
+
+
+def _measured(cell: str, against: str, measure: str, tables: Tables) -> _Measured | str:
     """The gain by the runs, with its 95 % interval; or why there is none."""
     of_cells = runs_by_cell(tables.runs)
     after, before = (completed_runs(of_cells.get(each, [])) for each in (cell, against))
@@ -77,8 +92,10 @@ def _measured(cell: str, against: str, measure: str, tables: Tables) -> Interval
     gained, had = ([run[measure] for run in runs] for runs in (after, before))
     if None in (*gained, *had):
         return "no verdict: not every run has a value"
-    found = contrasts.ratio(gained, had, design(after, before, gpus_after, gpus_before))
-    return Interval(1 - found.estimate, 1 - found.high, 1 - found.low)
+    lie = design(after, before, gpus_after, gpus_before)
+    found = contrasts.ratio(gained, had, lie)
+    gain = Interval(1 - found.estimate, 1 - found.high, 1 - found.low)
+    return _Measured(gain, lie.sessions.left_out_because if lie.sessions else "")
 
 
 def _gpus(run: Row, tables: Tables) -> Gpus:
