@@ -557,6 +557,21 @@ def test_what_comes_with_the_first_runs_of_sessions_is_allowed_for():
     assert (row["verdict"], row["date_allowance"]) == ("a_more", 0.0)
 
 
+@pytest.mark.parametrize(
+    ("of_hosts", "verdict"), [((ONE, OTHER), "a_more"), (HOSTS.values(), "no_verdict")]
+)
+def test_within_sessions_of_one_gpu_its_gain_cancels(of_hosts, verdict, monkeypatch):
+    # Host y has two of A's runs and one of B's; its sensor reads 10 % less.
+    monkeypatch.setattr(f"{__name__}.HOSTS", dict(zip("xyz", of_hosts, strict=False)))
+    row = on_hosts(
+        "ax by ay bx ay bx", [300.0, 270.5, 270.0], [252.0, 280.0, 280.5], "power_mean_w"
+    )
+    assert (row["design"], row["verdict"]) == ("within_hosts", verdict)
+    if verdict == "a_more":
+        assert row["in_words"].endswith("the same gain at all powers)")
+        assert row["estimate"] == pytest.approx(30 / 28, rel=2e-3)
+
+
 def test_a_drift_that_cannot_be_told_from_a_side_leaves_runs_apart():
     began = [0.0, 1.0], [DAY, DAY + 1], [2 * DAY, 2 * DAY + 1]
     a, b = (

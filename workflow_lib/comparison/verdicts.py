@@ -10,9 +10,9 @@ same in all of them; ``energy_systematic_share`` bounds it. With shares s and t 
 sensors, the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)]. That is the
 worst case: all GPUs of a side are off in one direction, as those of one batch may be. The gain
 cancels if one GPU did the runs of both sides, or if one layout ran on the same GPUs on both sides,
-for example at two dates. Each GPU then has the same share of both energies. The verdict then
-assumes that a sensor has the same gain at all powers. Temperatures are whole degrees, so each side
-may be off by half a degree.
+for example at two dates. Each GPU then has the same share of both energies. Within hosts this holds
+for each session, whose effect takes the gain up. The verdict then assumes that a sensor has the
+same gain at all powers. Temperatures are whole degrees, so each side may be off by half a degree.
 """
 
 from __future__ import annotations
@@ -83,15 +83,20 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
 def _gain_cancels(pair: Pair, cell_a: Row, cell_b: Row, a: Side, b: Side) -> bool:
     """Whether the gain of sensors cancels, because each GPU has the same share of both sides'
     energies."""
+    runs = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
+    of_a, of_b = (Counter(side.gpus_of_runs(of)) for side, of in zip((a, b), runs, strict=True))
+    on_one_gpu = all(len(each) == 1 for each in (*of_a, *of_b))
+    if all(runs) and _design(*runs, a, b).sessions is not None:
+        return pair.match == SAME_LAYOUT or on_one_gpu
     gpus = a.gpus_of(cell_a)
     if pair.match == SAME_LAYOUT and gpus:
         return gpus == b.gpus_of(cell_b)
     # Runs on one GPU each, in any layout: each GPU did as many runs of A as of B.
-    of_a, of_b = (
-        Counter(side.gpus_of_runs(completed_runs(side.runs_of(cell))))
-        for side, cell in ((a, cell_a), (b, cell_b))
-    )
-    return of_a == of_b and all(len(each) == 1 for each in of_a)
+    return of_a == of_b and on_one_gpu
+
+
+def _design(runs_a: Sequence[Row], runs_b: Sequence[Row], a: Side, b: Side) -> Design:
+    return design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
 
 
 def _named(compared: dict[str, Any], limits: str) -> dict[str, Any]:
@@ -159,7 +164,7 @@ def _compared(
     if missing:
         return {**known, "verdict": "missing", "in_words": f"no value: {missing}"}
     as_ratio = is_ratio(measure)
-    lie = design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
+    lie = _design(runs_a, runs_b, a, b)
     known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
     found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
     known |= found._asdict()
