@@ -29,6 +29,7 @@ BF16 = {"precision": "bf16"}
 
 SP = {"sequence_parallel": True}
 TORCH = {"backend": "torch"}
+DROPLESS = {"routing": "dropless"}
 COMPILED = {"compile": True}
 
 CELLS = {
@@ -54,6 +55,21 @@ CELLS = {
     "torch cp2 zero3 tied": cell(GPT, Degrees(cp=2), zero_stage=3, **LORA, **TORCH),
     "torch pp2 tied": cell(GPT, Degrees(pp=2), zero_stage=1, **LORA, **TORCH, **FULL),
     "torch ep2 zero3": cell(MIXTRAL, Degrees(dp=2, ep=2), zero_stage=3, **LORA, **TORCH),
+    "ep2 zero2 overlap": cell(
+        MIXTRAL, Degrees(dp=2, ep=2), zero_stage=2, overlap=True, **LORA, **DROPLESS
+    ),
+    "torch ep2 zero3 overlap": cell(
+        MIXTRAL, Degrees(dp=2, ep=2), zero_stage=3, overlap=True, **LORA, **DROPLESS, **TORCH
+    ),
+    "torch ep2 overlap selective": cell(
+        MIXTRAL,
+        Degrees(dp=2, ep=2),
+        overlap=True,
+        recomputation="selective",
+        **LORA,
+        **DROPLESS,
+        **TORCH,
+    ),
     "tp2 pp2 sp zero1": cell(LLAMA, Degrees(tp=2, pp=2), zero_stage=1, **LORA, **SP),
     "tp2 dp2 sp zero3": cell(LLAMA, Degrees(tp=2, dp=2), zero_stage=3, **LORA, **SP),
     "pp2 ep2 zero1": cell(MIXTRAL, Degrees(pp=2, dp=2, ep=2), zero_stage=1, **LORA),
