@@ -92,6 +92,26 @@ def test_a_damaged_description_is_written_anew(tmp_path, damaged):
     assert json.loads((tmp_path / "tokens.json").read_text())["tokens"] == 3
 
 
+@pytest.mark.parametrize("damaged", [None, ""])
+def test_without_a_description_the_array_says_which_tokens_runs_trained_on(tmp_path, damaged):
+    corpus, made = tmp_path / "a.txt", tmp_path / "o"
+    corpus.write_text("abcdef")
+    tokenize(made, [str(corpus)], byte_tokenizer())
+    stated = (made / "tokens.json").read_bytes()
+    (made / "tokens.json").unlink()
+    if damaged is not None:
+        (made / "tokens.json").write_text(damaged)
+
+    corpus.write_text("abcdeF")
+    with pytest.raises(TokenizeError, match=r"tokens\.bin: holds other tokens than .*a\.txt gives"):
+        tokenize(made, [str(corpus)], byte_tokenizer())
+    assert ids(made) == [*b"abcdef", 256]
+
+    corpus.write_text("abcdef")
+    tokenize(made, [str(corpus)], byte_tokenizer())
+    assert (made / "tokens.json").read_bytes() == stated
+
+
 def test_the_standard_library_gives_the_same_tokens_each_time(tmp_path):
     for name in ("one", "two"):
         tokenize(tmp_path / name, [STANDARD_LIBRARY], byte_tokenizer(), 100_000)

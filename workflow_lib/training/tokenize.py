@@ -18,6 +18,7 @@ import sysconfig
 import time
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,11 +154,11 @@ def tokenize(
 ) -> int:
     """Write ``output``/tokens.bin and tokens.json; return the number of tokens.
 
-    Raises TokenizeError if a source cannot be used or is empty, or if a tokens.json is there and
-    states other tokens: runs may have trained on those.
+    Raises TokenizeError if a source cannot be used or is empty, or if other tokens are there or
+    stated in a tokens.json: runs may have trained on those.
     """
     files = documents(sources)
-    stated = _stated(output / "tokens.json")
+    stated = _stated(output)
     digest = hashlib.sha256()
     count, told = 0, time.monotonic()
     with whole_file(output / "tokens.bin", durable=True) as draft:
@@ -179,8 +180,8 @@ def tokenize(
                     break
         if count == 0:
             raise TokenizeError(f"{sources[0]}: the corpus is empty; give files that hold text")
-        if stated not in (None, digest.hexdigest()):
-            raise TokenizeError(_changed(output, sources))
+        if stated is not None and stated[1] != digest.hexdigest():
+            raise TokenizeError(_changed(stated[0], sources))
         # The description is removed first and written last, so that it never describes other
         # tokens.
         (output / "tokens.json").unlink(missing_ok=True)
@@ -197,23 +198,28 @@ def tokenize(
     return count
 
 
-def _stated(description: Path) -> str | None:
-    """The checksum of the tokens that a tokens.json states; None if it is missing or damaged."""
-    try:
-        stated = read_json(description)["sha256"]
-    except (FileNotFoundError, KeyError, TypeError, ValueError):
-        return None
-    return str(stated)
+def _stated(output: Path) -> tuple[Path, str] | None:
+    """The checksum of the tokens that runs may have trained on, with the file that says it; None if
+    there are none.
+
+    A tokens.json that is missing or damaged says nothing, but its array does.
+    """
+    description, tokens = output / "tokens.json", output / "tokens.bin"
+    with suppress(FileNotFoundError, KeyError, TypeError, ValueError):
+        return description, str(read_json(description)["sha256"])
+    with suppress(FileNotFoundError), tokens.open("rb") as stream:
+        return tokens, hashlib.file_digest(stream, "sha256").hexdigest()
+    return None
 
 
-def _changed(output: Path, sources: list[str]) -> str:
-    """What to say of tokens that are no longer those which a tokens.json states."""
+def _changed(file: Path, sources: list[str]) -> str:
+    """What to say of tokens that are no longer those which a file states or holds."""
     library = f"; {STANDARD_LIBRARY} is that of Python {platform.python_version()} here"
     return (
-        f"{output / 'tokens.json'}: states other tokens than {' '.join(sources)} gives now, and "
-        f"runs may have trained on those{library if STANDARD_LIBRARY in sources else ''}. Give the "
-        "text as it was, or name the other text anew in config/data; if no run has trained on it, "
-        f"delete {output}"
+        f"{file}: {'states' if file.suffix == '.json' else 'holds'} other tokens than "
+        f"{' '.join(sources)} gives now, and runs may have trained on those"
+        f"{library if STANDARD_LIBRARY in sources else ''}. Give the text as it was, or name the "
+        f"other text anew in config/data; if no run has trained on it, delete {file.parent}"
     )
 
 
