@@ -32,7 +32,7 @@ def rendered(directory: Path, sweep: str = "demo") -> RunPaths:
     cell = dataclasses.replace(scripts.with_baseline(planned.cell), training=training)
     site = scripts.study().platforms[cell.hardware.platform]
     if description := results.tokens(directory / "results", cell.data):
-        records.write_json(description, {})
+        records.write_json(description, {"tokens": 0, "dtype": "uint16"})
         results.token_array(description).touch()
     return RunPaths(scripts.write(cell, site, directory, directory / "results").run_directory)
 

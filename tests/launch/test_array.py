@@ -200,11 +200,19 @@ def test_nothing_is_submitted_while_a_run_lacks_something(rendered, sbatch, tmp_
         (absent, "--until render tokenize` writes"),
         (without, r"corpus/tokens\.json is not there"),
         (without, r"corpus/tokens\.bin is not there.* --forcerun tokenize "),
+        (without, r"corpus/tokens\.bin has 4 bytes, not 6 as tokens\.json states.* --forcerun "),
+        (without, r"corpus/tokens\.json does not describe the tokens.* --forcerun tokenize "),
         (local, "its platform is not Slurm's"),
     ):
-        if "bin" in message:
+        corpus = tmp_path / "results/data/corpus"
+        if "is not there.*" in message:
             # As in results that were unpacked from an archive.
-            records.write_json(tmp_path / "results/data/corpus/tokens.json", {})
+            records.write_json(corpus / "tokens.json", {"tokens": 3, "dtype": "uint16"})
+        elif "bytes" in message:
+            # As where a copy was broken off.
+            (corpus / "tokens.bin").write_bytes(b"abcd")
+        elif "describe" in message:
+            (corpus / "tokens.json").write_bytes(b"")
         with pytest.raises(SubmissionError, match=message):
             submit([good, bad], tmp_path)
     assert sbatch.calls() == []
