@@ -230,6 +230,29 @@ def test_mistakes_are_one_message(
     assert ", report.html: for these, run the workflow to its end and pack again" in said
 
 
+def test_who_packs_a_sweep_on_text_is_told_that_its_tokens_stay_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path)
+    shutil.copy(ROOT / "config/data/python-sources.yaml", study.config / "data")
+    file = study.config / "sweeps" / f"{NAME}.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("data: synthetic", "data: python-sources"), encoding="utf-8")
+    write_table(plan.table([study.sweep]), study.results / "sweeps" / NAME / "plan.parquet")
+    write_run(study.run(0, 1), study.sweep.cells[0].cell, Outcome.COMPLETED)
+    tokens = study.results / "data/python-sources/tokens.json"
+    write_json(tokens, {})
+    tokens.with_name("tokens.bin").touch()
+    places = ["--config", str(study.config), "--results", str(study.results)]
+
+    assert main(["pack", "--sweep", NAME, "--published", "2026-01-31", *places]) == 0
+
+    assert "It holds no tokens of python-sources, only their checksums" in capsys.readouterr().out
+    inside = names(study.results / "archives" / f"{NAME}.zip")
+    assert "results/data/python-sources/tokens.json" in inside
+    assert "results/data/python-sources/tokens.bin" not in inside
+
+
 def test_a_directory_as_output_is_refused_with_a_file_to_name(tmp_path, capsys) -> None:
     assert main(["pack", "--sweep", "demo", "--output", str(tmp_path)]) == 1
     assert f"is a directory; name a file, as in {tmp_path}/demo.zip" in capsys.readouterr().err

@@ -124,6 +124,11 @@ def _pack(chosen: argparse.Namespace) -> int:
     if packed.missing:
         lacks = ", ".join(packed.missing)
         print(f"It lacks {lacks}: for these, run the workflow to its end and pack again")
+    if packed.texts:
+        print(
+            f"It holds no tokens of {', '.join(packed.texts)}, only their checksums: who trains "
+            "again needs the text"
+        )
     if chosen.licence is None:
         print(
             "It names no licence; choose one before others get it, with --licence CC-BY-4.0 (make "

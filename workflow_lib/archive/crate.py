@@ -42,7 +42,7 @@ _WHAT = {
     **{f"{name}.parquet": kind.rows.partition(".")[0] for name, kind in TABLES.items()},
     "plan.parquet": "The sweep's cells, with estimates; infeasible ones with the reason",
     "report.html": "Everything on one page; opens in a browser, without a network",
-    "tokens.json": "A tokenised corpus: its sources and checksum",
+    "tokens.json": "A tokenised corpus that is not in here: its sources and checksum",
     "columns.md": "What every column of the tables means, with its unit",
     "files.md": "What every file means",
     _CITATION: "How to cite the software, and the study that it repeats",

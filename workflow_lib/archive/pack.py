@@ -32,6 +32,8 @@ class Packed:
     bytes_before: int
     #: tables and the page of the sweep that are not there, and so not in the archive
     missing: tuple[str, ...] = ()
+    #: text that cells train on, whose tokens are described and not in the archive
+    texts: tuple[str, ...] = ()
 
 
 def pack(
@@ -93,7 +95,9 @@ def pack(
     wanted = (*(of_sweep.table(name) for name in TABLES), of_sweep.report)
     missing = tuple(path.name for path in wanted if not path.is_file())
     raw = len(files) + len(texts) - products
-    return Packed(len(runs), raw, products, sum(sizes.values()), missing)
+    data = [planned.cell.data for planned in sweep.cells]
+    trained_on = tuple(sorted({each.name for each in data if each.kind == "text"}))
+    return Packed(len(runs), raw, products, sum(sizes.values()), missing, trained_on)
 
 
 def _refuse_old_plan(sweep: Sweep, configuration: Path, path: Path) -> None:
