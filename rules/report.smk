@@ -36,6 +36,7 @@ rule page:
         **{name: sweep_table(name) for name in TABLES},
         figures=str(sweep_paths().figures),
         plan=str(sweep_paths().plan),
+        nothing=miss_runs,
         sources=source_files("intervals", "report", "records"),
     output:
         report(

@@ -268,6 +268,16 @@ def made_of(sweep):
     return [str(paths.report), str(paths.plan), str(paths.figures), *tables, *of_runs]
 
 
+def miss_runs(wildcards):
+    """Have Snakemake make the outcomes that a page's sweep lacks: asked for the page alone, it would
+    look only whether the page is younger than what is left of its sources. No file is an input.
+    """
+    if workflow.is_main_process:
+        outcomes = [run_file(run, "outcome.json") for run in runs_of(wildcards.sweep)]
+        workflow.dag.forcefiles.update(each for each in outcomes if not Path(each).exists())
+    return []
+
+
 def sweep_paths(sweep="{sweep}"):
     """Where the files of a sweep lie; as a pattern unless it is told."""
     return results.sweep_paths(Path(RESULTS), sweep)

@@ -206,6 +206,25 @@ def test_editing_a_cell_trains_exactly_that_cell(finished):
     }
 
 
+@pytest.mark.parametrize("number", [1, 0], ids=["measured", "profiled"])
+def test_who_asks_for_the_page_alone_gets_the_run_that_was_lost(finished, number):
+    # Lost as a whole, and asked for by name: all tables and the page are younger than what is left.
+    lost = finished.runs()["gpt3-tiny"].directory.with_name(f"run{number}")
+    aside = lost.with_name("aside")
+    lost.rename(aside)
+    try:
+        jobs = finished.planned_jobs()
+    finally:
+        aside.rename(lost)
+
+    assert {job for job in jobs if job[0] in ("render", "run")} == {
+        ("render", "gpt3-tiny"),
+        ("run", "gpt3-tiny"),
+    }
+    assert ("page", "") in jobs
+    assert finished.planned_jobs() == set()
+
+
 def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
     with edited(
         finished, "config/models/gpt3-tiny.yaml", "description:", "# a comment\ndescription:"
