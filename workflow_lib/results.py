@@ -18,6 +18,11 @@ def run_directory(results: Path, cell_id: str, run: int | str) -> Path:
     return results / "cells" / cell_id / f"run{run}"
 
 
+def runs_of_cell(results: Path, cell_id: str) -> list[Path]:
+    """The directories of a cell's runs that exist."""
+    return sorted((results / "cells" / cell_id).glob("run*"))
+
+
 def of_run(directory: Path, cell_id: str) -> Path:
     """The results directory of a run's directory: the inverse of ``run_directory``."""
     return directory.parents[len(Path("cells", cell_id).parts)]

@@ -188,6 +188,9 @@ class RankRecord:
     imported_unix_s: float | None = None
     connected_unix_s: float | None = None
     built_unix_s: float | None = None
+    #: of its text, the checksum that tokens.json states; null for synthetic tokens, and in records
+    #: of earlier versions
+    tokens_sha256: str | None = None
 
 
 @dataclass(frozen=True)

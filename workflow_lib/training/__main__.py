@@ -189,6 +189,7 @@ def _run(
         imported_unix_s=imported,
         connected_unix_s=connected,
         built_unix_s=time.time(),
+        tokens_sha256=source.sha256,
     )
     clock = _compare_clocks(launch, cell, progress)
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)

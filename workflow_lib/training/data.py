@@ -25,6 +25,11 @@ class DataError(ValueError):
 class Source(Protocol):
     """Something that yields sequences."""
 
+    @property
+    def sha256(self) -> str | None:
+        """The stated checksum of a text's tokens; None if there is none."""
+        ...
+
     def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
         """Sequence ``index`` of a step's global batch, as [length] ids."""
         ...
@@ -35,6 +40,10 @@ class SyntheticTokens:
     """Ids drawn uniformly from the vocabulary, so that there is nothing to learn."""
 
     vocabulary_size: int
+
+    @property
+    def sha256(self) -> None:
+        return None
 
     def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
         generator = np.random.default_rng((seed, step, index))
@@ -56,6 +65,7 @@ class TokenFile:
                 raise ValueError(f"dtype is {shown(plain['dtype'])}, expected uint16 or uint32")
             dtype, tokens = np.dtype(plain["dtype"]), int(plain["tokens"])
             vocabulary = int(plain["vocabulary_size"])
+            stated = plain.get("sha256")
         except FileNotFoundError:
             raise DataError(
                 f"{description}: no such file; make it with "
@@ -85,6 +95,7 @@ class TokenFile:
             raise DataError(
                 f"{self.path}: {tokens} tokens are too few for one sequence, which takes {length}"
             )
+        self.sha256 = None if stated is None else str(stated)
         self._vocabulary_size = vocabulary_size
         self._tokens = np.memmap(self.path, dtype=dtype, mode="r", shape=(tokens,))
 

@@ -1,0 +1,59 @@
+"""Runs of one cell train on the same text, or are not submitted."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.launch import scripts
+from workflow_lib import records, results
+from workflow_lib.launch.owner import corpus
+from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.records import Data, RankRecord, RunPaths
+
+
+@pytest.fixture
+def cell(tmp_path):
+    """A cell that trains on text, whose tokens are there."""
+    found = dataclasses.replace(scripts.planned("demo").cell, data=Data("mine", "text"))
+    description = results.tokens(tmp_path, found.data)
+    plain = {"tokens": 3, "dtype": "uint16", "sha256": "now"}
+    records.write_json(description, plain)
+    results.token_array(description).write_bytes(bytes(6))
+    return found
+
+
+def trained(tmp_path, cell, sha256, ended=True):
+    """A run of the cell on tokens of that checksum."""
+    paths = RunPaths(results.run_directory(tmp_path, cell.id, 1))
+    rank = RankRecord(0, "n1", 0, "H200", 0, 0, 0, 0, 1, 1, 0.0, tokens_sha256=sha256)
+    records.write_json(paths.rank(0), rank)
+    if ended:
+        records.write_json(paths.outcome, {})
+    return paths
+
+
+@pytest.mark.parametrize("sha256", ["now", None])
+def test_a_run_on_the_same_tokens_or_on_unknown_ones_is_no_reason(tmp_path, cell, sha256):
+    trained(tmp_path, cell, sha256)
+    corpus.check(tmp_path, cell)
+
+
+def test_a_finished_run_on_other_tokens_is_named(tmp_path, cell):
+    paths = trained(tmp_path, cell, "before")
+    with pytest.raises(SubmissionError, match=rf"{paths.directory} trained on other tokens"):
+        corpus.check(tmp_path, cell)
+
+
+def test_a_run_that_has_no_result_or_a_damaged_record_is_no_reason(tmp_path, cell):
+    paths = trained(tmp_path, cell, "before", ended=False)
+    corpus.check(tmp_path, cell)
+    records.write_json(paths.outcome, {})
+    paths.rank(0).write_text("{")
+    corpus.check(tmp_path, cell)
+
+
+def test_synthetic_tokens_need_no_file(tmp_path, cell):
+    trained(tmp_path, cell, "before")
+    corpus.check(tmp_path, dataclasses.replace(cell, data=Data("synthetic", "synthetic")))
