@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: b166c52e58d61a07f0225e0655772504fc3072c5e85dca3caa07838da86eb408
+# sha256 of all lines below: 4bf40972128d86137272322ac1b42dee8807682b4f0f6449bbf4ce3520b6c29f
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -122,12 +122,24 @@ training=
 training_exit=
 telemetry_exit=
 
+# ask_to_end PID sends SIGTERM to a child. Between its fork and its exec a child is a copy of this
+# script, whose traps would lose the signal: then this waits for the exec.
+# shellcheck disable=SC2329  # finish calls it
+ask_to_end() {
+    local patience=1000
+    while [ "$patience" -gt 0 ] && cmp -s "/proc/$$/cmdline" "/proc/$1/cmdline"; do
+        patience=$((patience - 1))
+        sleep 0.01
+    done
+    kill -TERM "$1" 2>/dev/null
+}
+
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
     trap '' TERM INT USR2
-    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    [ -z "$helper" ] || ask_to_end "$helper"
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
-        kill -TERM "$training" 2>/dev/null
+        ask_to_end "$training"
         wait "$training"
         training_exit=$?
     fi
@@ -213,7 +225,7 @@ start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_direc
 wait "$training"
 training_exit=$?
 # Bash prints a line for each background process that is killed.
-{ kill "$helper"; wait "$helper"; } 2>/dev/null
+{ ask_to_end "$helper"; wait "$helper"; } 2>/dev/null
 helper=
 [ "$training_exit" -eq 0 ] || exit 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a854b544104e05d92aaa80e3f824ad2525264bffb926b4b70f2c2a5415a8357d
+# sha256 of all lines below: 978e042eecf9b010ad7fac2a17f311ff83794d402855e9856156d61fa96d6d1b
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -94,12 +94,24 @@ training=
 training_exit=
 telemetry_exit=
 
+# ask_to_end PID sends SIGTERM to a child. Between its fork and its exec a child is a copy of this
+# script, whose traps would lose the signal: then this waits for the exec.
+# shellcheck disable=SC2329  # finish calls it
+ask_to_end() {
+    local patience=1000
+    while [ "$patience" -gt 0 ] && cmp -s "/proc/$$/cmdline" "/proc/$1/cmdline"; do
+        patience=$((patience - 1))
+        sleep 0.01
+    done
+    kill -TERM "$1" 2>/dev/null
+}
+
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
     trap '' TERM INT USR2
-    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    [ -z "$helper" ] || ask_to_end "$helper"
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
-        kill -TERM "$training" 2>/dev/null
+        ask_to_end "$training"
         wait "$training"
         training_exit=$?
     fi
@@ -173,7 +185,7 @@ start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_direc
 wait "$training"
 training_exit=$?
 # Bash prints a line for each background process that is killed.
-{ kill "$helper"; wait "$helper"; } 2>/dev/null
+{ ask_to_end "$helper"; wait "$helper"; } 2>/dev/null
 helper=
 [ "$training_exit" -eq 0 ] || exit 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 2e358d66a251728c60c0c0e08773910aa99a29f043de5137767a566d69b0e388
+# sha256 of all lines below: dd3a519258bc05d578fd2d2691da1ceade9d34a9878e74876892c6c9fbfad58a
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -88,12 +88,24 @@ training=
 training_exit=
 telemetry_exit=
 
+# ask_to_end PID sends SIGTERM to a child. Between its fork and its exec a child is a copy of this
+# script, whose traps would lose the signal: then this waits for the exec.
+# shellcheck disable=SC2329  # finish calls it
+ask_to_end() {
+    local patience=1000
+    while [ "$patience" -gt 0 ] && cmp -s "/proc/$$/cmdline" "/proc/$1/cmdline"; do
+        patience=$((patience - 1))
+        sleep 0.01
+    done
+    kill -TERM "$1" 2>/dev/null
+}
+
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
     trap '' TERM INT USR2
-    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    [ -z "$helper" ] || ask_to_end "$helper"
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
-        kill -TERM "$training" 2>/dev/null
+        ask_to_end "$training"
         wait "$training"
         training_exit=$?
     fi
@@ -167,7 +179,7 @@ start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_direc
 wait "$training"
 training_exit=$?
 # Bash prints a line for each background process that is killed.
-{ kill "$helper"; wait "$helper"; } 2>/dev/null
+{ ask_to_end "$helper"; wait "$helper"; } 2>/dev/null
 helper=
 [ "$training_exit" -eq 0 ] || exit 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 369547ca108cea0b296c21f37cc5e7b5c25f7e2a04fa020f256a5a19179c3c35
+# sha256 of all lines below: faa209505b2487a5edf57478582d60fa9bfe909c9dc122fa2c4fd450e0ab090b
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -63,12 +63,24 @@ training=
 training_exit=
 telemetry_exit=
 
+# ask_to_end PID sends SIGTERM to a child. Between its fork and its exec a child is a copy of this
+# script, whose traps would lose the signal: then this waits for the exec.
+# shellcheck disable=SC2329  # finish calls it
+ask_to_end() {
+    local patience=1000
+    while [ "$patience" -gt 0 ] && cmp -s "/proc/$$/cmdline" "/proc/$1/cmdline"; do
+        patience=$((patience - 1))
+        sleep 0.01
+    done
+    kill -TERM "$1" 2>/dev/null
+}
+
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
     trap '' TERM INT USR2
-    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    [ -z "$helper" ] || ask_to_end "$helper"
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
-        kill -TERM "$training" 2>/dev/null
+        ask_to_end "$training"
         wait "$training"
         training_exit=$?
     fi
@@ -142,7 +154,7 @@ start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_direc
 wait "$training"
 training_exit=$?
 # Bash prints a line for each background process that is killed.
-{ kill "$helper"; wait "$helper"; } 2>/dev/null
+{ ask_to_end "$helper"; wait "$helper"; } 2>/dev/null
 helper=
 [ "$training_exit" -eq 0 ] || exit 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 22b92ba88624e8301cb474b8b2022636b5209671ba5ac62459b613fdaca616a2
+# sha256 of all lines below: 941637baa62b91e5e0172163846187f508e2b2d2765f1e585e863c9a1e9953bb
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -88,12 +88,24 @@ training=
 training_exit=
 telemetry_exit=
 
+# ask_to_end PID sends SIGTERM to a child. Between its fork and its exec a child is a copy of this
+# script, whose traps would lose the signal: then this waits for the exec.
+# shellcheck disable=SC2329  # finish calls it
+ask_to_end() {
+    local patience=1000
+    while [ "$patience" -gt 0 ] && cmp -s "/proc/$$/cmdline" "/proc/$1/cmdline"; do
+        patience=$((patience - 1))
+        sleep 0.01
+    done
+    kill -TERM "$1" 2>/dev/null
+}
+
 # shellcheck disable=SC2329  # the trap below calls it
 finish() {
     trap '' TERM INT USR2
-    [ -z "$helper" ] || kill "$helper" 2>/dev/null
+    [ -z "$helper" ] || ask_to_end "$helper"
     if [ -n "$training" ] && [ -z "$training_exit" ]; then
-        kill -TERM "$training" 2>/dev/null
+        ask_to_end "$training"
         wait "$training"
         training_exit=$?
     fi
@@ -167,7 +179,7 @@ start helper "${here[@]}" -m workflow_lib.launch.job.node stop-early "$run_direc
 wait "$training"
 training_exit=$?
 # Bash prints a line for each background process that is killed.
-{ kill "$helper"; wait "$helper"; } 2>/dev/null
+{ ask_to_end "$helper"; wait "$helper"; } 2>/dev/null
 helper=
 [ "$training_exit" -eq 0 ] || exit 1
 
