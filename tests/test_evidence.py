@@ -99,14 +99,22 @@ def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt: Path) -> No
     assert not any("emulated" in run.platform for run in runs.values())
 
 
-def test_an_archive_from_before_platforms_stated_it_is_of_emulated_nodes(rebuilt: Path) -> None:
+def test_emulated_nodes_are_known_also_by_runs_from_before_platforms_stated_it(
+    rebuilt: Path,
+) -> None:
     sweep = "evidence-emulated-nodes"
     directory = rebuilt / sweep / "results" / "sweeps" / sweep
-    words = "NCCL was kept from the links between GPUs (NCCL_P2P_DISABLE), as on emulated nodes"
-    for name, columns in (("runs", RUNS), ("cells", CELLS), ("plan", PLAN)):
-        assert set(read_table(directory / f"{name}.parquet", columns)["emulated"]) == {words}
+    guessed = "NCCL was kept from the links between GPUs (NCCL_P2P_DISABLE), as on emulated nodes"
+    stated = (
+        "its two nodes are slurmds of one host, and NCCL joins their GPUs by TCP sockets of that "
+        "host alone"
+    )
+    runs = read_table(directory / "runs.parquet", RUNS)["emulated"].to_list()
+    assert sorted(runs) == [guessed] * 4 + [stated] * 2
+    for name, columns in (("cells", CELLS), ("plan", PLAN)):
+        assert set(read_table(directory / f"{name}.parquet", columns)["emulated"]) == {stated}
     page = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
-    assert f"The nodes or links of h200x1-emulated-nodes are emulated: {words}." in page
+    assert f"The nodes or links of h200x1-emulated-nodes are emulated: {stated}." in page
     assert page.count("EMULATED nodes or links.*") == 2
     assert "on h200x1-emulated-nodes (emulated), runs 1, 2, 3" in verdicts.PAGE.read_text("utf-8")
     assert collect([directory]) == []
