@@ -11,7 +11,7 @@ All of it is one operator of torch, like ``collectives``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -22,6 +22,9 @@ from torch import Tensor
 
 from workflow_lib.training.collectives import exchange, start_exchange
 from workflow_lib.training.feed_forward import gate, gate_gradients
+
+#: where the rows of one of a rank's experts lie, and how many of them belong to each rank
+Piece = tuple[slice, list[int]]
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,29 @@ def _pointwise(compiled: bool) -> tuple[Any, Any]:
     return gate, gate_gradients
 
 
-def _pieces(counts: Sequence[int], experts: int) -> list[tuple[slice, list[int]]]:
-    """For each of a rank's experts, where its rows lie and how many of them belong to each rank."""
+def _pieces(counts: Sequence[int], experts: int) -> list[Piece]:
+    """The piece of each of a rank's experts."""
     ranks = len(counts) // experts
     each = [list(counts[start : start + ranks]) for start in range(0, len(counts), ranks)]
     ends = accumulate(map(sum, each), initial=0)
     return [(slice(*both), counted) for both, counted in zip(pairwise(ends), each, strict=True)]
+
+
+def _start_arrivals(
+    rows: Tensor, leaving: list[Piece], arriving: list[Piece], group: str
+) -> list[Callable[[], Tensor]]:
+    """Start to send all experts their rows; calling a result waits for the rows of one expert."""
+    return [
+        start_exchange(rows[there], rows.new_empty(sum(here), rows.shape[1]), here, gone, group)
+        for (there, gone), (_, here) in zip(leaving, arriving, strict=True)
+    ]
+
+
+def _empty_gradients(gate_up: Tensor, down: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    """Room for the gradients of both matrices; none without ``keep``."""
+    if keep:
+        return torch.empty_like(gate_up), torch.empty_like(down)
+    return gate_up.new_empty(0), down.new_empty(0)
 
 
 @torch.library.custom_op("triptych::exchanged_experts", mutates_args=())
@@ -107,10 +127,7 @@ def _forward(
     apply_gate, _ = _pointwise(compiled)
     rows = rows.contiguous()
     leaving, arriving = _pieces(sent, len(down)), _pieces(received, len(down))
-    arrivals = [
-        start_exchange(rows[there], rows.new_empty(sum(here), rows.shape[1]), here, gone, group)
-        for (there, gone), (_, here) in zip(leaving, arriving, strict=True)
-    ]
+    arrivals = _start_arrivals(rows, leaving, arriving, group)
     returned = torch.empty_like(rows)
     kept, departures = [], []
     for expert, ((there, gone), (_, here)) in enumerate(zip(leaving, arriving, strict=True)):
@@ -142,12 +159,7 @@ def _backward(
     apply_gate, apply_gate_gradients = _pointwise(compiled)
     gradient = gradient.contiguous()
     leaving, arriving = _pieces(sent, len(down)), _pieces(received, len(down))
-    arrivals = [
-        start_exchange(
-            gradient[there], gradient.new_empty(sum(here), gradient.shape[1]), here, gone, group
-        )
-        for (there, gone), (_, here) in zip(leaving, arriving, strict=True)
-    ]
+    arrivals = _start_arrivals(gradient, leaving, arriving, group)
     of_rows = torch.empty_like(gradient)
     of_matrices, departures = [], []
     step = 1 + keep + keep_inner
@@ -161,11 +173,7 @@ def _backward(
         )
         if keep:
             of_matrices.append((arrived, of_wide, wide, mine))
-    of_gate_up, of_down = (
-        (torch.empty_like(gate_up), torch.empty_like(down))
-        if keep
-        else (gate_up.new_empty(0), down.new_empty(0))
-    )
+    of_gate_up, of_down = _empty_gradients(gate_up, down, keep)
     for expert, (arrived, of_wide, wide, mine) in enumerate(of_matrices):
         torch.mm(of_wide.t(), mine[0], out=of_gate_up[expert])
         inner = mine[2] if keep_inner else apply_gate(wide)
@@ -208,10 +216,7 @@ def _(
     keep_inner: bool,
     compiled: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    of_matrices = [
-        torch.empty_like(each) if keep else each.new_empty(0) for each in (gate_up, down)
-    ]
-    return gradient.new_empty(gradient.shape), of_matrices[0], of_matrices[1]
+    return gradient.new_empty(gradient.shape), *_empty_gradients(gate_up, down, keep)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:

@@ -105,11 +105,11 @@ class SparseFeedForward(nn.Module):
         if self.balancing_factor and torch.is_grad_enabled():
             shares = attach(shares, balancing_loss(logits, chosen), self.balancing_factor)
 
-        probabilities = logits.detach()
+        preferences = logits.detach()
         if self.beside is not None:
-            chosen, probabilities = self.beside.number(chosen), self.beside.order(probabilities)
+            chosen, preferences = self.beside.number(chosen), self.beside.order(preferences)
         if self.balanced:
-            rows = balanced_rows(chosen, probabilities.softmax(dim=-1))
+            rows = balanced_rows(chosen, preferences.softmax(dim=-1))
         else:
             rows = dropless_rows(chosen, self.experts)
         self.choices.count(rows)
