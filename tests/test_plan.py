@@ -60,6 +60,15 @@ def test_nor_is_what_no_fitted_run_has(degrees):
     assert step_time(replace(measured, degrees=replace(measured.degrees, **degrees))) is None
 
 
+def test_stages_that_are_divided_by_work_are_projected_so():
+    """Against runs that nothing was fitted to: 65,536 tokens at 9,440 tokens/s on each of two GPUs
+    (docs/results/evidence-stages-x2.md)."""
+    even, by_work = (step_time(each.cell) for each in SWEEPS["evidence-stages-x2"].cells)
+    assert by_work.low_s < 65_536 / (2 * 9_440) < by_work.high_s
+    # The last stage, whose head takes as long as four to five layers, has one layer less of 16.
+    assert 0.94 < by_work.median_s / even.median_s < 0.96
+
+
 def test_nor_are_emulated_nodes_of_which_the_plan_says_so():
     measured = SWEEPS["evidence-llama3-8b-x2"].cells[0].cell
     emulated = replace(measured.hardware, emulated="two daemons of one host")

@@ -45,6 +45,8 @@ class Layout:
     dp: int
     cp: int = 1
     virtual_stages: int = 1
+    #: layers of each stage, first to last; empty where they are spread evenly
+    stage_layers: tuple[int, ...] = ()
     ep: int = 1
     #: ZeRO's stage; stage 3 gathers weights for every pass
     sharding: int = 1
@@ -92,7 +94,9 @@ class Layout:
     @property
     def layers_of_ranks(self) -> tuple[int, ...]:
         """The number of layers on each pipeline rank."""
-        degrees = Degrees(pp=self.pp, virtual_stages=self.virtual_stages)
+        degrees = Degrees(
+            pp=self.pp, virtual_stages=self.virtual_stages, stage_layers=self.stage_layers
+        )
         spread = degrees.layers_of_stages(self.layers)
         return tuple(sum(spread[rank :: self.pp]) for rank in range(self.pp))
 
@@ -180,6 +184,7 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
         dp=degrees.dp,
         cp=degrees.cp,
         virtual_stages=degrees.virtual_stages,
+        stage_layers=degrees.stage_layers,
         ep=degrees.ep,
         sharding=training.zero_stage,
         recomputation=training.recomputation,
