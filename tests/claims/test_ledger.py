@@ -19,6 +19,7 @@ from workflow_lib.records import CLAIMS, RecordError
 from workflow_lib.study import ConfigError, load_ledger, load_study
 
 SHIPPED = ROOT / "config" / "claims.yaml"
+BESIDE = {"pair": {"model": "twin"}, "beside": {"model": "whole"}}
 CONTRAST = {"measure": "tokens_per_s", "first": {"tp": 2}, "second": {"tp": 4}, "above": 1.0}
 
 
@@ -31,7 +32,7 @@ def test_the_shipped_ledger_has_every_claim_of_the_study_and_names_what_there_is
         name
         for claim in shipped.claims
         for test in claim.tests
-        for which in (test.cells, test.first, test.second)
+        for which in (test.cells, test.first, test.second, test.pair, test.beside)
         for name in [which.get("model", ())]
     }
     models = {each for name in named for each in ((name,) if isinstance(name, str) else name)}
@@ -88,12 +89,57 @@ def test_a_sweep_that_would_test_a_claim_has_runs_enough_for_an_interval():
             "hotter by choice",
         ),
         ({"above": float("inf")}, "finite"),
+        ({"pair": {"model": "x"}}, "pair and beside go together, and name the same axes"),
+        ({"beside": {"model": "x"}}, "pair and beside go together, and name the same axes"),
+        (BESIDE | {"pair": {"platform": "x"}}, "and name the same axes"),
+        (BESIDE | {"pair": {"modl": "x"}}, "'modl' is not an axis of cells; valid: "),
+        (BESIDE | {"beside": {"model": 8}}, "model is 8, expected str"),
+        (
+            BESIDE | {"first": {}, "second": {}},
+            "pair and beside mean nothing without first and second, nor with choose: best",
+        ),
+        (BESIDE | {"choose": "best"}, "nor with choose: best"),
+        (
+            BESIDE | {"first": {}, "second": {}, "gpus": ["rear", "front"]},
+            "pair and beside mean nothing without first and second",
+        ),
+        *(
+            (BESIDE | {key: named}, "model tells the pairs apart: not in cells, first, second or ")
+            for key, named in (
+                ("cells", {"model": "twin"}),
+                ("first", {"model": "twin"}),
+                ("second", {"model": "twin"}),
+                ("alike_but", ["model"]),
+            )
+        ),
+        *(
+            ({"pair": one, "beside": other}, "a cell could be in both pairs")
+            for one, other in (
+                ({"model": "whole"}, {"model": "whole"}),
+                ({"model": ["twin", "whole"]}, {"model": "whole"}),
+                ({"stage_layers": [5, 3]}, {"stage_layers": "any"}),
+                ({"stage_layers": "any"}, {"stage_layers": [5, 3]}),
+            )
+        ),
     ],
 )
 def test_a_rule_that_cannot_be_applied_is_refused(changed, message):
     with pytest.raises(ConfigError) as refused:
         ledger(CONTRAST | changed)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        BESIDE,
+        {"pair": {"stage_layers": "any"}, "beside": {"stage_layers": []}},
+        # One axis that excludes a cell is enough.
+        {"pair": {"model": "x", "dp": 2}, "beside": {"model": ["x", "y"], "dp": 4}},
+    ],
+)
+def test_pairs_that_exclude_each_other_are_a_rule(pairs):
+    assert ledger(CONTRAST | pairs).claims[0].tests[0].pair == pairs["pair"]
 
 
 @pytest.mark.parametrize(

@@ -291,6 +291,14 @@ def test_cells_with_other_data_may_differ_in_what_those_data_are():
     assert (row["cell_a"], row["verdict"]) == ("h200/l/text", "supported")
 
 
+def test_two_models_may_differ_in_their_dimensions():
+    small = known(model="llama3-8b") | {"hidden_size": 4096}
+    cells = [cell(small, tokens_per_s=MORE), cell(known(), tokens_per_s=LESS)]
+    test = {"first": {"model": "llama3-8b"}, "second": {"model": "llama3-70b"}, "above": 1.0}
+    (row,) = judged({"measure": "tokens_per_s", **test}, *cells)
+    assert (row["cell_a"], row["verdict"]) == (small["cell"], "supported")
+
+
 def test_lora_is_set_beside_training_of_the_same_layout():
     cells = [
         cell({**known(workload="lora"), "cell": "h200/l/lora", "lora_rank": 16}, tokens_per_s=MORE),

@@ -32,7 +32,7 @@ from workflow_lib.results import PROFILED_RUN
 from workflow_lib.words import counted
 
 VALUE = "value"
-#: columns that CLAIMS takes from the comparison's rows
+#: columns that CLAIMS, or a contrast of two pairs, takes from the comparison's rows
 _TAKEN = (
     *(
         "cell_a",
@@ -46,7 +46,7 @@ _TAKEN = (
         "wide_high",
     ),
     *("assumes", "in_words", "simulated", "model", "platform_a", "platform_b"),
-    *("emulated_a", "emulated_b"),
+    *("emulated_a", "emulated_b", "date_allowance", "systematic_a", "power_limits"),
 )
 #: verdicts of the comparison without values to judge
 _WITHOUT_VALUES = ("missing", "refused")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.claims import contrasts, projected, verdicts
+from workflow_lib.claims import beside, contrasts, projected, verdicts
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
 from workflow_lib.claims.verdicts import Verdict
@@ -52,7 +52,10 @@ def _labels(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _of_claim(
     claim: Claim, measured: Sequence[Measured], labels: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    tests = [list(_judged(test, contrasts.found(test, measured))) for test in claim.tests]
+    tests = [
+        list(_judged(test, (beside if test.beside else contrasts).found(test, measured)))
+        for test in claim.tests
+    ]
     if claim.no_rule is not None:
         known = {"verdict": verdicts.NOT_TESTABLE, "in_words": claim.no_rule}
         yield _row({**_shared(claim, MEASURED, []), **known}, labels)
@@ -109,9 +112,10 @@ def _judged(test: ClaimTest, found: Iterable[Mapping[str, Any]]) -> Iterator[dic
 def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:
     row = {**dict.fromkeys(_COLUMNS), **known}
     for end in ("a", "b"):
-        cell = row[f"cell_{end}"]
-        if cell is not None:
-            row[f"label_{end}"] = labels[cell]
+        for pair in ("", beside.PREFIX):
+            cell = row[f"{pair}cell_{end}"]
+            if cell is not None:
+                row[f"{pair}label_{end}"] = labels[cell]
     # A column of a second side, end or part that does not exist is not missing.
     missing = {
         name: row["in_words"]

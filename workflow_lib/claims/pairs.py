@@ -7,12 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison.matching import NAMED, Pair, best_pairs
-from workflow_lib.config import ClaimTest, held_in_tables, selects
+from workflow_lib.config import ClaimTest, held_in_tables, left_open, selects
 from workflow_lib.records import cell_axes
 from workflow_lib.report.cells import Row, in_order
 
 _PLACE = cell_axes.of_roles("place")
 _LAYOUT = cell_axes.of_roles("layout")
+#: what a model's name stands for
+_MODEL = tuple(name for name, axis in cell_axes.AXES.items() if axis.part == "model")
+#: how many steps a run takes; a model whose steps are shorter takes more of them
+_STEPS = ("warmup_steps", "measured_steps")
 
 
 def fitting(cells: Sequence[Row], *wanted: Mapping[str, Any]) -> list[Row]:
@@ -31,7 +35,7 @@ def pairs(test: ClaimTest, cells: Sequence[Row]) -> list[Pair]:
     if test.choose == "best":
         best = best_pairs(first, second)
         return [pair for pair in best if pair.measure and pair.measure.name == test.measure]
-    free = _free(test)
+    free = _free({*test.first, *test.second, *test.alike_but})
     groups: dict[Any, list[Row]] = {}
     for cell in second:
         groups.setdefault(cell_axes.key(cell, free), []).append(cell)
@@ -43,11 +47,21 @@ def pairs(test: ClaimTest, cells: Sequence[Row]) -> list[Pair]:
     ]
 
 
-def _free(test: ClaimTest) -> set[str]:
-    """The axes in which two cells of a test may differ: those that it names, and those that depend
-    on these."""
-    named = {*test.first, *test.second, *test.alike_but}
+def free_between(test: ClaimTest) -> tuple[set[str], set[str]]:
+    """The axes in which the first cells of two pairs may differ, and those of their second cells:
+    what tells the pairs apart, what depends on that, and what the test leaves open."""
+    free = _free({*test.pair})
+    if "model" in test.pair:
+        free |= {*_STEPS}
+    return free | left_open(test.cells, test.first), free | left_open(test.cells, test.second)
+
+
+def _free(named: set[str]) -> set[str]:
+    """The axes in which two cells may differ: those that are named, and those that depend on
+    these."""
     free = set(named)
+    if "model" in named:
+        free |= {*_MODEL}
     if named & {*_PLACE}:
         free |= {*_PLACE}
     if named & {*_PLACE, *_LAYOUT, "gpus"}:

@@ -67,9 +67,10 @@ def _row(each: Projected) -> dict[str, Any]:
 
 def found(test: ClaimTest, cells: Cells) -> Iterator[dict[str, Any]]:
     """The contrasts of a test: columns of CLAIMS without verdicts; none where the test is of
-    anything but ratios of two cells' time or energy.
+    anything but ratios of two cells' time or energy. A test that sets one pair beside another has
+    none: the errors of two projections are one model's, and not independent.
     """
-    if test.measure not in planned.CONTRASTED or not test.first:
+    if test.measure not in planned.CONTRASTED or not test.first or test.beside:
         return
     for pair in pairs(test, cells.rows):
         assert pair.a is not None

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
+from workflow_lib.claims.beside import of_two_pairs
 from workflow_lib.claims.contrasts import VALUE
 from workflow_lib.comparison.measures import DIFFERENCE, RATIO, difference_unit
 from workflow_lib.config import ClaimTest
@@ -103,7 +104,9 @@ def kind_of(test: ClaimTest) -> str:
     measure = measure_of(test)
     if test.gpus:
         return RATIO if measure.sensor == "clock" else DIFFERENCE
-    return measure.contrast.kind if test.first and measure.contrast else VALUE
+    if not test.first or not measure.contrast:
+        return VALUE
+    return of_two_pairs(measure.contrast.kind) if test.beside else measure.contrast.kind
 
 
 def range_in_words(test: ClaimTest) -> str:
@@ -134,9 +137,9 @@ def amount(test: ClaimTest, value: float) -> str:
     """A contrast of a test as text: ratios as a percentage with a sign."""
     measure, kind = measure_of(test), kind_of(test)
     scaled, unit = 100 * (value - 1), "%"
-    if kind != RATIO:
+    if kind not in (RATIO, of_two_pairs(RATIO)):
         scaled, unit = measure.factor * value, measure.people_unit
-    if kind == DIFFERENCE:
+    if kind in (DIFFERENCE, of_two_pairs(DIFFERENCE)):
         unit = difference_unit(measure)
     text = significant(scaled, 2, decimals=2)
     return f"{'+' if kind != VALUE and scaled > 0 else ''}{text} {unit}".rstrip()

@@ -12,6 +12,9 @@ from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import MINUS, significant
 
+#: what a verdict assumes where the gain of sensors cancels
+SAME_GAIN = "and that each sensor of power has the same gain at all powers"
+
 
 class Wide(NamedTuple):
     """An interval that includes the effects of dates and nodes and the errors of both sides'
@@ -77,8 +80,7 @@ def _within(sessions: Sessions) -> str:
 
 def _assumed(wide: Wide, lie: Design) -> str:
     """What a verdict assumes, also about sensors."""
-    gain = "; and that each sensor of power has the same gain at all powers"
-    return assumption(lie) + (gain if wide.gain_cancels else "")
+    return assumption(lie) + (f"; {SAME_GAIN}" if wide.gain_cancels else "")
 
 
 def _added(measure: Measure, wide: Wide) -> str:

@@ -4,7 +4,7 @@ study.load_study reads the files. ``docs/reference/configuration.md`` is made fr
 here.
 """
 
-from workflow_lib.config.claims import Claim, ClaimTest, Ledger, held_in_tables, selects
+from workflow_lib.config.claims import Claim, ClaimTest, Ledger, held_in_tables, left_open, selects
 from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
 from workflow_lib.config.invocation import Invocation
@@ -44,6 +44,7 @@ __all__ = [
     "SweepSpec",
     "TrainingAxes",
     "held_in_tables",
+    "left_open",
     "option_of",
     "selects",
     "values",

@@ -43,8 +43,10 @@ class ClaimTest(Strict):
     """A rule: the cells that are contrasted, the measure, and the bounds of its interval.
 
     With `first` and `second`, the rule contrasts two cells: by their ratio, or by their difference
-    for temperatures and shares of time. With `gpus`, it contrasts two groups of GPUs within each
-    run. With neither, it tests the measure itself.
+    for temperatures and shares of time. With `pair` and `beside`, it sets the contrast of one pair
+    of cells beside that of another: by the ratio of two ratios, or the difference of two
+    differences. With `gpus`, it contrasts two groups of GPUs within each run. With neither, it
+    tests the measure itself.
     """
 
     part: Text | None = None
@@ -64,6 +66,14 @@ class ClaimTest(Strict):
     """Values of axes that the second cell has. Both cells are alike in every other axis."""
     alike_but: tuple[Text, ...] = Field(default=(), strict=False)
     """Other axes in which the two cells may differ."""
+    pair: Cells = Field(default={})
+    """With beside: values of axes that both cells of the first pair have, such as `{model:
+    llama3-8b-8-layers}`."""
+    beside: Cells = Field(default={})
+    """With pair: values of the same axes that both cells of the second pair have. The first cells
+    of both pairs are alike in every other axis, and so are the second cells. They may differ in
+    what follows from those axes: from a model its dimensions and the numbers of steps. They may
+    differ, too, where first, second or cells say `any`."""
     choose: Literal["each", "best"] = "each"
     """each: every pair of cells that are alike; best: the best of all first cells and the best of
     all second cells by the measure, whatever their layouts and options."""
@@ -97,12 +107,31 @@ class ClaimTest(Strict):
             raise ValueError(
                 "alike_but, choose and busy_above mean nothing without first and second"
             )
-        for which in (self.cells, self.first, self.second):
+        for which in (self.cells, self.first, self.second, self.pair, self.beside):
             _check_axes(which)
         for name in self.alike_but:
             _check_axis(name)
+        self._check_pairs()
         self._check_measure()
         return self
+
+    def _check_pairs(self) -> None:
+        """Two pairs have no cell in common, and what tells them apart tells no cells of one."""
+        if not self.pair and not self.beside:
+            return
+        if not self.first or self.choose != "each":
+            raise ValueError(
+                "pair and beside mean nothing without first and second, nor with choose: best"
+            )
+        if self.pair.keys() != self.beside.keys():
+            raise ValueError("pair and beside go together, and name the same axes")
+        named = {*self.cells, *self.first, *self.second, *self.alike_but}
+        if twice := sorted(named & self.pair.keys()):
+            raise ValueError(
+                f"{twice[0]} tells the pairs apart: not in cells, first, second or alike_but"
+            )
+        if all(_overlap(name, wanted, self.beside[name]) for name, wanted in self.pair.items()):
+            raise ValueError("a cell could be in both pairs: pair and beside exclude no value")
 
     def _check_measure(self) -> None:
         if (self.measure == SLOWDOWN) != (self.sample_rate_hz is not None):
@@ -183,6 +212,22 @@ def selects(name: str, wanted: Any, held: Any) -> bool:
     if name in _LISTS and wanted == ANY:
         return held is not None
     return held in held_in_tables(name, wanted)
+
+
+def _overlap(name: str, one: Any, other: Any) -> bool:
+    """Whether two filters of an axis select a value in common."""
+    return any(
+        selects(name, a, held)
+        for a, b in ((one, other), (other, one))
+        for held in held_in_tables(name, b)
+    )
+
+
+def left_open(*wanted: Mapping[str, Any]) -> set[str]:
+    """The axes of which filters select any value that is set."""
+    return {
+        name for each in wanted for name, value in each.items() if name in _LISTS and value == ANY
+    }
 
 
 class Claim(Strict):

@@ -1,0 +1,361 @@
+"""A pair of cells beside another: effects of known size in made-up sweeps get their verdicts.
+
+Runs of each pair took turns, so that its interval is Student's over three blocks; by hand, t of two
+degrees of freedom is 4.303.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from tests.claims.made import NEAR, in_turns, judged, ledger
+from tests.comparison.sides import failed, known, side
+from tests.comparison.sides import measured as of_cell
+from workflow_lib.analysis.tables import table
+from workflow_lib.claims.ledger import judge, project
+from workflow_lib.claims.measured import Measured
+from workflow_lib.claims.projected import Cells
+from workflow_lib.records import CLAIMS
+
+T = 4.302653
+WHOLE, TWIN = "llama3-70b", "llama3-70b-8-layers"
+BESIDE = {
+    "measure": "tokens_per_s",
+    "first": {"tp": 2, "pp": 16},
+    "second": {"tp": 4, "pp": 8},
+    "pair": {"model": TWIN},
+    "beside": {"model": WHOLE},
+}
+#: what nobody is told apart by
+CLOSE = {"above": 0.98, "below": 1.02}
+
+
+def cell(model, tp, pp, **axes):
+    """The identity of a cell of a model, which has axes besides."""
+    name = "-".join(f"{axis}{value}" for axis, value in axes.items())
+    of_model = {"layers": 8 if model == TWIN else 80}
+    identity = known(model=model, tp=tp, pp=pp)
+    return {**identity, **of_model, **axes, "cell": f"{identity['cell']}{name}"}
+
+
+def sides(twin, whole, measure="tokens_per_s", **axes):
+    """The cells of both pairs: the values of the first and the second cell of each."""
+    return [
+        (cell(model, *layout, **axes), {measure: value})
+        for model, values in ((TWIN, twin), (WHOLE, whole))
+        for layout, value in zip(((2, 16), (4, 8)), values, strict=True)
+    ]
+
+
+def one_pair(test):
+    """The test without what tells two pairs apart."""
+    return {name: each for name, each in test.items() if name not in ("pair", "beside")}
+
+
+def of_sides(made, later_s=0.0, sweep="made"):
+    """What a sweep measured of cells in turns, each on the same GPU."""
+    cells = in_turns(*made)
+    for _, runs in cells:
+        for run in runs:
+            run["started_unix_s"] += later_s
+    gpus = {(run["cell"], run["run"]): frozenset({"GPU-a"}) for _, runs in cells for run in runs}
+    sweeps = {of_cell["cell"]: [sweep] for of_cell, _ in cells}
+    return Measured(side("measured", *cells, gpus=gpus), sweeps=sweeps)
+
+
+def rows_of(test, *measured_):
+    rows = judge(ledger(BESIDE | test), list(measured_))
+    table(rows, CLAIMS)  # which checks the columns and their types
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("bounds", "twin", "verdict"),
+    [
+        (CLOSE, 1.10, "supported"),
+        (CLOSE, 1.20, "contradicted"),
+        (CLOSE, 1.00, "contradicted"),
+        (CLOSE, 1.12, "undecided"),
+        (CLOSE, 1.08, "undecided"),
+        # The first pair's ratio is over the second's, and not the other way round.
+        ({"above": 1.05}, 1.20, "supported"),
+        ({"below": 1.0}, 1.20, "contradicted"),
+        ({"below": 0.95}, 1.00, "supported"),
+    ],
+)
+def test_a_planted_effect_gets_its_verdict(bounds, twin, verdict):
+    """The whole model is 1.1 times as fast in the first layout; the twin ``twin`` times."""
+    (row,) = rows_of(bounds, of_sides(sides((4 * twin, 4.0), (1.1, 1.0))))
+    assert {row[name] for name in ("verdict", "test_verdict", "claim_verdict")} == {verdict}
+    assert row["estimate"] == pytest.approx(twin / 1.1, abs=1e-5)
+    assert row["contrast"] == "ratio_of_ratios"
+    assert json.loads(row["missing_reasons"]) == {}
+
+
+def test_the_interval_by_hand():
+    (row,) = rows_of(CLOSE, of_sides(sides((4.8, 4.0), (1.1, 1.0))))
+    # In a block the logarithms of two cells' spreads differ by those of the next of NEAR.
+    logs = [math.log(each) for each in NEAR]
+    apart = [a - b for a, b in zip(logs, logs[1:] + logs[:1], strict=True)]
+    half = T * math.sqrt(sum(each**2 for each in apart) / 2 / 3)
+    # Cells 0 and 1 of the twin differ so, and cells 2 and 3 of the whole model in another order.
+    reach = math.hypot(half, half)
+    middle = math.log(1.2 / 1.1)
+    assert row["low"] == pytest.approx(math.exp(middle - reach), rel=1e-5)
+    assert row["high"] == pytest.approx(math.exp(middle + reach), rel=1e-5)
+    assert (row["wide_low"], row["wide_high"]) == (row["low"], row["high"])
+    assert row["coverage"] == 0.95
+    assert row["in_words"] == (
+        "the ratio of the first pair, +20 %, is 9.1 % above that of the second, +10 % (interval "
+        "+7.8 to +10 %; coverage 95 %; assumes that the errors of both pairs are independent; each "
+        "pair assumes normal noise, and that dates and drifts act equally on both runs of a block)"
+        "; claimed: between −2.0 % and +2.0 %"
+    )
+
+
+def test_the_words_of_what_is_below_and_of_what_is_not_told_apart():
+    (row,) = rows_of(CLOSE, of_sides(sides((4.0, 4.0), (1.1, 1.0))))
+    assert "first pair, 0 %, is 9.1 % below that of the second, +10 % (" in row["in_words"]
+    (row,) = rows_of(CLOSE, of_sides(sides((4.4, 4.0), (1.1, 1.0))))
+    assert "first pair, +10 %, is not told apart from that of the second" in row["in_words"]
+
+
+def apart(values, measure="tokens_per_s", **other):
+    """The four cells, each with the values of its runs, which lie apart in time."""
+    identities = [each for each, _ in sides((1.0, 1.0), (1.0, 1.0))]
+    return [
+        of_cell(each, **{measure: of}, **other) for each, of in zip(identities, values, strict=True)
+    ]
+
+
+def test_effects_of_dates_add_in_squares_and_errors_of_sensors_whole():
+    near = [(100.0, 100.2, 99.8), (100.0, 99.8, 100.2)]
+    values = [*near, *near]
+    energy = BESIDE | {"measure": "energy_per_token_j", "below": 2.0}
+    cells = apart(values, "energy_per_token_j", energy_systematic_share=[0.05] * 3)
+    (row,) = judged(energy, *cells)
+    pair, _ = judged(one_pair(energy), *cells)
+    # Of each pair: 1.4 % for dates on the runs' interval, in logarithms; and 5 % of each sensor.
+    dated = math.log(pair["high"] * 1.014 / pair["estimate"])
+    assert math.log(row["high"] / row["estimate"]) == pytest.approx(
+        math.sqrt(2) * math.log(pair["high"] / pair["estimate"]), rel=1e-3
+    )
+    reach = math.sqrt(2) * dated + 2 * math.log(1.05 / 0.95)
+    assert math.log(row["wide_high"] / row["estimate"]) == pytest.approx(reach, rel=1e-3)
+    assert math.log(row["estimate"] / row["wide_low"]) == pytest.approx(reach, rel=1e-3)
+    assert "with what dates, nodes and sensors may do, " in row["in_words"]
+
+
+def test_temperatures_are_set_beside_each_other_by_differences():
+    def temperatures(twin):
+        made = sides((twin, 60.0), (75.0, 65.0), "temperature_mean_c")
+        test = {"measure": "temperature_mean_c", "above": 0.0, "below": 20.0}
+        (row,) = rows_of(test, of_sides(made))
+        return row
+
+    row = temperatures(80.0)
+    assert row["contrast"] == "difference_of_differences"
+    assert row["estimate"] == pytest.approx(10.0)
+    # Whole degrees: half a degree of each of four cells.
+    assert row["wide_high"] == pytest.approx(row["high"] + 2.0)
+    assert row["wide_low"] == pytest.approx(row["low"] - 2.0)
+    assert row["verdict"] == "supported"
+    assert row["in_words"].startswith(
+        "the difference of the first pair, +20 °C, is 10 °C above that of the second, +10 °C (inter"
+    )
+    assert "; claimed: between 0 °C and +20 °C" in row["in_words"]
+    assert temperatures(60.0)["verdict"] == "contradicted"
+    assert temperatures(70.0)["verdict"] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("changed", "measure", "why"),
+    [
+        ((0, "few"), "tokens_per_s", "the first pair: 2 against 3 runs give only a range, "),
+        ((3, "few"), "tokens_per_s", "the second pair: 3 against 2 runs give only a range, "),
+        ((1, "failed"), "tokens_per_s", "the first pair: only the first ran: the second out of"),
+        ((2, "failed"), "tokens_per_s", "the second pair: only the second ran: the first out of"),
+        ((2, "none"), "tokens_per_s", "the second pair: no value: the first, run 1: "),
+    ],
+)
+def test_without_the_interval_of_a_pair_there_is_none(changed, measure, why):
+    cells = apart([(100.0, 100.2, 99.8)] * 4)
+    number, how = changed
+    known_ = cells[number][0]
+    identity = {name: known_[name] for name in (*cell("x", 2, 16), "simulated")}
+    cells[number] = {
+        "few": of_cell(identity, tokens_per_s=[100.0, 100.2]),
+        "failed": failed(identity, "out_of_memory", "rank 3"),
+        "none": of_cell(identity, tokens_per_s=[None, 100.0, 100.0]),
+    }[how]
+    (row,) = judged(BESIDE | CLOSE, *cells)
+    assert (row["verdict"], row["claim_verdict"]) == ("not_testable", "not_testable")
+    assert row["in_words"].startswith(why)
+    assert (row["low"], row["coverage"], row["wide_low"]) == (None, None, None)
+    assert (row["estimate"] is None) == (how != "few")
+    assert row["beside_cell_b"] == cells[3][0]["cell"]
+    missing = json.loads(row["missing_reasons"])
+    assert missing.keys() == {"low", "high", "coverage", "wide_low", "wide_high"} | (
+        {"estimate"} if how != "few" else set()
+    )
+
+
+def test_both_pairs_without_an_interval_have_both_reasons():
+    cells = apart([(100.0, 100.2)] * 4)
+    (row,) = judged(BESIDE | CLOSE, *cells)
+    assert row["in_words"].count("2 against 2 runs give only a range") == 2
+    assert "; the second pair: " in row["in_words"]
+
+
+def test_an_unknown_error_of_sensors_leaves_the_interval_of_the_runs_alone():
+    cells = apart([(100.0, 100.2, 99.8)] * 4, "tokens_per_j", energy_systematic_share=[None] * 3)
+    (row,) = judged(BESIDE | CLOSE | {"measure": "tokens_per_j"}, *cells)
+    assert (row["verdict"], row["wide_low"], row["coverage"]) == ("undecided", None, 0.95)
+    assert row["low"] < 1 < row["high"]
+    assert " by the runs alone; the first pair: " in row["in_words"]
+    assert row["in_words"].count("the error of the sensors is unknown") == 2
+
+
+def test_a_gain_that_cancels_in_each_pair_is_assumed_to():
+    one_gpu = {"first": {"micro_batch_size": 2}, "second": {"micro_batch_size": 1}}
+    cells = [
+        (cell(model, 1, 1, micro_batch_size=size, gpus=1), {"tokens_per_j": value})
+        for model, values in ((TWIN, (4.4, 4.0)), (WHOLE, (1.1, 1.0)))
+        for size, value in zip((2, 1), values, strict=True)
+    ]
+    (row,) = rows_of(CLOSE | one_gpu | {"measure": "tokens_per_j"}, of_sides(cells))
+    assert row["verdict"] == "supported"
+    assert "each sensor of power has the same gain at all powers" in row["in_words"]
+
+
+def test_gpus_that_wait_for_their_host_give_no_interval():
+    cells = apart([(100.0, 100.2, 99.8)] * 4, gpu_utilisation_share=[0.95] * 3)
+    cells[2][0]["gpu_utilisation_share"] = 0.5
+    (row,) = judged(BESIDE | CLOSE | {"busy_above": 0.9}, *cells)
+    assert row["verdict"] == "not_testable"
+    assert row["in_words"].startswith("the second pair: the GPUs of the first ran kernels 50 %")
+
+
+def test_simulated_readings_of_one_pair_support_nothing():
+    cells = apart([(70.0, 70.2, 69.8)] * 4, "temperature_mean_c")
+    for of_each, runs in cells[:2]:
+        of_each["simulated"] = True
+        for run in runs:
+            run["simulated"] = True
+    test = BESIDE | {"measure": "temperature_mean_c", "above": -9.0, "below": 9.0}
+    (row,) = judged(test, *cells)
+    assert (row["verdict"], row["simulated"]) == ("not_testable", True)
+    assert row["in_words"] == "readings of GPUs were simulated"
+
+
+def test_cells_that_are_not_there_are_named_with_their_pair():
+    made = sides((4.4, 4.0), (1.1, 1.0))
+    twin, whole = of_sides(made[:2]), of_sides(made[2:])
+    (row,) = rows_of(CLOSE, twin)
+    assert row["verdict"] == "not_testable"
+    assert row["cell_a"] is None
+    assert row["in_words"] == (
+        f"the second pair: no sweep has a cell that fits the first (model {WHOLE}, tp 2, pp 16) "
+        f"nor the second (model {WHOLE}, tp 4, pp 8)"
+    )
+    (row,) = rows_of(CLOSE, whole)
+    assert row["in_words"].startswith("the first pair: no sweep has a cell that fits the first (")
+    (row,) = rows_of(CLOSE)
+    assert row["in_words"].count("no sweep has a cell") == 2
+
+
+def test_each_cell_has_a_counterpart_that_differs_by_the_model_and_what_follows_from_it():
+    whole = [
+        *sides((0.0, 0.0), (1.1, 1.0), measured_steps=12)[2:],
+        # What is alike in both cells of one pair still has to be alike in both pairs.
+        *sides((0.0, 0.0), (1.2, 1.0), micro_batch_size=4)[2:],
+    ]
+    twin = sides((4.4, 4.0), (0.0, 0.0), measured_steps=32)[:2]
+    (row,) = rows_of(CLOSE, of_sides([*twin, *whole]))
+    assert row["verdict"] == "supported"
+    assert [row["beside_cell_a"], row["beside_cell_b"]] == [each["cell"] for each, _ in whole[:2]]
+    (row,) = rows_of(CLOSE, of_sides([*twin, *whole[2:]]))
+    assert row["in_words"] == "no two such pairs are alike in every other axis"
+    assert row["cell_a"] is None
+
+
+def test_numbers_of_steps_follow_from_a_model_alone():
+    def on(platform, **axes):
+        return [
+            ({**each, "platform": platform, "cell": f"{platform}/{each['cell']}"}, value)
+            for each, value in sides((0.0, 0.0), (1.1, 1.0), **axes)[2:]
+        ]
+
+    by_platform = {"pair": {"platform": "h100"}, "beside": {"platform": "h200"}}
+    (row,) = rows_of(CLOSE | by_platform, of_sides([*on("h100"), *on("h200")]))
+    assert row["verdict"] == "supported"
+    other = of_sides([*on("h100"), *on("h200", measured_steps=12)])
+    (row,) = rows_of(CLOSE | by_platform, other)
+    assert row["in_words"] == "no two such pairs are alike in every other axis"
+    steps = {
+        "pair": {"platform": "h100", "measured_steps": 20},
+        "beside": {"platform": "h200", "measured_steps": [12, 16]},
+    }
+    (row,) = rows_of(CLOSE | steps, other)
+    assert row["verdict"] == "supported"
+
+
+def test_an_axis_in_which_the_cells_of_a_pair_may_differ_is_alike_in_their_counterparts():
+    """With overlap or without, each cell of the whole model has its own counterpart."""
+
+    def both(model, speed, overlaps):
+        return [
+            (cell(model, *layout, overlap=on), {"tokens_per_s": speed})
+            for layout, on in zip(((2, 16), (4, 8)), overlaps, strict=True)
+        ]
+
+    twin = both(TWIN, 4.0, (False, True))
+    whole = [*both(WHOLE, 1.0, (False, True)), *both(WHOLE, 1.0, (True, False))]
+    rows = rows_of(CLOSE | {"alike_but": ["overlap"]}, of_sides([*twin, *whole]))
+    assert [(row["beside_cell_a"], row["beside_cell_b"]) for row in rows] == [
+        (whole[0][0]["cell"], whole[1][0]["cell"])
+    ]
+
+
+def test_stages_of_any_division_are_counterparts():
+    def divided(model, layers):
+        return cell(model, 2, 16, stage_layers=layers)
+
+    cells = [
+        (divided(TWIN, "[5, 3]"), {"tokens_per_s": 4.4}),
+        (divided(TWIN, None), {"tokens_per_s": 4.0}),
+        (divided(WHOLE, "[17, 15]"), {"tokens_per_s": 1.1}),
+        (divided(WHOLE, None), {"tokens_per_s": 1.0}),
+    ]
+    test = {"first": {"stage_layers": "any"}, "second": {"stage_layers": []}}
+    (row,) = rows_of(CLOSE | test, of_sides(cells))
+    assert row["verdict"] == "supported"
+    named = ("cell_a", "cell_b", "beside_cell_a", "beside_cell_b")
+    assert [row[name] for name in named] == [each["cell"] for each, _ in cells]
+
+
+def test_every_measurement_of_a_pair_is_set_beside_every_one_of_the_other_and_none_twice():
+    def whole(sweep, speed, later_s):
+        return of_sides(sides((0.0, 0.0), (speed * 1.1, speed))[2:], later_s, sweep)
+
+    twin = of_sides(sides((4.4, 4.0), (0.0, 0.0))[:2], sweep="t")
+    # On the second host all is twice as fast, and each pair is of one host.
+    both = whole("w1", 1.0, 0.0), whole("w2", 2.0, 1e6)
+    rows = rows_of(CLOSE, twin, *both)
+    assert [(row["sweeps_a"], row["beside_sweeps_b"]) for row in rows] == [("t", "w1"), ("t", "w2")]
+    assert [row["estimate"] for row in rows] == [pytest.approx(1.0)] * 2
+    assert {row["claim_verdict"] for row in rows} == {"supported"}
+    # The runs of one host again, which a second results directory has as well.
+    assert rows_of(CLOSE, twin, *both, whole("copy", 1.0, 0.0)) == rows
+
+
+def test_two_pairs_are_not_projected():
+    rows = [each for each, _ in sides((4.4, 4.0), (1.1, 1.0))]
+    # Nothing is known of them that could be contrasted.
+    of_none = Cells({}, rows, {row["cell"]: "made" for row in rows})
+    with pytest.raises(KeyError):
+        project(ledger(one_pair(BESIDE | CLOSE), by="study"), of_none)
+    assert project(ledger(BESIDE | CLOSE, by="study"), of_none) == []

@@ -1,0 +1,207 @@
+"""The contrasts of a test that sets a pair of cells beside another: the ratio of two ratios, or the
+difference of two differences.
+
+The contrasts of both pairs come first, each as that of a test of one pair: from runs of one results
+directory, by its own design. Then every contrast of the first pair is set beside those of its
+counterparts. Its interval is made from the two by :mod:`workflow_lib.intervals.mover`, for ratios
+from their logarithms. That takes the errors of both pairs for independent, so that what runs, dates
+and nodes may do adds in squares. The errors of sensors are bounds, which nothing says are
+independent: the possible effects on both pairs are added whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from workflow_lib.claims import contrasts
+from workflow_lib.claims.measured import Measured
+from workflow_lib.claims.pairs import free_between, none_found
+from workflow_lib.comparison import sentences
+from workflow_lib.comparison.measures import contrast, is_ratio
+from workflow_lib.config import ClaimTest
+from workflow_lib.intervals import mover
+from workflow_lib.intervals.mover import Ends
+from workflow_lib.records import MEASURES, Measure, cell_axes
+from workflow_lib.report.cells import Row
+
+#: what the names of columns of the second pair begin with
+PREFIX = "beside_"
+#: columns of CLAIMS that each pair has; those of the second have the prefix
+OF_A_PAIR = (
+    "model",
+    *(
+        f"{name}_{end}"
+        for name in ("cell", "label", "platform", "sweeps", "runs", "emulated")
+        for end in ("a", "b")
+    ),
+)
+_NAMES = ("the first pair", "the second pair")
+
+
+def of_two_pairs(kind: str) -> str:
+    """The kind of a contrast of two contrasts of a kind: a ratio of ratios, for instance."""
+    return f"{kind}_of_{kind}s"
+
+
+def second_pair(row: Row) -> dict[str, Any]:
+    """The second pair of a row of CLAIMS, in columns without the prefix; null where there is
+    none."""
+    return {name: row[PREFIX + name] for name in OF_A_PAIR}
+
+
+def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """The contrasts of a test of two pairs, as :func:`workflow_lib.claims.contrasts.found` has
+    them: one for each contrast of the first pair and each counterpart of it."""
+    cells = {cell["cell"]: cell for each in measured for cell in each.side.cells}
+    alone = [_alone(test, which) for which in (test.pair, test.beside)]
+    first, second = (_contrasts(each, measured) for each in alone)
+    missing = [
+        f"{name}: {none_found(each, list(cells.values()))}"
+        for name, each, rows in zip(_NAMES, alone, (first, second), strict=True)
+        if not rows
+    ]
+    if missing:
+        return [{"in_words": "; ".join(missing)}]
+    free = free_between(test)
+
+    def key(row: Row) -> tuple[Any, ...]:
+        return tuple(
+            cell_axes.key(cells[row[cell]], of_cell)
+            for cell, of_cell in zip(("cell_a", "cell_b"), free, strict=True)
+        )
+
+    counterparts: dict[Any, list[Row]] = {}
+    for row in second:
+        counterparts.setdefault(key(row), []).append(row)
+    made = [
+        _together(test, one, other) for one in first for other in counterparts.get(key(one), [])
+    ]
+    return made or [{"in_words": "no two such pairs are alike in every other axis"}]
+
+
+def _alone(test: ClaimTest, which: Mapping[str, Any]) -> ClaimTest:
+    """The test of one of the pairs alone."""
+    cells = {**test.cells, **which}
+    return test.model_copy(update={"cells": cells, "pair": {}, "beside": {}})
+
+
+def _contrasts(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+    """The contrasts of a test of one pair, each once: two results directories may hold the same
+    runs."""
+    distinct: dict[Any, dict[str, Any]] = {}
+    for each in measured:
+        for row in contrasts.found(test, [each]):
+            if "cell_a" in row:
+                distinct.setdefault(tuple(_runs_of(row, each)), row)
+    return list(distinct.values())
+
+
+def _runs_of(row: Row, measured: Measured) -> Iterator[tuple[Any, ...]]:
+    """What tells the cells of a contrast and their completed runs from all others."""
+    for end in ("a", "b"):
+        yield (row[f"cell_{end}"],)
+        for run in measured.completed({"cell": row[f"cell_{end}"]}):
+            yield run["run"], run["started_unix_s"]
+
+
+def _together(test: ClaimTest, one: Row, other: Row) -> dict[str, Any]:
+    """The contrast of two contrasts."""
+    measure, both = MEASURES[test.measure], (one, other)
+    row: dict[str, Any] = {
+        **{name: one[name] for name in OF_A_PAIR if name in one},
+        **{PREFIX + name: other[name] for name in OF_A_PAIR if name in other},
+        "simulated": one["simulated"] or other["simulated"],
+        "has_values": one["has_values"] and other["has_values"],
+        "in_words": "; ".join(_lacking(both)),
+    }
+    if not row["has_values"]:
+        return row
+    row |= _interval(measure, one, other)
+    if row["coverage"] is None:
+        return row
+    row["assumes"] = _assumed(measure, both)
+    if row["wide_low"] is not None:
+        return row | {"in_words": _told(measure, row, one, other)}
+    shown = sentences.interval(measure, row["low"], row["high"])
+    return row | {"in_words": f"{shown} by the runs alone; {row['in_words']}"}
+
+
+def _lacking(both: Iterable[Row]) -> Iterator[str]:
+    """Which of two contrasts have no interval with all effects, and why."""
+    for name, row in zip(_NAMES, both, strict=True):
+        if not row["has_values"] or row["coverage"] is None or row["wide_low"] is None:
+            yield f"{name}: {row['in_words'].removeprefix('no verdict: ')}"
+
+
+def _interval(measure: Measure, one: Row, other: Row) -> dict[str, float | None]:
+    """The columns of the estimate and its intervals; null where one of both has none."""
+    to, back = (math.log, math.exp) if is_ratio(measure) else (float, float)
+    by_runs = [
+        Ends(*(to(row[name]) for name in ("estimate", "low", "high"))) for row in (one, other)
+    ]
+    names = ("coverage", "low", "high", "wide_low", "wide_high")
+    columns: dict[str, float | None] = dict.fromkeys(names)
+    estimate, low, high = map(back, mover.difference(*by_runs))
+    columns["estimate"] = estimate
+    coverages = one["coverage"], other["coverage"]
+    if None in coverages:
+        return columns
+    columns |= {"coverage": min(coverages), "low": low, "high": high}
+    if None in (one["wide_low"], other["wide_low"]):
+        return columns
+    # What dates and nodes may do is as random as runs are, and errors of sensors are bounds.
+    dated, below, above = [], [], []
+    for ends, row in zip(by_runs, (one, other), strict=True):
+        date = math.log1p(row["date_allowance"]) if is_ratio(measure) else row["date_allowance"]
+        dated.append(Ends(ends.estimate, ends.low - date, ends.high + date))
+        below.append(dated[-1].low - to(row["wide_low"]))
+        above.append(to(row["wide_high"]) - dated[-1].high)
+    wide = mover.difference(*dated)
+    columns["wide_low"] = back(wide.low - below[0] - above[1])
+    columns["wide_high"] = back(wide.high + above[0] + below[1])
+    return columns
+
+
+def _assumed(measure: Measure, both: Sequence[Row]) -> str:
+    """What the interval of two contrasts assumes."""
+    assumed = [row["assumes"] + _same_gain(measure, row) for row in both]
+    if assumed[0] == assumed[1]:
+        of_each = f"each pair {assumed[0]}"
+    else:
+        of_each = "; ".join(f"{name} {each}" for name, each in zip(_NAMES, assumed, strict=True))
+    return f"assumes that the errors of both pairs are independent; {of_each}"
+
+
+def _same_gain(measure: Measure, row: Row) -> str:
+    """What a contrast assumes if its sensors' own error is known to cancel; else ""."""
+    is_bounded = row["wide_low"] is None or row["systematic_a"] is not None
+    return "" if not measure.gain or is_bounded or row["simulated"] else f", {sentences.SAME_GAIN}"
+
+
+def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
+    """A contrast of two contrasts in words: "the ratio of the first pair, −13 %, is 2.1 % below
+    that of the second, −11 % (interval …)"."""
+    neutral = 1.0 if is_ratio(measure) else 0.0
+    shown, by_runs = (
+        sentences.interval(measure, row[f"{which}low"], row[f"{which}high"])
+        for which in ("wide_", "")
+    )
+    about = f"interval {shown}"
+    if (row["wide_low"], row["wide_high"]) != (row["low"], row["high"]):
+        about += f" with what dates, nodes and sensors may do, {by_runs} by the runs alone"
+    about += f"; coverage {100 * row['coverage']:g} %; {row['assumes']}"
+    about += "".join(
+        f"; {name}: {each['power_limits']}"
+        for name, each in zip(_NAMES, (one, other), strict=True)
+        if each["power_limits"]
+    )
+    if row["wide_low"] <= neutral <= row["wide_high"]:
+        differs = "is not told apart from that"
+    else:
+        size = sentences.amount(measure, row["estimate"])
+        differs = f"is {size} {'above' if row['estimate'] > neutral else 'below'} that"
+    first, second = (sentences.signed(measure, each["estimate"]) for each in (one, other))
+    kind = contrast(measure).kind
+    return f"the {kind} of the first pair, {first}, {differs} of the second, {second} ({about})"
