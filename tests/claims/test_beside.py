@@ -15,6 +15,7 @@ from tests.claims.made import NEAR, in_turns, judged, ledger
 from tests.comparison.sides import failed, known, side
 from tests.comparison.sides import measured as of_cell
 from workflow_lib.analysis.tables import table
+from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
@@ -350,6 +351,33 @@ def test_every_measurement_of_a_pair_is_set_beside_every_one_of_the_other_and_no
     assert {row["claim_verdict"] for row in rows} == {"supported"}
     # The runs of one host again, which a second results directory has as well.
     assert rows_of(CLOSE, twin, *both, whole("copy", 1.0, 0.0)) == rows
+
+
+def test_the_page_names_all_four_cells_with_links():
+    cells = sides((4.4, 4.0), (1.1, 1.0))
+    for each, _ in cells[2:]:
+        each["emulated"] = "two daemons"
+    claims = ledger(BESIDE | CLOSE)
+    rows = judge(claims, [of_sides(cells)])
+    plain = page.markdown(claims, rows, lambda sweep, cell: f"{sweep}.html#{cell}")
+    place = "on h200, runs 1, 2, 3`](made.html#"
+    emulated = "on h200 (emulated), runs 1, 2, 3`](made.html#"
+    ids = [each["cell"] for each, _ in cells]
+    assert (
+        f"- [`{TWIN} tp2-pp16 {place}{ids[0]}) against [`{TWIN} tp4-pp8 {place}{ids[1]}), beside "
+        f"[`{WHOLE} tp2-pp16 {emulated}{ids[2]}) against [`{WHOLE} tp4-pp8 {emulated}{ids[3]}): "
+        "supported; the ratio of the first pair, +10 %, is not told apart from that of the second"
+    ) in plain
+    assert (
+        "Throughput (the first over the second, and the ratio of the first pair over that of the "
+        "second) is between −2.0 % and +2.0 %, in all such pairs. **Supported.**"
+    ) in plain
+    assert "The nodes or links of h200 are emulated: two daemons." in plain
+    web = page.html(claims, rows, lambda sweep, cell: f"{sweep}.html#{cell}")
+    for each in ids:
+        assert f'<a href="made.html#{each}" title="{each}">' in web
+    assert web.count("</a> against <a") == 2
+    assert web.count("</a>, beside <a") == 1
 
 
 def test_two_pairs_are_not_projected():

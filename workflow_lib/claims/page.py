@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflow_lib import __version__
+from workflow_lib.claims.beside import of_two_pairs, second_pair
+from workflow_lib.claims.contrasts import VALUE
 from workflow_lib.claims.verdicts import (
     IN_WORDS,
     NOT_TESTABLE,
@@ -15,6 +17,7 @@ from workflow_lib.claims.verdicts import (
     measure_of,
     range_in_words,
 )
+from workflow_lib.comparison.measures import DIFFERENCE, RATIO
 from workflow_lib.comparison.sides import emulated_sides
 from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.records import cell_axes
@@ -32,9 +35,13 @@ _BY = {
     "reviewers": "What the study's reviewers asked",
 }
 _KINDS = {
-    "ratio": "the first over the second",
-    "difference": "the first minus the second",
-    "value": "the measure itself",
+    RATIO: "the first over the second",
+    DIFFERENCE: "the first minus the second",
+    VALUE: "the measure itself",
+    of_two_pairs(RATIO): "the first over the second, and the ratio of the first pair over that of "
+    "the second",
+    of_two_pairs(DIFFERENCE): "the first minus the second, and the difference of the first pair "
+    "minus that of the second",
 }
 _SCOPES = {"all": "all", "most": "more than half of", "any": "some"}
 _TEMPLATES = page_templates("workflow_lib.claims", "workflow_lib.report")
@@ -46,8 +53,8 @@ class Line:
 
     verdict: str
     in_words: str
-    #: for each cell: its name, platform, model and runs; its id; its address
-    cells: tuple[tuple[str, str, str], ...]
+    #: for each cell of one pair or two: its name, platform, model and runs; its id; its address
+    pairs: tuple[tuple[tuple[str, str, str], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ def _counted(rows: Sequence[Row]) -> str:
 
 def _rule(test: ClaimTest, rows: Sequence[Row], link: Link) -> Rule:
     measure, kind = measure_of(test), _KINDS[kind_of(test)]
-    scope = f"{_SCOPES[test.holds_in]} such cells"
+    scope = f"{_SCOPES[test.holds_in]} such {'pairs' if test.beside else 'cells'}"
     return Rule(
         part=test.part or "",
         rule=f"{measure.heading} ({kind}) is {range_in_words(test)}, in {scope}",
@@ -151,17 +158,21 @@ def _lines(rows: Sequence[Row], link: Link) -> Iterator[Line]:
 
 
 def _line(row: Row, link: Link) -> Line:
-    cells = []
+    pairs = (tuple(_cells(pair, link)) for pair in (row, second_pair(row)))
+    return Line(IN_WORDS[row["verdict"]], row["in_words"], tuple(filter(None, pairs)))
+
+
+def _cells(pair: Row, link: Link) -> Iterator[tuple[str, str, str]]:
+    """The cells of a pair, as a line of the page has them; none where there is no such pair."""
     for end in ("a", "b"):
-        cell = row[f"cell_{end}"]
+        cell = pair[f"cell_{end}"]
         if cell is not None:
-            place = row[f"platform_{end}"] + (" (emulated)" if row[f"emulated_{end}"] else "")
-            name = f"{row['model']} {row[f'label_{end}']} on {place}"
-            runs = row[f"runs_{end}"]
+            place = pair[f"platform_{end}"] + (" (emulated)" if pair[f"emulated_{end}"] else "")
+            name = f"{pair['model']} {pair[f'label_{end}']} on {place}"
+            runs = pair[f"runs_{end}"]
             about = f"{name}, runs {runs}" if runs else f"{name}, no completed run"
-            sweep = row[f"sweeps_{end}"].split(", ")[0]
-            cells.append((about, cell, link(sweep, cell)))
-    return Line(IN_WORDS[row["verdict"]], row["in_words"], tuple(cells))
+            sweep = pair[f"sweeps_{end}"].split(", ")[0]
+            yield about, cell, link(sweep, cell)
 
 
 def by_chance(rows: Sequence[Row]) -> tuple[int, int]:
@@ -202,7 +213,8 @@ _METHOD = (
     "has no interval: no sweep has the cells, or too few of their runs completed. If other "
     "contrasts have an interval, these decide. A claim is supported if all of its tests are. "
     "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
-    "effects of dates, nodes and sensors. A verdict holds only for the cells that it names."
+    "effects of dates, nodes and sensors. Where a claim sets a pair of cells beside another, they "
+    "are made from the intervals of both. A verdict holds only for the cells that it names."
 )
 PROJECTION = (
     "A projection is not a measurement, and has its own column. It is of planned cells on several "
@@ -222,7 +234,8 @@ def _chance(rows: Sequence[Row]) -> str:
 
 def _emulated(rows: Sequence[Row]) -> str:
     """What is emulated on the platforms of the cells; "" if nothing is."""
-    return cell_axes.emulated_in_words(emulated_sides(rows))
+    every = [*rows, *map(second_pair, rows)]
+    return cell_axes.emulated_in_words(emulated_sides(every))
 
 
 def _summary(told: Sequence[Entry]) -> str:
@@ -254,7 +267,7 @@ def _told(entry: Entry) -> str:
         about = f"{_cell(rule.part)}: " if rule.part else ""
         lines = [f"{about}{rule.rule}. **{rule.verdict.capitalize()}.**", ""]
         for line in rule.lines:
-            said = f"{_named(line)}: {line.verdict}; " if line.cells else ""
+            said = f"{_named(line)}: {line.verdict}; " if line.pairs else ""
             lines.append(f"- {said}{_cell(line.in_words)}.")
         parts.append("\n".join(lines))
     parts += [f"By projection: {_cell(each)}." for each in entry.projections]
@@ -263,9 +276,12 @@ def _told(entry: Entry) -> str:
 
 def _named(line: Line) -> str:
     """The cells of a contrast, each with its link."""
-    return " against ".join(
-        f"[`{_code(name)}`]({address})" if address else f"`{_code(name)}`"
-        for name, _, address in line.cells
+    return ", beside ".join(
+        " against ".join(
+            f"[`{_code(name)}`]({address})" if address else f"`{_code(name)}`"
+            for name, _, address in pair
+        )
+        for pair in line.pairs
     )
 
 
