@@ -11,15 +11,18 @@ import math
 
 import pytest
 
-from tests.claims.made import NEAR, in_turns, judged, ledger
+from tests.claims.made import NEAR, in_turns, judged, ledger, verdicts
 from tests.comparison.sides import failed, known, side
 from tests.comparison.sides import measured as of_cell
+from tests.conftest import ROOT
 from workflow_lib.analysis.tables import table
+from workflow_lib.cells import expand_study
 from workflow_lib.claims import page
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
-from workflow_lib.records import CLAIMS
+from workflow_lib.records import CLAIMS, cell_axes
+from workflow_lib.study import load_study
 
 T = 4.302653
 WHOLE, TWIN = "llama3-70b", "llama3-70b-8-layers"
@@ -387,3 +390,55 @@ def test_two_pairs_are_not_projected():
     with pytest.raises(KeyError):
         project(ledger(one_pair(BESIDE | CLOSE), by="study"), of_none)
     assert project(ledger(BESIDE | CLOSE, by="study"), of_none) == []
+
+
+#: parts of R2, in their order
+PARTS = ("tensor parallelism", "a pipeline", "ZeRO-3", "stages by work")
+
+
+def planned(*names):
+    """The identities of the cells of shipped sweeps, by model, layout and ZeRO stage."""
+    study = expand_study(load_study(ROOT / "config"))
+    return {
+        (row["model"], row["parallelism"], row["zero_stage"]): row
+        for name in names
+        for row in (cell_axes.identity(each.cell) for each in study[name].cells)
+    }
+
+
+@pytest.mark.parametrize(
+    ("off", "factor", "expected"),
+    [
+        (None, 1.0, ["supported"] * 5),
+        ("tp2-pp1-dp1", 1.05, ["contradicted", *["supported"] * 3, "contradicted"]),
+        ("tp1-pp2-dp1-l5.3", 0.98, [*["supported"] * 3, "undecided", "undecided"]),
+        ("tp1-pp1-dp2", 0.9, [*["contradicted"] * 3, "supported", "contradicted"]),
+    ],
+)
+def test_a_twin_beside_the_whole_model(off, factor, expected):
+    """R2: of the planned cells, one of the twin's is faster or slower than its whole model says."""
+    speeds = {
+        ("tp1-pp1-dp2", 1): 1.0,
+        ("tp1-pp1-dp2", 3): 0.95,
+        ("tp2-pp1-dp1", 1): 0.8,
+        ("tp1-pp2-dp1", 1): 0.9,
+        ("tp1-pp2-dp1-l17.15", 1): 0.93,
+        ("tp1-pp2-dp1-l5.3", 1): 0.93,
+    }
+    cells = planned("evidence-twin-x2", "evidence-llama3-8b-x2", "evidence-stages-x2")
+    assert len(cells) == 10
+    made = [
+        (row, {"tokens_per_s_per_gpu": speeds[layout, zero] * (4 if twin else 1) * changed})
+        for (model, layout, zero), row in cells.items()
+        for twin in [model.endswith("-8-layers")]
+        for changed in [factor if twin and (layout, zero) == (off, 1) else 1.0]
+    ]
+    found = verdicts("R2", *made)
+    assert [found[part] for part in (*PARTS, None)] == expected
+    assert len(found) == 5
+
+
+def test_the_whole_model_alone_does_not_test_its_twin():
+    cells = planned("evidence-llama3-8b-x2", "evidence-stages-x2").values()
+    found = verdicts("R2", *((row, {"tokens_per_s_per_gpu": 1.0}) for row in cells))
+    assert found == dict.fromkeys((*PARTS, None), "not_testable")
