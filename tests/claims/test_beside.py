@@ -150,7 +150,9 @@ def test_effects_of_dates_add_in_squares_and_errors_of_sensors_whole():
     reach = math.sqrt(2) * dated + 2 * math.log(1.05 / 0.95)
     assert math.log(row["wide_high"] / row["estimate"]) == pytest.approx(reach, rel=1e-3)
     assert math.log(row["estimate"] / row["wide_low"]) == pytest.approx(reach, rel=1e-3)
-    assert "with what dates, nodes and sensors may do, " in row["in_words"]
+    assert "with what dates and nodes and errors of sensors may do, " in row["in_words"]
+    (row,) = judged(BESIDE | CLOSE, *apart(values))
+    assert " % with what dates and nodes may do, " in row["in_words"]
 
 
 def test_temperatures_are_set_beside_each_other_by_differences():
@@ -170,6 +172,7 @@ def test_temperatures_are_set_beside_each_other_by_differences():
     assert row["in_words"].startswith(
         "the difference of the first pair, +20 °C, is 10 °C above that of the second, +10 °C (inter"
     )
+    assert " °C with what errors of sensors may do, " in row["in_words"]
     assert "; claimed: between 0 °C and +20 °C" in row["in_words"]
     assert temperatures(60.0)["verdict"] == "contradicted"
     assert temperatures(70.0)["verdict"] == "undecided"

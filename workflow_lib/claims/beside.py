@@ -180,6 +180,15 @@ def _same_gain(measure: Measure, row: Row) -> str:
     return "" if not measure.gain or is_bounded or row["simulated"] else f", {sentences.SAME_GAIN}"
 
 
+def _added(*both: Row) -> str:
+    """What the wide interval of two contrasts includes besides what runs show; "" if nothing."""
+    added = {
+        "dates and nodes": any(row["date_allowance"] for row in both),
+        "errors of sensors": any(row["systematic_a"] is not None for row in both),
+    }
+    return " and ".join(name for name, is_added in added.items() if is_added)
+
+
 def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
     """A contrast of two contrasts in words: "the ratio of the first pair, −13 %, is 2.1 % below
     that of the second, −11 % (interval …)"."""
@@ -189,8 +198,8 @@ def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
         for which in ("wide_", "")
     )
     about = f"interval {shown}"
-    if (row["wide_low"], row["wide_high"]) != (row["low"], row["high"]):
-        about += f" with what dates, nodes and sensors may do, {by_runs} by the runs alone"
+    if added := _added(one, other):
+        about += f" with what {added} may do, {by_runs} by the runs alone"
     about += f"; coverage {100 * row['coverage']:g} %; {row['assumes']}"
     about += "".join(
         f"; {name}: {each['power_limits']}"
