@@ -375,8 +375,8 @@ def test_the_page_names_all_four_cells_with_links():
         "supported; the ratio of the first pair, +10 %, is not told apart from that of the second"
     ) in plain
     assert (
-        "Throughput (the first over the second, and the ratio of the first pair over that of the "
-        "second) is between −2.0 % and +2.0 %, in all such pairs. **Supported.**"
+        f"Throughput (the first over the second, and the ratio of model {TWIN} over that of model "
+        f"{WHOLE}) is between −2.0 % and +2.0 %, in all such pairs. **Supported.**"
     ) in plain
     assert "The nodes or links of h200 are emulated: two daemons." in plain
     web = page.html(claims, rows, lambda sweep, cell: f"{sweep}.html#{cell}")

@@ -9,6 +9,7 @@ from typing import Any
 from workflow_lib import __version__
 from workflow_lib.claims.beside import of_two_pairs, second_pair
 from workflow_lib.claims.contrasts import VALUE
+from workflow_lib.claims.pairs import selected_in_words
 from workflow_lib.claims.verdicts import (
     IN_WORDS,
     NOT_TESTABLE,
@@ -38,10 +39,9 @@ _KINDS = {
     RATIO: "the first over the second",
     DIFFERENCE: "the first minus the second",
     VALUE: "the measure itself",
-    of_two_pairs(RATIO): "the first over the second, and the ratio of the first pair over that of "
-    "the second",
-    of_two_pairs(DIFFERENCE): "the first minus the second, and the difference of the first pair "
-    "minus that of the second",
+    of_two_pairs(RATIO): "the first over the second, and the ratio of {pair} over that of {beside}",
+    of_two_pairs(DIFFERENCE): "the first minus the second, and the difference of {pair} minus that "
+    "of {beside}",
 }
 _SCOPES = {"all": "all", "most": "more than half of", "any": "some"}
 _TEMPLATES = page_templates("workflow_lib.claims", "workflow_lib.report")
@@ -115,7 +115,8 @@ def _counted(rows: Sequence[Row]) -> str:
 
 
 def _rule(test: ClaimTest, rows: Sequence[Row], link: Link) -> Rule:
-    measure, kind = measure_of(test), _KINDS[kind_of(test)]
+    pair, beside = map(selected_in_words, (test.pair, test.beside))
+    measure, kind = measure_of(test), _KINDS[kind_of(test)].format(pair=pair, beside=beside)
     scope = f"{_SCOPES[test.holds_in]} such {'pairs' if test.beside else 'cells'}"
     return Rule(
         part=test.part or "",
@@ -265,7 +266,7 @@ def _told(entry: Entry) -> str:
         parts.append(f"No rule: {_cell(claim.no_rule)}")
     for rule in entry.rules:
         about = f"{_cell(rule.part)}: " if rule.part else ""
-        lines = [f"{about}{rule.rule}. **{rule.verdict.capitalize()}.**", ""]
+        lines = [f"{about}{_cell(rule.rule)}. **{rule.verdict.capitalize()}.**", ""]
         for line in rule.lines:
             said = f"{_named(line)}: {line.verdict}; " if line.pairs else ""
             lines.append(f"- {said}{_cell(line.in_words)}.")

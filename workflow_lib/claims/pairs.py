@@ -79,14 +79,14 @@ def _free(named: set[str]) -> set[str]:
 def none_found(test: ClaimTest, cells: Sequence[Row]) -> str:
     """Why a test has nothing to contrast: which cells no sweep has."""
     missing = [
-        f"{name} ({_in_words({**test.cells, **which})})"
+        f"{name} ({selected_in_words({**test.cells, **which})})"
         for name, which in (("the first", test.first), ("the second", test.second))
         if not fitting(cells, test.cells, which)
     ]
     if test.sample_rate_hz is not None:
         return "no sweep has runs in which sampling rates alternate"
     if not test.first:
-        return f"no sweep has such a cell ({_in_words(test.cells)})"
+        return f"no sweep has such a cell ({selected_in_words(test.cells)})"
     if missing:
         return f"no sweep has a cell that fits {' nor '.join(missing)}"
     return "no two such cells are alike in every other axis"
@@ -99,7 +99,8 @@ def _said(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _in_words(wanted: Mapping[str, Any]) -> str:
+def selected_in_words(wanted: Mapping[str, Any]) -> str:
+    """What a filter selects: "model llama3-8b, tp 2 or 4"; "any" if it excludes nothing."""
     told = (
         f"{name} {' or '.join(map(_said, held_in_tables(name, value)))}"
         for name, value in wanted.items()
