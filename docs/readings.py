@@ -1,7 +1,8 @@
 """docs/results/readings.md: how well the runs of the evidence were read, from the rebuilt tables.
 
 It has what explanation/measurement.md says of readings in numbers: the energy by two ways, bytes
-over links beside arithmetic, memory beside what was expected, what the sampler takes, and clocks.
+over links beside arithmetic, memory beside what was expected, what the sampler takes and costs, and
+clocks.
 """
 
 from __future__ import annotations
@@ -17,8 +18,19 @@ from docs import findings
 from docs.parts import percent
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import parameters
-from workflow_lib.records import CELLS, GPUS, PLAN, RUNS, Cell, RunPaths, SweepPaths, read_record
+from workflow_lib.records import (
+    CELLS,
+    GPUS,
+    OVERHEAD,
+    PLAN,
+    RUNS,
+    Cell,
+    RunPaths,
+    SweepPaths,
+    read_record,
+)
 from workflow_lib.report.labels import labels
+from workflow_lib.report.numbers import NOTHING
 from workflow_lib.results import run_directory
 from workflow_lib.words import counted
 
@@ -61,6 +73,8 @@ def page(sweeps: Sequence[Path]) -> str:
         "CPU time of the busiest node's sampler over the measured steps, as a share of one core, "
         "at 10 readings of each GPU a second.",
         "\n".join(sampler(sweeps)),
+        "## What sampling costs training",
+        costs(sweeps),
         "## Clocks of several nodes",
         clocks(sweeps),
     ]
@@ -196,6 +210,45 @@ def sampler(sweeps: Sequence[Path]) -> Iterator[str]:
         ends = min(shares.values()), fmean(shares.values()), max(shares.values())
         told = " | ".join(f"{100 * share:.2f} %" for share in ends)
         yield f"| {gpus} | {name} | {len(shares)} | {told} |"
+
+
+def costs(sweeps: Sequence[Path]) -> str:
+    """What sampling costs, as a table of runs whose sampling rates alternate."""
+    lines = list(_costs(sweeps))
+    if not lines:
+        return "The rates alternate in no run of the archives."
+    heads = ("run", "step, s", "readings a second", "slower by", "95 % interval", "pairs")
+    return "\n".join(
+        [
+            "Rates alternate within a run, in blocks. The steps of each block are set beside those "
+            "of the nearest block without sampling; [how it is measured]"
+            "(../how-to/measure-what-sampling-costs.md) says how. A value below 0 is noise.",
+            "",
+            f"| {' | '.join(heads)} | CPU, share of a core | delivered |",
+            "|---" * (len(heads) + 2) + "|",
+            *lines,
+        ]
+    )
+
+
+def _costs(sweeps: Sequence[Path]) -> Iterator[str]:
+    """The table's lines, one for each run and rate."""
+    for sweep in sweeps:
+        cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
+        named = dict(zip((c["cell"] for c in cells), labels(cells, short=True), strict=True))
+        for row in read_table(SweepPaths(sweep).table("overhead"), OVERHEAD).to_dicts():
+            slower = row["slowdown"]
+            if row["simulated"] or slower is None:
+                continue
+            ends = [row["slowdown_low"], row["slowdown_high"]]
+            known = " to ".join(percent(end, 2) for end in ends) if None not in ends else NOTHING
+            delivered = row["achieved_rate_hz"] / row["sample_rate_hz"]
+            told = (
+                f"{row['step_time_s']:.4f} | {row['sample_rate_hz']:g} | {percent(slower, 2)} | "
+                f"{known} | {row['pairs']} | {percent(row['sampler_cpu_share'], 2, '')} | "
+                f"{percent(delivered, 0, '')}"
+            )
+            yield f"| {row['run']} of `{named[row['cell']]}` in `{sweep.name}` | {told} |"
 
 
 def clocks(sweeps: Sequence[Path]) -> str:

@@ -12,11 +12,13 @@ import pytest
 from docs import parts, projecting, readings, verdicts
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
+from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.comparison.sides import read_side
 from workflow_lib.formulas import parameters
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.own_stack import Residual
 from workflow_lib.projection.own_validation import JudgedRun, OwnValidation, Quantity
+from workflow_lib.records import CELLS, OVERHEAD, SweepPaths
 
 MFU = {
     "bf16": {"mfu_causal": 0.5, "mfu_causal_bf16_peak": 0.5},
@@ -177,3 +179,24 @@ def test_the_page_of_readings_counts_a_run_of_two_sweeps_once(tmp_path: Path) ->
     # The plan expects 107.7 GB; what ranks asked too late is a bound.
     assert "| 1.0 | 1.0 | at least 1.0 | below +10670.0 % | 1 |" in memory_lines[2]
     assert list(readings.sampler([sweep]))[2].endswith("| 1 | 0.40 % | 0.40 % | 0.40 % |")
+
+
+def test_the_page_of_readings_has_each_rate_that_alternated(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, [Planned("tp1")])
+    (cell,) = read_table(SweepPaths(sweep).table("cells"), CELLS)["cell"]
+    assert readings.costs([sweep]) == "The rates alternate in no run of the archives."
+    known = {"cell": cell, "run": 2, "simulated": False, "step_time_s": 0.15478, "pairs": 12}
+    of_10 = {"sample_rate_hz": 10.0, "achieved_rate_hz": 9.6, "sampler_cpu_share": 0.00346}
+    interval = {"slowdown": 0.00067, "slowdown_low": -0.00114, "slowdown_high": 0.0025}
+    rows = [
+        known | {"sample_rate_hz": 0.0},
+        known | of_10 | interval,
+        known | of_10 | {"slowdown": 0.00067},
+        known | of_10 | interval | {"simulated": True},
+    ]
+    write_table(table(rows, OVERHEAD), SweepPaths(sweep).table("overhead"))
+    lines = readings.costs([sweep]).splitlines()[4:]
+    assert lines == [
+        f"| 2 of `dp1` in `{sweep.name}` | 0.1548 | 10 | +0.07 % | {ends} | 12 | 0.35 % | 96 % |"
+        for ends in ("−0.11 % to +0.25 %", "–")
+    ]
