@@ -1,3 +1,4 @@
+import hashlib
 import json
 from dataclasses import replace
 
@@ -95,6 +96,22 @@ def test_tokens_that_do_not_fit_are_refused_by_name(tmp_path, ids, changes, said
     with pytest.raises(DataError, match=said) as caught:
         TokenFile(description, 257, 65)
     assert str(tmp_path) in str(caught.value)
+
+
+def test_other_tokens_of_the_same_size_are_refused_by_their_checksum(tmp_path):
+    ids = list(range(100))
+    stated = hashlib.sha256(np.asarray(ids, dtype=np.uint16).tobytes()).hexdigest()
+    description = write_tokens(tmp_path, ids, sha256=stated)
+    assert TokenFile(description, 257, 65, compare=True).sha256 == stated
+    assert TokenFile(description, 257, 65).sha256 is None
+
+    array = tmp_path / "tokens.bin"
+    array.write_bytes(array.read_bytes()[:-1] + b"\1")
+    found = hashlib.sha256(array.read_bytes()).hexdigest()
+    with pytest.raises(DataError) as caught:
+        TokenFile(description, 257, 65, compare=True)
+    for said in (str(array), found, stated, "snakemake --profile … --forcerun tokenize"):
+        assert said in str(caught.value)
 
 
 def test_an_id_beyond_the_vocabulary_is_refused_even_if_the_description_hides_it(tmp_path):

@@ -79,6 +79,7 @@ def test_a_run_on_real_text_learns_and_writes_all_that_analysis_reads(tmp_path):
     after = time.time()
 
     assert ended.returncode == 0, ended.stderr
+    stated = json.loads((tmp_path / "tokens.json").read_text())["sha256"]
     lines = ended.stdout.splitlines()
     assert len(lines) == 12
     assert lines[2].startswith("step 3/12 (measured) loss ")
@@ -87,6 +88,7 @@ def test_a_run_on_real_text_learns_and_writes_all_that_analysis_reads(tmp_path):
         record = read_record(paths.rank(rank), RankRecord)
         assert (record.rank, record.pp_rank, record.gpu) == (rank, rank, None)
         assert record.precisions == precisions_of(one.training, one.degrees)
+        assert record.tokens_sha256 == (stated if rank == 0 else None), "a node compares once"
         steps = rows(paths, rank)
         assert list(steps[0]) == [column.name for column in STEPS]
         assert [row["phase"] for row in steps] == ["warmup"] * 2 + ["measured"] * 10
@@ -166,6 +168,21 @@ def test_tokens_that_the_model_does_not_know_end_the_run_before_it_trains(tmp_pa
     assert ended.returncode == 1
     (line,) = ended.stderr.splitlines()
     assert "its tokenizer has 257 ids, the model only 100" in line
+    assert not RunPaths(tmp_path / "run").steps.exists()
+
+
+def test_tokens_that_were_exchanged_end_the_run_before_it_trains(tmp_path):
+    tokenize(tmp_path, [str(ROOT / "LICENSE")], byte_tokenizer())
+    array = tmp_path / "tokens.bin"
+    array.write_bytes(bytes(array.stat().st_size))
+    one = replace(cell(GPT, Degrees(dp=2)), data=Data("licence", "text"))
+
+    ended = run(tmp_path / "run", one, 2, ["--tokens", tmp_path / "tokens.json"])
+
+    assert ended.returncode == 1
+    record = read_record(RunPaths(tmp_path / "run").rank_error(0), ErrorRecord)
+    assert (record.outcome, record.phase) == (Outcome.ERROR, "setup")
+    assert record.message.startswith(f"{array}: its SHA-256 is ")
     assert not RunPaths(tmp_path / "run").steps.exists()
 
 

@@ -188,8 +188,8 @@ class RankRecord:
     imported_unix_s: float | None = None
     connected_unix_s: float | None = None
     built_unix_s: float | None = None
-    #: of its text, the checksum that tokens.json states; null for synthetic tokens, and in records
-    #: of earlier versions
+    #: the checksum of its text's tokens, which its node's first rank compares with that of
+    #: tokens.json; null on other ranks, for synthetic tokens, and in records of earlier versions
     tokens_sha256: str | None = None
 
 

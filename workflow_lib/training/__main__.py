@@ -152,7 +152,8 @@ def _run(
     imported = time.time()
     gpus = cell.degrees.gpu_order, cell.degrees.gpu_uuids
     device = devices.choose(launch, cell.hardware, cell.telemetry, *gpus)
-    source = open_source(cell, tokens)
+    # A node's first rank compares the checksum for all, which wait for it when they connect.
+    source = open_source(cell, tokens, compare=launch.local_rank == 0)
     # DeepSpeed uses the GPU of this number.
     os.environ["LOCAL_RANK"] = str(launch.local_rank if device.gpu is None else device.gpu)
     timeout = datetime.timedelta(seconds=COMMUNICATION_TIMEOUT_S)

@@ -5,6 +5,7 @@ A step's global batch is drawn from the seed and the step's number; each replica
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +28,7 @@ class Source(Protocol):
 
     @property
     def sha256(self) -> str | None:
-        """The stated checksum of a text's tokens; None if there is none."""
+        """The checksum of a text's tokens, if this rank compared it; None otherwise."""
         ...
 
     def sequence(self, seed: int, step: int, index: int, length: int) -> np.ndarray[Any, Any]:
@@ -53,8 +54,11 @@ class SyntheticTokens:
 class TokenFile:
     """A memory-mapped file of tokens, as ``workflow_lib.training.tokenize`` writes it."""
 
-    def __init__(self, description: Path, vocabulary_size: int, length: int) -> None:
-        """Open the file that ``description`` (a tokens.json) describes.
+    def __init__(
+        self, description: Path, vocabulary_size: int, length: int, compare: bool = False
+    ) -> None:
+        """Open the file that ``description`` (a tokens.json) describes; with ``compare``, compare
+        its checksum with the stated one.
 
         Raises DataError if it is missing, damaged, too short for one sequence of ``length`` ids, or
         made with a larger vocabulary than the model's.
@@ -95,7 +99,7 @@ class TokenFile:
             raise DataError(
                 f"{self.path}: {tokens} tokens are too few for one sequence, which takes {length}"
             )
-        self.sha256 = None if stated is None else str(stated)
+        self.sha256 = _compared(self.path, stated) if compare and stated is not None else None
         self._vocabulary_size = vocabulary_size
         self._tokens = np.memmap(self.path, dtype=dtype, mode="r", shape=(tokens,))
 
@@ -111,15 +115,34 @@ class TokenFile:
         return ids
 
 
-def open_source(cell: Cell, description: Path | None) -> Source:
-    """Open the source of the cell's tokens. Raises DataError, as TokenFile does."""
+def _compared(tokens: Path, stated: object) -> str:
+    """The checksum of a file of tokens. Raises DataError if it is not the stated one.
+
+    This takes about a second a GB, or as long as the file system takes to give them.
+    """
+    with tokens.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != stated:
+        raise DataError(
+            f"{tokens}: its SHA-256 is {found}, but tokens.json states {shown(stated)}: it is "
+            "damaged or another file; make it anew with "
+            "`snakemake --profile … --forcerun tokenize --until render tokenize`"
+        )
+    return found
+
+
+def open_source(cell: Cell, description: Path | None, compare: bool = False) -> Source:
+    """Open the source of the cell's tokens; with ``compare``, compare a text's with their checksum.
+    Raises DataError, as TokenFile does.
+    """
     if cell.data.kind == "synthetic":
         return SyntheticTokens(cell.model.vocabulary_size)
     if description is None:
         raise DataError(
             f"the cell trains on the text {cell.data.name!r}: give its tokens.json with --tokens"
         )
-    return TokenFile(description, cell.model.vocabulary_size, cell.model.sequence_length + 1)
+    length = cell.model.sequence_length + 1
+    return TokenFile(description, cell.model.vocabulary_size, length, compare)
 
 
 def step_batches(source: Source, cell: Cell, mesh: Mesh, step: int) -> list[tuple[Tensor, Tensor]]:
