@@ -1,5 +1,6 @@
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -151,6 +152,72 @@ def test_a_failed_run_leaves_the_tokens_that_were_there(tmp_path):
 
     assert ids(out) == [*b"good", 256]
     assert sorted(path.name for path in out.iterdir()) == ["tokens.bin", "tokens.json"]
+
+
+#: a tokenizer that says when it has written a document, and goes on when its input ends
+STOPPED_MIDWAY = """
+import sys
+from workflow_lib.training import tokenize
+
+pieces = tokenize.pieces
+
+def pieces_and_a_stop(path):
+    yield from pieces(path)
+    print("midway", flush=True)
+    sys.stdin.read()
+
+tokenize.pieces = pieces_and_a_stop
+sys.exit(tokenize.main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def midway(tmp_path):
+    """A tokenizer in the middle of its work, and its arguments."""
+    (tmp_path / "a.txt").write_text("a text of some length " * 1000)
+    arguments = ["--output", str(tmp_path / "out"), str(tmp_path / "a.txt")]
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED_MIDWAY, *arguments],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "midway\n"
+        yield process, arguments
+        process.kill()
+
+
+def test_what_a_killed_tokenizer_left_is_removed_by_the_next(midway, tmp_path, capsys):
+    process, arguments = midway
+    process.kill()
+    process.wait()
+    (left,) = (tmp_path / "out").iterdir()
+    assert left.stat().st_size > 0
+
+    assert main(arguments) == 0
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "tokens.bin",
+        "tokens.json",
+    ]
+    assert f"{left}, which a tokenizer that was killed left, is removed" in capsys.readouterr().err
+
+
+def test_a_tokenizer_spares_what_another_one_is_writing(midway, tmp_path):
+    process, arguments = midway
+
+    assert main(arguments) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 3
+    made = (tmp_path / "out" / "tokens.bin").read_bytes()
+
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "tokens.bin",
+        "tokens.json",
+    ]
+    assert (tmp_path / "out" / "tokens.bin").read_bytes() == made
 
 
 def test_a_tokenizer_file_needs_the_package_and_says_so(tmp_path, capsys, monkeypatch):

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import fcntl
 import hashlib
+import os
 import platform
 import sys
 import sysconfig
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from workflow_lib.records import read_json, whole_file, write_json
 from workflow_lib.words import counted
@@ -161,23 +164,25 @@ def tokenize(
     stated = _stated(output)
     digest = hashlib.sha256()
     count, told = 0, time.monotonic()
-    with whole_file(output / "tokens.bin", durable=True) as draft:
-        with draft.open("wb") as stream:
-            for number, path in enumerate(files, start=1):
-                for ids in _document_ids(path, tokenizer):
-                    if maximum_tokens is not None:
-                        ids = ids[: maximum_tokens - count]
-                    block = _to_bytes(ids, tokenizer.dtype)
-                    stream.write(block)
-                    digest.update(block)
-                    count += len(ids)
-                    if time.monotonic() - told > 1:
-                        told = time.monotonic()
-                        report(
-                            f"{number} of {counted(len(files), 'file')}, {counted(count, 'token')}"
-                        )
-                if count == maximum_tokens:
-                    break
+    # Its lock is held until it is the array.
+    with ExitStack() as held, whole_file(output / "tokens.bin", durable=True) as draft:
+        for left in _abandoned(output):
+            report(f"{left}, which a tokenizer that was killed left, is removed")
+        stream = held.enter_context(_claimed(draft))
+        for number, path in enumerate(files, start=1):
+            for ids in _document_ids(path, tokenizer):
+                if maximum_tokens is not None:
+                    ids = ids[: maximum_tokens - count]
+                block = _to_bytes(ids, tokenizer.dtype)
+                stream.write(block)
+                digest.update(block)
+                count += len(ids)
+                if time.monotonic() - told > 1:
+                    told = time.monotonic()
+                    report(f"{number} of {counted(len(files), 'file')}, {counted(count, 'token')}")
+            if count == maximum_tokens:
+                break
+        stream.flush()
         if count == 0:
             raise TokenizeError(f"{sources[0]}: the corpus is empty; give files that hold text")
         if stated is not None and stated[1] != digest.hexdigest():
@@ -196,6 +201,38 @@ def tokenize(
     }
     write_json(output / "tokens.json", description)
     return count
+
+
+def _claimed(draft: Path) -> BinaryIO:
+    """Open an empty draft, and lock it, so that no other tokenizer takes it for abandoned."""
+    while True:
+        stream = draft.open("ab")
+        with suppress(OSError):  # some parallel file systems have no locks
+            fcntl.flock(stream, fcntl.LOCK_EX)
+        if _is_at(draft, stream):
+            stream.truncate(0)
+            return stream
+        stream.close()  # another one removed it before it was locked
+
+
+def _abandoned(output: Path) -> Iterator[Path]:
+    """Remove the drafts that nobody has locked, and give their paths. A process id would not tell:
+    the process may be of another host.
+    """
+    for draft in output.glob(".tokens.bin.*.tmp"):
+        with suppress(OSError), draft.open("r+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(draft, stream):
+                draft.unlink()
+                yield draft
+
+
+def _is_at(path: Path, stream: BinaryIO) -> bool:
+    """Whether the open file is still the one of that path."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def _stated(output: Path) -> tuple[Path, str] | None:
