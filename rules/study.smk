@@ -108,6 +108,22 @@ STUDY, SWEEPS = study_of_platform()
 CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
 
 
+def refuse_unreadable_tokens():
+    """Refuse, in a sentence, tokens of sweeps that are asked for and that this user cannot read."""
+    asked = [
+        sweep
+        for sweep in SWEEPS.values()
+        if sweep.platform == INVOCATION.platform and asked_for(sweep.spec, STUDY.sweeps[sweep.spec])
+    ]
+    for data in sorted({each.cell.data for sweep in asked for each in sweep.cells}, key=str):
+        tokens = results.tokens(Path(RESULTS), data)
+        if tokens and (unreadable := results.unreadable_tokens(tokens)):
+            raise WorkflowError(unreadable)
+
+
+refuse_unreadable_tokens()
+
+
 def chosen_sweeps():
     """The sweeps that are run unless targets on the command line name others."""
     of_platform = {n: s for n, s in SWEEPS.items() if s.platform == INVOCATION.platform}

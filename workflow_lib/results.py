@@ -104,3 +104,26 @@ def may_list(directory: Path) -> bool:
     PermissionError below a directory that may not be looked into.
     """
     return os.access(directory, os.R_OK | os.X_OK) and directory.is_dir()
+
+
+def unreadable_tokens(description: Path) -> str | None:
+    """Says, in a sentence, which directory or file of a corpus's tokens is there and cannot be read
+    by this user; None if there is none.
+    """
+    directory, there = description.parent, nearest_existing(description.parent)
+    if there != directory:
+        refused = None if os.access(there, os.X_OK) else there
+    elif not may_list(directory):
+        refused = directory
+    else:
+        files = (description, token_array(description))
+        refused = next(
+            (each for each in files if each.exists() and not os.access(each, os.R_OK)), None
+        )
+    if refused is None:
+        return None
+    return (
+        f"{refused} cannot be read by you, and the tokens of the text {directory.name} are there. "
+        "Have its owner, whom `ls -ld` names, let you read it, or use "
+        "`--config results_directory=DIRECTORY`"
+    )

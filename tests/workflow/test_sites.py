@@ -83,6 +83,36 @@ def test_results_that_others_may_not_look_into_are_refused_in_a_sentence(checkou
         assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("refused", "mode"), [(".", 0o000), (".", 0o600), ("tokens.json", 0), ("tokens.bin", 0)]
+)
+def test_tokens_that_cannot_be_read_are_refused_in_a_sentence(checkout, refused, mode):
+    data = checkout.directory / "config" / "data" / "mine.yaml"
+    data.write_text("description: mine\nkind: text\ntokenizer: bytes\nsources: [corpus.txt]\n")
+    checkout.write_sweep(data="mine")
+    directory = Path("results/data/mine")
+    (checkout.directory / directory).mkdir(parents=True)
+    for name in ("tokens.json", "tokens.bin"):
+        (checkout.directory / directory / name).write_bytes(b"")
+    os.chown(checkout.directory / directory / refused, 1, 1)
+    (checkout.directory / directory / refused).chmod(mode)
+    done = subprocess.run(
+        [
+            *("setpriv", "--bounding-set", "-dac_override,-dac_read_search"),
+            *(str(SNAKEMAKE), "--profile", "profiles/local", TARGET),
+        ],
+        cwd=checkout.directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    message = " ".join(message_of(done).split())
+    assert (
+        f"{directory / refused} cannot be read by you, and the tokens of the text mine" in message
+    )
+    assert "Have its owner, whom `ls -ld` names, let you read it, or use `--config" in message
+
+
 def test_a_read_only_checkout_is_refused_in_a_sentence(checkout):
     done = snakemake(checkout, f"{remounted('.')} && cd .")
     assert "cannot be written to, and Snakemake keeps its records there" in message_of(done)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from workflow_lib.records import read_json, whole_file, write_json
+from workflow_lib.records import read_json, said, whole_file, write_json
 from workflow_lib.words import counted
 
 STANDARD_LIBRARY = "python-standard-library"
@@ -300,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
             lambda line: print(line, file=sys.stderr, flush=True),
         )
     except (TokenizeError, OSError) as error:
-        print(f"tokenize: {error}", file=sys.stderr)
+        print(f"tokenize: {said(error)}", file=sys.stderr)
         return 1
     print(f"{options.output / 'tokens.bin'}: {count} tokens ({tokenizer.name})")
     return 0

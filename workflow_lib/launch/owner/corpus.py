@@ -21,6 +21,8 @@ def check(results_directory: Path, cell: Cell) -> None:
     description = results.tokens(results_directory, cell.data)
     if description is None:
         return
+    if unreadable := results.unreadable_tokens(description):
+        raise SubmissionError(unreadable)
     tokens = results.token_array(description)
     if not description.exists():
         raise _refusal(f"{description} is not there", cell, "")
