@@ -61,7 +61,7 @@ from benchmarks.measuring.engine_steps import (
     train,
     train_by_peer,
 )
-from benchmarks.measuring.pairs import OURS, ratio_in_words
+from benchmarks.measuring.pairs import OURS, in_rounds, ratio_in_words
 from benchmarks.measuring.tokens import NEW_TOKENS
 from workflow_lib import memory
 from workflow_lib.records import Cell
@@ -93,7 +93,7 @@ def on_every_rank(options: argparse.Namespace) -> None:
         "steps": options.steps,
         "tokens": NEW_TOKENS,
     }
-    who = {"by": options.by}
+    who = {"by": options.by} | ({"round": options.round} if options.round else {})
     if options.by != OURS:
         who["version"] = importlib.metadata.version(options.by)
 
@@ -182,13 +182,6 @@ def beside_peers(cell: Cell, options: argparse.Namespace, command: list[str], re
     return int(bool(failed))
 
 
-def in_rounds(turn: Sequence[str], rounds: int) -> list[str]:
-    """What is launched after what: rounds of all, each in the reverse order of the one before.
-    After an even number of rounds an even drift of the GPUs is nobody's.
-    """
-    return [each for number in range(rounds) for each in turn[:: 1 if number % 2 == 0 else -1]]
-
-
 def not_installed(peers: Sequence[str]) -> list[str]:
     """Those of the peers that this Python does not have."""
     return [peer for peer in peers if importlib.util.find_spec(peer) is None]
@@ -274,6 +267,7 @@ def main() -> int:
         help="launches of each (default: 4 with --peer, else 1)",
     )
     parser.add_argument("--by", default=OURS, help=argparse.SUPPRESS)
+    parser.add_argument("--round", help=argparse.SUPPRESS)
     parser.add_argument("--trace", action="store_true", help="profile a step of each cell")
     parser.add_argument("--together", action="store_true", help="train all cells in one launch")
     parser.add_argument("--steps", type=int, default=3, help="measured steps (default: 3)")
@@ -309,9 +303,13 @@ def main() -> int:
         return subprocess.run(command).returncode
     # A launch each, as in the workflow: no cell sees what another has left in memory.
     names = [cell.id for cell in chosen_cells(options, ranks)]
+    # With its time, as later rounds may be appended to the same file.
+    begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     codes = [
-        subprocess.run([*command, "--only", name]).returncode
-        for name in in_rounds(names, options.alternations)
+        subprocess.run(
+            [*command, "--only", name, "--round", f"{begun}/{place // len(names) + 1}"]
+        ).returncode
+        for place, name in enumerate(in_rounds(names, options.alternations))
     ]
     return int(any(codes))
 

@@ -7,13 +7,13 @@ A line of such a file is a cell, or a part timed alone: what the benchmark's ``-
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.measuring.pairs import OURS, ratio_in_words
+from benchmarks.measuring.pairs import OURS, in_rounds, ratio_in_words
 from docs import part_times, peers
 
 CHECKOUT = Path(__file__).parents[1]
@@ -134,17 +134,48 @@ def overlap_page(name: str, records: list[dict[str, Any]]) -> str:
         "| exposed, % of the step |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    pairs: dict[tuple[str, ...], tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
-    for record in records:
+    launches: dict[tuple[str, ...], dict[str, dict[bool, dict[str, Any]]]] = {}
+    for record, number in zip(records, _rounds(name, records), strict=True):
         *layout, options = peers.parts(record["cell"])
-        off, on = pairs.setdefault((*layout, options.replace("-overlap", "")), ([], []))
-        (on if "-overlap" in options else off).append(record)
-    lines += [_overlap_row(key, off, on) for key, (off, on) in pairs.items() if off and on]
+        sides = launches.setdefault((*layout, options.replace("-overlap", "")), {})
+        sides.setdefault(number, {})["-overlap" in options] = record
+    alone: list[str] = []
+    for key, of_rounds in launches.items():
+        pairs = [(sides[False], sides[True]) for sides in of_rounds.values() if len(sides) == 2]
+        if pairs:
+            off, on = zip(*pairs, strict=True)
+            lines.append(_overlap_row(key, off, on))
+        for sides in of_rounds.values():
+            alone += [f"`{each['cell']}`" for each in sides.values() if len(sides) == 1]
+    if alone:
+        said = "Left out are launches whose round lacks the other one of the pair"
+        lines += ["", f"{said}: {', '.join(alone)}."]
     return "\n".join(lines) + "\n"
 
 
-def _overlap_row(key: tuple[str, ...], off: list[dict[str, Any]], on: list[dict[str, Any]]) -> str:
-    """A line of launches without and with overlap."""
+def _rounds(name: str, records: list[dict[str, Any]]) -> list[str]:
+    """In which round each launch was, which has every cell once: as it says, or, in records of
+    earlier versions, by its place among whole rounds. Raises ValueError if neither tells.
+    """
+    said = [record.get("round") for record in records]
+    cells = [record["cell"] for record in records]
+    if None in said:
+        turn = list(dict.fromkeys(cells))
+        if cells != in_rounds(turn, len(cells) // len(turn)):
+            raise ValueError(
+                f"{RECORDS / name}.jsonl: its launches are no whole rounds, and some do not say of "
+                "which round they are; launch them again"
+            )
+        said = [str(place // len(turn)) for place in range(len(cells))]
+    if len(set(zip(cells, said, strict=True))) < len(cells):
+        raise ValueError(f"{RECORDS / name}.jsonl: a cell was launched twice in a round")
+    return [str(each) for each in said]
+
+
+def _overlap_row(
+    key: tuple[str, ...], off: Sequence[dict[str, Any]], on: Sequence[dict[str, Any]]
+) -> str:
+    """A line of pairs of launches, without and with overlap."""
     model, layers, degrees, options = key
     names = sorted({name for each in (*off, *on) for name in each["exposed"]})
 

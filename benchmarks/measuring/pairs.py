@@ -51,6 +51,13 @@ def order_of_blocks(names: Sequence[str], rounds: int, seed: int) -> list[str]:
     return order
 
 
+def in_rounds(turn: Sequence[str], rounds: int) -> list[str]:
+    """What is launched after what: rounds of all, each in the reverse order of the one before.
+    After an even number of rounds an even drift of the GPUs is nobody's.
+    """
+    return [each for number in range(rounds) for each in turn[:: 1 if number % 2 == 0 else -1]]
+
+
 def steps_of(block: Block, step_ends: Sequence[float]) -> list[float]:
     """Durations (s) of the steps within a block; a step begins where the one before it ended."""
     ends = step_ends[bisect_left(step_ends, block.start_s) : bisect_right(step_ends, block.end_s)]

@@ -188,7 +188,7 @@ def test_a_setting_that_a_version_does_not_have_is_said():
 
 
 def test_each_round_of_launches_is_in_the_reverse_order_of_the_one_before():
-    assert engine_on_gpus.in_rounds(["triptych", "peer", "other"], 3) == [
+    assert pairs.in_rounds(["triptych", "peer", "other"], 3) == [
         *("triptych", "peer", "other"),
         *("other", "peer", "triptych"),
         *("triptych", "peer", "other"),
@@ -251,23 +251,28 @@ def test_ranks_that_shared_gpus_have_losses_and_memory_and_no_speeds():
     assert "tokens/s" not in page
 
 
-def test_cells_with_and_without_overlap_are_paired_launch_by_launch():
-    def record(options, speed, communication_s, overlapped, exposed):
-        return {
-            **{"gpu": "NVIDIA H200", "gpus": 2, "ranks_per_gpu": 1, "torch": "2.11.0"},
-            **{"begun": "2026-11-24T22:36Z", "steps": 5, "by": "triptych", "tokens": NEW_TOKENS},
-            "cell": f"h200/mixtral-8x7b-4l/tp1-pp1-dp2-ep2_{options}_0",
-            **{"tokens_per_s_per_gpu": speed, "step_s": 0.5, "peak_gb": 58.25, "loss": 11.2},
-            **{"communication_s": communication_s, "overlapped": overlapped, "exposed": exposed},
-        }
+def launch(options, speed=100, exposed=None, overlapped=0.0, communication_s=0.02, **stated):
+    """The record of a launch of experts."""
+    return {
+        **{"gpu": "NVIDIA H200", "gpus": 2, "ranks_per_gpu": 1, "torch": "2.11.0"},
+        **{"begun": "2026-11-24T22:36Z", "steps": 5, "by": "triptych", "tokens": NEW_TOKENS},
+        "cell": f"h200/mixtral-8x7b-4l/tp1-pp1-dp2-ep2_{options}_0",
+        **{"tokens_per_s_per_gpu": speed, "step_s": 0.5, "peak_gb": 58.25, "loss": 11.2},
+        **{"communication_s": communication_s, "overlapped": overlapped, "exposed": exposed or {}},
+        **stated,
+    }
 
-    off = [record("mb1-zero1-torch", speed, 0.02, 0.0, {"SendRecv": 0.04}) for speed in (100, 100)]
+
+OFF, ON = "mb1-zero1-torch", "mb1-zero1-overlap-torch"
+
+
+def test_cells_with_and_without_overlap_are_paired_round_by_round():
+    off = [launch(OFF, exposed={"SendRecv": 0.04}) for _ in range(2)]
     on = [
-        record("mb1-zero1-overlap-torch", 110, 0.05, 0.5, {"SendRecv": 0.01}),
-        record("mb1-zero1-overlap-torch", 110, 0.05, 0.7, {"SendRecv": 0.03, "AllGather": 0.01}),
+        launch(ON, 110, {"SendRecv": 0.01}, 0.5, 0.05),
+        launch(ON, 110, {"SendRecv": 0.03, "AllGather": 0.01}, 0.7, 0.05),
     ]
-    lone = record("mb2-zero1-torch", 90, 0.02, 0.0, {})
-    page = engine.overlap_page("overlap", [off[0], on[0], on[1], off[1], lone])
+    page = engine.overlap_page("overlap", [off[0], on[0], on[1], off[1]])
 
     assert "# Overlap on 2 × NVIDIA H200, 2026-11-24" in page
     assert page.splitlines()[-1] == (
@@ -275,4 +280,31 @@ def test_cells_with_and_without_overlap_are_paired_launch_by_launch():
         "| 1.100 (1.100 to 1.100, 2 pairs) | 58.2 → 58.2 | 4.0 → 10.0 | 0 → 60 "
         "| AllGather 0.0 → 0.5; SendRecv 4.0 → 2.0 |"
     )
-    assert "mb2" not in page
+
+
+def test_a_lost_launch_leaves_out_its_partner_and_no_other():
+    # The second round lost the launch without overlap: by their places, its partner of the third
+    # would have been paired with that of the second.
+    found = [(OFF, 100, 1), (ON, 110, 1), (ON, 150, 2), (OFF, 200, 3), (ON, 220, 3)]
+    found.append(("mb2-zero1-torch", 90, 3))
+    records = [launch(options, speed, round=f"begun/{n}") for options, speed, n in found]
+    *_, row, _, left_out = engine.overlap_page("overlap", records).splitlines()
+
+    assert "| 2 + 2 | 150 → 165 | 1.100 (1.100 to 1.100, 2 pairs) |" in row
+    assert left_out == (
+        "Left out are launches whose round lacks the other one of the pair: "
+        f"`{records[2]['cell']}`, `{records[5]['cell']}`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("order", "rounds"),
+    [((OFF, ON, ON, OFF, ON), [None] * 5), ((OFF, ON, ON), [None] * 3), ((OFF, ON, ON), [1, 1, 1])],
+)
+def test_launches_of_unknown_rounds_are_refused(order, rounds):
+    records = [
+        launch(options, **({"round": n} if n else {}))
+        for options, n in zip(order, rounds, strict=True)
+    ]
+    with pytest.raises(ValueError, match=r"overlap\.jsonl: .* round"):
+        engine.overlap_page("overlap", records)
