@@ -376,6 +376,8 @@ DAY = 86400.0
 BEGAN = ([100.0, DAY, 2 * DAY + 100], [0.0, DAY + 100, 2 * DAY])
 #: the same on one day
 ONE_DAY = ([100.0, 1000.0, 2100.0], [0.0, 1100.0, 2000.0])
+#: all runs of a side, then all of the other
+ONE_AFTER_THE_OTHER = ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])
 
 
 def in_blocks(of_a, of_b, began=BEGAN, seeds=(0, 0), platforms=("h200", "h200"), gpus=SAME, **more):
@@ -418,11 +420,23 @@ def test_a_date_acts_on_both_runs_of_a_block_and_is_estimated():
         ({"seeds": (0, 1), "began": ONE_DAY}, "not submitted in one random order"),
         ({"seeds": (None, None), "began": ONE_DAY}, "not submitted in one random order"),
         ({"platforms": ("h200", "h100")}, "different platforms"),
-        ({"began": ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])}, "did not begin in the order of the blocks"),
+        (
+            {"began": ONE_AFTER_THE_OTHER},
+            "the runs did not begin in the order of the blocks, no drift",
+        ),
         ({"began": ([0.0, 1.0, None], [3.0, 4.0, 5.0])}, "the start of a run was not recorded"),
         # The last run of A failed, and was repeated a day later.
         ({"began": ([0.0, 101.0, 200.0 + DAY], [1.0, 100.0, 200.0])}, "long after the other run"),
         ({"gpus": [("GPU-1",), ("GPU-2",)]}, "the sides ran on different GPUs"),
+        (
+            {"began": ONE_AFTER_THE_OTHER, "gpus": [("GPU-1", "GPU-2"), ("GPU-3", "GPU-4")]},
+            "in the order of the blocks and the sides ran on different GPUs, no drift",
+        ),
+        (
+            {"began": ONE_AFTER_THE_OTHER, "gpus": [("GPU-1", "GPU-2"), ("GPU-2", "GPU-3")]},
+            "in the order of the blocks, no drift",
+        ),
+        ({"began": ONE_AFTER_THE_OTHER, "gpus": ()}, "in the order of the blocks, no drift"),
         ({"gpus": ()}, "the GPUs of a run are not known"),
     ],
 )

@@ -33,6 +33,8 @@ from workflow_lib.intervals.within_hosts import is_estimable
 _STRETCHED = 10.0
 _LEAST_STRETCH_S = 1800.0
 
+_OTHER_GPUS = "the sides ran on different GPUs"
+
 #: a row of RUNS
 Run = Mapping[str, Any]
 #: the UUIDs of a run's GPUs; empty if one of them is not known
@@ -90,9 +92,23 @@ def _apart(
     runs_a: Sequence[Run], runs_b: Sequence[Run], gpus_a: Sequence[Gpus], gpus_b: Sequence[Gpus]
 ) -> str:
     """Why runs are not in blocks; "" if they are."""
-    runs = [*runs_a, *runs_b]
-    if len({run["platform"] for run in runs}) > 1:
+    if len({run["platform"] for run in (*runs_a, *runs_b)}) > 1:
         return "the sides ran on different platforms"
+    unknown = frozenset() in (*gpus_a, *gpus_b)
+    if why := _apart_in_time(runs_a, runs_b):
+        shared = frozenset().union(*gpus_a) & frozenset().union(*gpus_b)
+        return why if unknown or shared else f"{why} and {_OTHER_GPUS}"
+    if unknown:
+        return "the GPUs of a run are not known"
+    # The one set of GPUs of a side is in all of its differences from a side that never had it.
+    if 1 in (len(set(gpus_a)), len(set(gpus_b))) and not set(gpus_a) & set(gpus_b):
+        return _OTHER_GPUS
+    return ""
+
+
+def _apart_in_time(runs_a: Sequence[Run], runs_b: Sequence[Run]) -> str:
+    """Why the times of runs are not those of blocks; "" if they are."""
+    runs = [*runs_a, *runs_b]
     if None in (seeds := {run["order_seed"] for run in runs}) or len(seeds) > 1:
         return "the runs were not submitted in one random order"
     blocks = [run["order_block"] for run in runs_a]
@@ -108,11 +124,6 @@ def _apart(
         return "the runs did not begin in the order of the blocks"
     if _is_stretched([end - begin for begin, end in spans]):
         return "a run began long after the other run of its block"
-    if frozenset() in (*gpus_a, *gpus_b):
-        return "the GPUs of a run are not known"
-    # The one set of GPUs of a side is in all of its differences from a side that never had it.
-    if 1 in (len(set(gpus_a)), len(set(gpus_b))) and not set(gpus_a) & set(gpus_b):
-        return "the sides ran on different GPUs"
     return ""
 
 
