@@ -16,6 +16,7 @@ import pytest
 
 from docs import generate
 from workflow_lib.__main__ import COMMANDS as TRIPTYCH
+from workflow_lib.archive.rebuild import Rebuilt, described
 from workflow_lib.cells import expand_study
 from workflow_lib.records import TABLES, Outcome, RunPaths
 from workflow_lib.study import load_study
@@ -218,6 +219,15 @@ def test_the_sweep_in_the_how_to_is_a_sweep(tmp_path):
     assert len(views["layouts-h200"].cells) == 20
     assert len(views["layouts-h100"].cells) == 17
     assert any(cell.feasible for cell in views["layouts-h200"].cells)
+
+
+def test_the_how_to_shows_what_a_rebuild_prints():
+    """Without numbers, which are other ones with each file that is added."""
+    rebuilt = Rebuilt(
+        "demo", 5, 2, ("plan", "table"), different=(), missing=(), new=(), versions=()
+    )
+    printed = re.sub(r"\d+", "…", described(rebuilt, Path("rebuilt/demo")))
+    assert printed in (DOCS / "how-to" / "archive-and-rebuild.md").read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------- the tutorial
