@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shutil
@@ -10,11 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.disks import small_disk
 from tests.telemetry.cells import NODE, REPOSITORY, make_cell, read_rows, wait_for
 from tests.telemetry.nvml import Node
 from workflow_lib import records
@@ -28,23 +28,6 @@ LOST_S = 2.0
 
 def times(rows: list[Row], gpu: str) -> list[float]:
     return [float(row["unix_time_s"]) for row in rows if row["gpu"] == gpu]
-
-
-@contextlib.contextmanager
-def small_disk(directory: Path, *options: str) -> Iterator[Path]:
-    """A file system of 128 KiB; skips the test where it cannot be mounted."""
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    directory.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(directory)], capture_output=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode()}")
-    try:
-        yield directory
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -27,8 +27,10 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
                 os.fsync(stream.fileno())
         draft.replace(path)
     except OSError as error:
-        if error.filename is not None and os.fspath(error.filename) == str(draft):
-            error.filename = str(path)  # nobody has asked for the draft
+        # Nobody has asked for the draft, and a write that finds no room names no file.
+        unnamed = error.filename is None and error.errno in _REMEDY
+        if unnamed or str(error.filename) == str(draft):
+            error.filename = str(path)
         raise
     finally:
         draft.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +20,9 @@ from workflow_lib.records import (
     StopRecord,
     SuspensionRecord,
 )
+
+#: a file system with less free space than this, in bytes, is called full
+_FULL_BELOW = 65536
 
 _Record = TypeVar("_Record", EndedRecord, StopRecord, SuspensionRecord)
 
@@ -44,6 +48,9 @@ class Evidence:
     limits_not_kept: str
     #: which GPUs may still have the run's limits; see gpu_limits.left
     limits_left: str
+    #: the directory, of the run's files or of its logs, whose file system is full; null if there is
+    #: none. A quota that is used up is not seen
+    full: Path | None
     #: records that could not be read, and why
     damaged: tuple[str, ...]
 
@@ -87,8 +94,16 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
         faults=tuple(faults),
         limits_not_kept=not_kept,
         limits_left=left,
+        full=_full(paths),
         damaged=(*unread, *ranks.damaged, *unread_events),
     )
+
+
+def _full(paths: RunPaths) -> Path | None:
+    for directory in (paths.directory, paths.logs):
+        if directory.is_dir() and shutil.disk_usage(directory).free < _FULL_BELOW:
+            return directory
+    return None
 
 
 def _read(path: Path, kind: type[_Record], unread: list[str]) -> _Record | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import pwd
 import re
-import shutil
 from pathlib import Path
 
 from workflow_lib.launch.end.evidence import Evidence
@@ -52,8 +51,6 @@ _BEFORE_TRAINING = {
 #: end as FAILED. srun also names the node.
 _CANCELLED_FOR_A_NODE = re.compile(r"^slurmstepd: .*CANCELLED AT \S+ DUE TO NODE FAILURE", re.M)
 _FAILED_NODE = re.compile(r"^srun: error: Node failure on (\S+)", re.M)
-#: a file system with less free space than this, in bytes, is called full
-_FULL_BELOW = 65536
 
 
 def ended_from_outside(evidence: Evidence) -> tuple[Outcome, str] | None:
@@ -113,8 +110,6 @@ def without_end_record(evidence: Evidence) -> str:
             cause += f": its script was ended by {signal_name(int(number))}"
         elif code.isdecimal() and int(code) in _SCRIPT_EXITS:
             cause += f": {_SCRIPT_EXITS[int(code)]}"
-    if shutil.disk_usage(paths.directory).free < _FULL_BELOW:
-        cause += f"; the file system of {paths.directory} is full"
     return f"{cause}; " + (_told_by(log) if log.exists() else f"see {paths.logs}")
 
 

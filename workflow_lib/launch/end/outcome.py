@@ -42,6 +42,9 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
         cause = f"{cause.rstrip('.')}; the job was suspended for {seconds:.0f} s while it trained"
     if evidence.limits_left:
         cause = f"{cause.rstrip('.')}; {evidence.limits_left}"
+    # What would say why may not have been written.
+    if outcome is not Outcome.COMPLETED and evidence.full:
+        cause += f"; the file system of {evidence.full} is full: make room there"
     if outcome is not Outcome.COMPLETED and evidence.damaged:
         cause += f"; not readable: {'; '.join(evidence.damaged)}"
     edited = _was_edited(paths, ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workflow_lib import records
 from workflow_lib.launch.end import outcome
+from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner.job_wait import JobWait
 from workflow_lib.launch.owner.late_files import wait_for_files
 from workflow_lib.launch.owner.owned_run import OwnedRun
@@ -25,5 +26,9 @@ def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
         wait_for_files(run.paths)
     ended = outcome.classify(run.paths, state)
     path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
-    records.write_json(path, ended)
+    try:
+        records.write_json(path, ended)
+    except OSError:
+        say(f"{ended.outcome}: {ended.cause}")  # what is raised says only why it is not recorded
+        raise
     return ended
