@@ -13,6 +13,8 @@ from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import GPUS, RUNS, STEP_TIMES
 
 PAGE = findings.DIRECTORY / "jitter.md"
+#: a step that takes so many times the median stalled
+_STALLED = 1.5
 _RANKS = (2, 8, 64, 512, 1024)
 #: ranks of a node, and the most for which the steps are enough
 _FIRST, _LAST = 8, 1024
@@ -27,6 +29,7 @@ def page(rebuilt: Path) -> str:
     """What the steps of the evidence say of jitter."""
     alone: dict[str, tuple[Jitter, pl.DataFrame]] = {}
     together: dict[str, pl.Series] = {}
+    alternating: list[str] = []
     for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
         runs, steps, gpus = (
             read_table(directory / f"{name}.parquet", columns)
@@ -34,7 +37,9 @@ def page(rebuilt: Path) -> str:
         )
         if (runs["workload"] == "inference").all():
             continue
-        if (runs["gpus"] > 1).any():
+        if runs["interleaved_rates_hz"].is_not_null().any():
+            alternating.append(_stalls(directory.name, steps, runs))
+        elif (runs["gpus"] > 1).any():
             together[directory.name] = spread_of_ranks(steps, runs)
         else:
             alone[directory.name] = jitter(steps, runs), between_gpus(gpus, runs)
@@ -71,6 +76,7 @@ def page(rebuilt: Path) -> str:
         *(_row(f"`{name}`", each) for name, (each, _) in alone.items()),
         _row("all", every),
         "",
+        *(line for told in alternating for line in (told, "")),
         "If ranks were independent and waited once a step, steps would take longer than a rank's "
         "mean step by:",
         "",
@@ -105,6 +111,22 @@ def page(rebuilt: Path) -> str:
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _stalls(sweep: str, steps: pl.DataFrame, runs: pl.DataFrame) -> str:
+    """Why runs whose sampling alternates are left out, and how many of their steps stalled."""
+    done = runs.filter(pl.col("outcome") == "completed").select("cell", "run", "step_time_s")
+    shares = (
+        steps.filter(pl.col("counted"))
+        .join(done, on=("cell", "run"), suffix="_median")
+        .select(pl.col("step_time_s") / pl.col("step_time_s_median"))
+        .to_series()
+    )
+    long = shares.filter(shares > _STALLED)
+    told = f"{len(long)} of its {len(shares)} steps took more than {_STALLED:g} times the median"
+    if len(long):
+        told += f", up to {long.max():.1f} times"
+    return f"`{sweep}` is left out, because its sampling rates alternate. {told}."
 
 
 def _row(name: str, of: Jitter) -> str:
