@@ -55,11 +55,11 @@ def runs_in_words(runs: Sequence[Row]) -> str:
     """How many runs there are, completed ones among them, and when these began."""
     done = [run for run in runs if run["outcome"] == "completed"]
     began = sorted(datetime.fromtimestamp(run["started_unix_s"], UTC) for run in done)
-    last = f"{began[-1]:%H:%M}" if began[0].date() == began[-1].date() else _minute(began[-1])
-    return (
-        f"{counted(len(runs), 'run')} ({len(done)} completed, begun {_minute(began[0])} to {last} "
-        "UTC)"
-    )
+    first, last = map(_minute, (began[0], began[-1]))
+    if began[0].date() == began[-1].date():
+        last = f"{began[-1]:%H:%M}"
+    span = first if len(began) == 1 else f"{first} to {last}"
+    return f"{counted(len(runs), 'run')} ({len(done)} completed, begun {span} UTC)"
 
 
 def _minute(moment: datetime) -> str:
@@ -88,9 +88,12 @@ def _steadiness(side: Side) -> str:
     if not drifts:
         return f"{told_of}."
     low, high = significant(min(drifts), 2), significant(max(drifts), 2)
+    others, span = ("the others", f"{low} to {high}") if len(drifts) > 1 else ("the other", low)
+    if len(drifts) == len(done) == 1:
+        others = "it"
     return (
-        f"{told_of}. In the others step time drifted within the measured steps, by {low} to "
-        f"{high} %. All measured steps count in every run."
+        f"{told_of}. In {others} step time drifted within the measured steps, by {span} %. All "
+        "measured steps count in every run."
     )
 
 

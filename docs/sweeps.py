@@ -103,7 +103,7 @@ def _made(side: Side, results: Path) -> str:
         f"{parts.runs_in_words(side.runs)} of `{side.sweep}`, on {', '.join(side.gpu_names)}: "
         f"{_values(side.cells, 'warmup_steps')} warm-up and "
         f"{_values(side.cells, 'measured_steps')} measured steps, of "
-        f"{_values(side.cells, 'global_batch_size')} sequences of "
+        f"{_sequences(side.cells)} of "
         f"{_values(side.cells, 'sequence_length')} tokens, {_values(side.cells, 'precision')}. "
         f"Driver {environment['nvidia_driver']}, torch {environment['packages.torch']}. "
         f"{parts.code_in_words(environment)} This page says nothing about "
@@ -111,6 +111,11 @@ def _made(side: Side, results: Path) -> str:
         *filter(None, [cell_axes.emulated_in_words(side.cells)]),
     ]
     return " ".join(told)
+
+
+def _sequences(cells: Sequence[Row]) -> str:
+    told = _values(cells, "global_batch_size")
+    return f"{told} sequence{'s' if told != '1' else ''}"
 
 
 def _values(cells: Sequence[Row], name: str) -> str:

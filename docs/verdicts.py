@@ -27,8 +27,9 @@ _NOTICE = (
 )
 #: where README.md holds what is made here
 _BEGIN, _END = "<!-- findings: made by `python -m docs.evidence --write` -->", "<!-- /findings -->"
-#: our own claims that the README tells of, of one test each
-_TOLD = ("T4", "T5")
+#: the claims that the README tells of: one of ours with one test, and one that sets pairs beside
+#: each other
+_TOLD, _TOLD_OF_PAIRS = "T4", "R2"
 #: the pages of sweeps that have none of their own name
 _PAGES = {findings.LAYOUTS: findings.PAGE.name, findings.OVERLAP: findings.PAGE.name}
 
@@ -63,9 +64,11 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
         f"1. {findings.headline(rebuilt)} [All layouts, with power, memory and what the "
         f"differences support]({results}).",
         *(
-            f"{number}. {of_claim(rows, name)} [The runs behind it](docs/results/claims.md"
-            f"#{name.lower()})."
-            for number, name in enumerate(_TOLD, start=2)
+            f"{number}. {said} [The runs behind it](docs/results/claims.md#{name.lower()})."
+            for number, name, said in (
+                (2, _TOLD, of_claim(rows, _TOLD)),
+                (3, _TOLD_OF_PAIRS, of_pairs(rows, _TOLD_OF_PAIRS)),
+            )
         ),
         "",
         f"{_counts(rows)} [Each with its rule, its interval and its cells]"
@@ -90,6 +93,27 @@ def of_claim(rows: Sequence[Row], name: str) -> str:
     return (
         f"“{own[0]['says']}” is our claim: {verdict} by {decided_by(told)}, "
         f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."
+    )
+
+
+def of_pairs(rows: Sequence[Row], name: str) -> str:
+    """What runs say of each part of a reviewers' question that sets two pairs beside each other."""
+    own = [row for row in rows if row["claim"] == name]
+    asked = f"“{own[0]['says']}” was asked by the study's reviewers: "
+    told = [row for row in own if row["coverage"] is not None]
+    if not told:
+        return f"{asked}{IN_WORDS[own[0]['claim_verdict']]}."
+    tests = next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
+    parts = [
+        f"{row['part']} {amount(tests[row['test'] - 1], row['estimate'])} "
+        f"({IN_WORDS[row['verdict']]})"
+        for row in told
+    ]
+    (kind,) = {measure_of(tests[row["test"] - 1]).heading for row in told}
+    return (
+        f"{asked}{IN_WORDS[own[0]['claim_verdict']]}. {kind}, what each changes in "
+        f"`{told[0]['model']}` over what it changes in `{told[0]['beside_model']}`: "
+        f"{', '.join(parts)}."
     )
 
 

@@ -103,7 +103,10 @@ def test_runs_of_two_days_begin_and_end_with_their_dates() -> None:
     late = run | {"started_unix_s": 1_700_010_000.0}
     other = run | {"started_unix_s": 1_700_100_000.0}
     first = "2023-11-14 22:13"
-    assert parts.runs_in_words([run]).endswith(f"{first} to 22:13 UTC)")
+    assert parts.runs_in_words([run]).endswith(f"(1 completed, begun {first} UTC)")
+    assert parts.runs_in_words([run, run | {"started_unix_s": 1_700_000_100.0}]).endswith(
+        f"{first} to 22:15 UTC)"
+    )
     assert parts.runs_in_words([late, run]).endswith(f"{first} to 2023-11-15 01:00 UTC)")
     assert parts.runs_in_words([other, run]).endswith(f"{first} to 2023-11-16 02:00 UTC)")
 
@@ -132,6 +135,41 @@ def test_a_finding_has_the_range_of_the_contrasts_that_have_its_verdict() -> Non
         "“It is so.” is our claim: contradicted by 2 of 3 contrasts, Mean SM clock within −3.0 % "
         "to −1.7 %."
     )
+
+
+def test_a_finding_of_two_pairs_has_each_part() -> None:
+    claim = {"claim": "R2", "says": "It is so.", "claim_verdict": "contradicted"}
+    pair = {"model": "short", "beside_model": "whole", "coverage": 0.95}
+    rows = [
+        claim | pair | {"test": 1, "part": "TP", "estimate": 0.99, "verdict": "supported"},
+        claim | pair | {"test": 2, "part": "PP", "estimate": 0.893, "verdict": "contradicted"},
+        claim | {"test": 3, "part": "ZeRO-3", "coverage": None, "verdict": "not_testable"},
+    ]
+    asked = "“It is so.” was asked by the study's reviewers: contradicted"
+    assert verdicts.of_pairs(rows, "R2") == (
+        f"{asked}. Throughput per GPU, what each changes in `short` over what it changes in "
+        "`whole`: TP −1.0 % (supported), PP −11 % (contradicted)."
+    )
+    assert verdicts.of_pairs(rows[2:], "R2") == f"{asked}."
+
+
+@pytest.mark.parametrize(
+    ("drifts", "steady", "others", "span"),
+    [
+        ([-0.006], "0 of 1 completed run was", "it", "−0.60"),
+        ([None, 0.004], "1 of 2 completed runs were", "the other", "0.40"),
+        ([0.004, -0.006], "0 of 2 completed runs were", "the others", "−0.60 to 0.40"),
+    ],
+)
+def test_a_page_says_in_which_runs_step_time_drifted(drifts, steady, others, span, tmp_path):
+    side = read_side(write_sweep(tmp_path, [Planned("tp1")]), "made-up")
+    runs = [
+        side.runs[0] | {"steady": drift is None, "step_time_drift": drift, "run": number}
+        for number, drift in enumerate(drifts, start=1)
+    ]
+    assert (
+        f"{steady} steady. In {others} step time drifted within the measured steps, by {span} %."
+    ) in parts.note(dataclasses.replace(side, runs=tuple(runs)))
 
 
 def test_bytes_of_a_step_by_arithmetic() -> None:
