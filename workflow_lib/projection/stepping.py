@@ -162,11 +162,12 @@ def own_row(
         "release": stack,
         "layer": layer,
         "stage": (layer, *_rank(layout)),
-        "fabric": (stack, platform, layer, layout.pp, layout.virtual_stages),
         "series": (platform, layer, layout.pp),
         "host": host or ("another", platform),
     }
+    # Nothing that one GPU does crosses a fabric.
     if layout.gpus > 1:
+        groups["fabric"] = (stack, platform, layer, layout.pp, layout.virtual_stages)
         groups["exchange"] = stack
     if layout.gpus > layout.machine.gpus_per_node:
         groups["site"] = platform
