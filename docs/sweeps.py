@@ -6,12 +6,17 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
+import polars as pl
+
 from docs import findings, parts
+from workflow_lib.analysis.tables import read_table
 from workflow_lib.comparison.sides import Side, read_side
-from workflow_lib.records import SweepPaths, cell_axes
+from workflow_lib.records import KERNELS, TRACES, SweepPaths, cell_axes
 from workflow_lib.report.cells import Row, completed, in_order
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures.style import EMULATED_MARK
+from workflow_lib.report.labels import labels
+from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
 
@@ -29,6 +34,11 @@ _FIGURES = {
     "memory": ("Memory, as planned and as used", _OF_RUNS),
     "kernels": ("Kernel time", _OF_KERNELS),
 }
+#: parts of the time of kernels that communicate; with less time on each rank they are left out
+_PARTS = ("kernel", "waiting", "transfer", "exposed")
+_SHORTEST_S = 1e-3
+#: smaller numbers of the table of communication are told as that
+_LEAST = 0.01
 #: axes that follow from others
 _FOLLOW = ("nodes", "lora_rank", "sequence_parallel", "generated_tokens")
 
@@ -68,6 +78,7 @@ def of_sweep(directory: Path) -> dict[Path, str]:
             f"![{figures[path][0]}](images/{name})\n\n*{': '.join(figures[path])}{emulated}*"
             for name, path in images.items()
         ),
+        *communication(directory, cells),
         "## What the differences support",
         "These are the pairs of cells that differ in only one axis.",
         parts.words(side, pairs) if pairs else "There is no such pair.",
@@ -78,6 +89,55 @@ def of_sweep(directory: Path) -> dict[Path, str]:
     for name, path in images.items():
         found[findings.DIRECTORY / "images" / name] = path.read_text(encoding="utf-8")
     return found
+
+
+def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
+    """The section on the kernels that communicated in profiled runs; nothing if none did."""
+    kernels, traces = (
+        read_table(SweepPaths(directory).table(name), columns)
+        for name, columns in (("kernels", KERNELS), ("traces", TRACES))
+    )
+    key = ["cell", "run", "rank"]
+    steps = traces.filter(pl.col("steps") > 0).select(*key, "steps")
+    kernels = kernels.drop_nulls("group").join(steps, on=key)
+    named = dict(zip((c["cell"] for c in cells), labels(cells, short=True), strict=True))
+    lines = []
+    for cell, name in named.items():
+        of_cell = kernels.filter(pl.col("cell") == cell)
+        for (kind, group), ranks in of_cell.group_by("class", "group", maintain_order=True):
+            if max(ranks["kernel_s"] / ranks["steps"]) < _SHORTEST_S:
+                continue
+            times = (_span(ranks[f"{part}_s"] / ranks["steps"], 1e3) for part in _PARTS)
+            share = _span(ranks["link_share"], 100)
+            told = f"{str(kind).replace('_', '-')} | {group} | {' | '.join(times)} | {share}"
+            lines.append(f"| `{name}` | {told} |")
+    if not lines:
+        return []
+    heads = ("kernels, ms", "waiting, ms", "transfer, ms", "exposed, ms", "of the link's peak, %")
+    return [
+        "## Communication in a profiled step",
+        "Per step of one profiled run of each cell, the lowest to the highest of its ranks. A "
+        "kernel waits until the last rank of its group has begun, and then transfers. It is "
+        "exposed while no kernel computes beside it. The share of the link's peak is that of "
+        f"transfers. Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
+        "\n".join(
+            [
+                f"| cell | collective | group | {' | '.join(heads)} |",
+                "|---" * (len(heads) + 3) + "|",
+                *lines,
+            ]
+        ),
+    ]
+
+
+def _span(values: pl.Series, factor: float) -> str:
+    """The lowest to the highest of known values, as text."""
+    if values.null_count():
+        return NOTHING
+    low, high = (factor * float(end) for end in (min(values), max(values)))
+    if high < _LEAST:
+        return f"< {_LEAST:g}"
+    return "–".join(dict.fromkeys(significant(end, 3, decimals=2) for end in (low, high)))
 
 
 def _description(sweep: str) -> str:

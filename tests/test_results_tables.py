@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import parts, projecting, readings, verdicts
+from docs import parts, projecting, readings, sweeps, verdicts
 from tests.made_cells import made_cell
 from tests.report.sweep import Planned, write_sweep
 from workflow_lib.analysis.tables import read_table, table, write_table
@@ -18,7 +18,7 @@ from workflow_lib.formulas import parameters
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.own_stack import Residual
 from workflow_lib.projection.own_validation import JudgedRun, OwnValidation, Quantity
-from workflow_lib.records import CELLS, OVERHEAD, SweepPaths
+from workflow_lib.records import CELLS, KERNELS, OVERHEAD, TRACES, SweepPaths
 
 MFU = {
     "bf16": {"mfu_causal": 0.5, "mfu_causal_bf16_peak": 0.5},
@@ -237,4 +237,28 @@ def test_the_page_of_readings_has_each_rate_that_alternated(tmp_path: Path) -> N
     assert lines == [
         f"| 2 of `dp1` in `{sweep.name}` | 0.1548 | 10 | +0.07 % | {ends} | 12 | 0.35 % | 96 % |"
         for ends in ("−0.11 % to +0.25 %", "–")
+    ]
+
+
+def test_the_page_of_a_sweep_has_what_ranks_communicated_in_a_step(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, [Planned("tp1")])
+    cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
+    assert sweeps.communication(sweep, cells) == []
+    run = {"cell": cells[0]["cell"], "run": 0}
+    kernel = run | {"class": "all_gather", "group": "TP", "overlapped_s": 0.0}
+    kernels = [
+        # Of two steps.
+        kernel | {"rank": 0, "kernel_s": 0.2, "waiting_s": 0.04, "transfer_s": 0.16},
+        kernel | {"rank": 1, "kernel_s": 0.3, "waiting_s": 0.14, "transfer_s": 0.16},
+        kernel | {"rank": 0, "class": "broadcast", "kernel_s": 0.0018},
+        run | {"class": "gemm", "rank": 0, "kernel_s": 3.0},
+    ]
+    for row in kernels[:2]:
+        row |= {"exposed_s": 0.06, "link_share": 0.5}
+    traces = [run | {"rank": rank, "steps": 2} for rank in (0, 1)]
+    write_table(table(kernels, KERNELS), SweepPaths(sweep).table("kernels"))
+    write_table(table(traces, TRACES), SweepPaths(sweep).table("traces"))
+    *_, lines = sweeps.communication(sweep, cells)
+    assert lines.splitlines()[2:] == [
+        "| `dp1` | all-gather | TP | 100–150 | 20.0–70.0 | 80.0 | 30.0 | 50.0 |"
     ]
