@@ -15,7 +15,7 @@ from workflow_lib.cells import hardware_of
 from workflow_lib.memory import MemoryEstimate
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates
-from workflow_lib.projection.gpu_power import Levels, gpu_power, levels
+from workflow_lib.projection.gpu_power import Levels, gpu_power, levels, waiting_share
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.mixed import Prediction
 from workflow_lib.projection.own import collect, read_own, write_own
@@ -106,7 +106,7 @@ def test_what_it_rests_on_is_said(projected):
     said = dict(basis(projected[0], stack, levels(stack.runs, "H200")))
     assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
     assert said["speed of this workflow's stack on this GPU"].startswith(
-        "measured: 20 cells of this workflow on up to 2 GPUs, 14 of them on H200; each predicted"
+        "measured: 27 cells of this workflow on up to 2 GPUs, 19 of them on H200; each predicted"
     )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
     assert said["exchanges between GPUs by this workflow's stack"] == "measured"
@@ -163,22 +163,29 @@ def test_a_faster_fabric_is_not_slower():
 
 def test_power_is_the_sum_of_what_gpus_do():
     layout = next(iter(candidates(MODEL, MACHINE, 16, 512))).layout
-    # 8 micro-batches and (3 − 1)/1 passes of bubble: a fifth of the time is waiting.
-    layout = dataclasses.replace(layout, pp=3, virtual_stages=1, micro_batches=8)
+    # 8 micro-batches and (3 − 1)/1 passes of bubble: without a head a fifth of the time is waiting.
+    shape = dataclasses.replace(layout.shape, vocabulary=0)
+    layout = dataclasses.replace(layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape)
+    layout = dataclasses.replace(layout, layers=9)
     known = Levels(1.0, 0.0, 0.2, 0.0, "by hand")
     prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.75, "tensor": 0.25}, ())
     # Of the other four fifths a quarter communicates, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76.
     assert gpu_power(layout, prediction, known).power_w == pytest.approx(0.76 * 700)
+    # Of the rest ranks with two of three layers wait a third: 0.8·(1 + 2/3 + 2/3)/3 work.
+    uneven = dataclasses.replace(layout, stage_layers=(3, 2, 2), layers=7)
+    assert waiting_share(uneven) == pytest.approx(1 - 0.8 * 7 / 9)
 
 
 def test_levels_come_from_runs_with_and_without_a_bubble():
     runs = [run for run in read_own() if run.platform == "h200x2"]
-    alone, piped = (next(run for run in runs if run.pp == pp) for pp in (1, 2))
+    alone, piped = (next(run for run in runs if (run.pp, run.layers) == (pp, 32)) for pp in (1, 2))
     alone = dataclasses.replace(alone, power_per_gpu_w=700.0)
-    # (2 − 1)/1 passes of bubble beside 8: a ninth of the time at 70 W, the rest at 700 W.
-    piped = dataclasses.replace(piped, power_per_gpu_w=8 / 9 * 700 + 70 / 9)
+    # 128,256 rows of 4,096 numbers are the head, as many as in 2.409 layers of 218.1 million. So
+    # the stages' work is 16 and 18.409, and (2 − 1)/1 passes of bubble are beside 8.
+    works = 8 / 9 * (16 + 18.409) / (2 * 18.409)
+    piped = dataclasses.replace(piped, power_per_gpu_w=works * 700 + (1 - works) * 70)
     found = levels([alone, piped], "H200")
-    assert (found.compute, found.wait) == (pytest.approx(1.0), pytest.approx(0.1))
+    assert (found.compute, found.wait) == (pytest.approx(1.0), pytest.approx(0.1, abs=1e-4))
 
 
 def test_runs_on_one_gpu_take_the_level_of_waiting_from_elsewhere():

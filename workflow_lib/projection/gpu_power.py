@@ -1,9 +1,9 @@
 """Power of a GPU by what it does: computing, waiting or communicating.
 
-``P = P_compute·(1 − w − c) + P_wait·w + P_comm·c`` for shares w of waiting (the pipeline's bubble)
-and c of communicating. Levels are shares of the power limit. Runs without a pipeline give the level
-of computing, and runs with one give that of waiting. The level of communicating lies between the
-two and is not known better.
+``P = P_compute·(1 − w − c) + P_wait·w + P_comm·c`` for shares w of waiting (the pipeline's bubble,
+and stages with less work than the slowest) and c of communicating. Levels are shares of the power
+limit. Runs without a pipeline give the level of computing, and runs with one give that of waiting.
+The level of communicating lies between the two and is not known better.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 from workflow_lib.projection import measured
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import Prediction
 from workflow_lib.projection.own import OwnRun, read_own
+from workflow_lib.projection.parts import products_of_ranks_s
 from workflow_lib.records import RecordError
 
 _COMMUNICATING = (
@@ -124,7 +125,7 @@ def _computing(chosen: Sequence[OwnRun]) -> float:
 
 def gpu_power(layout: Layout, prediction: Prediction, known: Levels) -> GpuPower:
     """The power of a GPU in a layout whose step is predicted."""
-    waiting = _bubble_share(layout)
+    waiting = waiting_share(layout)
     communicating = (1 - waiting) * sum(prediction.shares.get(part, 0.0) for part in _COMMUNICATING)
     between = (known.compute + known.wait) / 2
     share = (
@@ -150,9 +151,13 @@ def _level(run: OwnRun) -> float:
 
 
 def _waiting(run: OwnRun, compute: float) -> float:
-    share = _bubble_share(run.layout)
+    share = waiting_share(run.layout)
     return (_level(run) - (1 - share) * compute) / share
 
 
-def _bubble_share(layout: Layout) -> float:
-    return 1 - layout.micro_batches / layout.bubble
+def waiting_share(layout: Layout) -> float:
+    """The share of a step's passes in which a GPU waits, as a mean over pipeline ranks: in the
+    bubble, and for the rank whose products take longest.
+    """
+    work = products_of_ranks_s(layout)
+    return 1 - layout.micro_batches * fmean(work) / (layout.bubble * max(work))

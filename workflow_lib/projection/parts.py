@@ -132,12 +132,15 @@ def _of_a_pass(layout: Layout) -> dict[str, float]:
 
 def slowest_rank(layout: Layout) -> int:
     """The pipeline rank that takes longest, by its products."""
+    return max(range(layout.pp), key=products_of_ranks_s(layout).__getitem__)
+
+
+def products_of_ranks_s(layout: Layout) -> list[float]:
+    """Seconds of a micro-batch's products on each pipeline rank, the last of which has the head."""
     product, head = _products_s(layout)
-    ranks = layout.layers_of_ranks
-    return max(
-        range(layout.pp),
-        key=lambda rank: ranks[rank] * product + (head if rank == layout.pp - 1 else 0.0),
-    )
+    found = [layers * product for layers in layout.layers_of_ranks]
+    found[-1] += head
+    return found
 
 
 def _products_s(layout: Layout) -> tuple[float, float]:
