@@ -51,7 +51,7 @@ def _sides(rebuilt: Path) -> tuple[Side, Side]:
 def headline(rebuilt: Path) -> str:
     """The one sentence that the README opens with, of the fastest layout and the next."""
     layouts, _ = _sides(rebuilt)
-    named = parts.names_of(layouts)
+    named = parts.names_of(layouts.cells)
     first, second, *_ = _by_speed(layouts.cells)
     (row,) = (
         r

@@ -28,9 +28,14 @@ _SHOWN = (*_FIRST, "memory_used_peak_bytes", "mfu_causal")
 _CONTRASTED = (*_FIRST, "temperature_mean_c")
 
 
-def names_of(side: Side) -> dict[str, str]:
+def names_of(cells: Sequence[Row]) -> dict[str, str]:
     """The label of each cell."""
-    return dict(zip((c["cell"] for c in side.cells), labels(side.cells, short=True), strict=True))
+    return dict(zip((cell["cell"] for cell in cells), labels(cells, short=True), strict=True))
+
+
+def table_head(*names: str) -> list[str]:
+    """The first two lines of a table with these columns."""
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
 
 def code_in_words(environment: Mapping[str, str]) -> str:
@@ -109,7 +114,7 @@ def value_of(cell: Row, name: str, end: str = "") -> str:
 
 
 def table_of(side: Side, cells: Sequence[Row]) -> str:
-    named = names_of(side)
+    named = names_of(side.cells)
     workloads = {cell["workload"] for cell in cells}
     shown = [name for name in _SHOWN if any(map(MEASURES[name].applies, workloads))]
     headings = {name: MEASURES[name].heading for name in shown}
@@ -123,7 +128,7 @@ def table_of(side: Side, cells: Sequence[Row]) -> str:
         headings["mfu_causal_bf16_peak"] = MEASURES["mfu_causal_bf16_peak"].heading
         headings["mfu_causal"] += ", of the precision's peak"
     heads = [f"{headings[n]}, {MEASURES[n].people_unit}" for n in shown]
-    lines = [f"| cell | {' | '.join(heads)} | runs |", "|---" * (len(heads) + 2) + "|"]
+    lines = table_head("cell", *heads, "runs")
     for cell in cells:
         values = [_value(cell, name) for name in shown]
         number = f"{cell['completed']} of {cell['repeats']}"
@@ -163,9 +168,9 @@ def contrasts(pairs: Sequence[tuple[Row, Row]], side: Side) -> list[Row]:
 
 
 def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
-    named = names_of(side)
+    named = names_of(side.cells)
     found = contrasts(pairs, side)
-    lines = ["| the first | the second | measure | what the runs support |", "|---|---|---|---|"]
+    lines = table_head("the first", "the second", "measure", "what the runs support")
     for row in found:
         heading = MEASURES[row["measure"]].heading
         a, b = named[row["cell_a"]], named[row["cell_b"]]
@@ -182,7 +187,7 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
 
 def failed_runs(side: Side) -> list[str]:
     """A line for each run that did not complete."""
-    named = names_of(side)
+    named = names_of(side.cells)
     return [
         f"- run {run['run']} of `{named[run['cell']]}` (`{side.sweep}`): "
         f"{run['outcome'].replace('_', ' ')}, {run['cause']}."

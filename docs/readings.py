@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from docs import findings
-from docs.parts import percent
+from docs.parts import names_of, percent, table_head
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import parameters
 from workflow_lib.records import (
@@ -224,8 +224,7 @@ def costs(sweeps: Sequence[Path]) -> str:
             "of the nearest block without sampling; [how it is measured]"
             "(../how-to/measure-what-sampling-costs.md) says how. A value below 0 is noise.",
             "",
-            f"| {' | '.join(heads)} | CPU, share of a core | delivered |",
-            "|---" * (len(heads) + 2) + "|",
+            *table_head(*heads, "CPU, share of a core", "delivered"),
             *lines,
         ]
     )
@@ -235,7 +234,7 @@ def _costs(sweeps: Sequence[Path]) -> Iterator[str]:
     """The table's lines, one for each run and rate."""
     for sweep in sweeps:
         cells = read_table(SweepPaths(sweep).table("cells"), CELLS).to_dicts()
-        named = dict(zip((c["cell"] for c in cells), labels(cells, short=True), strict=True))
+        named = names_of(cells)
         for row in read_table(SweepPaths(sweep).table("overhead"), OVERHEAD).to_dicts():
             slower = row["slowdown"]
             if row["simulated"] or slower is None:

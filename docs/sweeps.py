@@ -15,7 +15,6 @@ from workflow_lib.records import KERNELS, TRACES, SweepPaths, cell_axes
 from workflow_lib.report.cells import Row, completed, in_order
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures.style import EMULATED_MARK
-from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.study import load_study
 from workflow_lib.words import counted
@@ -100,9 +99,8 @@ def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
     key = ["cell", "run", "rank"]
     steps = traces.filter(pl.col("steps") > 0).select(*key, "steps")
     kernels = kernels.drop_nulls("group").join(steps, on=key)
-    named = dict(zip((c["cell"] for c in cells), labels(cells, short=True), strict=True))
     lines = []
-    for cell, name in named.items():
+    for cell, name in parts.names_of(cells).items():
         of_cell = kernels.filter(pl.col("cell") == cell)
         for (kind, group), ranks in of_cell.group_by("class", "group", maintain_order=True):
             if max(ranks["kernel_s"] / ranks["steps"]) < _SHORTEST_S:
@@ -120,13 +118,7 @@ def communication(directory: Path, cells: Sequence[Row]) -> list[str]:
         "kernel waits until the last rank of its group has begun, and then transfers. It is "
         "exposed while no kernel computes beside it. The share of the link's peak is that of "
         f"transfers. Collectives of less than {1e3 * _SHORTEST_S:g} ms are left out.",
-        "\n".join(
-            [
-                f"| cell | collective | group | {' | '.join(heads)} |",
-                "|---" * (len(heads) + 3) + "|",
-                *lines,
-            ]
-        ),
+        "\n".join([*parts.table_head("cell", "collective", "group", *heads), *lines]),
     ]
 
 

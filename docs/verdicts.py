@@ -12,6 +12,7 @@ from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS, amount, measure_of
+from workflow_lib.config import ClaimTest
 from workflow_lib.report.cells import Row
 from workflow_lib.study import load_ledger, load_study
 from workflow_lib.words import counted
@@ -86,7 +87,7 @@ def of_claim(rows: Sequence[Row], name: str) -> str:
     verdict = IN_WORDS[own[0]["claim_verdict"]]
     if not told:
         return f"“{own[0]['says']}” is our claim: {verdict}."
-    (test,) = next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
+    (test,) = _tests_of(name)
     deciding = [row for row in told if row["verdict"] == row["claim_verdict"]] or told
     low = min(row["wide_low"] for row in deciding)
     high = max(row["wide_high"] for row in deciding)
@@ -103,7 +104,7 @@ def of_pairs(rows: Sequence[Row], name: str) -> str:
     told = [row for row in own if row["coverage"] is not None]
     if not told:
         return f"{asked}{IN_WORDS[own[0]['claim_verdict']]}."
-    tests = next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
+    tests = _tests_of(name)
     parts = [
         f"{row['part']} {amount(tests[row['test'] - 1], row['estimate'])} "
         f"({IN_WORDS[row['verdict']]})"
@@ -115,6 +116,10 @@ def of_pairs(rows: Sequence[Row], name: str) -> str:
         f"`{told[0]['model']}` over what it changes in `{told[0]['beside_model']}`: "
         f"{', '.join(parts)}."
     )
+
+
+def _tests_of(name: str) -> tuple[ClaimTest, ...]:
+    return next(each.tests for each in load_ledger(LEDGER).claims if each.id == name)
 
 
 def decided_by(told: Sequence[Row]) -> str:

@@ -165,8 +165,9 @@ def test_power_is_the_sum_of_what_gpus_do():
     layout = next(iter(candidates(MODEL, MACHINE, 16, 512))).layout
     # 8 micro-batches and (3 − 1)/1 passes of bubble: without a head a fifth of the time is waiting.
     shape = dataclasses.replace(layout.shape, vocabulary=0)
-    layout = dataclasses.replace(layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape)
-    layout = dataclasses.replace(layout, layers=9)
+    layout = dataclasses.replace(
+        layout, pp=3, virtual_stages=1, micro_batches=8, shape=shape, layers=9
+    )
     known = Levels(1.0, 0.0, 0.2, 0.0, "by hand")
     prediction = Prediction(0.0, 0.0, 0.0, {"product": 0.75, "tensor": 0.25}, ())
     # Of the other four fifths a quarter communicates, at 0.6: 0.6 + 0.2·0.2 + 0.2·0.6 = 0.76.
