@@ -254,8 +254,7 @@ def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsy
     before = (output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes()
     assert main(arguments) == 0
     assert before == ((output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes())
-    claims = len(load_ledger(SHIPPED).claims)
-    assert capsys.readouterr().out.startswith(f"{claims} claims: 0 supported, 0 contradicted, ")
+    assert capsys.readouterr().out.startswith("47 claims: 0 supported, 0 contradicted, ")
 
 
 def test_text_of_others_stays_text(tmp_path):
