@@ -186,11 +186,17 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
 
 
 def failed_runs(side: Side) -> list[str]:
-    """A line for each run that did not complete."""
+    """A line for each run that did not complete; the profiled ones come last."""
+    ends = [(f"run {run['run']}", run, run["outcome"], run["cause"]) for run in side.runs]
+    ends += [
+        ("the profiled run", cell, cell["profiled_outcome"], cell["profiled_cause"])
+        for cell in side.cells
+        if cell["profiled_outcome"] is not None
+    ]
     named = names_of(side.cells)
     return [
-        f"- run {run['run']} of `{named[run['cell']]}` (`{side.sweep}`): "
-        f"{run['outcome'].replace('_', ' ')}, {run['cause']}."
-        for run in side.runs
-        if run["outcome"] != "completed"
+        f"- {which} of `{named[row['cell']]}` (`{side.sweep}`): "
+        f"{outcome.replace('_', ' ')}, {cause}."
+        for which, row, outcome, cause in ends
+        if outcome != "completed"
     ]
