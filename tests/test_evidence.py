@@ -144,6 +144,17 @@ def test_an_archived_sweep_without_a_page_of_its_own_gets_one(rebuilt: Path) -> 
     assert text.endswith("Nothing: every run completed.\n")
 
 
+def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt: Path) -> None:
+    sweep = "evidence-experts-x2"
+    directory = rebuilt / sweep / "results" / "sweeps" / sweep
+    text = sweeps.of_sweep(directory)[findings.DIRECTORY / f"{sweep}.md"]
+    missing = [
+        f"- the profiled run of `{cell}` (`{sweep}`): not run, the run has not ended."
+        for cell in ("dp2-ep2 mb1 overlap", "dp2-ep2 mb2", "pp2 mb1", "tp2 mb1 sp")
+    ]
+    assert text.partition("## What is missing")[2].strip().splitlines() == missing
+
+
 @pytest.mark.parametrize("sweep", ARCHIVES)
 def test_throughput_and_energy_are_what_raw_files_say(rebuilt: Path, sweep: str) -> None:
     results = rebuilt / sweep / "results"
