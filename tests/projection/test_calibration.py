@@ -79,6 +79,20 @@ def test_the_whole_models_step_is_found_from_two_depths():
     assert "layer" not in found.unseen
 
 
+def test_what_a_stack_loses_without_compilation_is_found_from_other_layouts():
+    runs = list(made_up())
+    slow = [
+        dataclasses.replace(run, compile=False, step_time_s=1.2 * run.step_time_s) for run in runs
+    ]
+    *known, asked = slow
+    (found,) = own_stack([*runs[:-1], *known]).predict([asked.layout], asked.platform)
+    assert "uncompiled" not in found.unseen
+    assert found.median_s == pytest.approx(asked.step_time_s, rel=0.03)
+    (unknown,) = own_stack(runs[:-1]).predict([asked.layout], asked.platform)
+    assert "uncompiled" in unknown.unseen
+    assert unknown.sd > 0.15 > found.sd
+
+
 def test_a_run_has_the_layout_of_its_cell():
     for run, cell in zip(made_up(), CELLS, strict=True):
         expected = layout_of(cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,18 +48,27 @@ def batch(model: Model, gpus: int, wanted: int | None = None) -> int:
 
 
 def candidates(model: Model, machine: Machine, gpus: int, global_batch: int) -> Iterator[Candidate]:
-    """Every layout that a backend can run, whether or not it fits into memory. The backend is
-    chosen by :func:`capabilities.with_backend`. ZeRO-1 is tried, and ZeRO-3 as well with replicas
-    and no pipeline."""
+    """Every layout that the torch backend can run, whether or not it fits into memory. ZeRO-1 is
+    tried, and ZeRO-3 as well with replicas and no pipeline. Layers are compiled unless they cannot
+    be."""
     for degrees in _degrees(model, machine, gpus):
-        for training in _trainings(degrees, global_batch, model):
-            if capabilities.refusal(degrees, training, model) is None:
+        for compiled in _trainings(degrees, global_batch, model):
+            training = _able(degrees, compiled, model)
+            if training is not None:
                 yield Candidate(
                     degrees,
                     training,
                     own_layout(model, degrees, training, machine),
                     memory.estimate(model, degrees, training),
                 )
+
+
+def _able(degrees: Degrees, compiled: Training, model: Model) -> Training | None:
+    """The training, without compilation if it cannot run with it; None if it cannot run at all."""
+    for training in (compiled, dataclasses.replace(compiled, compile=False)):
+        if capabilities.refusal(degrees, training, model) is None:
+            return training
+    return None
 
 
 def _degrees(model: Model, machine: Machine, gpus: int) -> Iterator[Degrees]:
@@ -83,7 +93,7 @@ def _trainings(degrees: Degrees, global_batch: int, model: Model) -> Iterator[Tr
             continue
         for stage in (1, 3) if degrees.pp == 1 and degrees.dp > 1 else (1,):
             for recomputation in _RECOMPUTATIONS:
-                training = Training(
+                yield Training(
                     micro_batch_size=micro_batch,
                     global_batch_size=global_batch,
                     precision="bf16",
@@ -93,9 +103,9 @@ def _trainings(degrees: Degrees, global_batch: int, model: Model) -> Iterator[Tr
                     overlap=degrees.dp > 1,
                     routing="dropless" if model.experts else None,
                     compile=True,
+                    backend="torch",
                     learning_rate=1e-4,
                     seed=1,
                     warmup_steps=5,
                     measured_steps=20,
                 )
-                yield capabilities.with_backend(degrees, training, model, "auto")

@@ -60,6 +60,8 @@ class Layout:
     gradient_bytes: int = _GRADIENT_BYTES
     #: bytes that the loss reads and writes for each entry of the logits
     loss_bytes: int = _UNFUSED_LOSS_BYTES
+    #: whether torch.compile fuses the layers of this workflow's stack
+    compiled: bool = True
     #: what evaluation adds to the time of passes, if the time of a step includes it
     evaluation: float = 0.0
 
@@ -191,7 +193,8 @@ def own_layout(model: Model, degrees: Degrees, training: Training, machine: Mach
         precision=training.precision.upper(),
         overlap=training.overlap,
         sequence_parallel=training.sequence_parallel,
-        loss_bytes=_COMPILED_LOSS_BYTES,
+        loss_bytes=_COMPILED_LOSS_BYTES if training.compile else _UNFUSED_LOSS_BYTES,
+        compiled=training.compile,
     )
 
 

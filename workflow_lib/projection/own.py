@@ -68,6 +68,7 @@ class OwnRun:
     sequence_parallel: bool
     recomputation: str
     overlap: bool
+    compile: bool
     runs: int
     step_time_s: float
     #: mean power of one GPU over the measured steps, by the GPU's own sensor
@@ -92,7 +93,6 @@ class OwnRun:
         training = Training(
             **self._shared(Training),
             routing="dropless" if self.experts else None,
-            compile=True,
             # These have no effect on a step's time.
             learning_rate=1e-4,
             seed=0,
@@ -129,13 +129,13 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
     several sweeps measured are taken together, and a run that several sweeps hold counts once.
 
     Cells with simulated readings are left out. So are those in other precisions than bf16, in which
-    layouts are projected, and cells for which a row has no column: those with context parallelism,
+    layouts are projected; those of DeepSpeed, which is another stack; and cells for which a row has
+    no column: those with context parallelism,
     a zero-bubble schedule, layers that are divided otherwise than evenly, an order or choice of
     GPUs, limits of power or clocks that the job set, tied embeddings (except gpt's, which always
-    are) or a head_dimension; those of GPUs that a site limits to less than their model's power;
-    those on emulated nodes or links, which are not those of the row's machine; and those without
-    torch.compile, because a projected layout has it. Cells on any data are taken: tokens do not
-    change a step's products.
+    are) or a head_dimension; those of GPUs that a site limits to less than their model's power; and
+    those on emulated nodes or links, which are not those of the row's machine. Cells on any data
+    are taken: tokens do not change a step's products.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -150,7 +150,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & (pl.col("precision") == "bf16")
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
-            & pl.col("compile")
+            & (pl.col("backend") == "torch")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
             & pl.col("emulated").is_null()
             & ~pl.col("tied_embeddings")

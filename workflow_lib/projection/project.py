@@ -208,16 +208,18 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
             else "measured",
         ),
         *(
-            [
-                (
-                    "exchanges between GPUs by this workflow's stack",
-                    "not measured: intervals include the differences between stacks"
-                    if "exchange" in unseen
-                    else "measured",
-                )
-            ]
-            if layout.gpus > 1
-            else []
+            (
+                f"{what} by this workflow's stack",
+                "not measured: intervals include the differences between stacks"
+                if effect in unseen
+                else "measured",
+            )
+            for effect, what, has in (
+                ("exchange", "exchanges between GPUs", layout.gpus > 1),
+                ("experts", "experts", layout.shape.experts > 0),
+                ("uncompiled", "layers that are not compiled", not layout.compiled),
+            )
+            if has
         ),
         *_measured_alone(layout, stack),
         ("power of a GPU that computes or waits", known.source),

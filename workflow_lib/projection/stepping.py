@@ -53,6 +53,10 @@ _EFFECTS: Mapping[str, EffectKind] = {
     # from another stack. How well a stack hides exchanges is as much its own as its products, and
     # rows of one GPU say nothing of it. So it may differ as much as stacks do.
     "exchange": EffectKind("pass", 0.15),
+    # How much slower its passes are where torch.compile does not fuse them, and with experts, whose
+    # rates are those of published runs. Both may differ as much as stacks do.
+    "uncompiled": EffectKind("pass", 0.15),
+    "experts": EffectKind("pass", 0.15),
     # A release of the stack.
     "release": EffectKind("pass", 0.03, estimated=True),
     # A layer of one width, degrees, micro-batch and sequence length in a release. A twin has the
@@ -156,6 +160,7 @@ def own_row(
     layer = (
         *(stack, layout.machine.gpu, shape, layout.tp, layout.ep, layout.micro_batch),
         *(layout.sequence_length, layout.sharding, layout.recomputation, layout.overlap),
+        layout.compiled,
     )
     groups: dict[str, Hashable] = {
         "stack": (*stack, layout.machine.gpu),
@@ -169,6 +174,10 @@ def own_row(
     if layout.gpus > 1:
         groups["fabric"] = (stack, platform, layer, layout.pp, layout.virtual_stages)
         groups["exchange"] = stack
+    if not layout.compiled:
+        groups["uncompiled"] = stack
+    if layout.shape.experts:
+        groups["experts"] = stack
     if layout.gpus > layout.machine.gpus_per_node:
         groups["site"] = platform
     of_parts = seconds(layout) | (measured.measured(layout, rates) if rates else {})
