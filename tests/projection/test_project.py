@@ -306,6 +306,7 @@ def test_an_own_run_without_a_peak_is_named():
         {"gpu_uuids": '["GPU-1", "GPU-2"]'},
         {"emulated": "two daemons of one host"},
         {"backend": "deepspeed"},
+        {"routing": "balanced"},
         {"precision": "fp32"},
         {"precision": "fp8"},
     ],

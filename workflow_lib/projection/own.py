@@ -130,12 +130,12 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
 
     Cells with simulated readings are left out. So are those in other precisions than bf16, in which
     layouts are projected; those of DeepSpeed, which is another stack; and cells for which a row has
-    no column: those with context parallelism,
-    a zero-bubble schedule, layers that are divided otherwise than evenly, an order or choice of
-    GPUs, limits of power or clocks that the job set, tied embeddings (except gpt's, which always
-    are) or a head_dimension; those of GPUs that a site limits to less than their model's power; and
-    those on emulated nodes or links, which are not those of the row's machine. Cells on any data
-    are taken: tokens do not change a step's products.
+    no column: those with context parallelism, balanced routing (which drops tokens), a zero-bubble
+    schedule, layers that are divided otherwise than evenly, an order or choice of GPUs, limits of
+    power or clocks that the job set, tied embeddings (except gpt's, which always are) or a
+    head_dimension; those of GPUs that a site limits to less than their model's power; and those on
+    emulated nodes or links, which are not those of the row's machine. Cells on any data are taken:
+    tokens do not change a step's products.
 
     Raises FileNotFoundError and RecordError.
     """
@@ -151,6 +151,7 @@ def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
             & (pl.col("cp") == 1)
             & (pl.col("schedule") == "1f1b")
             & (pl.col("backend") == "torch")
+            & (pl.col("routing").fill_null("dropless") == "dropless")
             & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
             & pl.col("emulated").is_null()
             & ~pl.col("tied_embeddings")
