@@ -10,7 +10,7 @@ from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import MEASURES
-from workflow_lib.report.cells import Row
+from workflow_lib.report.cells import Row, in_words, profiled_runs
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, significant
@@ -187,16 +187,12 @@ def words(side: Side, pairs: Sequence[tuple[Row, Row]]) -> str:
 
 def failed_runs(side: Side) -> list[str]:
     """A line for each run that did not complete; the profiled ones come last."""
-    ends = [(f"run {run['run']}", run, run["outcome"], run["cause"]) for run in side.runs]
-    ends += [
-        ("the profiled run", cell, cell["profiled_outcome"], cell["profiled_cause"])
-        for cell in side.cells
-        if cell["profiled_outcome"] is not None
-    ]
     named = names_of(side.cells)
+    numbered = [(f"run {run['run']}", run) for run in side.runs]
+    profiled = [("the profiled run", run) for run in profiled_runs(side.cells)]
     return [
-        f"- {which} of `{named[row['cell']]}` (`{side.sweep}`): "
-        f"{outcome.replace('_', ' ')}, {cause}."
-        for which, row, outcome, cause in ends
-        if outcome != "completed"
+        f"- {which} of `{named[run['cell']]}` (`{side.sweep}`): "
+        f"{in_words(run['outcome'])}, {run['cause']}."
+        for which, run in (*numbered, *profiled)
+        if run["outcome"] != "completed"
     ]

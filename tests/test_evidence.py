@@ -153,6 +153,10 @@ def test_a_page_names_the_profiled_runs_that_are_missing(rebuilt: Path) -> None:
         for cell in ("dp2-ep2 mb1 overlap", "dp2-ep2 mb2", "pp2 mb1", "tp2 mb1 sp")
     ]
     assert text.partition("## What is missing")[2].strip().splitlines() == missing
+    report = (directory / "report.html").read_text(encoding="utf-8")
+    assert "<li>4 profiled runs of 4 cells: <strong>not run</strong>: " in report
+    assert report.count('<td>profiled</td><td><span class="fate">not run</span></td>') == 4
+    assert "Every run of every cell completed" not in report
 
 
 @pytest.mark.parametrize("sweep", ARCHIVES)

@@ -131,3 +131,17 @@ def test_failures_are_counted_by_outcome_with_the_most_frequent_cause() -> None:
             "2 different causes, one of them: no cause was recorded",
         ),
     ]
+
+
+def test_profiled_runs_that_did_not_complete_are_counted_apart() -> None:
+    ends = {"a": "completed", "b": "not_run", "c": "not_run", "d": None}
+    cells = [
+        cell(name) | {"profiled_outcome": end, "profiled_cause": end and "the run has not ended"}
+        for name, end in ends.items()
+    ]
+    (fate,) = failures(cells, [{"cell": "a", "outcome": "completed", "cause": "fine"}])
+    assert (fate.counted, fate.outcome, fate.cause) == (
+        "2 profiled runs of 2 cells",
+        "not run",
+        "the run has not ended",
+    )

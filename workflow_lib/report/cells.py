@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.records import Outcome
+from workflow_lib.results import PROFILED_RUN
 
 Row = Mapping[str, Any]
 
@@ -23,6 +24,21 @@ def runs_by_cell(runs: Iterable[Row]) -> dict[str, list[Row]]:
     for run in sorted(runs, key=lambda run: int(run["run"])):
         found.setdefault(run["cell"], []).append(run)
     return found
+
+
+def profiled_runs(cells: Iterable[Row]) -> list[Row]:
+    """The profiled run of each cell that is to have one, with its outcome and cause; the table of
+    runs has only measured ones."""
+    return [
+        {
+            "cell": cell["cell"],
+            "run": PROFILED_RUN,
+            "outcome": cell["profiled_outcome"],
+            "cause": cell["profiled_cause"],
+        }
+        for cell in cells
+        if cell["profiled_outcome"] is not None
+    ]
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:

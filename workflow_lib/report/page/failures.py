@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from workflow_lib.report.cells import Row, completed, in_words
+from workflow_lib.report.cells import Row, completed, in_words, profiled_runs
 from workflow_lib.report.numbers import significant
 from workflow_lib.words import counted
 
@@ -32,6 +32,11 @@ def failures(cells: Sequence[Row], runs: Iterable[Row]) -> list[Fate]:
     if infeasible:
         causes = Counter(cell["cause"] for cell in infeasible)
         found.append(Fate(counted(len(infeasible), "cell"), "infeasible", _most(causes)))
+    return [*found, *_of_runs(runs, "run"), *_of_runs(profiled_runs(cells), "profiled run")]
+
+
+def _of_runs(runs: Iterable[Row], noun: str) -> list[Fate]:
+    found = []
     by_outcome: dict[str, list[Row]] = {}
     for run in runs:
         if run["outcome"] not in ("completed", "infeasible"):
@@ -39,7 +44,7 @@ def failures(cells: Sequence[Row], runs: Iterable[Row]) -> list[Fate]:
     for outcome, some in sorted(by_outcome.items(), key=lambda item: (-len(item[1]), item[0])):
         of_cells = len({run["cell"] for run in some})
         causes = Counter(run["cause"] or "no cause was recorded" for run in some)
-        number = f"{counted(len(some), 'run')} of {counted(of_cells, 'cell')}"
+        number = f"{counted(len(some), noun)} of {counted(of_cells, 'cell')}"
         found.append(Fate(number, in_words(outcome), _most(causes)))
     return found
 

@@ -23,7 +23,14 @@ from workflow_lib.records import (
     write_checksums,
 )
 from workflow_lib.report.cell_page.pages import cell_pages
-from workflow_lib.report.cells import Row, completed, in_order, in_words, runs_by_cell
+from workflow_lib.report.cells import (
+    Row,
+    completed,
+    in_order,
+    in_words,
+    profiled_runs,
+    runs_by_cell,
+)
 from workflow_lib.report.embedding import address, embedded
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
@@ -46,6 +53,7 @@ from workflow_lib.report.page.watching import (
     trained_unwatched,
 )
 from workflow_lib.report.systematic_error import systematic_error
+from workflow_lib.results import PROFILED_RUN
 
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
@@ -174,15 +182,16 @@ def _unfinished(
     cells: Sequence[Row], labels: Mapping[str, str], runs: Sequence[Row]
 ) -> list[dict[str, Any]]:
     """Everything that did not complete: infeasible cells, and runs, with equal ones in one line."""
-    of_cells = runs_by_cell(runs)
-    lines: dict[tuple[str, str, str], list[int]] = {}
+    measured, profiled = runs_by_cell(runs), runs_by_cell(profiled_runs(cells))
+    lines: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
         if cell["outcome"] == "infeasible":
             lines[cell["cell"], "infeasible", cell["cause"]] = []
-        for run in of_cells.get(cell["cell"], ()):
+        for run in (*measured.get(cell["cell"], ()), *profiled.get(cell["cell"], ())):
             if run["outcome"] != "completed":
                 key = run["cell"], run["outcome"], run["cause"] or "no cause was recorded"
-                lines.setdefault(key, []).append(run["run"])
+                number = "profiled" if run["run"] == PROFILED_RUN else str(run["run"])
+                lines.setdefault(key, []).append(number)
     return [
         {
             "cell": cell,
