@@ -612,6 +612,23 @@ def test_a_cool_down_is_to_a_distance_from_the_platforms_idle_temperature(cell_o
     assert cell_of_protocol(asking).cell.telemetry.cool_down_to_c == 35.0
 
 
+def test_an_entry_may_have_a_cool_down_of_its_own(study_directory):
+    path = study_directory / "sweeps" / "evidence-cool-down.yaml"
+    plain, cooled = expanded(study_directory, path.stem)["evidence-cool-down-h200x1"].cells
+    asked = [each.cell.telemetry for each in (plain, cooled)]
+    assert [each.cool_down_to_c for each in asked] == [None, 37.0]
+    assert [each.cool_down_limit_s for each in asked] == [0.0, 90.0]
+    assert cooled.estimate.run_time_s == pytest.approx(plain.estimate.run_time_s + 90)
+    # That of the protocol is for entries without one.
+    text = path.read_text(encoding="utf-8").replace(
+        "idle_baseline_s: 10", "idle_baseline_s: 10\n  cool_down: {within_c: 4, limit_s: 60}"
+    )
+    path.write_text(text, encoding="utf-8")
+    of_both = expanded(study_directory, path.stem)["evidence-cool-down-h200x1"].cells
+    limits = [each.cell.telemetry.cool_down_limit_s for each in of_both]
+    assert limits == [60.0, 90.0]
+
+
 def test_a_profiled_run_is_one_more_run_of_the_same_cell(cell_of_protocol):
     plain = cell_of_protocol("  sample_rate_hz: 10\n")
     profiled = cell_of_protocol("  sample_rate_hz: 10\n  profiled_steps: 3\n")

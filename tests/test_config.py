@@ -264,6 +264,12 @@ def test_an_archive_gets_the_files_of_all_data_that_a_sweep_names(study_director
         ),
         (
             "sweeps/demo.yaml",
+            "models: ",
+            "cool_down: {within_c: 5, limit_s: 600}, models: ",
+            "matrix.0.cool_down: platform local has no idle_temperature_c to cool down to",
+        ),
+        (
+            "sweeps/demo.yaml",
             "  overlap: false\n",
             "",
             "overlap is given neither in training nor in entry 1 of matrix",

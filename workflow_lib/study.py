@@ -232,6 +232,17 @@ def _check_published(path: Path, model: records.Model, published: Published | No
         )
 
 
+def _check_idle_temperatures(place: str, platforms: Iterable[str], study: Study) -> None:
+    """Raises ConfigError if GPUs are to cool down and nobody knows to what."""
+    for name in platforms:
+        if study.platforms[name].idle_temperature_c is None:
+            raise ConfigError(
+                f"{place}.cool_down: platform {name} has no idle_temperature_c to cool "
+                f"down to; set it in {study.directory}/platforms/{name}.yaml to what its GPUs show "
+                "after long idling, or leave cool_down out"
+            )
+
+
 def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
     def check(key: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
         for name in names:
@@ -241,13 +252,8 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 )
 
     check("platforms", "platform", sweep.platforms, study.platforms)
-    for name in sweep.platforms:
-        if sweep.protocol.cool_down and study.platforms[name].idle_temperature_c is None:
-            raise ConfigError(
-                f"{path}: protocol.cool_down: platform {name} has no idle_temperature_c to cool "
-                f"down to; set it in {study.directory}/platforms/{name}.yaml to what its GPUs show "
-                "after long idling, or leave cool_down out"
-            )
+    if sweep.protocol.cool_down:
+        _check_idle_temperatures(f"{path}: protocol", sweep.platforms, study)
     check("data", "data", [sweep.data], study.data)
     for number, entry in enumerate(sweep.matrix):
         check(f"matrix.{number}.models", "model", values(entry.models), study.models)
@@ -259,6 +265,9 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 values(entry.platforms),
                 sweep.platforms,
             )
+        if entry.cool_down:
+            where = sweep.platforms if entry.platforms is None else values(entry.platforms)
+            _check_idle_temperatures(f"{path}: matrix.{number}", where, study)
     for number, exclusion in enumerate(sweep.exclude):
         if exclusion.data is not None:
             check(f"exclude.{number}.data", "data", values(exclusion.data), study.data)

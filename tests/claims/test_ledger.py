@@ -64,6 +64,7 @@ def test_a_sweep_that_would_test_a_claim_has_runs_enough_for_an_interval():
         ({"first": {"stage_layers": 1}}, "stage_layers is 1, expected a list of int"),
         ({"first": {"tp": "any"}}, "tp is 'any', expected int"),
         ({"first": {"stage_layers": "all"}}, "'all', expected a list of int, or any"),
+        ({"first": {"cool_down_limit_s": "all"}}, "cool_down_limit_s is 'all', expected float"),
         ({"first": {"stage_layers": ["17"]}}, "stage_layers is '17', expected int"),
         ({"first": {"gpu_uuids": [0]}}, "gpu_uuids is 0, expected str"),
         ({"first": {"tp": []}}, "tp is an empty list, which no cell has"),
@@ -254,7 +255,7 @@ def test_the_command_writes_a_table_and_pages_that_link_to_cells(tmp_path, capsy
     before = (output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes()
     assert main(arguments) == 0
     assert before == ((output / "claims.md").read_bytes(), (output / "claims.parquet").read_bytes())
-    assert capsys.readouterr().out.startswith("47 claims: 0 supported, 0 contradicted, ")
+    assert capsys.readouterr().out.startswith("48 claims: 0 supported, 0 contradicted, ")
 
 
 def test_text_of_others_stays_text(tmp_path):

@@ -166,14 +166,15 @@ def _plan(
     gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
     model = study.models[point["model"]].record(point["model"])
     degrees = degrees_of(point, gpus, model)
-    training = training_of(point, degrees, model, spec.protocol)
+    protocol = spec.protocol_of(point["cool_down"])
+    training = training_of(point, degrees, model, protocol)
     limits = {name: for_each_gpu(point[name], gpus, platform) for name in LIMITS}
     training = dataclasses.replace(training, **limits)
     if point["stage_layers"] == "auto":
         divided = pipelines.layers_by_work(model, degrees, training)
         degrees = plainest(dataclasses.replace(degrees, stage_layers=divided), model)
     workload = (model, point["data"], degrees, training)
-    cell = cell_of(study, spec.protocol, platform_name, *workload, gpus)
+    cell = cell_of(study, protocol, platform_name, *workload, gpus)
     reason = undivided(point, gpus) or infeasibility(cell, platform, gpus)
     if reason is None:
         cost = estimate(cell, platform)

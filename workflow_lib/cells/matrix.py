@@ -20,6 +20,8 @@ from workflow_lib.records.cell_axes import AXES
 from workflow_lib.study import ConfigError
 
 LIMITS = ("power_limits_w", "clock_limits_mhz")
+#: what all cells of an entry have alike
+OF_ENTRY = ("gpu_order", "gpu_uuids", *LIMITS, "cool_down")
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "virtual_stages", "schedule")
 
 
@@ -59,7 +61,7 @@ def points(spec: SweepSpec, entry: MatrixEntry) -> Iterator[dict[str, Any]]:
     for point in itertools.product(*axes.values()):
         yield {
             **dict(zip(axes, point, strict=True)),
-            **{name: getattr(entry, name) for name in ("gpu_order", "gpu_uuids", *LIMITS)},
+            **{name: getattr(entry, name) for name in OF_ENTRY},
         }
 
 

@@ -35,7 +35,9 @@ _LISTS: Mapping[str, type] = {
     "power_limits_w": int,
     "clock_limits_mhz": int,
 }
-#: of such an axis: any value, if the cell sets one
+#: axes with a number, and the number of cells that set none
+_UNSET: Mapping[str, float] = {"cool_down_limit_s": 0.0}
+#: of such axes: any value, if the cell sets one
 ANY = "any"
 
 
@@ -59,7 +61,8 @@ class ClaimTest(Strict):
     """Values of axes that all cells have, such as `{workload: pretrain, tp: [2, 4, 8]}`. With a
     list, a cell may have any of its values. For `stage_layers`, `gpu_order`, `gpu_uuids`,
     `power_limits_w` and `clock_limits_mhz` the list is the value itself, `[]` means cells that set
-    none, and `any` means cells that set one, whichever."""
+    none, and `any` means cells that set one, whichever. For `cool_down_limit_s` 0 means cells
+    without a cool-down, and `any` those with one."""
     first: Cells = Field(default={})
     """Values of axes that the first cell has."""
     second: Cells = Field(default={})
@@ -174,6 +177,8 @@ def _check_axes(which: Mapping[str, Any]) -> None:
                 raise ValueError(
                     f"{name} is {wanted!r}, expected a list of {kind.__name__}, or {ANY}"
                 )
+        elif name in _UNSET and wanted == ANY:
+            continue
         elif wanted == ():
             raise ValueError(f"{name} is an empty list, which no cell has")
         for value in values(wanted):
@@ -209,8 +214,8 @@ def held_in_tables(name: str, wanted: Any) -> tuple[Any, ...]:
 
 def selects(name: str, wanted: Any, held: Any) -> bool:
     """Whether a filter of an axis selects a cell whose value a table holds so."""
-    if name in _LISTS and wanted == ANY:
-        return held is not None
+    if wanted == ANY and (name in _LISTS or name in _UNSET):
+        return held not in (None, _UNSET.get(name))
     return held in held_in_tables(name, wanted)
 
 
@@ -226,7 +231,10 @@ def _overlap(name: str, one: Any, other: Any) -> bool:
 def left_open(*wanted: Mapping[str, Any]) -> set[str]:
     """The axes of which filters select any value that is set."""
     return {
-        name for each in wanted for name, value in each.items() if name in _LISTS and value == ANY
+        name
+        for each in wanted
+        for name, value in each.items()
+        if value == ANY and (name in _LISTS or name in _UNSET)
     }
 
 

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from workflow_lib import records
 from workflow_lib.config.fields import PositiveFloat, Strict, Text
-from workflow_lib.config.protocol import Protocol
+from workflow_lib.config.protocol import CoolDown, Protocol
 from workflow_lib.records import bounds
 
 Scalar = TypeVar("Scalar")
@@ -199,6 +199,8 @@ class MatrixEntry(TrainingAxes):
     """Upper limit, MHz, to which the job locks the SM clock of each GPU of a node, by its index, or
     one number for all. No clock is locked unless given. The platform must have gpu_settings:
     allowed."""
+    cool_down: CoolDown | None = None
+    """Wait for cool GPUs before the idle baseline of these cells; the protocol's unless given."""
 
     predicted: Prediction | None = None
     """What the entry's one cell should gain, as `make place` writes it; nothing unless given."""
@@ -274,6 +276,12 @@ class SweepSpec(Strict):
     def data_of(self, entry: MatrixEntry) -> tuple[str, ...]:
         """The names of an entry's data."""
         return values(self.data if entry.data is None else entry.data)
+
+    def protocol_of(self, cool_down: CoolDown | None) -> Protocol:
+        """The protocol of an entry with this cool-down of its own."""
+        if cool_down is None:
+            return self.protocol
+        return self.protocol.model_copy(update={"cool_down": cool_down})
 
     @property
     def all_data(self) -> tuple[str, ...]:

@@ -156,6 +156,8 @@ class Telemetry:
             "place",
             "°C",
             label="cool down to",
+            # Platforms idle at different temperatures.
+            detail_of="cool_down_limit_s",
         ),
     ] = None
     cool_down_limit_s: Annotated[
