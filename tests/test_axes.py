@@ -110,6 +110,15 @@ def test_the_kind_of_data_is_said_only_if_their_name_does_not_tell_cells_apart()
     assert cell_axes.differing(changed_since) == ["data", "data_definition"]
 
 
+def test_a_cell_that_waits_for_cool_gpus_is_told_from_one_that_does_not() -> None:
+    one, other = pair(AXES["cool_down_limit_s"])
+    cooled = [one, {**other, "cool_down_limit_s": 90.0, "cool_down_to_c": 37.0}]
+    assert cell_axes.differing(cooled) == ["cool_down_limit_s"]
+    assert cell_axes.differences(cooled) == [["no cool-down"], ["cool-down 90 s"]]
+    warmer = [cooled[1], {**cooled[1], "cool_down_to_c": 42.0}]
+    assert cell_axes.differences(warmer) == [["cool down to 37 °C"], ["cool down to 42 °C"]]
+
+
 @pytest.mark.parametrize("axis", each_axis())
 def test_cells_that_differ_in_an_axis_are_called_by_it(axis: CellAxis) -> None:
     cells = pair(axis)

@@ -166,7 +166,7 @@ class Telemetry:
             "longest time to wait for that; 0 without a cool-down",
             "protocol",
             "s",
-            label="cool down for at most",
+            label="cool-down",
         ),
     ] = 0.0
 

@@ -68,14 +68,15 @@ class CellAxis:
         return self.field.axis.word(self._decoded(row))
 
     def in_words(self, row: Row) -> str:
-        """A row's value as pages show it: "seed 1", "bf16", "compile" or "no compile"; "" if the
-        axis has no meaning for the cell.
+        """A row's value as pages show it: "seed 1", "bf16", "compile" or "no compile"; "no
+        cool-down" for the 0 that older cells have by default; "" if the axis has no meaning for the
+        cell.
         """
         axis, value = self.field.axis, row[self.name]
         if axis.only_with and row[axis.only_with[0]] != axis.only_with[1]:
             return ""
         label = axis.label or self.name.replace("_", " ")
-        if value is None or isinstance(value, bool):
+        if value is None or isinstance(value, bool) or value == self.field.default == 0:
             return label if value else f"no {label}"
         if axis.says_itself:
             return str(value)
