@@ -102,6 +102,15 @@ def _steadiness(side: Side) -> str:
     )
 
 
+def _waits(side: Side) -> str:
+    """How long runs waited for cool GPUs; "" if none did."""
+    waits = sorted(run["cool_down_s"] for run in side.runs if run["cool_down_s"] is not None)
+    if not waits:
+        return ""
+    told = ", ".join(f"{wait:.0f}" for wait in waits)
+    return f" Runs with a cool-down waited {told} s until their GPUs were cool."
+
+
 def percent(share: float, digits: int = 1, sign: str = "+") -> str:
     """A share in percent, as pages write it; with its sign unless ``sign`` is empty."""
     return f"{100 * share:{sign}.{digits}f} %".replace("-", "−")
@@ -156,7 +165,7 @@ def note(side: Side) -> str:
         'Memory used is a lower bound ("at least") '
         "if the driver was read after torch's allocator had returned memory. "
         "[Measurement](../explanation/measurement.md) explains each measure. "
-        f"{_steadiness(side)}"
+        f"{_steadiness(side)}{_waits(side)}"
     )
 
 

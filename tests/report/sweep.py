@@ -62,6 +62,8 @@ class Planned:
     unused_gpus: Sequence[dict[str, Any]] = ()
     #: of the training, what differs from what is made up here
     training: dict[str, Any] = field(default_factory=dict)
+    #: of how it is measured, likewise
+    telemetry: dict[str, Any] = field(default_factory=dict)
     #: what cell.json holds
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -110,7 +112,8 @@ def _identity(cell: Planned) -> dict[str, Any]:
         nodes=cell.nodes,
     )
     hardware = dataclasses.replace(made.hardware, emulated=cell.emulated)
-    made = dataclasses.replace(made, hardware=hardware)
+    telemetry = dataclasses.replace(made.telemetry, **cell.telemetry)
+    made = dataclasses.replace(made, hardware=hardware, telemetry=telemetry)
     names = {"parallelism": cell.parallelism, "options": cell.options, "gpus": 8 * cell.nodes}
     return identity(made) | names
 

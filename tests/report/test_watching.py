@@ -287,3 +287,18 @@ def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
     assert text.count("up to 2 other jobs on a node") == 1
     assert text.count("on a node") == 1 + text.count("Other jobs on a node")
     assert "energies of whole nodes and of CPUs include these jobs" in text
+
+
+def test_runs_that_started_warmer_than_asked_are_named(tmp_path: Path) -> None:
+    asked = {"cool_down_to_c": 37.0, "cool_down_limit_s": 90.0}
+    cells = [
+        Planned(telemetry=asked, measures={"cool_down_s": 90.2}),
+        Planned("tp4", telemetry=asked, measures={"cool_down_s": 77.1}),
+        Planned("tp8", measures={"cool_down_s": None}),
+    ]
+    text = build(tmp_path, cells).text
+    assert "Started with warmer GPUs than asked" in text
+    assert "tp2-pp16-dp1, run 1: above 37 °C after 90 s" in text
+    assert text.count("above 37 °C") == 1
+    cool = build(tmp_path / "cool", cells[1:]).text
+    assert "warmer GPUs" not in cool

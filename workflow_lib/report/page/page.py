@@ -51,6 +51,7 @@ from workflow_lib.report.page.watching import (
     steadiness,
     steady_state,
     trained_unwatched,
+    warm_starts,
 )
 from workflow_lib.report.systematic_error import systematic_error
 from workflow_lib.results import PROFILED_RUN
@@ -113,6 +114,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         ],
         watched_left_out=left_out(_LISTED_IF_EMPTY, done, tables.runs),
         steadiness=steadiness(cells, names, tables.runs),
+        warm_starts=warm_starts(tables.runs, of_cell),
         unused_gpus=unused_gpus(unused, of_cell),
         shared_nodes=shared_nodes(tables.runs, of_cell),
         capped=capped_below_limit(cells, names, tables.runs),

@@ -114,6 +114,19 @@ def _margin(runs: Sequence[Row], column: str, what: str, unit: str, factor: floa
     return f"{what} within ±{significant(factor * max(known), 2, decimals=2)} {unit}"
 
 
+def warm_starts(runs: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each run that started with GPUs warmer than its cell asks, because the wait for
+    cool ones reached its limit. ``labels`` maps cells to labels."""
+    return tuple(
+        f"{labels[run['cell']]}, run {run['run']}: "
+        f"above {run['cool_down_to_c']:g} °C after {run['cool_down_s']:.0f} s"
+        for run in runs
+        if completed(run)
+        and None not in (run["cool_down_to_c"], run["cool_down_s"])
+        and run["cool_down_s"] >= run["cool_down_limit_s"]
+    )
+
+
 def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:
     """The measures of training of runs that are invalid only for their telemetry."""
     return [
