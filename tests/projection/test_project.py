@@ -106,7 +106,7 @@ def test_what_it_rests_on_is_said(projected):
     said = dict(basis(projected[0], stack, levels(stack.runs, "H200")))
     assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
     assert said["speed of this workflow's stack on this GPU"].startswith(
-        "measured: 32 cells of this workflow on up to 2 GPUs, 24 of them on H200; each predicted"
+        "measured: 33 cells of this workflow on up to 2 GPUs, 25 of them on H200; each predicted"
     )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
     assert said["exchanges between GPUs by this workflow's stack"] == "measured"
@@ -386,8 +386,10 @@ def test_runs_that_are_faster_make_the_projection_faster():
     layouts = [run.layout for run in read_own()]
     slow = own_stack().predict(layouts, "h200x2")
     fast = stack.predict(layouts, "h200x2")
-    for a, b in zip(slow, fast, strict=True):
-        assert math.exp(a.log_s - b.log_s) == pytest.approx(1.1, abs=0.04)
+    ratios = [math.exp(a.log_s - b.log_s) for a, b in zip(slow, fast, strict=True)]
+    # A run that one fit takes for an outlier and the other does not is further off.
+    assert sum(abs(ratio - 1.1) > 0.005 for ratio in ratios) <= 1
+    assert all(1.05 < ratio < 1.16 for ratio in ratios)
 
 
 def test_numbers_have_three_digits():
