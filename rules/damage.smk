@@ -11,8 +11,7 @@ def mend_damage():
     """
     if not workflow.is_main_process or any(Path(".snakemake/locks").glob("*")):
         return
-    own = [name for name, sweep in SWEEPS.items() if sweep.platform == INVOCATION.platform]
-    runs = {run for name in own for run in runs_of(name)}
+    runs = {run for name in OF_PLATFORM for run in runs_of(name)}
     directories = {run: results.run_directory(Path(RESULTS), *run) for run in sorted(runs)}
     found = damage.damaged_in_runs(directories.values())
     found += damage.damaged_in_sweeps(Path(RESULTS), SWEEPS)

@@ -106,16 +106,16 @@ def study_of_platform():
 
 STUDY, SWEEPS = study_of_platform()
 CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
+OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == INVOCATION.platform}
 
 
 def refuse_unreadable_tokens():
-    """Refuse, in a sentence, tokens of sweeps that are asked for and that this user cannot read."""
-    asked = [
-        sweep
-        for sweep in SWEEPS.values()
-        if sweep.platform == INVOCATION.platform and asked_for(sweep.spec, STUDY.sweeps[sweep.spec])
-    ]
-    for data in sorted({each.cell.data for sweep in asked for each in sweep.cells}, key=str):
+    """Refuse, in a sentence, tokens that this user cannot read, of sweeps that are asked for and of
+    single runs on the command line."""
+    asked = [each for each in OF_PLATFORM.values() if asked_for(each.spec, STUDY.sweeps[each.spec])]
+    named = re.findall(r"\bcells/((?:[^/\s]+/){2}[^/\s]+)/run", " ".join(sys.argv))
+    planned = [of for each in asked for of in each.cells] + [CELLS[n] for n in named if n in CELLS]
+    for data in sorted({each.cell.data for each in planned}, key=str):
         tokens = results.tokens(Path(RESULTS), data)
         if tokens and (unreadable := results.unreadable_tokens(tokens)):
             raise WorkflowError(unreadable)
@@ -126,10 +126,9 @@ refuse_unreadable_tokens()
 
 def chosen_sweeps():
     """The sweeps that are run unless targets on the command line name others."""
-    of_platform = {n: s for n, s in SWEEPS.items() if s.platform == INVOCATION.platform}
-    chosen = [name for name, sweep in of_platform.items() if sweep.spec in INVOCATION.sweeps]
+    chosen = [name for name, sweep in OF_PLATFORM.items() if sweep.spec in INVOCATION.sweeps]
     if not chosen:
-        there = sorted({sweep.spec for sweep in of_platform.values()})
+        there = sorted({sweep.spec for sweep in OF_PLATFORM.values()})
         raise WorkflowError(
             f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform "
             f"{INVOCATION.platform}; these are: {', '.join(there) or 'none'}. Choose with --config "
@@ -164,12 +163,7 @@ def runs_of(sweep):
 
 # Over all sweeps of the platform, because two that are asked for together run side by side.
 ORDER = order.places(
-    {
-        run
-        for name, sweep in SWEEPS.items()
-        if sweep.platform == INVOCATION.platform
-        for run in runs_of(name)
-    },
+    {run for name in OF_PLATFORM for run in runs_of(name)},
     INVOCATION.order_seed,
 )
 
@@ -345,10 +339,9 @@ def report_what_there_is():
     one for finished whose inputs have the checksums that it remembers, so it is made to forget
     those of tables that were whole before.
     """
-    for name, sweep in SWEEPS.items():
+    for name, sweep in OF_PLATFORM.items():
         paths = sweep_paths(name)
-        planned = sweep.platform == INVOCATION.platform and paths.plan.exists()
-        if not planned or all(
+        if not paths.plan.exists() or all(
             Path(run_file(run, "outcome.json")).exists() for run in runs_of(name)
         ):
             continue

@@ -16,6 +16,8 @@ import pytest
 
 from tests.workflow.conftest import SNAKEMAKE, SWEEP, Checkout
 from tests.workflow.test_bad_input import message_of
+from workflow_lib.cells import expand_study
+from workflow_lib.study import load_study
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,9 +86,16 @@ def test_results_that_others_may_not_look_into_are_refused_in_a_sentence(checkou
 
 
 @pytest.mark.parametrize(
-    ("refused", "mode"), [(".", 0o000), (".", 0o600), ("tokens.json", 0), ("tokens.bin", 0)]
+    ("refused", "mode", "single"),
+    [
+        (".", 0o000, False),
+        (".", 0o600, False),
+        ("tokens.json", 0, False),
+        ("tokens.bin", 0, False),
+        (".", 0o000, True),
+    ],
 )
-def test_tokens_that_cannot_be_read_are_refused_in_a_sentence(checkout, refused, mode):
+def test_tokens_that_cannot_be_read_are_refused_in_a_sentence(checkout, refused, mode, single):
     data = checkout.directory / "config" / "data" / "mine.yaml"
     data.write_text("description: mine\nkind: text\ntokenizer: bytes\nsources: [corpus.txt]\n")
     checkout.write_sweep(data="mine")
@@ -96,10 +105,13 @@ def test_tokens_that_cannot_be_read_are_refused_in_a_sentence(checkout, refused,
         (checkout.directory / directory / name).write_bytes(b"")
     os.chown(checkout.directory / directory / refused, 1, 1)
     (checkout.directory / directory / refused).chmod(mode)
+    study = load_study(checkout.directory / "config")
+    cell = expand_study(study)[Path(TARGET).parent.name].cells[0].cell
+    target = f"results/cells/{cell.id}/run1/outcome.json" if single else TARGET
     done = subprocess.run(
         [
             *("setpriv", "--bounding-set", "-dac_override,-dac_read_search"),
-            *(str(SNAKEMAKE), "--profile", "profiles/local", TARGET),
+            *(str(SNAKEMAKE), "--profile", "profiles/local", target),
         ],
         cwd=checkout.directory,
         capture_output=True,
