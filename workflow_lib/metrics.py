@@ -143,8 +143,7 @@ def _samples(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _of_run(run: RunNow) -> Iterator[Sample]:
     status = run.status
-    number = "profiled" if status.run == results.PROFILED_RUN else str(status.run)
-    labels = {"cell": status.cell, "run": number}
+    labels = {"cell": status.cell, "run": results.run_name(status.run)}
     if status.state == "failed":
         cause = printable(" ".join((status.cause or "").split()), _CAUSE_LETTERS)
         yield _FAILED, {**labels, "outcome": status.outcome or "", "cause": cause}, 1

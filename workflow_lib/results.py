@@ -44,6 +44,11 @@ def run_numbers(repeats: int, profiled_steps: int) -> tuple[int, ...]:
     return (*range(1, repeats + 1), *([PROFILED_RUN] if profiled_steps else []))
 
 
+def run_name(run: int) -> str:
+    """A run's number as people read it; "profiled" for the profiled run."""
+    return "profiled" if run == PROFILED_RUN else str(run)
+
+
 def is_profiled(directory: Path) -> bool:
     """Whether the directory is that of a cell's profiled run."""
     return directory.resolve().name == f"run{PROFILED_RUN}"

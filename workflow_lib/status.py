@@ -210,7 +210,7 @@ def describe(runs: Sequence[RunStatus], now_unix_s: float) -> str:
     rows = [
         [
             each.cell,
-            "profiled" if each.run == results.PROFILED_RUN else each.run,
+            results.run_name(each.run),
             _called(each),
             ago(each.since_unix_s, now_unix_s),
             each.job_id or "",

@@ -54,7 +54,7 @@ from workflow_lib.report.page.watching import (
     warm_starts,
 )
 from workflow_lib.report.systematic_error import systematic_error
-from workflow_lib.results import PROFILED_RUN
+from workflow_lib.results import run_name
 
 _TEMPLATES = page_templates("workflow_lib.report")
 _TEMPLATES.filters["address"] = address
@@ -192,8 +192,7 @@ def _unfinished(
         for run in (*measured.get(cell["cell"], ()), *profiled.get(cell["cell"], ())):
             if run["outcome"] != "completed":
                 key = run["cell"], run["outcome"], run["cause"] or "no cause was recorded"
-                number = "profiled" if run["run"] == PROFILED_RUN else str(run["run"])
-                lines.setdefault(key, []).append(number)
+                lines.setdefault(key, []).append(run_name(run["run"]))
     return [
         {
             "cell": cell,
