@@ -25,6 +25,7 @@ from docs import (
     part_times,
     placing,
     projecting,
+    provenance,
     readings,
     sweeps,
     verdicts,
@@ -103,6 +104,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **placing.files(rebuilt),
         **jitter.files(rebuilt),
         **projecting.files(),
+        **provenance.files(rebuilt),
         verdicts.PAGE: verdicts.claims_page(judged),
         verdicts.README: verdicts.readme(rebuilt, judged),
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from docs import engine, evidence, findings, jitter, projecting, sweeps, verdicts
+from docs import engine, evidence, findings, jitter, projecting, provenance, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.projection.own import collect, read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
@@ -72,6 +72,7 @@ def test_pages_say_what_the_tables_hold(
     monkeypatch.setattr(engine, "DIRECTORY", tmp_path)
     monkeypatch.setattr(jitter, "PAGE", tmp_path / "jitter.md")
     monkeypatch.setattr(projecting, "PAGE", tmp_path / "projection.md")
+    monkeypatch.setattr(provenance, "PAGE", tmp_path / "provenance.md")
     monkeypatch.setattr(evidence, "OWN_RUNS", tmp_path / "own_runs.csv")
     monkeypatch.setattr(evidence, "OWN_PARTS", tmp_path / "own_parts.jsonl")
     for path, text in evidence.fitted_to(rebuilt).items():
@@ -90,6 +91,20 @@ def test_pages_say_what_the_tables_hold(
     text = verdicts.README.read_text(encoding="utf-8")
     verdicts.README.write_text(text.replace(" more than the next", " less than the next"), "utf-8")
     assert "README.md" in evidence.stale(rebuilt)
+
+
+def test_the_page_of_provenance_has_every_completed_run_once(rebuilt: Path) -> None:
+    counted: dict[str, int] = {}
+    for line in provenance.page(rebuilt).splitlines():
+        if line.startswith("| `"):
+            sweep, _, _, _, _, measured, profiled, _ = line.strip("| ").split(" | ")
+            counted[sweep] = counted.get(sweep, 0) + int(measured) + int(profiled)
+    there = {
+        f"`{archive.name}`": len(list(archive.glob("results/cells/*/*/*/run*/outcome.json")))
+        for archive in rebuilt.iterdir()
+    }
+    assert counted == there
+    assert counted["`evidence-twin-x2`"] == 20
 
 
 def test_projections_are_fitted_to_the_runs_of_all_archives(rebuilt: Path) -> None:
