@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from docs import findings
 from workflow_lib.analysis.tables import read_table
@@ -15,6 +17,8 @@ from workflow_lib.records import GPUS, RUNS, STEP_TIMES
 PAGE = findings.DIRECTORY / "jitter.md"
 #: a step that takes so many times the median stalled
 _STALLED = 1.5
+#: what tells a run from every other
+_RUN = ("cell", "run", "started_unix_s")
 _RANKS = (2, 8, 64, 512, 1024)
 #: ranks of a node, and the most for which the steps are enough
 _FIRST, _LAST = 8, 1024
@@ -30,6 +34,8 @@ def page(rebuilt: Path) -> str:
     alone: dict[str, tuple[Jitter, pl.DataFrame]] = {}
     together: dict[str, pl.Series] = {}
     alternating: list[str] = []
+    once: list[dict[str, object]] = []
+    of_runs: list[NDArray[np.float64]] = []
     for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
         runs, steps, gpus = (
             read_table(directory / f"{name}.parquet", columns)
@@ -43,7 +49,12 @@ def page(rebuilt: Path) -> str:
             together[directory.name] = spread_of_ranks(steps, runs)
         else:
             alone[directory.name] = jitter(steps, runs), between_gpus(gpus, runs)
-    every = Jitter(tuple(run for each, _ in alone.values() for run in each.of_runs))
+            # Sweeps that share a cell may show the same run.
+            new = runs.filter(~pl.struct(_RUN).is_in(once)) if once else runs
+            once += runs.select(pl.struct(_RUN)).to_series().to_list()
+            if not new.is_empty():
+                of_runs += jitter(steps, new).of_runs
+    every = Jitter(tuple(of_runs))
     growth = every.growth(_FIRST, _LAST)
     fitted, sd = own_stack().fit.growth("BF16")
     lines = [
