@@ -65,7 +65,8 @@ def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:
             axes.plot(expected, row, "|", color=style.VERMILLION, markersize=9, markeredgewidth=1.4)
     axes.set_yticks(rows, short_labels(cells))
     axes.set_ylim(rows[-1] - 0.6, 0.6)
-    axes.set_xlim(left=0)
+    # Room for the marker of the largest value.
+    axes.set_xlim(0, 1.03 * axes.get_xlim()[1])
     axes.grid(axis="x", linewidth=0.4, color="#dddddd")
     axes.set_xlabel(f"Memory ({MEASURES[_USED].people_unit})")
     handles = [
