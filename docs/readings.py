@@ -221,7 +221,7 @@ def costs(sweeps: Sequence[Path]) -> str:
     return "\n".join(
         [
             "Rates alternate within a run, in blocks. The steps of each block are set beside those "
-            "of the nearest block without sampling; [how it is measured]"
+            "of the nearest block without sampling, by their medians; [how it is measured]"
             "(../how-to/measure-what-sampling-costs.md) says how. A value below 0 is noise.",
             "",
             *table_head(*heads, "CPU, share of a core", "delivered"),
