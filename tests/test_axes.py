@@ -117,6 +117,11 @@ def test_a_cell_that_waits_for_cool_gpus_is_told_from_one_that_does_not() -> Non
     assert cell_axes.differences(cooled) == [["no cool-down"], ["cool-down 90 s"]]
     warmer = [cooled[1], {**cooled[1], "cool_down_to_c": 42.0}]
     assert cell_axes.differences(warmer) == [["cool down to 37 °C"], ["cool down to 42 °C"]]
+    assert cell_axes.differences([one, *warmer]) == [
+        ["no cool-down"],
+        ["cool down to 37 °C", "cool-down 90 s"],
+        ["cool down to 42 °C", "cool-down 90 s"],
+    ]
 
 
 @pytest.mark.parametrize("axis", each_axis())

@@ -70,10 +70,12 @@ class CellAxis:
     def in_words(self, row: Row) -> str:
         """A row's value as pages show it: "seed 1", "bf16", "compile" or "no compile"; "no
         cool-down" for the 0 that older cells have by default; "" if the axis has no meaning for the
-        cell.
+        cell, or is a detail of what it has not.
         """
         axis, value = self.field.axis, row[self.name]
         if axis.only_with and row[axis.only_with[0]] != axis.only_with[1]:
+            return ""
+        if value is None and axis.detail_of and not row[axis.detail_of]:
             return ""
         label = axis.label or self.name.replace("_", " ")
         if value is None or isinstance(value, bool) or value == self.field.default == 0:
