@@ -344,6 +344,22 @@ def test_stages_of_any_division_are_counterparts():
     assert [row[name] for name in named] == [each["cell"] for each, _ in cells]
 
 
+def test_cool_downs_of_any_length_and_to_any_temperature_are_counterparts():
+    def cooled(model, limit_s, to_c):
+        return cell(model, 2, 16, cool_down_limit_s=limit_s, cool_down_to_c=to_c)
+
+    cells = [
+        (cooled(TWIN, 90.0, 37.0), {"tokens_per_s": 4.4}),
+        (cooled(TWIN, 0.0, None), {"tokens_per_s": 4.0}),
+        (cooled(WHOLE, 60.0, 42.0), {"tokens_per_s": 1.1}),
+        (cooled(WHOLE, 0.0, None), {"tokens_per_s": 1.0}),
+    ]
+    test = {"first": {"cool_down_limit_s": "any"}, "second": {"cool_down_limit_s": 0}}
+    (row,) = rows_of(CLOSE | test, of_sides(cells))
+    named = ("cell_a", "cell_b", "beside_cell_a", "beside_cell_b")
+    assert [row[name] for name in named] == [each["cell"] for each, _ in cells]
+
+
 def test_every_measurement_of_a_pair_is_set_beside_every_one_of_the_other_and_none_twice():
     def whole(sweep, speed, later_s):
         return of_sides(sides((0.0, 0.0), (speed * 1.1, speed))[2:], later_s, sweep)
