@@ -64,7 +64,7 @@ def test_a_sweep_that_would_test_a_claim_has_runs_enough_for_an_interval():
         ({"first": {"stage_layers": 1}}, "stage_layers is 1, expected a list of int"),
         ({"first": {"tp": "any"}}, "tp is 'any', expected int"),
         ({"first": {"stage_layers": "all"}}, "'all', expected a list of int, or any"),
-        ({"first": {"cool_down_limit_s": "all"}}, "cool_down_limit_s is 'all', expected float"),
+        ({"first": {"cool_down_limit_s": "all"}}, "'all', expected float, or any"),
         ({"first": {"stage_layers": ["17"]}}, "stage_layers is '17', expected int"),
         ({"first": {"gpu_uuids": [0]}}, "gpu_uuids is 0, expected str"),
         ({"first": {"tp": []}}, "tp is an empty list, which no cell has"),

@@ -183,7 +183,8 @@ def _check_axes(which: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is an empty list, which no cell has")
         for value in values(wanted):
             if type(value) is not kind and not (kind is float and type(value) is int):
-                raise ValueError(f"{name} is {value!r}, expected {kind.__name__}")
+                ending = f", or {ANY}" if name in _UNSET and value is wanted else ""
+                raise ValueError(f"{name} is {value!r}, expected {kind.__name__}{ending}")
 
 
 def _check_axis(name: str) -> type:
