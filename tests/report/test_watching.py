@@ -295,10 +295,17 @@ def test_runs_that_started_warmer_than_asked_are_named(tmp_path: Path) -> None:
         Planned(telemetry=asked, measures={"cool_down_s": 90.2}),
         Planned("tp4", telemetry=asked, measures={"cool_down_s": 77.1}),
         Planned("tp8", measures={"cool_down_s": None}),
+        Planned(
+            model="gpt3-22b",
+            telemetry={"cool_down_to_c": 33.5, "cool_down_limit_s": 0.5},
+            measures={"cool_down_s": 0.51},
+        ),
     ]
     text = build(tmp_path, cells).text
     assert "Started with warmer GPUs than asked" in text
-    assert "tp2-pp16-dp1, run 1: above 37 °C after 90 s" in text
+    # Cells of two models may have one label.
+    assert "tp2-pp16-dp1 (gpt3-175b on h200), run 1: above 37 °C after 90 s" in text
+    assert "tp2-pp16-dp1 (gpt3-22b on h200), run 1: above 33.5 °C after 0.5 s" in text
     assert text.count("above 37 °C") == 1
-    cool = build(tmp_path / "cool", cells[1:]).text
+    cool = build(tmp_path / "cool", cells[1:3]).text
     assert "warmer GPUs" not in cool

@@ -118,8 +118,8 @@ def warm_starts(runs: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ..
     """A line for each run that started with GPUs warmer than its cell asks, because the wait for
     cool ones reached its limit. ``labels`` maps cells to labels."""
     return tuple(
-        f"{labels[run['cell']]}, run {run['run']}: "
-        f"above {run['cool_down_to_c']:g} °C after {run['cool_down_s']:.0f} s"
+        f"{labels[run['cell']]} ({run['model']} on {run['platform']}), run {run['run']}: "
+        f"above {run['cool_down_to_c']:g} °C after {run['cool_down_limit_s']:g} s"
         for run in runs
         if completed(run)
         and None not in (run["cool_down_to_c"], run["cool_down_s"])
