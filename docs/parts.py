@@ -103,12 +103,12 @@ def _steadiness(side: Side) -> str:
 
 
 def _waits(side: Side) -> str:
-    """How long runs waited for cool GPUs; "" if none did."""
+    """How long runs waited for cool GPUs, whether they got there or not; "" if none did."""
     waits = sorted(run["cool_down_s"] for run in side.runs if run["cool_down_s"] is not None)
     if not waits:
         return ""
     told = ", ".join(f"{wait:.0f}" for wait in waits)
-    return f" Runs with a cool-down waited {told} s until their GPUs were cool."
+    return f" Runs with a cool-down waited {told} s for cool GPUs."
 
 
 def percent(share: float, digits: int = 1, sign: str = "+") -> str:

@@ -172,6 +172,19 @@ def test_a_page_says_in_which_runs_step_time_drifted(drifts, steady, others, spa
     ) in parts.note(dataclasses.replace(side, runs=tuple(runs)))
 
 
+def test_a_page_says_how_long_runs_waited_and_not_that_their_gpus_got_cool(tmp_path: Path) -> None:
+    asked = {"cool_down_to_c": 37.0, "cool_down_limit_s": 90.0}
+    cells = [
+        Planned("tp1", telemetry=asked, measures={"cool_down_s": 90.2}),
+        Planned("tp2", telemetry=asked, measures={"cool_down_s": 1.9}),
+        Planned("tp4", measures={"cool_down_s": None}),
+    ]
+    said = parts.note(read_side(write_sweep(tmp_path, cells), "made-up"))
+    assert said.endswith(" Runs with a cool-down waited 2, 90 s for cool GPUs.")
+    plain = parts.note(read_side(write_sweep(tmp_path / "plain", cells[2:]), "made-up"))
+    assert "cool-down" not in plain
+
+
 def test_bytes_of_a_step_by_arithmetic() -> None:
     cell = made_cell()
     # 8 GPUs send 7/8 of what is scattered in fp32 and gathered in bf16.
