@@ -19,6 +19,7 @@ from workflow_lib.records import (
     RUNS,
     SERIES,
     STEP_TIMES,
+    CoolDown,
     Outcome,
     OutcomeRecord,
     RunPaths,
@@ -64,6 +65,8 @@ class Planned:
     training: dict[str, Any] = field(default_factory=dict)
     #: of how it is measured, likewise
     telemetry: dict[str, Any] = field(default_factory=dict)
+    #: what cool-down.json holds
+    cool_down: CoolDown | None = None
     #: what cell.json holds
     record: dict[str, Any] = field(default_factory=dict)
 
@@ -145,6 +148,8 @@ def _write_run(
     write_json(paths.outcome if outcome.is_result else paths.failure, record)
     if cell.record:
         write_json(paths.cell, cell.record)
+    if cell.cool_down is not None:
+        write_json(paths.cool_down, cell.cool_down)
     write_json(
         paths.environment,
         {

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import Outcome
+from workflow_lib.records import CoolDown, Outcome
 
 from .pages import build
 from .sweep import Planned
@@ -291,21 +291,25 @@ def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
 
 def test_runs_that_started_warmer_than_asked_are_named(tmp_path: Path) -> None:
     asked = {"cool_down_to_c": 37.0, "cool_down_limit_s": 90.0}
+
+    def cooled(waited_s: float, after_c: float, **of_cell: Any) -> Planned:
+        waited = CoolDown(1e9, waited_s, after_c <= 37, 60.0, after_c)
+        return Planned(telemetry=asked, cool_down=waited, **of_cell)
+
     cells = [
-        Planned(telemetry=asked, measures={"cool_down_s": 90.2}),
-        Planned("tp4", telemetry=asked, measures={"cool_down_s": 77.1}),
-        Planned("tp8", measures={"cool_down_s": None}),
-        Planned(
-            model="gpt3-22b",
-            telemetry={"cool_down_to_c": 33.5, "cool_down_limit_s": 0.5},
-            measures={"cool_down_s": 0.51},
-        ),
+        cooled(90.04, 41.0),
+        # Cells of two models may have one label.
+        cooled(90.04, 38.0, model="gpt3-22b"),
+        cooled(77.1, 37.0, parallelism="tp4"),
+        # Cool at the last look.
+        cooled(90.04, 36.0, parallelism="tp2"),
+        Planned("tp8"),
     ]
     text = build(tmp_path, cells).text
     assert "Started with warmer GPUs than asked" in text
-    # Cells of two models may have one label.
-    assert "tp2-pp16-dp1 (gpt3-175b on h200), run 1: above 37 °C after 90 s" in text
-    assert "tp2-pp16-dp1 (gpt3-22b on h200), run 1: above 33.5 °C after 0.5 s" in text
-    assert text.count("above 37 °C") == 1
-    cool = build(tmp_path / "cool", cells[1:3]).text
+    line = "({} on h200), run 1: at {} °C after 90 s, where at most 37 °C was asked"
+    assert f"tp2-pp16-dp1 {line.format('gpt3-175b', 41)}" in text
+    assert f"tp2-pp16-dp1 {line.format('gpt3-22b', 38)}" in text
+    assert text.count("37 °C was asked") == 2
+    cool = build(tmp_path / "cool", cells[2:]).text
     assert "warmer GPUs" not in cool

@@ -114,7 +114,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         ],
         watched_left_out=left_out(_LISTED_IF_EMPTY, done, tables.runs),
         steadiness=steadiness(cells, names, tables.runs),
-        warm_starts=warm_starts(tables.runs, of_cell),
+        warm_starts=warm_starts(tables.runs, of_cell, results),
         unused_gpus=unused_gpus(unused, of_cell),
         shared_nodes=shared_nodes(tables.runs, of_cell),
         capped=capped_below_limit(cells, names, tables.runs),

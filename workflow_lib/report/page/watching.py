@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from workflow_lib.records import Outcome
+from workflow_lib.records import CoolDown, Outcome, RunPaths, read_if_there
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.numbers import NOTHING, significant
+from workflow_lib.results import run_directory
 from workflow_lib.words import counted
 
 
@@ -114,17 +116,23 @@ def _margin(runs: Sequence[Row], column: str, what: str, unit: str, factor: floa
     return f"{what} within ±{significant(factor * max(known), 2, decimals=2)} {unit}"
 
 
-def warm_starts(runs: Iterable[Row], labels: Mapping[str, str]) -> tuple[str, ...]:
+def warm_starts(runs: Iterable[Row], labels: Mapping[str, str], results: Path) -> tuple[str, ...]:
     """A line for each run that started with GPUs warmer than its cell asks, because the wait for
-    cool ones reached its limit. ``labels`` maps cells to labels."""
-    return tuple(
-        f"{labels[run['cell']]} ({run['model']} on {run['platform']}), run {run['run']}: "
-        f"above {run['cool_down_to_c']:g} °C after {run['cool_down_limit_s']:g} s"
-        for run in runs
-        if completed(run)
-        and None not in (run["cool_down_to_c"], run["cool_down_s"])
-        and run["cool_down_s"] >= run["cool_down_limit_s"]
-    )
+    cool ones reached its limit. ``labels`` maps cells to labels; ``results`` holds the runs. Raises
+    RecordError if a record is damaged."""
+    found = []
+    for run in runs:
+        if not completed(run) or run["cool_down_to_c"] is None:
+            continue
+        paths = RunPaths(run_directory(results, run["cell"], run["run"]))
+        waited = read_if_there(paths.cool_down, CoolDown)
+        if waited is not None and not waited.reached:
+            found.append(
+                f"{labels[run['cell']]} ({run['model']} on {run['platform']}), run {run['run']}: "
+                f"at {waited.hottest_after_c:g} °C after {waited.waited_s:.3g} s, where at most "
+                f"{run['cool_down_to_c']:g} °C was asked"
+            )
+    return tuple(found)
 
 
 def trained_unwatched(runs: Iterable[Row]) -> list[dict[str, str | int]]:
