@@ -113,7 +113,7 @@ def refuse_unreadable_tokens():
     """Refuse, in a sentence, tokens that this user cannot read, of sweeps that are asked for and of
     single runs on the command line."""
     asked = [each for each in OF_PLATFORM.values() if asked_for(each.spec, STUDY.sweeps[each.spec])]
-    named = re.findall(r"\bcells/((?:[^/\s]+/){2}[^/\s]+)/run", " ".join(sys.argv))
+    named = re.findall(r"\bcells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)", " ".join(sys.argv))
     planned = [of for each in asked for of in each.cells] + [CELLS[n] for n in named if n in CELLS]
     for data in sorted({each.cell.data for each in planned}, key=str):
         tokens = results.tokens(Path(RESULTS), data)
