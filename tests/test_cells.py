@@ -223,6 +223,11 @@ def test_a_run_longer_than_the_partition_takes_is_refused(reason_of, edit):
     reason = reason_of("models: gpt3-175b, tp: 8, pp: 4, dp: 1") or ""
     assert "but the partition's time_limit_max_min is 20: 2 times 120 s to start" in reason
     assert "use fewer measured_steps, or a smaller time_limit_margin of platform h200" in reason
+    cooled = (
+        "platforms: h200, models: gpt3-175b, tp: 8, pp: 4, dp: 1, "
+        "cool_down: {within_c: 5, limit_s: 600}"
+    )
+    assert "measured_steps, a smaller limit_s of its cool_down, or a" in (reason_of(cooled) or "")
 
 
 def test_an_exclusion_leaves_out_exactly_what_it_names(reason_of, study_directory):

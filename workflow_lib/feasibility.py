@@ -248,10 +248,13 @@ def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     waits_s = telemetry.cool_down_limit_s + telemetry.idle_baseline_s
     steps = cell.training.warmup_steps + cell.training.measured_steps
     margin = platform.time_limit_margin
+    shorter = "fewer measured_steps"
+    if telemetry.cool_down_limit_s:
+        shorter += ", a smaller limit_s of its cool_down"
     return (
         f"asks for {cost.time_limit_min} min, but the partition's time_limit_max_min is "
         f"{platform.time_limit_max_min}: {margin:g} times {STARTUP_S:g} s to start, {waits_s:g} s "
-        f"of waits and {steps} steps of {cost.step_time_s:.3g} s; use fewer measured_steps, or a "
+        f"of waits and {steps} steps of {cost.step_time_s:.3g} s; use {shorter}, or a "
         f"smaller time_limit_margin of platform {cell.hardware.platform}"
     )
 
