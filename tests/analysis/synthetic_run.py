@@ -58,7 +58,7 @@ LACKING = {
     "power_drift_margin": TOO_SHORT,
     "temperature_drift_c": TOO_SHORT,
     "temperature_drift_margin_c": TOO_SHORT,
-    "cool_down_s": "the sweep's protocol has no cool_down",
+    "cool_down_s": "the cell has no cool-down",
     "clock_skew_s": "one node has one clock",
     "clock_error_s": "one node has one clock",
     "dropped_choices_share": "a dense model has no router",

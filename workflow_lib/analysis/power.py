@@ -128,7 +128,7 @@ def cool_down_s(paths: RunPaths, cell: Cell) -> Known:
     if waited is not None:
         return waited.waited_s, ""
     if cell.telemetry.cool_down_to_c is None:
-        return None, "the sweep's protocol has no cool_down"
+        return None, "the cell has no cool-down"
     return None, f"{paths.cool_down.name} is missing"
 
 
