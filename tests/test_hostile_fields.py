@@ -35,6 +35,7 @@ WHOLE: dict[type[Strict], dict[str, Any]] = {
     Invocation: yaml.safe_load((ROOT / "config/config.yaml").read_text("utf-8")),
 }
 WHOLE[SweepSpec]["protocol"]["cool_down"] = {"within_c": 5.0, "limit_s": 60.0}
+WHOLE[SweepSpec]["matrix"][0]["cool_down"] = {"within_c": 5.0, "limit_s": 60.0}
 WHOLE[SweepSpec]["matrix"][0]["predicted"] = {
     "against": "local/gpt3-tiny/plain",
     "time_gain": [0.03, 0.02, 0.04],
