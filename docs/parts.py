@@ -60,14 +60,15 @@ def runs_in_words(runs: Sequence[Row]) -> str:
     """How many runs there are, completed ones among them, and when these began."""
     done = [run for run in runs if run["outcome"] == "completed"]
     began = sorted(datetime.fromtimestamp(run["started_unix_s"], UTC) for run in done)
-    first, last = map(_minute, (began[0], began[-1]))
+    first, last = map(minute, (began[0], began[-1]))
     if began[0].date() == began[-1].date():
         last = f"{began[-1]:%H:%M}"
     span = first if len(began) == 1 else f"{first} to {last}"
     return f"{counted(len(runs), 'run')} ({len(done)} completed, begun {span} UTC)"
 
 
-def _minute(moment: datetime) -> str:
+def minute(moment: datetime) -> str:
+    """A moment to the minute."""
     return f"{moment:%Y-%m-%d %H:%M}"
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from docs import findings
-from docs.parts import table_head
+from docs.parts import minute, table_head
 from workflow_lib.records import RunPaths, TelemetryStart, read_json, read_outcome, read_record
 from workflow_lib.results import is_profiled
 
@@ -45,13 +45,13 @@ def page(rebuilt: Path) -> str:
     )
     order = sorted(groups, key=lambda origin: (origin.sweep, min(groups[origin])))
     for origin in order:
-        began = [each for each, _ in groups[origin]]
+        began = [datetime.fromtimestamp(each, UTC) for each, _ in groups[origin]]
         profiled = sum(is_profiled(directory) for _, directory in groups[origin])
         changed = {True: "yes", False: "no", None: "not known"}[origin.changed]
         values = (
             *(f"`{origin.sweep}`", _code(origin.gpus), _code(origin.boots) or "not recorded"),
             *(f"`{origin.commit}`", changed, str(len(began) - profiled), str(profiled)),
-            f"{_minute(min(began))} to {_minute(max(began))}",
+            f"{minute(min(began))} to {minute(max(began))}",
         )
         lines.append(f"| {' | '.join(values)} |")
     return "\n".join(
@@ -103,7 +103,3 @@ def _digits(identity: str) -> str:
 
 def _code(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-def _minute(unix_s: float) -> str:
-    return f"{datetime.fromtimestamp(unix_s, UTC):%Y-%m-%d %H:%M}"

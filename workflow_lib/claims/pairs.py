@@ -53,14 +53,7 @@ def free_between(test: ClaimTest) -> tuple[set[str], set[str]]:
     free = _free({*test.pair})
     if "model" in test.pair:
         free |= {*_STEPS}
-    return free | _left_open(test.cells, test.first), free | _left_open(test.cells, test.second)
-
-
-def _left_open(*wanted: Mapping[str, Any]) -> set[str]:
-    """The axes of which filters select any value that is set, and the details of these."""
-    named = left_open(*wanted)
-    axes = cell_axes.AXES.items()
-    return named | {name for name, axis in axes if axis.field.axis.detail_of in named}
+    return free | left_open(test.cells, test.first), free | left_open(test.cells, test.second)
 
 
 def _free(named: set[str]) -> set[str]:

@@ -215,7 +215,7 @@ def held_in_tables(name: str, wanted: Any) -> tuple[Any, ...]:
 
 def selects(name: str, wanted: Any, held: Any) -> bool:
     """Whether a filter of an axis selects a cell whose value a table holds so."""
-    if wanted == ANY and (name in _LISTS or name in _UNSET):
+    if _is_any(name, wanted):
         return held not in (None, _UNSET.get(name))
     return held in held_in_tables(name, wanted)
 
@@ -230,13 +230,15 @@ def _overlap(name: str, one: Any, other: Any) -> bool:
 
 
 def left_open(*wanted: Mapping[str, Any]) -> set[str]:
-    """The axes of which filters select any value that is set."""
-    return {
-        name
-        for each in wanted
-        for name, value in each.items()
-        if value == ANY and (name in _LISTS or name in _UNSET)
-    }
+    """The axes of which filters select any value that is set, and the details of these."""
+    named = {name for each in wanted for name, value in each.items() if _is_any(name, value)}
+    axes = cell_axes.AXES.items()
+    return named | {name for name, axis in axes if axis.field.axis.detail_of in named}
+
+
+def _is_any(name: str, wanted: Any) -> bool:
+    """Whether a filter of an axis selects any value that is set."""
+    return wanted == ANY and (name in _LISTS or name in _UNSET)
 
 
 class Claim(Strict):
