@@ -373,9 +373,21 @@ def test_a_sample_clock_that_goes_backwards(paths: records.RunPaths) -> None:
 
 def test_an_energy_counter_that_runs_backwards(paths: records.RunPaths) -> None:
     counted = counters()
-    counted[4]["energy_j"] = 12.0
+    counted[6]["energy_j"] = 12.0  # at 101 s
     write_telemetry(paths, samples(), counted=counted)
-    assert "node01-counters.csv, line 6: GPU 0: the energy counter ran backwards" in reason(paths)
+    assert "the energy counter of GPU 0 ran backwards within the measured steps" in reason(paths)
+
+
+@pytest.mark.parametrize("restarts_s", [98.5, 99.5, 103.5, 104.5])
+def test_a_counter_that_restarts_outside_of_the_measured_steps_is_no_fault(
+    paths: records.RunPaths, restarts_s: float
+) -> None:
+    counted = counters()
+    for row in counted:
+        if row["unix_time_s"] > restarts_s:
+            row["energy_j"] -= 1e6
+    write_telemetry(paths, samples(), counted=counted)
+    assert invalid_reason(paths, CELL) is None
 
 
 def test_an_energy_counter_that_stands_still(paths: records.RunPaths) -> None:
@@ -452,6 +464,36 @@ def test_readings_that_lag_behind_a_step_of_power_are_no_fault(paths: records.Ru
         row["energy_j"] += 400.0 * (row["unix_time_s"] > 92)
     write_telemetry(paths, rows, counted=counted)
     assert "more than 5% apart and what lag explains (372 J)" in reason(paths)
+
+
+H200 = ({"name": "NVIDIA H200", "power_limit_w": 700.0, "power_limit_max_w": 700.0},) * 2
+
+
+@pytest.mark.parametrize(("count", "covered"), [(8, True), (11, False)])
+def test_a_reading_above_what_the_gpu_can_draw_is_no_reading(
+    long_run: records.RunPaths, count: int, covered: bool
+) -> None:
+    # At 10 Hz, 8 readings that are none leave a gap of 0.9 s, 11 one of 1.2 s. All are of 3,700 W:
+    # 11 of them add 11·0.1·3200 = 3520 J to 15 kJ.
+    rows = samples(end_s=135.0)
+    spikes = [row for row in rows if row["gpu"] and row["unix_time_s"] >= 110.0][:count]
+    for row in spikes:
+        row["power_w"] = 3700.0
+    write_telemetry(long_run, rows, counted=counters(end_s=135.0), gpus_told=H200)
+    if covered:
+        assert invalid_reason(long_run, LONG) is None
+    else:
+        assert "GPU 1: no power sample for 1.2 s" in reason(long_run, LONG)
+
+
+def test_a_high_reading_does_not_excuse_itself(long_run: records.RunPaths) -> None:
+    # 5 readings of 1,390 W, which such a GPU might draw for a moment, add 5·0.1·890 = 445 J. 530 W
+    # elsewhere add 6 %, 900 J. A lag explains no more than 0.6·700 = 420 J, beside 5 % or 750 J.
+    rows = [r | {"power_w": 530.0} if r["gpu"] else r for r in samples(end_s=135.0)]
+    for row in [row for row in rows if row["gpu"] and row["unix_time_s"] >= 110.0][:5]:
+        row["power_w"] = 1390.0
+    write_telemetry(long_run, rows, counted=counters(end_s=135.0), gpus_told=H200)
+    assert "and what lag explains (420 J)" in reason(long_run, LONG)
 
 
 def test_energy_counters_that_are_not_read_must_be_known_not_to_be(

@@ -222,6 +222,21 @@ def test_cpu_energy_is_that_of_the_packages_since_the_beginning(root: Path) -> N
     assert host.read()["cpu_energy_j"] == pytest.approx(0.46)
 
 
+def test_a_rapl_counter_that_steps_back_shows_and_does_not_go_round(root: Path) -> None:
+    range_uj = 262_143_328_850
+    zone = package(root, "intel-rapl:0", "package-0", 5_000_000, range_uj)
+    host = Host(root)
+    write(zone / "energy_uj", "4999990\n")
+    assert host.read()["cpu_energy_j"] == pytest.approx(-1e-5)
+    write(zone / "energy_uj", f"{range_uj - 40_000_000}\n")
+    before_j = host.read()["cpu_energy_j"]
+    assert before_j is not None
+    write(zone / "energy_uj", "60000000\n")  # 100 J over the end of its range
+    assert host.read()["cpu_energy_j"] == pytest.approx(before_j + 100)
+    write(zone / "energy_uj", "0\n")  # a restart, 60 J back
+    assert host.read()["cpu_energy_j"] == pytest.approx(before_j + 40)
+
+
 def test_energy_that_may_not_be_opened_is_missing_with_this_reason(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

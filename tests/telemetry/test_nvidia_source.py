@@ -60,7 +60,7 @@ def test_an_unsupported_reading_is_missing_with_its_reason(
 ) -> None:
     with played.source(**{key: None}) as source:
         assert lacking(source) == dict.fromkeys(columns, "Not Supported")
-        read = {**source.read(0, 0.0), **source.read_counters(0, 0.0)}
+        read = {**source.read(0, 0.0), **source.read_counters(0, 0.0, everything=True)}
         assert not read.keys() & set(columns)
         assert len(read) + len(set(columns) - {"power_mw"}) == 6 + 14
         assert source.errors == {}
@@ -74,8 +74,10 @@ def test_links_are_not_taken_for_link_0_alone(played: Played) -> None:
 def test_a_reading_that_only_one_gpu_lacks_names_it(played: Played) -> None:
     with played.source(energy_error_1="3") as source:
         assert lacking(source) == {"energy_j": "on GPU 1 only: Not Supported"}
-        assert source.read_counters(0, 0.0)["energy_j"] == 123456.789
-        assert "energy_j" not in source.read_counters(1, 0.0)
+        assert source.energy_in_steps == (0,)
+        assert source.read_energy(0) == 123456.789
+        assert source.read_counters(0, 0.0, everything=True)["energy_j"] == 123456.789
+        assert "energy_j" not in source.read_counters(1, 0.0, everything=True)
 
 
 def test_a_gpu_without_power_is_refused(played: Played) -> None:
@@ -131,7 +133,7 @@ def test_a_value_that_no_gpu_has_is_null_and_counted(
 ) -> None:
     with played.source() as source:
         played.say(**{key: value})
-        read = {**source.read(0, 0.0), **source.read_counters(0, 0.0)}
+        read = {**source.read(0, 0.0), **source.read_counters(0, 0.0, everything=True)}
         assert [name for name in read if read[name] is None] == [column]
         assert source.errors == {f"{column}: the driver returned {said}": 1}
 
@@ -201,8 +203,9 @@ def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(
 ) -> None:
     with played.source() as source:
         ticks = [source.read(0, played.set_time(tick / 10)).keys() for tick in range(21)]
-    every = {"power_w", "sm_clock_mhz", "event_reasons"}
-    seldom = {"temperature_c", "memory_clock_mhz", "utilisation_percent"}
+    # The mean temperature of a run needs as many readings as its mean power.
+    every = {"power_w", "sm_clock_mhz", "event_reasons", "temperature_c"}
+    seldom = {"memory_clock_mhz", "utilisation_percent"}
     for tick, columns in enumerate(ticks):
         assert columns == (every | seldom if tick % 5 == 0 else every)
 
@@ -210,8 +213,8 @@ def test_what_changes_slowly_is_read_every_half_second_and_power_at_every_tick(
 def test_a_clock_that_was_set_back_stops_no_seldom_reading(played: Played) -> None:
     with played.source() as source:
         source.read(0, played.set_time(0))
-        assert "temperature_c" in source.read(0, played.set_time(-3600))
-        assert "temperature_c" not in source.read(0, played.set_time(-3599.9))
+        assert "memory_clock_mhz" in source.read(0, played.set_time(-3600))
+        assert "memory_clock_mhz" not in source.read(0, played.set_time(-3599.9))
 
 
 # --- periods ------------------------------------------------------------------------------------
@@ -224,32 +227,33 @@ def test_costly_readings_come_on_periods_of_their_own_and_not_together(played: P
             for column in source.read_counters(gpu, played.set_time(second + gpu / 8)):
                 seconds[gpu, column].append(second)
     periods = {column: period for columns, period in PERIODS_S.items() for column in columns}
-    assert (periods["energy_j"], periods["memory_used_bytes"]) == (20, 10)
+    assert (periods["throttle_power_cap_s"], periods["memory_used_bytes"]) == (10, 10)
+    assert {"energy_j"} == periods.keys() - {column for _, column in seconds}
     for (_, column), at in seconds.items():
         gaps = [b - a for a, b in itertools.pairwise(at)]
         # All are read at the start; the first period is cut short, so that they spread.
         assert at[0] == 0
         assert gaps[0] <= periods[column]
         assert set(gaps[1:]) == {periods[column]}
-    for gpu in range(8):
-        energy, memory = seconds[gpu, "energy_j"], seconds[gpu, "memory_temperature_c"]
-        assert not set(energy[1:]) & set(memory[1:])
-    energies = Counter(second for gpu in range(8) for second in seconds[gpu, "energy_j"][1:])
-    assert max(energies.values()) <= 2
+    memories = Counter(
+        second for gpu in range(8) for second in seconds[gpu, "memory_temperature_c"][1:]
+    )
+    assert max(memories.values()) <= 2
 
 
 def test_everything_is_read_when_asked_for(played: Played) -> None:
     with played.source() as source:
         first = source.read_counters(0, played.set_time(0))
         assert source.read_counters(0, played.set_time(0.05)) == {}
-        assert source.read_counters(0, played.set_time(0.05), everything=True) == first
+        everything = source.read_counters(0, played.set_time(0.05), everything=True)
+        assert everything == {**first, "energy_j": 123456.789}
 
 
 def test_a_clock_that_was_set_back_stops_no_counter(played: Played) -> None:
     with played.source() as source:
         source.read_counters(0, played.set_time(0))
         source.read_counters(0, played.set_time(0), everything=True)
-        assert source.read_counters(0, played.set_time(-3600)).keys() >= {"energy_j"}
+        assert source.read_counters(0, played.set_time(-3600)).keys() >= {"memory_used_bytes"}
         assert source.read_counters(0, played.set_time(-3599)) == {}
 
 

@@ -22,6 +22,7 @@ class Driver:
     """Two GPUs whose driver keeps the samples of the last ``kept_s``."""
 
     name = "nvidia"
+    energy_in_steps = ()
 
     def __init__(self, kept_s: float) -> None:
         self.gpus: list[Mapping[str, Any]] = [{}, {}]

@@ -180,8 +180,23 @@ def test_the_samplers_files_hold_what_the_load_was(
     assert {power_w for _, power_w in points["3"]} == {700.0}
     assert {power_w for _, power_w in points["4"]} == {400.0}
 
-    # The counter is of the moment that it was read in, which is just after the row's time.
-    counters = [row for row in node.counters if row["gpu"] == "0" and row["energy_j"]]
+    # The counter is of the moment that it was read in: just after the row's time, or within its age
+    # before that. It changes all the time here, so that the second call finds it changed.
+    changes = [row for row in node.counters if row["gpu"] == "0" and row["energy_age_s"]]
+    assert len(changes) >= 2
+    for row in changes:
+        at_s, age_s = float(row["unix_time_s"]) - epoch_s, float(row["energy_age_s"])
+        assert age_s >= 0.01
+        earliest, latest = (
+            5e6 + 100 * moment + 5 * moment**2 / 2 for moment in (at_s - age_s, at_s)
+        )
+        assert earliest - 0.002 <= float(row["energy_j"]) <= latest + 0.002
+    counters = [
+        row
+        for row in node.counters
+        if row["gpu"] == "0" and row["energy_j"] and not row["energy_age_s"]
+    ]
+    assert len(counters) == 2
     for row in counters:
         at_s = float(row["unix_time_s"]) - epoch_s
         late_s = float(row["read_cost_s"]) + 1e-5

@@ -64,6 +64,14 @@ GPU_COUNTERS = columns(
     ("unix_time_s", float, "s", "wall clock of the node when the GPU was read"),
     ("gpu", int, "", "index of the GPU in its node"),
     ("energy_j", float, "J", "the driver's cumulative energy counter"),
+    (
+        "energy_age_s",
+        float,
+        "s",
+        "how old energy_j may be at most, if it was read just after the driver had renewed it; "
+        "empty if it was read at any other moment",
+        LATER,
+    ),
     ("throttle_power_cap_s", float, "s", "cumulative time at the software power cap"),
     ("throttle_sw_thermal_s", float, "s", "cumulative software thermal slowdown"),
     ("throttle_hw_thermal_s", float, "s", "cumulative hardware thermal slowdown"),

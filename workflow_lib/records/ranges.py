@@ -60,6 +60,8 @@ _NAMED = {
     "interleaved_rates_hz": Range(0, 1e6),
     "block_s": Range(0, 1e9),
     "loss": _SIGNED,
+    # a counter that stepped back
+    "cpu_energy_j": _SIGNED,
     # intervals of gains or differences
     **dict.fromkeys(("estimate", "low", "high"), _SIGNED),
     # one clock minus another

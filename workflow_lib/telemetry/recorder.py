@@ -8,6 +8,7 @@ What is read at which time::
                                                      counters that are due, and in every other
                                                      round the driver's own samples of power
     second   host, events; all rows go to the thread that writes
+    2 s      each GPU's energy counter at one of its changes, between ticks (energy_changes)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from workflow_lib import records
+from workflow_lib.telemetry.energy_changes import EnergyChanges
 from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.source import Source, Value
@@ -52,6 +54,7 @@ class Recorder:
         self._power_rounds = [2] * len(source.gpus)
         #: for each GPU, the driver's time of the last sample; 0 before the first
         self._power_until_us = [0] * len(source.gpus)
+        self._energy = EnergyChanges(source)
         self.restart_rounds(time.monotonic())
         self._files: list[SampleFile] = []
         with ExitStack() as opened:
@@ -74,6 +77,7 @@ class Recorder:
         """Begin a round of the GPUs, so that after a pause they are again spread over a second."""
         self._rounds_from_s = now_s
         self._counter_reads = 0
+        self._energy.restart(now_s)
 
     def tick(self, now_s: float, lateness_s: float) -> None:
         """Read every GPU, and the counters of the GPUs that are due.
@@ -89,6 +93,16 @@ class Recorder:
             if number // len(self._gpus) % self._power_rounds[gpu] == 0:
                 self._collect_power(gpu)
         self._counter_reads = due + 1
+
+    @property
+    def energy_due_s(self) -> float:
+        """When an energy counter is to be read next, on the monotonic clock."""
+        return self._energy.next_s
+
+    def energy(self, now_s: float) -> None:
+        """Read the energy counter that is due, by one call of milliseconds."""
+        if row := self._energy.call(now_s):
+            self._counters.add(row)
 
     def second(self) -> None:
         """Read the host and the events, and hand all rows over to be written.

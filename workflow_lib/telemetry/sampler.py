@@ -27,6 +27,8 @@ _SECOND_S = 1.0
 #: the work of every second waits up to this long for a tick, because waking up costs as much as
 #: reading two GPUs
 _TOGETHER_S = 0.05
+#: a call for an energy counter takes less (3.7 ms on H200). If a tick comes sooner, it comes first
+_ENERGY_CALL_S = 0.006
 #: how often the sampler checks at low rates whether it must end
 _LOOK_EVERY_S = 0.5
 
@@ -110,12 +112,17 @@ class Sampler:
         recorder.restart_rounds(start_s)
         while not self._stopping and block.holds(unix_time_s := time.time()):
             self._stopping |= recorder.asked_to_stop
-            next_s = min(ticks.next_s, seconds.next_s + _TOGETHER_S)
+            energy_s = max(recorder.energy_due_s, time.monotonic()) if reads else math.inf
+            if energy_s < ticks.next_s < energy_s + _ENERGY_CALL_S:
+                energy_s = ticks.next_s
+            next_s = min(ticks.next_s, seconds.next_s + _TOGETHER_S, energy_s)
             wait_s = min(next_s - time.monotonic(), block.end_unix_s - unix_time_s, _LOOK_EVERY_S)
             time.sleep(max(0.0, wait_s))
             now_s = time.monotonic()
             if now_s >= ticks.next_s:
                 recorder.tick(now_s, ticks.begin(now_s))
+            if now_s >= energy_s:
+                recorder.energy(time.monotonic())
             if now_s >= seconds.next_s:
                 seconds.begin(now_s)
                 if reads:

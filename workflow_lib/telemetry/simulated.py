@@ -120,6 +120,8 @@ class SimulatedSource:
 
     name = "simulated"
     others: Sequence[Mapping[str, Any]] = ()
+    #: the model's counter is exact at every moment
+    energy_in_steps: Sequence[int] = ()
 
     def __init__(
         self, cell: Cell, node: str, load: Callable[[], float | None] | None = None
@@ -208,6 +210,10 @@ class SimulatedSource:
         if self._reports_power(gpu):
             values["energy_j"] = package.energy_j
         return values
+
+    def read_energy(self, gpu: int) -> float | None:
+        """Never asked for, because ``energy_in_steps`` is empty; see Source."""
+        return None
 
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
         """The samples of the latest 2.4 s that were not collected before; see Source."""

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from workflow_lib import gpu_models
+
 Value = float | int | None
 
 
@@ -64,6 +66,16 @@ class Source(Protocol):
         """
         ...
 
+    @property
+    def energy_in_steps(self) -> Sequence[int]:
+        """GPUs whose energy counter is renewed so seldom that it is read at its changes
+        (:mod:`workflow_lib.telemetry.energy_changes`), and not whenever counters are due."""
+        ...
+
+    def read_energy(self, gpu: int) -> float | None:
+        """The energy counter of one of ``energy_in_steps``, in J; None if the reading failed."""
+        ...
+
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
         """The driver's own power samples since the last call: timestamp in µs since the epoch, mW.
 
@@ -86,11 +98,10 @@ class Source(Protocol):
         ...
 
 
-#: Column → bounds of a reading (exclusive, inclusive). A value outside is not a reading but a fault
-#: or a sentinel: for example 0 °C on a working GPU, or all bits set for "not applicable".
+#: Column → bounds of a reading (exclusive, inclusive); those of power are of each GPU. A value
+#: outside is not a reading but a fault or a sentinel: for example 0 °C on a working GPU, or all
+#: bits set for "not applicable".
 _BOUNDS: Mapping[str, tuple[float, float]] = {
-    "power_w": (0.0, 10_000.0),
-    "power_instant_w": (0.0, 10_000.0),
     "temperature_c": (0.0, 200.0),
     "memory_temperature_c": (0.0, 200.0),
     "edge_temperature_c": (0.0, 200.0),
@@ -123,6 +134,8 @@ class Poll:
     #: for GPU_SAMPLES: whether only the first tick of every half second reads it, because it
     #: changes slowly
     seldom: bool = False
+    #: for energy_j: whether it is read at its changes, and otherwise only if all is read
+    at_changes: bool = False
 
 
 @dataclass
@@ -134,6 +147,7 @@ class _KnownPoll:
     columns: list[tuple[int, str, float, float]]
     period_s: float
     seldom: bool
+    at_changes: bool
     due_unix_s: float | None = None
 
     def is_due(self, unix_time_s: float) -> bool:
@@ -174,13 +188,18 @@ class PolledSource:
         self._now_and_then: list[list[_KnownPoll]] = []
         self._seldom_unix_s = [-math.inf] * len(gpus)
         self._counters: list[list[_KnownPoll]] = []
+        self._energy: dict[int, _KnownPoll] = {}
         for gpu, gpu_polls in enumerate(polls):
             known, unsupported = self._probe(gpu, gpu_polls)
             fast = [poll for poll in known if not poll.period_s]
             self._at_every_tick.append([poll for poll in fast if not poll.seldom])
             self._now_and_then.append(fast)
             self._counters.append([poll for poll in known if poll.period_s])
+            for poll in known:
+                if poll.at_changes:
+                    self._energy[gpu] = poll
             reasons.append(unsupported)
+        self.energy_in_steps: Sequence[int] = tuple(self._energy)
         self.missing: dict[str, str] = {
             "power_mw": f"no power samples of the driver's own are collected from {name}",
             "event": f"no events are collected from {name}",
@@ -210,7 +229,7 @@ class PolledSource:
         polls = self._counters[gpu]
         due: list[_KnownPoll] = []
         for place, poll in enumerate(polls):
-            if not (everything or poll.is_due(unix_time_s)):
+            if not everything and (poll.at_changes or not poll.is_due(unix_time_s)):
                 continue
             due.append(poll)
             wait_s = poll.period_s
@@ -221,6 +240,11 @@ class PolledSource:
             poll.due_unix_s = unix_time_s + wait_s - _DUE_EARLY_S
         values, problems = self._call(gpu, due)
         return self._with_problems(values, problems) if problems else values
+
+    def read_energy(self, gpu: int) -> float | None:
+        """The energy counter; see Source."""
+        values, problems = self._call(gpu, [self._energy[gpu]])
+        return (self._with_problems(values, problems) if problems else values)["energy_j"]
 
     def power_samples(self, gpu: int) -> Sequence[tuple[int, int]]:
         """No samples, unless the vendor's source overrides this; see Source."""
@@ -276,11 +300,12 @@ class PolledSource:
             candidate = _KnownPoll(
                 poll.read,
                 [
-                    (place, column, *_BOUNDS.get(column, _OTHER_BOUNDS))
+                    (place, column, *self._bounds(gpu, column))
                     for place, column in enumerate(poll.columns)
                 ],
                 poll.period_s,
                 poll.seldom,
+                poll.at_changes,
             )
             _, problems = self._call(gpu, [candidate])
             if problems:
@@ -291,6 +316,11 @@ class PolledSource:
             if candidate.columns:
                 known.append(candidate)
         return known, unsupported
+
+    def _bounds(self, gpu: int, column: str) -> tuple[float, float]:
+        if column in ("power_w", "power_instant_w"):
+            return 0.0, gpu_models.most_power_w(self.gpus[gpu])
+        return _BOUNDS.get(column, _OTHER_BOUNDS)
 
 
 def _common_reasons(reasons: list[dict[str, str]], columns: Sequence[str]) -> dict[str, str]:

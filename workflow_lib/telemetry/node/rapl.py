@@ -6,11 +6,15 @@ Since 2020 (CVE-2020-8694) only root can read the counters, unless a site change
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 
 from workflow_lib.telemetry.node.kernel_files import KernelFile
 from workflow_lib.telemetry.source import UnreadableError
 
+#: No package draws so much. A counter that would have advanced faster by going round its range, or
+#: by over half of it, has stepped back instead.
+_MOST_W = 10_000.0
 #: zones of packages; not zones within a package (intel-rapl:0:0 is its cores or memory), and not
 #: intel-rapl-mmio:0, which is the same package again
 _ZONE = re.compile(r"intel-rapl:\d+")
@@ -30,6 +34,7 @@ class CpuEnergy:
             self._counters = [KernelFile(zone / "energy_uj") for zone in zones]
             self._ranges_uj = [int(_text(zone / "max_energy_range_uj")) for zone in zones]
             self._before_uj = [counter.number() for counter in self._counters]
+            self._before_s = time.monotonic()
         except PermissionError as error:
             raise UnreadableError(
                 f"{error.filename} (RAPL) is readable by root alone, unless the site opens it"
@@ -41,14 +46,19 @@ class CpuEnergy:
         self._sum_uj = 0
 
     def read_j(self) -> float:
-        """Energy so far, in J. Call it before a counter can wrap twice (15 minutes at 300 W).
+        """Energy so far, in J. It falls if a counter stepped back.
 
-        Raises OSError or ValueError if a counter cannot be read.
+        Call it before a counter can go round half its range (7 minutes at 300 W). Raises OSError or
+        ValueError if a counter cannot be read.
         """
-        now_uj = [counter.number() for counter in self._counters]
+        now_uj, now_s = [counter.number() for counter in self._counters], time.monotonic()
+        most_uj = 1e6 * _MOST_W * max(now_s - self._before_s, 1.0)
         for now, before, range_uj in zip(now_uj, self._before_uj, self._ranges_uj, strict=True):
-            self._sum_uj += now - before if now >= before else now - before + range_uj
-        self._before_uj = now_uj
+            rise_uj = now - before
+            if rise_uj < 0 and rise_uj + range_uj <= min(most_uj, range_uj / 2):
+                rise_uj += range_uj
+            self._sum_uj += rise_uj
+        self._before_uj, self._before_s = now_uj, now_s
         return self._sum_uj / 1e6
 
     def close(self) -> None:

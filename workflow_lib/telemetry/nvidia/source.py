@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+from workflow_lib import gpu_models
 from workflow_lib.telemetry.nvidia.events import DriverEvents
 from workflow_lib.telemetry.nvidia.fields import slowdown_fields
 from workflow_lib.telemetry.nvidia.library import started_nvml
@@ -34,8 +35,6 @@ _PCIE_REASON = (
     "the driver's counters of PCIe have 32 bits, which a link at full speed goes round in a "
     "fraction of a second, so that no reading tells how much went by"
 )
-#: a power sample of the driver above this is a fault, not a reading
-_MOST_POWER_MW = 10_000_000
 
 
 class NvidiaSource(PolledSource):
@@ -63,7 +62,8 @@ class NvidiaSource(PolledSource):
             self._on_failure(gpu, error)
             self.errors[f"power_mw: {error}"] += 1
             return []
-        possible = [sample for sample in samples if 0 < sample[1] <= _MOST_POWER_MW]
+        most_mw = 1000 * gpu_models.most_power_w(self.gpus[gpu])
+        possible = [sample for sample in samples if 0 < sample[1] <= most_mw]
         if len(possible) < len(samples):
             self.errors["power_mw: the driver returned what no GPU draws"] += len(samples) - len(
                 possible

@@ -22,6 +22,8 @@ class Reading(NamedTuple):
 
     unix_time_s: float
     value: float
+    #: by how much the time may be off at most, in s
+    off_s: float = 0.0
 
 
 @dataclass
@@ -36,28 +38,39 @@ class CounterSpan:
     first: Reading | None = None
     last: Reading | None = None
     after: Reading | None = None
-    #: whether the counter ran backwards between two successive readings that overlap the window
+    #: whether the counter ran backwards between two readings of the window, or right across it
     fell: bool = False
     _latest: Reading | None = None
+    #: whether it ran backwards from the last reading within the window to the next, which therefore
+    #: tells nothing of it
+    _ended: bool = False
 
-    def add(self, unix_time_s: float, value: float) -> None:
+    def add(self, unix_time_s: float, value: float, off_s: float = 0.0) -> None:
         """Take the next reading."""
-        reading, latest = Reading(unix_time_s, value), self._latest
-        if (
-            latest is not None
-            and value < latest.value
-            and latest.unix_time_s < self.end_unix_s
-            and unix_time_s > self.start_unix_s
-        ):
-            self.fell = True
+        reading, latest = Reading(unix_time_s, value, off_s), self._latest
         self._latest = reading
+        if latest is not None and value < latest.value:
+            self._note_fall(latest, unix_time_s)
         if unix_time_s <= self.start_unix_s:
             self.before = reading
         if self.start_unix_s <= unix_time_s <= self.end_unix_s:
             self.first = self.first or reading
             self.last = reading
-        if unix_time_s >= self.end_unix_s and self.after is None:
+        if unix_time_s >= self.end_unix_s and self.after is None and not self._ended:
             self.after = reading
+
+    def _note_fall(self, latest: Reading, unix_time_s: float) -> None:
+        """Note that the counter fell from ``latest`` to a reading at ``unix_time_s``. If no more
+        than one of both is within the window, the other one is left out."""
+        if latest.unix_time_s >= self.end_unix_s or unix_time_s <= self.start_unix_s:
+            return
+        begun = self.first is not None
+        ends = unix_time_s > self.end_unix_s
+        self.fell |= begun != ends
+        if begun and ends:
+            self._ended = True
+        elif not begun and not ends:
+            self.before = None
 
     def ends(self) -> tuple[Reading, Reading] | None:
         """The two readings whose difference represents the window best; None if there are none.

@@ -1,15 +1,16 @@
 """Checks whether a node's sensors are plausible over a window of time.
 
 Readings of power must cover the window, must change, and must agree with the energy counter, which
-must move.
+must move. A reading above what the GPU can draw is no reading.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from workflow_lib import gpu_models
 from workflow_lib.records import (
@@ -117,13 +118,14 @@ def check_sensors(
     _check_host(paths.host_samples(start.node))
     longest_s = max(_LONGEST_GAP_S, _LONGEST_GAP_PERIODS / start.sample_rate_hz)
     path = paths.gpu_samples(start.node)
+    most_w = [gpu_models.most_power_w(each) for each in start.gpus]
     gaps: list[_Gap] = []
     for where, row in timed_rows(path, GPU_SAMPLES, _TIMED, count):
         time_s, gpu, power_w = row["unix_time_s"], row["gpu"], row["power_w"]
         if not isinstance(gpu, int) or not isinstance(time_s, float) or gpu not in seen:
             continue
         sensor = seen[gpu]
-        if isinstance(power_w, float):
+        if isinstance(power_w, float) and power_w <= most_w[gpu]:
             if _has_gap(sensor.time_s, time_s, window, longest_s, where):
                 since_s = time_s - (sensor.row_time_s or time_s)
                 jump_s = since_s - late_s if isinstance(late_s := row["lateness_s"], float) else 0
@@ -131,13 +133,12 @@ def check_sensors(
             _integrate(sensor, time_s, power_w)
             _note(sensor, time_s, row, window)
         sensor.row_time_s = time_s
-    _check_bridged(paths.power_samples(start.node), gaps, longest_s)
+    _check_bridged(paths.power_samples(start.node), gaps, longest_s, most_w)
     for gpu, sensor in seen.items():
         _check_end(f"{path}: ", gpu, sensor, window)
         if not start.simulated:
             _check_frozen(f"{path}: ", gpu, sensor)
-        lag_s = _lag_s(str(start.gpus[gpu].get("name")))
-        _check_agreement(f"{paths.gpu_counters(start.node)}: ", gpu, sensor, lag_s)
+        _check_agreement(f"{paths.gpu_counters(start.node)}: ", gpu, sensor, start.gpus[gpu])
 
 
 def _check_lost(paths: RunPaths, start: TelemetryStart, window: tuple[float, float]) -> None:
@@ -157,19 +158,19 @@ def _check_counters(
     paths: RunPaths, start: TelemetryStart, count: int, seen: dict[int, _Sensor]
 ) -> None:
     path = paths.gpu_counters(start.node)
-    latest: dict[int, float] = {}
-    for where, row in timed_rows(path, GPU_COUNTERS, _TIMED, count):
+    for _, row in timed_rows(path, GPU_COUNTERS, _TIMED, count):
         time_s, gpu, energy_j = row["unix_time_s"], row["gpu"], row["energy_j"]
         if gpu not in seen or not isinstance(energy_j, float):
             continue
         assert isinstance(gpu, int)
         assert isinstance(time_s, float)
-        if energy_j < latest.get(gpu, energy_j):
-            raise InvalidTelemetryError(f"{where}: the energy counter ran backwards.")
-        latest[gpu] = energy_j
         seen[gpu].energy.add(time_s, energy_j)
     for gpu, sensor in seen.items():
         span = sensor.energy
+        if span.fell:
+            raise InvalidTelemetryError(
+                f"{path}: the energy counter of GPU {gpu} ran backwards within the measured steps."
+            )
         ends = span.ends()
         if ends is None:
             duration_s = span.end_unix_s - span.start_unix_s
@@ -215,7 +216,9 @@ def _has_gap(
     return time_s > start_s and before_s < end_s and time_s - before_s > longest_s
 
 
-def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
+def _check_bridged(
+    path: Path, gaps: Sequence[_Gap], longest_s: float, most_w: Sequence[float]
+) -> None:
     """Raise InvalidTelemetryError if the driver's own samples do not fill the gaps.
 
     If the sampler was delayed, for example by a file system, the driver went on sampling and keeps
@@ -228,11 +231,14 @@ def _check_bridged(path: Path, gaps: Sequence[_Gap], longest_s: float) -> None:
     if path.is_file():
         required = [column.name for column in POWER_SAMPLES]
         for _, row in timed_rows(path, POWER_SAMPLES, required):
-            time_us, of_gpu = row["driver_time_us"], waiting.get(row["gpu"], [])
+            time_us, gpu, power_mw = row["driver_time_us"], row["gpu"], row["power_mw"]
             assert isinstance(time_us, int)
+            assert isinstance(gpu, int)
+            assert isinstance(power_mw, int)
+            of_gpu = waiting.get(gpu, [])
             while of_gpu and time_us / 1e6 > of_gpu[-1].end_s:
                 of_gpu.pop()
-            if of_gpu:
+            if of_gpu and power_mw <= 1000 * most_w[gpu]:
                 of_gpu[-1].add(time_us / 1e6)
     for gap in gaps:
         gap.add(gap.end_s)
@@ -301,19 +307,23 @@ def _check_frozen(where: str, gpu: int, sensor: _Sensor) -> None:
         )
 
 
-def _lag_s(name: str) -> float:
-    """How far a power reading of a GPU of this name may lag, in s."""
-    model = gpu_models.of_device(name)
+def _lag_j(entry: Mapping[str, Any], sensor: _Sensor) -> float:
+    """The energy in J that the lag of a GPU's readings may add or remove: at an edge of the span
+    its power changes by no more than its limit, however high a reading is."""
+    model = gpu_models.of_device(str(entry.get("name")))
     window_s = None if model is None else model.reading_window_s
-    return (_LONGEST_WINDOW_S if window_s is None else window_s) / 2 + _RENEWAL_S
+    lag_s = (_LONGEST_WINDOW_S if window_s is None else window_s) / 2 + _RENEWAL_S
+    limit_w = gpu_models.highest_limit_w(entry)
+    change_w = max(sensor.highest_w - sensor.lowest_w, 0.0)
+    return lag_s * (change_w if limit_w is None else min(change_w, limit_w))
 
 
-def _check_agreement(where: str, gpu: int, sensor: _Sensor, lag_s: float) -> None:
+def _check_agreement(where: str, gpu: int, sensor: _Sensor, entry: Mapping[str, Any]) -> None:
     ends = sensor.energy.ends()
     if ends is None or ends[1].unix_time_s - ends[0].unix_time_s < _COMPARED_FROM_S:
         return
     counted_j = ends[1].value - ends[0].value
-    lag_j = max(lag_s * (sensor.highest_w - sensor.lowest_w), 0.0)
+    lag_j = _lag_j(entry, sensor)
     beside = f" and what lag explains ({lag_j:.0f} J)" if lag_j else ""
     if abs(counted_j - sensor.trapezoid_j) > _LARGEST_DIFFERENCE * counted_j + lag_j:
         raise InvalidTelemetryError(
