@@ -89,7 +89,6 @@ def reduce_run(directory: Path) -> dict[str, Any]:
                 "node": node,
                 "gpu": gpu,
                 "energy_j": energy_j,
-                "power_mean_w": energy_j / (end - start),
                 "power_peak_w": watts[(at >= start) & (at <= end)].max(),
                 "temperature_mean_c": integral(times, heat, start, end) / (end - start),
                 "temperature_peak_c": heat[(times >= start) & (times <= end)].max(),
@@ -122,18 +121,16 @@ def reduce_run(directory: Path) -> dict[str, Any]:
                 counter.iloc[(counter["unix_time_s"] - edge).abs().argmin()]
                 for edge in (start, end)
             ]
-            row["energy_counter_j"] = ends[1]["energy_j"] - ends[0]["energy_j"]
-            for sign, low, high in (
-                (1, start, ends[0]["unix_time_s"]),
-                (1, ends[1]["unix_time_s"], end),
-            ):
-                part = integral(at, watts, min(low, high), max(low, high))
-                row["energy_counter_j"] += sign * math.copysign(part, high - low)
+            row["energy_integral_j"] = energy_j
+            grown_j = ends[1]["energy_j"] - ends[0]["energy_j"]
+            share = grown_j / integral(at, watts, *(each["unix_time_s"] for each in ends))
+            row["energy_j"] = share * energy_j
+            row["power_mean_w"] = share * energy_j / (end - start)
             gpus.append(row)
             for place, (step_start, step_end) in enumerate(
                 zip(steps["start"], steps["end"], strict=True)
             ):
-                energy[place] += integral(at, watts, step_start, step_end)
+                energy[place] += share * integral(at, watts, step_start, step_end)
                 lasted_s = step_end - step_start
                 warm = integral(times, heat, step_start, step_end) / lasted_s
                 temperature[place] += warm
@@ -159,7 +156,7 @@ def reduce_run(directory: Path) -> dict[str, Any]:
             "step_time_s": (counted["end"] - counted["start"]).median(),
             "tokens_per_s": tokens / (end - start),
             "energy_j": total_j,
-            "energy_counter_j": table["energy_counter_j"].sum(),
+            "energy_integral_j": table["energy_integral_j"].sum(),
             "power_mean_w": total_j / (end - start),
             "tokens_per_j": tokens / total_j,
             "idle_power_w": table["idle_power_w"].sum(),

@@ -75,7 +75,12 @@ def tables(tmp_path: Path, plan: list[dict[str, Any]]) -> dict[str, list[dict[st
 def test_a_cells_figures_are_the_median_and_range_of_its_completed_runs(tmp_path: Path) -> None:
     row = planned("a", repeats=3)
     for repeat, watts in ((1, 400), (2, 100), (3, 250)):
-        write_run(tmp_path, row, repeat, Run(edit=lambda fields, w=watts: {**fields, "power_w": w}))
+        write_run(
+            tmp_path,
+            row,
+            repeat,
+            Run(edit=lambda fields, w=watts: {**fields, "power_w": w, "energy_j": None}),
+        )
     found = tables(tmp_path, [row])
     (of_cell,) = found["cells"]
     # Two GPUs for 20 s each.
@@ -100,7 +105,12 @@ def test_from_five_completed_runs_on_the_range_is_an_interval_of_the_median(
     row = planned("a", repeats=10)
     for repeat in range(1, 10):
         watts = 100.0 * repeat
-        write_run(tmp_path, row, repeat, Run(edit=lambda fields, w=watts: {**fields, "power_w": w}))
+        write_run(
+            tmp_path,
+            row,
+            repeat,
+            Run(edit=lambda fields, w=watts: {**fields, "power_w": w, "energy_j": None}),
+        )
     write_run(tmp_path, row, 10, Run(outcome=Outcome.TIMEOUT))
     (of_cell,) = tables(tmp_path, [row])["cells"]
     assert of_cell["completed"] == 9

@@ -24,8 +24,8 @@ INFERENCE = cell(
 
 
 def rising(fields: dict[str, Any]) -> dict[str, Any]:
-    """Power that is a straight line in time: 100 W at the start and 10 W/s more."""
-    return {**fields, "power_w": 100 + 10 * (fields["unix_time_s"] - START)}
+    """Power that is a straight line in time: 100 W at the start and 10 W/s more; no counter."""
+    return {**fields, "power_w": 100 + 10 * (fields["unix_time_s"] - START), "energy_j": None}
 
 
 def reduced(run: Run, tmp_path: Path) -> tuple[dict[str, Any], dict[str, str]]:

@@ -17,6 +17,7 @@ import pytest
 
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.records import (
+    GPU_COUNTERS,
     GPU_SAMPLES,
     POWER_SAMPLES,
     RunPaths,
@@ -37,7 +38,7 @@ def reduced(paths: RunPaths) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> RunPaths:
     """The driver's own samples of both GPUs, one every 20 ms, and readings, each the mean of the
-    second before; ``power_w`` is given a time in ms."""
+    second before, without a counter of energy; ``power_w`` is given a time in ms."""
     rows = [
         {
             "driver_time_us": round((START + at / 1000) * 1e6),
@@ -55,6 +56,9 @@ def with_driver_samples(paths: RunPaths, power_w: Callable[[int], float]) -> Run
         second = range(at_ms - 1000, at_ms, 20)
         each["power_w"] = str(sum(map(power_w, second)) / len(second))
     write_csv(paths.gpu_samples("node1"), GPU_SAMPLES, readings)
+    with paths.gpu_counters("node1").open(encoding="utf-8", newline="") as lines:
+        counters = [{**row, "energy_j": ""} for row in csv.DictReader(lines)]
+    write_csv(paths.gpu_counters("node1"), GPU_COUNTERS, counters)
     return paths
 
 

@@ -102,13 +102,13 @@ def summary(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_counters_and_trapezoids_agree(summary: dict[str, Any]) -> None:
-    # Over the whole recording, whose two readings of the counters bracket the measured steps.
-    assert abs(summary["run"]["energy_difference"]) < 0.001
-    for gpu in summary["gpus"]:
-        assert abs(gpu["energy_difference"]) < 0.002
-    # Two readings 65 s apart say little of the 20 s in between by themselves.
-    assert summary["run"]["energy_counter_j"] is None
+def test_counters_read_65_s_apart_say_little_of_the_20_s_in_between(
+    summary: dict[str, Any],
+) -> None:
+    assert {gpu["energy_source"] for gpu in summary["gpus"]} == {"integral"}
+    for name in ("energy_difference", "energy_error_share"):
+        assert summary["run"][name] is None
+        assert "off them in all" in json.loads(summary["run"]["missing_reasons"])[name]
 
 
 def test_every_gpu_is_at_its_power_cap(summary: dict[str, Any]) -> None:

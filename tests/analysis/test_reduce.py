@@ -97,8 +97,9 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "power_peak_w": 600.0,
         "idle_power_w": 210.0,
         "energy_j": 20_000.0,
-        "energy_counter_j": 20_000.0,
+        "energy_integral_j": 20_000.0,
         "energy_difference": 0.0,
+        "energy_error_share": 0.0,
         "energy_per_token_j": 20_000 / 128,
         "energy_per_step_j": 10_000.0,
         "power_instant_peak_w": 750.0,
@@ -186,8 +187,11 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "power_source": "readings",
         "power_window_s": 1.0,
         "power_seen_share": None,
-        "energy_counter_j": pytest.approx(12_000.0),
+        "energy_source": "counter",
+        "power_refused": 0,
+        "energy_integral_j": pytest.approx(12_000.0),
         "energy_difference": pytest.approx(0),
+        "energy_error_share": 0.0,
         "temperature_mean_c": pytest.approx(60.125),
         "temperature_peak_c": 65.0,
         "memory_temperature_peak_c": 72.0,
@@ -260,8 +264,8 @@ def test_without_the_energy_counter_only_its_figures_are_null(tmp_path: Path) ->
     run = Run(edit=without("energy_j"), missing={"energy_j": "not on this GPU"})
     _, _, reasons = reduce(run, tmp_path)
     assert reasons == {
-        "energy_counter_j": "node1 GPU 0: not on this GPU",
         "energy_difference": "node1 GPU 0: not on this GPU",
+        "energy_error_share": "node1 GPU 0: not on this GPU",
     }
 
 
@@ -270,16 +274,18 @@ def test_a_counter_read_once_a_second_is_interpolated_at_the_edges(tmp_path: Pat
         elapsed_s = fields["unix_time_s"] - START
         return fields if elapsed_s % 3 == 1 else {**fields, "energy_j": None}
 
-    row, _, _ = reduce(Run(edit=every_third), tmp_path)
-    assert row["energy_counter_j"] == pytest.approx(20_000)
+    row, gpus, _ = reduce(Run(edit=every_third), tmp_path)
+    assert row["energy_j"] == pytest.approx(20_000)
+    assert {gpu["energy_source"] for gpu in gpus} == {"counter"}
 
 
 def test_a_counter_that_was_reset_is_null(tmp_path: Path) -> None:
     def reset(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "energy_j": 0} if fields["unix_time_s"] > START + 30 else fields
 
-    _, _, reasons = reduce(Run(edit=reset), tmp_path)
-    assert reasons["energy_counter_j"] == "node1 GPU 0: the counter energy_j ran backwards"
+    row, _, reasons = reduce(Run(edit=reset), tmp_path)
+    assert reasons["energy_difference"] == "node1 GPU 0: the counter energy_j ran backwards"
+    assert row["energy_j"] == 20_000
 
 
 POWER_FIGURES = {
@@ -294,7 +300,9 @@ POWER_FIGURES = {
     "energy_per_step_j",
     "energy_delay_product_js",
     "samples_per_s_per_mj",
+    "energy_integral_j",
     "energy_difference",
+    "energy_error_share",
 }
 
 
@@ -302,11 +310,10 @@ def test_one_gpu_without_power_makes_the_total_null_not_smaller(tmp_path: Path) 
     def of_one(fields: dict[str, Any]) -> dict[str, Any]:
         return {**fields, "power_w": None} if fields["gpu"] == 1 else fields
 
-    row, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
+    _, gpus, reasons = reduce(Run(edit=of_one), tmp_path)
     assert set(reasons) == POWER_FIGURES | {"idle_power_w"}
     assert reasons["energy_j"] == "node1 GPU 1: no sample has a power_w"
     assert gpus[0]["energy_j"] == 8000.0
-    assert row["energy_counter_j"] == pytest.approx(20_000)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +359,7 @@ def test_a_package_of_two_counts_once(tmp_path: Path) -> None:
     assert row["power_per_gpu_mean_w"] == 200.0
     assert row["idle_power_w"] == 100.0
     assert gpus[1]["energy_j"] is None
-    assert gpus[1]["energy_counter_j"] is None
+    assert gpus[1]["energy_source"] is None
     assert json.loads(gpus[1]["missing_reasons"])["power_mean_w"] == (
         "GPU 1 shares the power sensor of its package (2 GPUs) with GPU 0, which reports for "
         "all of it"
@@ -488,7 +495,7 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
     # Four GPUs, of which ranks have the second and the fourth: 600 and 1000 W. The others draw 400
     # and 800 W of somebody else's.
     run = Run(gpus_per_node=4, rank_uuids={0: "GPU-node1-1", 1: "GPU-node1-3"})
-    run = replace(run, power_limits_w={2: 300.0})
+    run = replace(run, power_limits_w={2: 500.0})
     paths = run.write(tmp_path / "run1")
     reduce_run(paths.directory)
     summary = json.loads(paths.summary.read_text(encoding="utf-8"))
@@ -498,7 +505,7 @@ def test_gpus_that_no_rank_used_are_listed_with_their_idle_power(tmp_path: Path)
     unused = summary["unused_gpus"]
     assert [gpu["gpu_uuid"] for gpu in unused] == ["GPU-node1-0", "GPU-node1-2"]
     assert [gpu["power_mean_w"] for gpu in unused] == pytest.approx([400.0, 800.0])
-    assert [gpu["power_limit_w"] for gpu in unused] == [700.0, 300.0]
+    assert [gpu["power_limit_w"] for gpu in unused] == [700.0, 500.0]
     assert unused[0] == {
         "cell": run.cell.id,
         "run": 1,

@@ -1,48 +1,37 @@
 """What cumulative counters say of the measured steps: energy, shares of throttling, errors.
 
 Counters are read seconds apart (:mod:`workflow_lib.telemetry.validity.counter_span`), so readings
-seldom fall on the edges of a window. The growth within the window is either taken from the readings
-that span it best, or completed at its edges by power readings.
+seldom fall on the edges of a window. The growth within the window is taken from the readings that
+span it best. That of energy is spread over time as power is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
+from workflow_lib import gpu_models
 from workflow_lib.analysis.integrals import Integrals
 from workflow_lib.analysis.metrics import Window
-from workflow_lib.analysis.recordings import Recording, Recordings
+from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.telemetry.validity.counter_span import CounterSpan, Reading
 
-#: The trapezoid rule completes the counter's energy at the edges over at most this share of the
-#: window. With more, the counter would no longer be an independent check of the trapezoid rule.
-_LARGEST_COMPLETED_SHARE = 0.5
+#: the readings of the energy counter nearest to the edges of the window may be this far off them in
+#: all, as a share of the window
+_LARGEST_COMPLETED_SHARE = 0.6
+#: NVIDIA's driver renews its energy counter about every 0.1 s
+_RENEWAL_S = 0.1
+#: The times of two readings of the energy counter may be off by this share of what is between them.
+#: With more, the counter would tell energy no better than samples of power do.
+_LARGEST_TIME_ERROR = 0.006
 #: the readings of a counter inside the window must span at least this share of it
 _LEAST_SHARE_INSIDE = 0.3
 #: In its first and last rows the sampler reads power, then slow readings, and then the counters. So
 #: power is taken to stay constant before its first and after its last reading, at most this long.
 _POWER_HELD_S = 1.0
-
-
-@dataclass(frozen=True)
-class CountedEnergy:
-    """The energy of a window by an energy counter, in J; a null value has its reason beside it.
-
-    ``compared`` holds the counter's and the trapezoid rule's energy over the same span.
-    """
-
-    energy_j: float | None
-    energy_reason: str
-    compared: tuple[float, float] | None
-    compared_reason: str
-
-
-#: for a GPU whose counter is not asked for
-NOT_COUNTED = CountedEnergy(None, "not asked for", None, "not asked for")
 
 
 def spans_of(
@@ -77,98 +66,107 @@ def rate_within(span: CounterSpan | None) -> float | None:
     return (span.last.value - span.first.value) / elapsed_s
 
 
-def counted_energies(
-    recordings: Recordings, spans: Mapping[int, CounterSpan], window: Window
-) -> dict[int, CountedEnergy]:
-    """The energy of each GPU over a window by its counter C, completed at the edges by power P.
+def energy_spans(recordings: Recordings, window: Window) -> dict[int, CounterSpan]:
+    """Sensor → the readings of its energy counter around a window.
 
-    The counter's readings at a and b are those nearest to the window's start s and end e, on either
-    side of them::
-
-        E = C(b) − C(a) + ∫ P dt from s to a + ∫ P dt from b to e
-
-    An integral is negative if its end comes before its start. For ``compared``, the growth of C is
-    set beside the integral of P between the two readings of the counter that
-    :meth:`CounterSpan.ends` chooses, so that only power is interpolated, between its own readings.
-    ``spans`` are of ``energy_j``, by sensor. Returns sensor → energy.
+    The time of a reading is that at which its value was renewed, as far as it is known: half the
+    age that the value may have before it was read (GPU_COUNTERS.energy_age_s, which earlier
+    versions of the sampler did not record).
     """
-    pairs: dict[int, dict[str, tuple[Reading, Reading] | None]] = {
-        sensor: {"nearest": span.nearest(), "ends": span.ends()} for sensor, span in spans.items()
-    }
-    wanted: set[tuple[int, float]] = set()
+    spans: dict[int, CounterSpan] = {}
+    rows = recordings.counters.select("sensor", "unix_time_s", "energy_j", "energy_age_s")
+    for sensor, unix_time_s, energy_j, age_s in rows.drop_nulls("energy_j").iter_rows():
+        if sensor not in spans:
+            spans[sensor] = CounterSpan(window.start_unix_s, window.end_unix_s)
+        if age_s is None:
+            node, _ = recordings.place(sensor)
+            is_renewed = recordings.nodes[node].start.source == "nvidia"
+            age_s = _RENEWAL_S if is_renewed else 0.0
+        spans[sensor].add(unix_time_s - age_s / 2, energy_j, age_s / 2)
+    return spans
+
+
+class Counted(NamedTuple):
+    """A GPU's energy by its counter over the integral of its power, or why it is not known."""
+
+    share: float | None
+    reason: str = ""
+    #: by how much the share may be off, because the times of the counter's readings may be
+    error_share: float = 0.0
+
+
+def counted_shares(recordings: Recordings, window: Window) -> dict[int, Counted]:
+    """The energy of each GPU by its counter, as a share of the integral of its power, over the
+    window; or why it is not known.
+
+    All values of power are made of looks of the sensor that are 20 ms apart (H100, H200), so their
+    integral is wrong where the load is in step with the looks. The counter C integrates more of the
+    time. Its readings at a and b are those nearest to the window's edges, on either side of them::
+
+        share = (C(b) − C(a)) / ∫ P dt from a to b
+
+    The energy of any part of the window is the share times the integral of power over it: power
+    only tells how the counter's energy is spread over time, also between a, b and the edges.
+    """
+    spans = energy_spans(recordings, window)
     sensors = recordings.sensors()
-    for sensor in sensors:
-        wanted |= {(sensor, window.start_unix_s), (sensor, window.end_unix_s)}
-        for pair in pairs.get(sensor, {}).values():
-            wanted |= {(sensor, reading.unix_time_s) for reading in pair or ()}
-    until = _power_integrals(recordings.power_over_time, sorted(wanted))
-    return {
-        sensor: _counted(
-            recordings.nodes[recordings.place(sensor)[0]],
-            sensor,
-            window,
-            spans.get(sensor),
-            pairs.get(sensor, {}),
-            until,
-        )
-        for sensor in sensors
+    pairs = {sensor: span.nearest() for sensor, span in spans.items()}
+    wanted = {
+        (sensor, reading.unix_time_s) for sensor in sensors for reading in pairs.get(sensor) or ()
     }
+    until = _power_integrals(recordings.power_over_time, sorted(wanted))
+    places = {sensor: recordings.place(sensor) for sensor in sensors}
+    entries = {
+        sensor: dict(enumerate(recordings.nodes[node].start.gpus)).get(gpu, {})
+        for sensor, (node, gpu) in places.items()
+    }
+    most_w = {sensor: gpu_models.most_power_w(entry) for sensor, entry in entries.items()}
+
+    def counted(sensor: int) -> Counted:
+        span, pair = spans.get(sensor), pairs.get(sensor)
+        if span is None:
+            node, _ = places[sensor]
+            return Counted(None, recordings.nodes[node].why_absent("energy_j"))
+        if span.fell:
+            return Counted(None, "the counter energy_j ran backwards")
+        if pair is None:
+            return Counted(None, "energy_j was read only on one side of the measured steps")
+        if problem := _too_far(pair, window):
+            return Counted(None, problem)
+        begin, end = (until[sensor, reading.unix_time_s] for reading in pair)
+        if begin is None or end is None:
+            return Counted(None, "power was not read at the counter's readings")
+        if end <= begin or pair[1].value <= pair[0].value:
+            return Counted(None, "the counter or power stood still, which cannot be compared")
+        if (counted_j := pair[1].value - pair[0].value) > most_w[sensor] * _apart_s(pair):
+            return Counted(None, "the counter energy_j advanced faster than the GPU can draw")
+        return Counted(counted_j / (end - begin), "", _times_off_s(pair) / _apart_s(pair))
+
+    return {sensor: counted(sensor) for sensor in sensors}
 
 
-def _counted(
-    recording: Recording,
-    sensor: int,
-    window: Window,
-    span: CounterSpan | None,
-    pairs: Mapping[str, tuple[Reading, Reading] | None],
-    until: Mapping[tuple[int, float], float | None],
-) -> CountedEnergy:
-    if span is None:
-        reason = recording.why_absent("energy_j")
-        return CountedEnergy(None, reason, None, reason)
-    if span.fell:
-        reason = "the counter energy_j ran backwards"
-        return CountedEnergy(None, reason, None, reason)
-
-    def power_j(from_unix_s: float, to_unix_s: float) -> float | None:
-        if from_unix_s == to_unix_s:
-            return 0.0
-        begin, end = until[sensor, from_unix_s], until[sensor, to_unix_s]
-        return None if begin is None or end is None else end - begin
-
-    no_power = "power was not read at the counter's readings"
-    energy_j, reason = None, ""
-    nearest = pairs["nearest"]
-    if nearest is None:
-        reason = "energy_j was read only on one side of the measured steps"
-    elif (off_s := _off_s(nearest, window)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
-        reason = (
+def _too_far(pair: tuple[Reading, Reading], window: Window) -> str:
+    """Why two readings of the energy counter cannot stand for the window; "" if they can."""
+    if (off_s := _off_s(pair, window)) > _LARGEST_COMPLETED_SHARE * window.duration_s:
+        return (
             "the readings of energy_j nearest to the edges of the measured steps are "
-            f"{off_s:.3g} s off them in all, more than half of their duration"
+            f"{off_s:.3g} s off them in all, more than {_LARGEST_COMPLETED_SHARE:.0%} of it"
         )
-    else:
-        a, b = nearest
-        edges = (
-            power_j(window.start_unix_s, a.unix_time_s),
-            power_j(b.unix_time_s, window.end_unix_s),
+    apart_s, times_off_s = _apart_s(pair), _times_off_s(pair)
+    if times_off_s > _LARGEST_TIME_ERROR * apart_s:
+        return (
+            f"two readings of energy_j, {apart_s:.3g} s apart, have times that may be off by "
+            f"{times_off_s:.3g} s, more than {_LARGEST_TIME_ERROR:.1%} of that"
         )
-        if edges[0] is None or edges[1] is None:
-            reason = no_power
-        else:
-            energy_j = b.value - a.value + edges[0] + edges[1]
-    compared, compared_reason = None, ""
-    ends = pairs["ends"]
-    if ends is None:
-        compared_reason = "the readings of energy_j neither cover nor bracket the measured steps"
-    else:
-        trapezoid_j = power_j(ends[0].unix_time_s, ends[1].unix_time_s)
-        if trapezoid_j is None:
-            compared_reason = no_power
-        elif trapezoid_j <= 0:
-            compared_reason = f"the trapezoid rule gives {trapezoid_j} J, which cannot be compared"
-        else:
-            compared = ends[1].value - ends[0].value, trapezoid_j
-    return CountedEnergy(energy_j, reason, compared, compared_reason)
+    return ""
+
+
+def _apart_s(pair: tuple[Reading, Reading]) -> float:
+    return pair[1].unix_time_s - pair[0].unix_time_s
+
+
+def _times_off_s(pair: tuple[Reading, Reading]) -> float:
+    return pair[0].off_s + pair[1].off_s
 
 
 def _off_s(readings: tuple[Reading, Reading], window: Window) -> float:

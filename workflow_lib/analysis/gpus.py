@@ -8,7 +8,7 @@ from typing import Any
 
 from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import CountedEnergy
+from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.known import Known, Values, known, merged, over, reasons_text, scaled
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.recordings import Recording, power_limit_w
@@ -29,7 +29,16 @@ ERROR_COUNTERS = ("ecc_corrected_errors", "ecc_uncorrected_errors")
 _COLUMNS = {**dict.fromkeys(metrics.EVENTS, "event_reasons"), "capped_clock": "sm_clock_mhz"}
 
 #: columns of GPUS that are never null
-_ALWAYS_KNOWN = ("cell", "run", "node", "gpu", "airflow", "samples", "missing_reasons")
+_ALWAYS_KNOWN = (
+    "cell",
+    "run",
+    "node",
+    "gpu",
+    "airflow",
+    "samples",
+    "power_refused",
+    "missing_reasons",
+)
 
 _NONE_INSIDE = "no reading lies within the measured steps"
 
@@ -43,7 +52,8 @@ def empty_row(node: str, gpu: int, hardware: Hardware, reason: str) -> dict[str,
     """The row of a GPU without telemetry: its measures are null for ``reason``."""
     names = [column.name for column in GPUS if column.name not in _ALWAYS_KNOWN]
     values: Values = dict.fromkeys(names, (None, reason))
-    known_of_it = {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware), "samples": 0}
+    known_of_it = {"node": node, "gpu": gpu, "airflow": airflow_of(gpu, hardware)}
+    known_of_it |= {"samples": 0, "power_refused": 0}
     return {**known_of_it, **dict.fromkeys(names), "missing_reasons": reasons_text(values)}
 
 
@@ -63,8 +73,10 @@ class Gpu:
     looks: Mapping[str, Mapping[str, Any]]
     #: cumulative counter → its readings around the window, None if it has none
     spans: Mapping[str, CounterSpan | None]
-    counted: CountedEnergy
+    counted: Counted
     power_source: str | None
+    #: how many values of power were left out as impossible
+    power_refused: int
     #: shares of throttling by counters; None unless all GPUs of the run have them
     throttled: throttling.Counted | None
     #: how often power rose to its limit
@@ -91,6 +103,7 @@ class Gpu:
             "airflow": airflow_of(self.gpu, hardware),
             "simulated": self.recording.start.simulated,
             "samples": self._look("sample").get("readings", 0),
+            "power_refused": self.power_refused,
             **{name: value for name, (value, _) in values.items()},
             "missing_reasons": reasons_text(values),
         }
@@ -110,36 +123,45 @@ class Gpu:
             return {"power_window_s": nothing, "power_seen_share": nothing}
         name = str(self.recording.start.gpus[self.gpu].get("name"))
         model = gpu_models.of_device(name)
-        window_s = seen_share = None
-        if model is not None:
-            driver = self.power_source == "driver"
-            window_s = model.sample_window_s if driver else model.reading_window_s
-            seen_share = model.seen_share
         unknown = f"not known for {name}"
+        window: Known = known(model and model.reading_window_s, unknown)
+        if self.power_source == "driver":
+            window = None, "a sample of the driver is a short look of the sensor, of unknown length"
         return {
-            "power_window_s": known(window_s, unknown),
-            "power_seen_share": known(seen_share, unknown),
+            "power_window_s": window,
+            "power_seen_share": known(model and model.seen_share, unknown),
         }
 
     def _energies(self, hardware: Hardware) -> Values:
         package = self._package_reason(hardware.gpus_per_package)
         problem = package or self._problem("power_w")
-        energy = self._of_look("power_w", "integral", problem)
-        counted = self.counted
-        compared = counted.compared
-        difference = compared[0] / compared[1] - 1 if compared else None
+        share = self.counted.share
+        difference: Known = (None, problem or self.counted.reason)
+        error = difference
+        if share is not None and not problem:
+            difference = 1 / share - 1, ""
+            is_explained = abs(1 / share - 1) <= self.counted.error_share
+            error = 0.0 if is_explained else abs(1 / share - 1), ""
+        energy = self._energy_j(problem)
+        source = "integral" if share is None else "counter"
         return {
             "energy_j": energy,
+            "energy_source": (None, problem) if problem else (source, ""),
+            "energy_integral_j": self._of_look("power_w", "integral", problem),
+            "energy_difference": difference,
+            "energy_error_share": error,
             "power_mean_w": over(energy, self.window.duration_s),
             "power_peak_w": self._of_look("power_w", "peak", problem),
             "power_source": (None, problem) if problem else known(self.power_source, _NONE_INSIDE),
-            "energy_counter_j": (None, package)
-            if package
-            else known(counted.energy_j, counted.energy_reason),
-            "energy_difference": (None, package)
-            if package
-            else known(difference, counted.compared_reason),
         }
+
+    def _energy_j(self, problem: str | None) -> Known:
+        """The energy over the window: the counter's if that is known, else the integral of power.
+        Null with ``problem`` as the reason."""
+        share = self.counted.share
+        return scaled(
+            self._of_look("power_w", "integral", problem), 1.0 if share is None else share
+        )
 
     def _read(self, hardware: Hardware) -> Values:
         """The measures that are a plain statistic of a sensor's readings."""
@@ -235,7 +257,7 @@ class Gpu:
         if package:
             limit_w, no_limit = None, package
         problem = package or self._problem("power_w") or (no_limit if limit_w is None else None)
-        mean_w = over(self._of_look("power_w", "integral", problem), self.window.duration_s)
+        mean_w = over(self._energy_j(problem), self.window.duration_s)
         if limit_w and mean_w[0] is not None and mean_w[0] > _ABOVE_LIMIT * limit_w:
             problem = (
                 f"mean power was {mean_w[0]:.3g} W, so the limit of {limit_w:g} W, read before "

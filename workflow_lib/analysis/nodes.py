@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workflow_lib.analysis import metrics, throttling
-from workflow_lib.analysis.counters import NOT_COUNTED, counted_energies, spans_of
+from workflow_lib.analysis.counters import Counted, spans_of
 from workflow_lib.analysis.gpus import (
     ERROR_COUNTERS,
     Gpu,
@@ -32,6 +32,8 @@ _BRIDGED_HOST_S = 30.0
 #: CPU time of the sampler itself, a column of the node's readings
 _OWN_CPU_TIME = "sampler_cpu_time_s"
 _NONE_INSIDE = "no reading lies within the measured steps"
+#: for a GPU that no rank used
+_NOT_COUNTED = Counted(None, "the energy counter is not asked for")
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,6 @@ class Node:
     row: dict[str, Any]
     #: each GPU → the one that reports the power of its package
     power_sensors: Mapping[int, int]
-    #: power-reporting GPU → its energy in J by counter and by trapezoid over the same span, of
-    #: those that have both
-    compared_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     #: phase of the steps → energy in J of the power-reporting GPUs; not valid where one of their
     #: rows lacks energy_j
     phase_energy_j: Mapping[str, float] = field(default_factory=dict)
@@ -75,6 +74,7 @@ def reduce_nodes(
     idle_baseline_s: float,
     phases: Mapping[str, Sequence[Window]],
     links: Mapping[tuple[str, int], Values],
+    counted: Mapping[int, Counted],
 ) -> list[Node]:
     """Reduce telemetry to what each node's GPUs did within the measured ``window``.
 
@@ -82,26 +82,26 @@ def reduce_nodes(
     the run's first rank. GPUs idle throughout it. The node's CPUs idle only in its first
     ``idle_baseline_s`` seconds, counted from its start or the first sample, whichever is later.
     ``phases`` are parts of the measured steps whose energy is reported separately. ``links`` holds
-    the bytes over each GPU's links, by node and number.
+    the bytes over each GPU's links, by node and number, and ``counted`` what
+    :func:`~workflow_lib.analysis.counters.counted_shares` found.
     """
     looks = {
         **recordings.over_time.looks(window),
         **recordings.power_over_time.looks(window),
         **recordings.slow_over_time.looks(window),
     }
-    counters = ("energy_j", *throttling.COUNTERS, *ERROR_COUNTERS)
+    counters = (*throttling.COUNTERS, *ERROR_COUNTERS)
     spans = spans_of(recordings.counters, counters, window)
-    counted = counted_energies(recordings, spans["energy_j"], window)
     throttled = _throttled(recordings, spans)
     bursts = throttling.bursts_at_limit(recordings.power, window)
     host = _looks_at_hosts(recordings, window)
     phase_j = {
-        phase: _energies_j(recordings, hardware, windows) for phase, windows in phases.items()
+        phase: _energies_j(recordings, hardware, windows, counted)
+        for phase, windows in phases.items()
     }
     idle = _idle_powers(recordings, hardware, before_training, idle_baseline_s)
     nodes = []
     for name, recording in recordings.nodes.items():
-        numbers = {gpu: recordings.sensor(name, gpu) for gpu in recording.gpus}
 
         def of_gpu(gpu: int, recording: Recording = recording) -> Gpu:
             number = recordings.sensor(recording.node, gpu)
@@ -111,8 +111,9 @@ def reduce_nodes(
                 window,
                 {quantity: found[number] for quantity, found in looks.items() if number in found},
                 {counter: found.get(number) for counter, found in spans.items()},
-                counted.get(number, NOT_COUNTED),
+                counted.get(number, _NOT_COUNTED),
                 recordings.power_sources.get(number),
+                recordings.refused.get(number, 0),
                 throttled.get(number),
                 bursts.get(number, 0),
                 links.get((recording.node, gpu), {}),
@@ -122,8 +123,6 @@ def reduce_nodes(
             gpu: recording.start.power_sensor(gpu, hardware.gpus_per_package)
             for gpu in recording.gpus
         }
-        sensors = [gpu for gpu, sensor in reporting.items() if sensor == gpu]
-        compared = {gpu: counted[numbers[gpu]].compared for gpu in sensors}
         itself = recordings.sensor(name, 0)
         of_host = {column: found.get(itself) for column, found in host.items()}
         values = _of_host(recording, of_host, window)
@@ -135,7 +134,6 @@ def reduce_nodes(
                 tuple(of_gpu(gpu).row(hardware) for gpu in recording.gpus),
                 _node_row(name, values),
                 reporting,
-                {gpu: energies for gpu, energies in compared.items() if energies is not None},
                 {phase: found.get(name, 0.0) for phase, found in phase_j.items()},
                 (
                     *(unused_row(of_gpu(gpu), hardware) for gpu in recording.unused),
@@ -187,7 +185,10 @@ def _integrals(
 
 
 def _energies_j(
-    recordings: Recordings, hardware: Hardware, windows: Sequence[Window]
+    recordings: Recordings,
+    hardware: Hardware,
+    windows: Sequence[Window],
+    counted: Mapping[int, Counted],
 ) -> dict[str, float]:
     """Node → the energy of its power-reporting GPUs over several windows together, in J."""
     sensors = recordings.sensors(hardware.gpus_per_package)
@@ -195,7 +196,7 @@ def _energies_j(
     of_nodes: dict[str, float] = {}
     for sensor, energies in zip(sensors, of_sensors.tolist(), strict=True):
         node, _ = recordings.place(sensor)
-        of_nodes[node] = of_nodes.get(node, 0.0) + sum(energies)
+        of_nodes[node] = of_nodes.get(node, 0.0) + sum(energies) * (counted[sensor].share or 1.0)
     return of_nodes
 
 

@@ -47,10 +47,11 @@ def sensor_values(nodes: Sequence[Node]) -> Values:
 def power_values(
     cell: Cell, steps: Steps, of_steps: Values, energy: Known, nodes: Sequence[Node]
 ) -> Values:
-    """The measures computed from the energy of all GPUs, and three others.
+    """The measures computed from the energy of all GPUs, and four others.
 
     ``of_steps`` are :func:`~workflow_lib.analysis.run_row.step_values`, ``energy`` is ``energy_j``.
-    The others are ``energy_difference``, ``idle_power_w`` and ``temperature_spread_c``.
+    The others are ``energy_difference``, ``energy_error_share``, ``idle_power_w`` and
+    ``temperature_spread_c``.
     """
     count = cell.degrees.world_size
     counted, step_time_s, rate = (
@@ -82,7 +83,7 @@ def power_values(
             name: known(None if energy_j is None else formula(energy_j), reason)
             for name, formula in formulas.items()
         },
-        "energy_difference": _energy_difference(nodes),
+        **_energy_differences(nodes),
         "idle_power_w": _idle_power_w(cell, nodes),
         "temperature_spread_c": _temperature_spread_c(nodes),
     }
@@ -95,15 +96,21 @@ def _power_sensors(nodes: Sequence[Node]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _energy_difference(nodes: Sequence[Node]) -> Known:
-    """Energy by counters divided by energy by the trapezoid rule, minus 1, over all GPUs. Each GPU
-    is taken over the span of its own counter."""
+def _energy_differences(nodes: Sequence[Node]) -> Values:
+    """How far the integral of power is off the energy by counters, over all GPUs; and the error of
+    the energies of all GPUs as a share of them."""
     rows, orphan = _power_sensors(nodes), gpu_without_sensor(nodes)
-    all_known, reason = combined(rows, "energy_difference", max, orphan)
-    if all_known is None:
-        return None, reason
-    pairs = [pair for node in nodes for pair in node.compared_j.values()]
-    return sum(counted for counted, _ in pairs) / sum(trapezoid for _, trapezoid in pairs) - 1, ""
+    names = ("energy_difference", "energy_error_share")
+    reasons = [combined(rows, name, max, orphan) for name in names]
+    if reasons[0][0] is None:
+        return dict(zip(names, reasons, strict=True))
+    energy_j = sum(row["energy_j"] for row in rows)
+    integral_j = sum(row["energy_integral_j"] for row in rows)
+    error_j = sum(row["energy_j"] * row["energy_error_share"] for row in rows)
+    return {
+        "energy_difference": (integral_j / energy_j - 1, ""),
+        "energy_error_share": (error_j / energy_j, ""),
+    }
 
 
 def systematic_share(recordings: Sequence[Recording]) -> Known:
@@ -183,8 +190,14 @@ def _peak_sensor(start: TelemetryStart, row: Mapping[str, Any]) -> str:
     sensor = _PEAK_SENSORS.get(key, f"{start.source}: {row['power_source']}")
     if start.source != "nvidia":
         return sensor
+    name = str(start.gpus[row["gpu"]].get("name"))
+    if row["power_source"] == "driver":
+        model = gpu_models.of_device(name)
+        if model is None or model.look_period_s is None:
+            return f"{sensor} of {name}, an unknown time apart"
+        return f"{sensor}, one look of the sensor every {1000 * model.look_period_s:g} ms"
     if row["power_window_s"] is None:
-        return f"{sensor} of {start.gpus[row['gpu']].get('name')}, averaged over an unknown time"
+        return f"{sensor} of {name}, averaged over an unknown time"
     return f"{sensor}, each the mean of {row['power_window_s']:g} s"
 
 

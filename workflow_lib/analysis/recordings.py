@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from workflow_lib import gpu_models
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.clocks import corrected, read_clocks
 from workflow_lib.analysis.integrals import Integrals, Numbers
@@ -99,6 +100,9 @@ class Recordings:
     power: pl.DataFrame
     #: sensor → "driver" (its own samples) or "readings", for every GPU whose power was read
     power_sources: Mapping[int, str]
+    #: sensor → how many readings and samples of power were left out, because no such GPU draws so
+    #: much; sensors without any are left out
+    refused: Mapping[int, int]
     counters: pl.DataFrame
     #: readings of nodes; ``sensor`` is the number of the node's GPU 0
     host: pl.DataFrame
@@ -176,10 +180,19 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
                     absent[node].setdefault(column.name, reason)
         return _read_tables(files, columns, timed, stride, clocks)
 
+    most_w = {
+        place * stride + gpu: gpu_models.most_power_w(entry)
+        for place, node in enumerate(nodes)
+        for gpu, entry in enumerate(starts[node].gpus)
+    }
+    refused: Counter[int] = Counter()
     samples = read(paths.gpu_samples, GPU_SAMPLES).select(_SAMPLES)
+    samples = _possible(samples, "power_w", most_w, refused)
     names = [column.name for column in POWER_SAMPLES]
     files = {node: paths.power_samples(node) for node in nodes}
     driver = _read_tables(files, POWER_SAMPLES, names, stride, clocks)
+    most_mw = {sensor: 1000 * most for sensor, most in most_w.items()}
+    driver = _possible(driver, "power_mw", most_mw, refused).drop_nulls("power_mw")
     power, sources = best_power(samples, driver)
     ends = {node: read_if_there(paths.telemetry_end(node), TelemetryEnd) for node in nodes}
     limits = {
@@ -194,6 +207,7 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
     )
     power = power.with_columns(at_power_limit=at_limit)
     counters = read(paths.gpu_counters, GPU_COUNTERS)
+    counters = _possible(counters, "power_instant_w", most_w, refused)
     host = read(paths.host_samples, HOST_SAMPLES)
     xid_events = _xid_events({node: paths.gpu_events(node) for node in nodes}, absent)
     recordings = {
@@ -208,7 +222,26 @@ def read_recordings(paths: RunPaths, used: Mapping[str, Sequence[int]]) -> Recor
         )
         for node in nodes
     }
-    return Recordings(recordings, unwatched, stride, samples, power, sources, counters, host)
+    return Recordings(
+        recordings, unwatched, stride, samples, power, sources, refused, counters, host
+    )
+
+
+def _possible(
+    rows: pl.DataFrame, column: str, most: Mapping[int, float], refused: Counter[int]
+) -> pl.DataFrame:
+    """The rows with null in place of values above ``most``, by sensor. Such a value is a fault of
+    the driver. ``refused`` counts them."""
+    if not rows.height:
+        return rows
+    bound = pl.col("sensor").replace_strict(most, default=None, return_dtype=pl.Float64)
+    wrong = rows.select(sensor="sensor", wrong=(pl.col(column) > bound).fill_null(value=False))
+    if not wrong["wrong"].any():
+        return rows
+    refused.update(wrong.filter("wrong")["sensor"].to_list())
+    return rows.with_columns(
+        pl.when(wrong["wrong"]).then(None).otherwise(pl.col(column)).alias(column)
+    )
 
 
 def power_limit_w(start: TelemetryStart, end: TelemetryEnd | None, gpu: int) -> Known:

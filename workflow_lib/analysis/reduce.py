@@ -20,6 +20,7 @@ import polars as pl
 from workflow_lib import results
 from workflow_lib.analysis import raw_files
 from workflow_lib.analysis.clocks import clock_values
+from workflow_lib.analysis.counters import Counted, counted_shares
 from workflow_lib.analysis.generation import generation_values
 from workflow_lib.analysis.known import Known, Values, known, merged
 from workflow_lib.analysis.links import link_values
@@ -186,7 +187,7 @@ def _training(cell: Cell, steps: Steps, no_power: str) -> tuple[Values, list[dic
         steadiness,
         generation_values(cell, steps, (None, no_power), []),
     )
-    return values, step_rows(cell, steps, None, no_power, no_power)
+    return values, step_rows(cell, steps, None, no_power, no_power, {})
 
 
 def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
@@ -196,7 +197,8 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
     recordings = read_recordings(paths, used)
     unwatched = next(iter(recordings.unwatched.values()), "")
     steadiness = steady_state(cell, steps, recordings, unwatched)
-    nodes = _nodes(paths, cell, steps, recordings, users)
+    counted = counted_shares(recordings, steps.window)
+    nodes = _nodes(paths, cell, steps, recordings, users, counted)
     of_steps, of_sensors = step_values(cell, steps), sensor_values(nodes)
     energy = of_sensors["energy_j"]
     return _Parts(
@@ -216,7 +218,9 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
         gpus=[row for node in nodes for row in node.gpus],
         unused_gpus=[row for node in nodes for row in node.unused],
         nodes=[node.row for node in nodes],
-        steps=step_rows(cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or ""),
+        steps=step_rows(
+            cell, steps, recordings, unwatched, gpu_without_sensor(nodes) or "", counted
+        ),
         series=series_rows(cell.hardware, steps, recordings),
         otherwise="not computed",
     )
@@ -228,6 +232,7 @@ def _nodes(
     steps: Steps,
     recordings: Recordings,
     users: Mapping[str, Mapping[int, int]],
+    counted: Mapping[int, Counted],
 ) -> list[Node]:
     """The run's nodes in the order of their names, including those without telemetry."""
     ranks = {(node, gpu): rank for node, gpus in users.items() for gpu, rank in gpus.items()}
@@ -239,6 +244,7 @@ def _nodes(
         cell.telemetry.idle_baseline_s,
         steps.phases,
         link_values(paths, ranks, steps),
+        counted,
     )
     nodes += [
         unwatched_node(node, list(users[node]), cell.hardware, reason)

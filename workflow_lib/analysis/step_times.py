@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from workflow_lib.analysis.counters import Counted
 from workflow_lib.analysis.gpus import longest_bridged_s
 from workflow_lib.analysis.metrics import Window
 from workflow_lib.analysis.nodes import mean_over_spans
 from workflow_lib.analysis.recordings import Recordings
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.records import Cell
-from workflow_lib.words import counted
+from workflow_lib.words import counted as in_words
 
 #: columns of STEP_TIMES that come from telemetry
 _OF_POWER = ("energy_j", "power_mean_w")
@@ -33,11 +34,14 @@ def step_rows(
     recordings: Recordings | None,
     unknown: str,
     no_power: str,
+    counted: Mapping[int, Counted],
 ) -> list[dict[str, Any]]:
     """Rows of STEP_TIMES, less ``cell`` and ``run``, in the order of steps.
 
     There is a row for every step, warm-up included. ``unknown`` is why there is no telemetry, and
-    ``no_power`` why power cannot be added up over GPUs; each is "" if there is no such reason.
+    ``no_power`` why power cannot be added up over GPUs; each is "" if there is no such reason. What
+    :func:`~workflow_lib.analysis.counters.counted_shares` found, ``counted``, makes the energies of
+    counted steps add up to ``energy_j``.
     """
     rows = _as_trained(cell, steps)
     windows = [row.pop("window") for row in rows]
@@ -49,7 +53,7 @@ def step_rows(
     for quantity, columns, reason in readings:
         found: Sequence[Mapping[str, Any] | str] = [reason] * len(rows)
         if recordings is not None and not reason:
-            found = _over_gpus(cell, recordings, quantity, windows)
+            found = _over_gpus(cell, recordings, quantity, windows, counted)
         for row, window, figures in zip(rows, windows, found, strict=True):
             if row["step_time_s"] is None:  # its beginning and end are not known
                 row["missing"] |= dict.fromkeys(columns, row["missing"]["step_time_s"])
@@ -108,7 +112,7 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
         }
         missing = row["missing"]
         if (present := row.pop("ranks")) < count:
-            lacking = f"{present} of {counted(count, 'rank')} recorded the step"
+            lacking = f"{present} of {in_words(count, 'rank')} recorded the step"
             for name in ("step_time_s", "slowest_rank", "rank_spread_s", "tokens"):
                 row[name], missing[name] = None, lacking
         row["loss"], no_loss = loss_of_ranks(row["loss"], row.pop("lowest"), row.pop("highest"))
@@ -123,12 +127,18 @@ def _as_trained(cell: Cell, steps: Steps) -> list[dict[str, Any]]:
 
 
 def _over_gpus(
-    cell: Cell, recordings: Recordings, quantity: str, windows: Sequence[Window]
+    cell: Cell,
+    recordings: Recordings,
+    quantity: str,
+    windows: Sequence[Window],
+    counted: Mapping[int, Counted],
 ) -> list[Mapping[str, Any] | str]:
     """Each window's mean of a quantity, combined over GPUs, or why it is not known."""
     size = cell.hardware.gpus_per_package if quantity == "power_w" else None
     sensors = recordings.sensors(size)
     means = mean_over_spans(recordings, sensors, quantity, windows)
+    if quantity == "power_w":
+        means *= np.array([counted[sensor].share or 1.0 for sensor in sensors])[:, None]
     bridged_s = longest_bridged_s(max(e.start.sample_rate_hz for e in recordings.nodes.values()))
     # Gaps that are too long are not interpolated.
     rows = {sensor: row for row, sensor in enumerate(sensors)}

@@ -106,6 +106,8 @@ COMPARISON = columns(
         "systematic error of A's sensors: a share of energy or power; °C of a temperature",
     ),
     ("systematic_b", float, "", "systematic error of B's sensors"),
+    ("energy_error_a", float, "", "the largest energy_error_share of A's runs"),
+    ("energy_error_b", float, "", "the largest energy_error_share of B's runs"),
     (
         "wide_low",
         float,

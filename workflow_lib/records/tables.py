@@ -98,13 +98,27 @@ GPUS = (
             "power_source",
             str,
             "",
-            "source of power and energy: driver (its own samples) or readings",
+            "source of power over time: driver (its own samples) or readings",
+        ),
+        (
+            "energy_source",
+            str,
+            "",
+            "source of energy_j: counter (the driver's energy counter, spread over time as power "
+            "is) or integral (of power alone)",
+        ),
+        (
+            "power_refused",
+            int,
+            "",
+            "readings and samples of power in the whole run that were left out, because the GPU "
+            "cannot draw so much",
         ),
         (
             "power_window_s",
             float,
             "s",
-            "the time over which one value of power is a mean; null if unknown for the GPU's model",
+            "the time over which one value of power_source is a mean; null if unknown",
         ),
         (
             "power_seen_share",

@@ -47,6 +47,7 @@ MEASURES: Mapping[str, Measure] = {
 NOT_MEASURES: Mapping[tuple[File, str], str] = {
     ("gpu", "lateness_s"): "about the sampler: the validity of telemetry depends on it",
     ("gpu", "read_cost_s"): "about the sampler: docs/results lists the cost of each reading",
+    ("counters", "energy_age_s"): "tells when energy_j was new: energy_j depends on it",
     ("counters", "read_cost_s"): "about the sampler: docs/results lists the cost of each reading",
     **dict.fromkeys(
         [("counters", "gpu_link_received_bytes"), ("counters", "gpu_link_sent_bytes")],

@@ -162,9 +162,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "energy_j",
         "J",
-        "integral of power over the measured steps (trapezoids), from the driver's own samples if "
-        "they have no gap; of a run, of all GPUs",
-        "Energy of all GPUs, trapezoid",
+        "energy over the measured steps, by energy_source; of a run, of all GPUs",
+        "Energy of all GPUs",
         KILOJOULES,
         sensor="power",
         gain=1,
@@ -173,10 +172,11 @@ MEASURES: tuple[Measure, ...] = (
         level="gpu",
     ),
     Measure(
-        "energy_counter_j",
+        "energy_integral_j",
         "J",
-        "the same from the driver's energy counter, completed at the edges by the trapezoid",
-        "Energy of all GPUs, counter",
+        "the same by the integral of power alone (trapezoids), from the driver's own samples if "
+        "they have no gap",
+        "Energy of all GPUs, integral of power",
         KILOJOULES,
         sensor="power",
         gain=1,
@@ -187,12 +187,22 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "energy_difference",
         "",
-        "counter over trapezoid, less 1, both between two readings of the counter: the first and "
-        "last in the measured steps, or those about them",
-        "Counter vs. integrated power",
+        "energy_integral_j over energy_j, less 1; null if no counter gives energy_j",
+        "Integral of power vs. counter",
         PERCENT,
         sensor="power",
         places=("watched",),
+        level="gpu",
+    ),
+    Measure(
+        "energy_error_share",
+        "",
+        "energy_difference without its sign, or 0 if the times of the counter's readings explain "
+        "it: by how much energies may be off, because the load is in step with the sensor's looks; "
+        "of a run, the mean of its GPUs by energy",
+        "Error of energy by the sensor's looks",
+        ("± %", 100.0),
+        sensor="power",
         level="gpu",
     ),
     Measure(
