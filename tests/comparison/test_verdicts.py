@@ -239,6 +239,45 @@ def test_the_error_of_each_side_counts_where_it_stands():
     assert "±0 % and ±10 %" in row["in_words"]
 
 
+def test_a_load_in_step_with_the_sensor_widens_an_energy_even_on_the_same_gpus():
+    both = [[SAME] * 3] * 2
+    plain = compared("power_mean_w", MORE, REFERENCE, gpus=both)["power_mean_w"]
+    # A's energy may be 2 % too high or too low, B's 1 %.
+    shares = [[0.0, 0.02, 0.001], [0.01, 0.0, 0.0]]
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
+    row = row["power_mean_w"]
+    assert (row["energy_error_a"], row["energy_error_b"]) == (0.02, 0.01)
+    assert row["wide_low"] == pytest.approx(plain["wide_low"] * 0.99 / 1.02)
+    assert row["wide_high"] == pytest.approx(plain["wide_high"] * 1.01 / 0.98)
+    assert "±2 % and ±1 % for loads in step with the sensor's looks" in row["in_words"]
+    shares = [[0.06] * 3, [0.01] * 3]
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
+    assert (plain["verdict"], row["power_mean_w"]["verdict"]) == ("a_more", "not_told_apart")
+
+
+def test_an_efficiency_is_widened_as_its_energy_is():
+    both, shares = [[SAME] * 3] * 2, [[0.02] * 3, [0.01] * 3]
+    plain = compared("tokens_per_j", MORE, REFERENCE, gpus=both)["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=both, energy_error_share=shares)
+    # Of A's energy at most 1/0.98, so that of its efficiency at least 0.98.
+    assert row["tokens_per_j"]["wide_low"] == pytest.approx(plain["wide_low"] * 0.98 / 1.01)
+    assert row["tokens_per_j"]["wide_high"] == pytest.approx(plain["wide_high"] * 1.02 / 0.99)
+
+
+def test_an_energy_without_a_counter_supports_no_word():
+    both = [[SAME] * 3] * 2
+    shares = [[0.0, 0.0, None], [0.0] * 3]
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_error_share=shares)
+    row = row["power_mean_w"]
+    assert (row["verdict"], row["wide_low"]) == ("no_verdict", None)
+    assert "energy counter" in json.loads(row["missing_reasons"])["energy_error_a"]
+    peak = compared(
+        "power_peak_w", MORE, REFERENCE, gpus=both, energy_error_share=shares,
+        power_peak_sensor=[["samples"] * 3] * 2,
+    )["power_peak_w"]  # fmt: skip
+    assert peak["verdict"] == "a_more"
+
+
 def test_sensors_of_unknown_error_support_no_word():
     row = compared("power_mean_w", MORE, REFERENCE)["power_mean_w"]
     assert row["verdict"] == "no_verdict"

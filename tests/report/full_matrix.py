@@ -132,6 +132,7 @@ def run_row(known: dict[str, Any], run: int, **measures: Any) -> dict[str, Any]:
         "simulated": True,
         "outcome": "completed",
         "missing_reasons": "{}",
+        "energy_error_share": 0.0,
         **measures,
     }
 

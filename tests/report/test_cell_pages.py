@@ -196,7 +196,7 @@ def test_figures_have_intervals_and_missing_ones_their_reasons(tmp_path: Path) -
     assert [run[0] for run in of_runs] == [1, 2]
     second = dict(zip(names, of_runs[1][6], strict=True))
     assert second["Throughput"] == "1,200"
-    assert pages["reasons"][second["Energy of all GPUs, trapezoid"]] == "no power"
+    assert pages["reasons"][second["Energy of all GPUs"]] == "no power"
     assert second["Decoding efficiency"] is None
 
 

@@ -46,11 +46,11 @@ def test_simulated_power_has_no_sensor_and_no_error(tmp_path: Path) -> None:
 
 
 def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:
-    energies = {"energy_j": 250_000.0, "energy_counter_j": 249_500.0, "energy_difference": -0.002}
+    energies = {"energy_j": 250_000.0, "energy_integral_j": 249_500.0, "energy_difference": -0.002}
     page = build(tmp_path, [Planned(measures=energies)])
     for heading in (
-        "Energy of all GPUs, trapezoid kJ",
-        "Energy of all GPUs, counter kJ",
+        "Energy of all GPUs kJ",
+        "Energy of all GPUs, integral of power kJ",
         "Peak power of a package, at least W",
         "Idle power of all GPUs, before W",
     ):
@@ -60,7 +60,7 @@ def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:
 
 
 def test_noise_of_the_arithmetic_is_zero(tmp_path: Path) -> None:
-    energies = {"energy_j": 1000.0, "energy_counter_j": 1000.0, "energy_difference": 3.71e-12}
+    energies = {"energy_j": 1000.0, "energy_integral_j": 1000.0, "energy_difference": 3.71e-12}
     assert "1.00 1.00 0.00 6.00" in build(tmp_path, [Planned(measures=energies)]).text
 
 

@@ -12,6 +12,9 @@ from workflow_lib.report.cells import Row
 #: half a degree, because GPUs give their temperature in whole degrees
 READING_ERROR_C = 0.5
 
+#: measures of power that are not of the energy of the measured steps
+_MOMENTARY = ("power_peak_w", "power_instant_peak_w", "idle_power_w")
+
 RATIO, DIFFERENCE = "ratio", "difference"
 
 #: the measures that two sweeps are contrasted by, in the order of the page
@@ -33,6 +36,11 @@ def is_ratio(measure: Measure) -> bool:
 def is_temperature(measure: Measure) -> bool:
     """Whether a measure is a temperature, which GPUs give in whole degrees."""
     return measure.sensor == "temperature"
+
+
+def is_of_energy(measure: Measure) -> bool:
+    """Whether a measure is of energy, or of power over all measured steps."""
+    return bool(measure.gain) and measure.name not in _MOMENTARY
 
 
 def reading_error_c(measure: Measure) -> float:

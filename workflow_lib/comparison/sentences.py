@@ -29,6 +29,8 @@ class Wide(NamedTuple):
     error_b: float | None = None
     #: whether nothing was added because the same sensors measured both sides
     gain_cancels: bool = False
+    #: what was added for the errors of both sides' energies
+    energy: tuple[float | None, float | None] = (None, None)
 
 
 def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, lie: Design) -> str:
@@ -92,6 +94,9 @@ def _added(measure: Measure, wide: Wide) -> str:
         parts.append(f"±{factor * wide.date:g} {unit} for dates and nodes")
     if wide.error_a is not None:
         parts.append(f"{_errors(measure, wide)} for sensors")
+    if any(wide.energy):
+        shares = " and ".join(f"±{100 * (share or 0):.2g} %" for share in wide.energy)
+        parts.append(f"{shares} for loads in step with the sensor's looks")
     return " and ".join(parts)
 
 

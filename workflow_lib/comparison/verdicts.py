@@ -13,6 +13,10 @@ cancels if one GPU did the runs of both sides, or if one layout ran on the same 
 for example at two dates. Each GPU then has the same share of both energies. Within hosts this holds
 for each session, whose effect takes the gain up. The verdict then assumes that a sensor has the
 same gain at all powers. Temperatures are whole degrees, so each side may be off by half a degree.
+
+A load in step with the looks of a sensor makes an energy wrong in each repeat alike, even on one
+GPU: ``energy_error_share`` says how much, and widens the interval in the same way, whether or not
+the gain cancels.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
     contrast,
+    is_of_energy,
     is_ratio,
     is_temperature,
     reading_error_c,
@@ -170,11 +175,13 @@ def _compared(
     known |= found._asdict()
     known |= effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
     wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, gain_cancels)
-    known["reasons"] |= _untold(known)
+    wide, why = _with_energy_errors(measure, wide, runs_a, runs_b)
+    known["reasons"] |= why | _untold(known)
     if wide is not None:
         known["date_allowance"] = wide.date
         known |= {"wide_low": wide.low, "wide_high": wide.high}
         known |= {"systematic_a": wide.error_a, "systematic_b": wide.error_b}
+        known |= {"energy_error_a": wide.energy[0], "energy_error_b": wide.energy[1]}
     if words := _same_runs(runs_a, runs_b):
         return {**known, "verdict": "same_runs", "in_words": words}
     verdict, words = _verdict(measure, found, wide, lie, a.name, (len(runs_a), len(runs_b)))
@@ -293,6 +300,26 @@ def _widened(
     # A gain that raises an energy lowers an efficiency.
     over, under = (s, t) if measure.gain > 0 else (t, s)
     return Wide(low * (1 - under) / (1 + over), high * (1 + under) / (1 - over), date, s, t), {}
+
+
+def _with_energy_errors(
+    measure: Measure, wide: Wide | None, runs_a: Sequence[Row], runs_b: Sequence[Row]
+) -> tuple[Wide | None, dict[str, str]]:
+    """The interval of a ratio of energies, widened by the largest ``energy_error_share`` of each
+    side's runs; None if one is unknown. And the reasons of null numbers."""
+    names = ("energy_error_a", "energy_error_b")
+    if wide is None or not is_of_energy(measure):
+        return wide, dict.fromkeys(names, "the measure is not of energy, or has no interval")
+    if all(run["simulated"] for run in (*runs_a, *runs_b)):
+        return wide, dict.fromkeys(names, "simulated power has no sensor error")
+    shares = [[run["energy_error_share"] for run in runs] for runs in (runs_a, runs_b)]
+    if None in shares[0] + shares[1]:
+        why = "no energy counter tells how far the energy of a run is off"
+        return None, dict.fromkeys((*names, "wide_low", "wide_high", "date_allowance"), why)
+    s, t = max(shares[0]), max(shares[1])
+    over, under = (s, t) if measure.gain > 0 else (t, s)
+    low, high = wide.low * (1 - under) / (1 + over), wide.high * (1 + under) / (1 - over)
+    return wide._replace(low=low, high=high, energy=(s, t)), {}
 
 
 def _no_error(why: str) -> dict[str, str]:

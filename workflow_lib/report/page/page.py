@@ -40,6 +40,7 @@ from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.report.page import failures, summary
 from workflow_lib.report.page.drawn import drawn
+from workflow_lib.report.page.energy_errors import energy_errors
 from workflow_lib.report.page.other_load import shared_nodes, unused_gpus
 from workflow_lib.report.page.overlap import slower_with_overlap
 from workflow_lib.report.page.power_caps import capped_below_limit
@@ -118,6 +119,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         unused_gpus=unused_gpus(unused, of_cell),
         shared_nodes=shared_nodes(tables.runs, of_cell),
         capped=capped_below_limit(cells, names, tables.runs),
+        energy_errors=energy_errors(cells, names, tables.runs),
         overhead=overhead_lines(overhead, of_cell),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
