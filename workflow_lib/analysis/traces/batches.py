@@ -7,6 +7,7 @@ place.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -14,7 +15,14 @@ import msgspec
 import polars as pl
 
 from workflow_lib.analysis.traces.decoding import Event
-from workflow_lib.analysis.traces.names import COMMUNICATION, class_of_kernel, class_of_operator
+from workflow_lib.analysis.traces.names import (
+    CLASSES,
+    COMMUNICATION,
+    UNKNOWN,
+    class_of_kernel,
+    class_of_launched,
+    class_of_operator,
+)
 from workflow_lib.analysis.traces.notes import Notes
 
 #: one day, in ns; a kernel or profile that is longer is damage
@@ -37,6 +45,7 @@ _CATEGORIES = {
 }
 
 
+_CLASS_INDICES = {kind: i for i, kind in enumerate(CLASSES)}
 #: what a column of a frame holds: Kineto writes no greater number
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -61,6 +70,13 @@ class Identifiers(msgspec.Struct, gc=False):
 
     correlation: _Int64 | None = None
     external: _Int64 | None = msgspec.field(default=None, name="External id")
+    device: _Int64 | None = None
+
+    @property
+    def operator(self) -> int | None:
+        """The external id of the operator that launched a kernel. Before PyTorch 2.1, Kineto
+        repeated the correlation where it had no operator."""
+        return None if self.external == self.correlation else self.external
 
 
 class _Classes(dict[str | None, str]):
@@ -136,6 +152,7 @@ class Batches:
         self._with_operators = with_operators
         self._kernel_class = _Classes(class_of_kernel)
         self._operator_class = _Classes(class_of_operator)
+        self._launched_class = _Classes(class_of_launched)
         self._indices: dict[Collective, int] = {}
         self.kernels = _Rows(
             notes,
@@ -143,6 +160,7 @@ class Batches:
             correlation=pl.Int64,
             collective=pl.Int32,
             external=pl.Int64,
+            device=pl.Int64,
         )
         self.launches = _Rows(notes, correlation=pl.Int64)
         #: ``whole`` is true if operators that run within this one are ignored
@@ -151,11 +169,19 @@ class Batches:
         self.annotations = _Rows(notes, name=pl.String)
         #: (an operator's external id, the index of the collective that it announces)
         self.announced: list[tuple[int, int]] = []
+        # Plain arrays, because a trace has more operators than kernels.
+        self._launching = array("q"), bytearray()
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """The distinct descriptions of collectives; kernels refer to them by index."""
         return tuple(self._indices)
+
+    def launched_classes(self) -> pl.DataFrame:
+        """``external`` of each operator whose kernels are of one class, and that ``class``."""
+        ids, kinds = self._launching
+        named = pl.Series("class", list(CLASSES)).gather(pl.Series(kinds, dtype=pl.UInt8))
+        return pl.DataFrame({"external": pl.Series(ids, dtype=pl.Int64), "class": named})
 
     def take(self, events: Sequence[Event]) -> None:
         """Sort one batch of events."""
@@ -169,6 +195,7 @@ class Batches:
         self._take_kernels(sorted_[_KERNEL])
         self._take_launches(sorted_[_LAUNCH])
         self._take_announcements(sorted_[_OPERATOR])
+        self._take_launching(sorted_[_OPERATOR])
         if self._with_operators:
             self._take_operators([*sorted_[_OPERATOR], *sorted_[_ANNOTATION]])
         self._take_annotations(sorted_[_ANNOTATION])
@@ -187,7 +214,8 @@ class Batches:
             **{"class": classes},
             correlation=[each.correlation for each in of],
             collective=collectives,
-            external=[each.external for each in of],
+            external=[each.operator for each in of],
+            device=[each.device for each in of],
         )
 
     def _take_launches(self, events: list[Event]) -> None:
@@ -201,6 +229,15 @@ class Batches:
         for each, index in zip(of, self._said_of(announcing), strict=True):
             if each.external is not None and index is not None:
                 self.announced.append((each.external, index))
+
+    def _take_launching(self, events: list[Event]) -> None:
+        deciding = [e for e in events if self._launched_class[e.name] != UNKNOWN]
+        of = _decode_args(deciding, Identifiers, "the args field of an operator", self._notes)
+        ids, kinds = self._launching
+        for event, each in zip(deciding, of, strict=True):
+            if each.external is not None:
+                ids.append(each.external)
+                kinds.append(_CLASS_INDICES[self._launched_class[event.name]])
 
     def _take_operators(self, events: list[Event]) -> None:
         kept = [
