@@ -17,8 +17,8 @@ KERNELS = columns(
         str,
         "",
         "gemm, attention, normalisation_elementwise, optimiser, other_computation; unknown "
-        "(neither the kernel's name nor the operator that launched it tells); memory (copies and sets); "
-        "all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
+        "(neither the kernel's name nor the operator that launched it tells); memory (copies and "
+        "sets); all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
         "other_communication",
     ),
     ("group", str, "", "of communication: TP, CP, DP, PP, EP, or several of them, as in TP+PP"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -45,7 +46,8 @@ _CATEGORIES = {
 }
 
 
-_CLASS_INDICES = {kind: i for i, kind in enumerate(CLASSES)}
+#: the classes that a number in a byte stands for; 0 is that nothing is known
+_NUMBERED = (UNKNOWN, *(kind for kind in CLASSES if kind != UNKNOWN))
 #: what a column of a frame holds: Kineto writes no greater number
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -72,20 +74,23 @@ class Identifiers(msgspec.Struct, gc=False):
     external: _Int64 | None = msgspec.field(default=None, name="External id")
     device: _Int64 | None = None
 
-    @property
-    def operator(self) -> int | None:
-        """The external id of the operator that launched a kernel. Before PyTorch 2.1, Kineto
-        repeated the correlation where it had no operator."""
-        return None if self.external == self.correlation else self.external
+
+class ExternalId(msgspec.Struct, gc=False):
+    """The number of an operator."""
+
+    external: _Int64 | None = msgspec.field(default=None, name="External id")
 
 
-class _Classes(dict[str | None, str]):
+_Class = TypeVar("_Class", str, int)
+
+
+class _Classes(dict[str | None, _Class]):
     """The class of each name, computed once."""
 
-    def __init__(self, class_of: Callable[[str], str]) -> None:
+    def __init__(self, class_of: Callable[[str], _Class]) -> None:
         self._class_of = class_of
 
-    def __missing__(self, name: str | None) -> str:
+    def __missing__(self, name: str | None) -> _Class:
         kind = self[name] = self._class_of(name or "")
         return kind
 
@@ -152,7 +157,7 @@ class Batches:
         self._with_operators = with_operators
         self._kernel_class = _Classes(class_of_kernel)
         self._operator_class = _Classes(class_of_operator)
-        self._launched_class = _Classes(class_of_launched)
+        self._launched_class = _Classes(lambda name: _NUMBERED.index(class_of_launched(name)))
         self._indices: dict[Collective, int] = {}
         self.kernels = _Rows(
             notes,
@@ -180,7 +185,7 @@ class Batches:
     def launched_classes(self) -> pl.DataFrame:
         """``external`` of each operator whose kernels are of one class, and that ``class``."""
         ids, kinds = self._launching
-        named = pl.Series("class", list(CLASSES)).gather(pl.Series(kinds, dtype=pl.UInt8))
+        named = pl.Series(_NUMBERED).gather(pl.Series(kinds, dtype=pl.UInt8))
         return pl.DataFrame({"external": pl.Series(ids, dtype=pl.Int64), "class": named})
 
     def take(self, events: Sequence[Event]) -> None:
@@ -214,7 +219,7 @@ class Batches:
             **{"class": classes},
             correlation=[each.correlation for each in of],
             collective=collectives,
-            external=[each.operator for each in of],
+            external=[each.external for each in of],
             device=[each.device for each in of],
         )
 
@@ -231,13 +236,13 @@ class Batches:
                 self.announced.append((each.external, index))
 
     def _take_launching(self, events: list[Event]) -> None:
-        deciding = [e for e in events if self._launched_class[e.name] != UNKNOWN]
-        of = _decode_args(deciding, Identifiers, "the args field of an operator", self._notes)
+        of_events = bytes([self._launched_class[event.name] for event in events])
+        deciding = list(compress(events, of_events))
+        of = _decode_args(deciding, ExternalId, "the args field of an operator", self._notes)
         ids, kinds = self._launching
-        for event, each in zip(deciding, of, strict=True):
-            if each.external is not None:
-                ids.append(each.external)
-                kinds.append(_CLASS_INDICES[self._launched_class[event.name]])
+        # No kernel has the id −1.
+        ids.extend([-1 if each.external is None else each.external for each in of])
+        kinds += of_events.replace(b"\0", b"")
 
     def _take_operators(self, events: list[Event]) -> None:
         kept = [
@@ -270,10 +275,10 @@ class Batches:
         ]
 
 
-_Said = TypeVar("_Said", Collective, Identifiers)
+_Said = TypeVar("_Said", Collective, Identifiers, ExternalId)
 _DECODERS: dict[Any, Any] = {
     kind: (msgspec.json.Decoder(list[kind]), msgspec.json.Decoder(kind))  # type: ignore[valid-type]
-    for kind in (Collective, Identifiers)
+    for kind in (Collective, Identifiers, ExternalId)
 }
 
 

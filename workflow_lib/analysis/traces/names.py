@@ -187,8 +187,8 @@ def class_of_kernel(name: str) -> str:
         if pattern.match(name):
             return kind
     parts = taken_apart(name)
-    if kind := _exchange(parts, "_".join(words(parts.own))):
-        return kind
+    if exchange := _exchange(parts, "_".join(words(parts.own))):
+        return exchange
     if parts.own == _LIST_KERNEL:
         # Over lists of parameters gradients are scaled and clipped, and parameters updated.
         return NORMALISATION_ELEMENTWISE if _LIST_COPIES & {*parts.arguments} else OPTIMISER
@@ -199,8 +199,8 @@ def class_of_kernel(name: str) -> str:
         for pattern, kind in _BEGINNINGS:
             if pattern.match(identifier):
                 return kind
-        if kind := _first_known(words(identifier), _WORDS):
-            return kind
+        if known := _first_known(words(identifier), _WORDS):
+            return known
     return UNKNOWN
 
 

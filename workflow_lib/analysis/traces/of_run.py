@@ -72,8 +72,8 @@ def _without_traces(paths: RunPaths) -> TraceAnalysis:
     ended = read_outcome(paths)
     if ended is None or not ended.outcome.is_result or ended.outcome is Outcome.COMPLETED:
         raise RecordError(
-            f"{paths.traces}: no traces (rank0.json.gz, …, or *.pt.trace.json); only a profiled run "
-            "leaves them"
+            f"{paths.traces}: no traces (rank0.json.gz, …, or *.pt.trace.json); only a "
+            "profiled run leaves them"
         )
     remark = f"the run ended as {ended.outcome}, and left no traces: {ended.cause}"
     return TraceAnalysis(table([], KERNELS), table([], TRACES), {}, (remark,))

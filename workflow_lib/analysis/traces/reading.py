@@ -116,8 +116,9 @@ def _kernels(batches: Batches) -> pl.DataFrame:
 def _with_operators(kernels: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
     """The kernels with the class of the operator that launched them, where their names do not
     tell."""
-    unknown = pl.col("class") == UNKNOWN
-    asking = kernels.filter(unknown).select("external").drop_nulls().unique()
+    # Before PyTorch 2.1, Kineto repeated the correlation where it had no operator.
+    unknown = (pl.col("class") == UNKNOWN) & pl.col("external").ne_missing(pl.col("correlation"))
+    asking = kernels.filter(unknown).select("external").unique()
     told = launched.join(asking, on="external").unique("external", keep="first")
     told = told.rename({"class": "told"})
     return kernels.join(told, on="external", how="left").with_columns(
