@@ -38,7 +38,7 @@ CLASSES = (
     KernelClass("normalisation_elementwise", "norm., element-wise", "#202020"),
     KernelClass("optimiser", "optimiser", style.YELLOW),
     KernelClass("other_computation", "other computation", "#8c8c8c"),
-    KernelClass("unknown", "unknown", "#dedede"),
+    KernelClass("unknown", "unknown", "#e8e8e8"),
     KernelClass("memory", "copies and sets", "#b8b8b8"),
     KernelClass("all_reduce", "all-reduce", style.VERMILLION, "//////"),
     KernelClass("all_gather", "all-gather", style.ORANGE, "\\\\\\\\\\\\"),
