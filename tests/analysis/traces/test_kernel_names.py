@@ -98,6 +98,8 @@ def test_kernels_of_other_libraries_than_nccl_communicate(name: str, kind: str) 
         ("sendable_kernel", "unknown"),
         ("normalised_beam_kernel", "unknown"),
         ("triton__0d1d2d3d", "unknown"),
+        ("_fused_linear_cross_entropy", "normalisation_elementwise"),
+        ("chunk_fwd_kernel_o", "unknown"),
         # What the type of a kernel's result says.
         ("std::enable_if<(width > 0) && attention<T>, void>::type vllm::fused_add_rms_norm<8>(T*)",
          "normalisation_elementwise"),
@@ -120,6 +122,7 @@ def test_only_whole_words_of_a_kernels_own_name_decide(name: str, kind: str) -> 
         ("aten::_scaled_dot_product_flash_attention", "attention"),
         ("vllm::unified_attention_with_output", "attention"),
         ("aten::_foreach_add_", "optimiser"),
+        ("aten::_amp_foreach_non_finite_check_and_unscale_", "optimiser"),
         ("aten::_foreach_copy_", "normalisation_elementwise"),
         ("aten::_fused_adamw_", "optimiser"),
         ("aten::copy_", "normalisation_elementwise"),

@@ -70,8 +70,7 @@ _EXCHANGES = (
 )
 #: what a kernel's identifier begins with that a library of communication made
 _LIBRARY = re.compile(
-    r"(?:nccl|rccl|msccl|mscclpp)(?:Dev)?Kernel|(?:nccl|rccl|msccl)_|mscclpp_|nvshmemi?_|rocshmem_"
-    r"|k?userbuffers_|multimem_"
+    r"(?:nccl|rccl|msccl|mscclpp|nvshmemi?|rocshmem)(?=[A-Z_])|k?userbuffers_|multimem_"
 )
 #: namespaces of which every kernel communicates
 _EXCHANGING_SCOPES = frozenset(("c10d", "nvshmem", "rocshmem", "mscclpp", "quickreduce"))
@@ -100,14 +99,14 @@ _BEGINNINGS = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
         (r"nvjet|Cijk_|splitKreduce|ReduceSplitK|reduce_1Block_|dotc?_kernel", GEMM),
-        (r"kernel_grouped_conv_", GEMM),
+        (r"kernel_grouped_conv_|fused_moe_kernel", GEMM),
         # cuDNN computes convolutions by an implicit GEMM, unless the name says Winograd.
         (r"\w*scudnn_winograd|(?:reduce_)?(?:dgrad|wgrad)_", OTHER_COMPUTATION),
         (r"\w*scudnn_", GEMM),
         (r"sage_fwd|reduce_segments|compute_dot_do_o|convert_dq_to_16bits", ATTENTION),
         (r"_?finalize|reshape_and_cache|store_kvcache|concat_and_cache", NORMALISATION_ELEMENTWISE),
         (r"SubTensorOpWith|scalePackedTensor", NORMALISATION_ELEMENTWISE),
-        (r"gatherTopK|split_embedding_|Im2d2Col|im2col|col2im|fft\dd_", OTHER_COMPUTATION),
+        (r"gatherTopK|split_embedding_|Im2d2Col|im2col|fft\dd_|moe_align_", OTHER_COMPUTATION),
     )
 )
 
@@ -119,12 +118,12 @@ def _by_word(*listed: tuple[str, str]) -> dict[str, str]:
 _WORDS = _by_word(
     (OPTIMISER, "adam adamw adafactor lamb lars lion muon sgd rmsprop optimizer optimiser"),
     (ATTENTION, "flash fmha attention attn sdpa mha mla mqa"),
-    (GEMM, "gemvx mm bmm addmm baddbmm matmul linear xmma mv addmv"),
+    (GEMM, "gemvx mm bmm addmm baddbmm matmul xmma mv addmv"),
     (
         NORMALISATION_ELEMENTWISE,
         "norm rms rmsnorm rmsnorm2d layernorm layernorm2d groupnorm bn welford moments gamma"
         " statistics elementwise epilogue reduce soft softmax logsumexp entropy loss nll dropout"
-        " fill copy cat chunk concat pad gather scatter index indices transpose permute clamp cast"
+        " fill copy cat concat pad gather scatter index indices transpose permute clamp cast"
         " quant quantize dequant dequantize gelu silu swiglu relu elu tanh sigmoid act activation"
         " rope rotary embedding bias scal distribution nchw nhwc cnhw",
     ),
@@ -162,6 +161,7 @@ _OPERATORS = (
 )
 #: words of operators beside those of kernels
 _OPERATOR_WORDS = _WORDS | _by_word(
+    (GEMM, "linear"),
     (
         NORMALISATION_ELEMENTWISE,
         "add sub rsub mul div neg pow exp exp2 log log2 log1p sqrt rsqrt reciprocal abs sin cos max"
@@ -215,7 +215,7 @@ def class_of_operator(name: str) -> str:
         if pattern.match(name):
             return kind
     own = words(name.rpartition("::")[2])
-    if own[:1] == ["foreach"] and "copy" not in own:
+    if "foreach" in own[:2] and "copy" not in own:
         return OPTIMISER
     return _first_known(own, _OPERATOR_WORDS) or UNKNOWN
 
