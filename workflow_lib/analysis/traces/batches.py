@@ -81,7 +81,7 @@ class ExternalId(msgspec.Struct, gc=False):
     external: _Int64 | None = msgspec.field(default=None, name="External id")
 
 
-_Class = TypeVar("_Class", str, int)
+_Class = TypeVar("_Class")
 
 
 class _Classes(dict[str | None, _Class]):
