@@ -208,7 +208,7 @@ def test_the_share_of_kernel_time_that_communicates_counts_durations_and_no_copi
         (0, "memory", 5.0),
         (1, "all_reduce", 1.0),
         (1, "gemm", 2.0),
-        (1, "optimiser", 1.0),
+        (1, "unknown", 1.0),
     )
     kernels = [
         {"cell": row["cell"], "run": 0, "rank": rank, "class": kind, "kernel_s": seconds}
@@ -219,6 +219,7 @@ def test_the_share_of_kernel_time_that_communicates_counts_durations_and_no_copi
     write_table(table(traces, TRACES), paths.trace_times)
     (of_cell,) = tables(tmp_path, [row])["cells"]
     assert of_cell["communication_kernel_share"] == pytest.approx((3 / 4 + 1 / 4) / 2)
+    assert of_cell["unknown_kernel_share"] == pytest.approx((0 + 1 / 4) / 2)
     # A rank without kernels has no share, and so the cell has none.
     write_table(table(kernels[:4], KERNELS), paths.kernels)
     (of_cell,) = tables(tmp_path, [row])["cells"]

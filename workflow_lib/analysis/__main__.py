@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     reducing.add_argument("--processes", type=int, default=1, help="for several runs; 1 by default")
     tracing = commands.add_parser("traces", help="write tables of a profiled run's traces")
-    tracing.add_argument("run", type=Path, help="the run's directory, with traces/rank<n>.json.gz")
+    tracing.add_argument("run", type=Path, help="the run's directory, with traces in its traces/")
     for fabric in ("intra-node", "inter-node"):
         tracing.add_argument(
             f"--{fabric}-gb-per-s",

@@ -16,8 +16,9 @@ KERNELS = columns(
         "class",
         str,
         "",
-        "gemm, attention, normalisation_elementwise, optimiser, other_computation; memory (copies "
-        "and sets); all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
+        "gemm, attention, normalisation_elementwise, optimiser, other_computation; unknown "
+        "(neither the kernel's name nor the operator that launched it tells); memory (copies and "
+        "sets); all_reduce, all_gather, reduce_scatter, all_to_all, send_receive, broadcast, "
         "other_communication",
     ),
     ("group", str, "", "of communication: TP, CP, DP, PP, EP, or several of them, as in TP+PP"),
@@ -45,8 +46,10 @@ TRACES = columns(
     ("rank", int, "", "the rank that the trace is of"),
     ("steps", int, "", "steps that the profiler marked"),
     ("on_gpu", bool, "", "whether the trace holds kernels; else a CPU's operators stand for them"),
+    ("gpus", int, "", "GPUs that the trace holds; times are sums over these. 0 on a CPU"),
     ("span_s", float, "s", "from the first start to the last end of any kernel, copy or set"),
     ("computation_s", float, "s", "time with a computation kernel running"),
+    ("unknown_s", float, "s", "time with a kernel of unknown class running"),
     ("memory_s", float, "s", "time with a copy or set running"),
     ("communication_s", float, "s", "time with a communication kernel running"),
     ("exposed_communication_s", float, "s", "part of communication_s without computation"),

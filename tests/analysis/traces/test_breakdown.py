@@ -35,6 +35,7 @@ def test_a_ranks_time_divides_as_worked_out_by_hand(tmp_path: Path) -> None:
         {
             "span_s": 220e-6,
             "computation_s": 120e-6,
+            "unknown_s": 0.0,
             "memory_s": 20e-6,
             "communication_s": 100e-6,
             # With the GEMM from 50 to 100 and the element-wise kernel from 140 to 150.
@@ -151,3 +152,33 @@ def test_an_empty_trace_is_a_row_without_figures(tmp_path: Path) -> None:
     assert [row[name] for name in times] == [None] * 5
     assert found.notes[0] == ("the trace holds no kernels and no operators",)
     assert set(found.kernels["rank"]) == {1}
+
+
+def test_two_gpus_of_a_trace_are_two(tmp_path: Path) -> None:
+    # µs     0         40   60        100
+    # GPU 0  gemm-------    all-reduce
+    # GPU 1  gemm----------------------
+    events = [
+        kernel(GEMM, 0, 40, device=0),
+        collective(60, 100, [0, 1], device=0),
+        kernel(GEMM, 0, 100, device=1),
+    ]
+    both = analyse({0: write(tmp_path / "t.json", events)})
+    (row,) = both.ranks.rows(named=True)
+    assert row["gpus"] == 2
+    assert row["span_s"] == pytest.approx(200e-6)
+    assert row["computation_s"] == pytest.approx(140e-6)
+    # What the other GPU computes hides nothing.
+    assert row["exposed_communication_s"] == pytest.approx(40e-6)
+    assert row["overlapped_communication_s"] == 0
+    assert row["idle_s"] == pytest.approx(20e-6)
+    covered = {row["class"]: row["covered_s"] for row in both.kernels.rows(named=True)}
+    assert covered == pytest.approx({"gemm": 140e-6, "all_reduce": 40e-6})
+
+
+def test_an_unknown_kernel_is_neither_computation_nor_idle(tmp_path: Path) -> None:
+    events = [kernel(GEMM, 0, 40), kernel("mine", 50, 90), collective(80, 100, [0, 1])]
+    (row,) = analyse({0: write(tmp_path / "t.json", events)}).ranks.rows(named=True)
+    times = {name: row[f"{name}_s"] for name in ("computation", "unknown", "idle")}
+    assert times == pytest.approx({"computation": 40e-6, "unknown": 40e-6, "idle": 10e-6})
+    assert row["exposed_communication_s"] == pytest.approx(20e-6)

@@ -36,7 +36,7 @@ from workflow_lib.records import Degrees, group_members
         ("Memcpy DtoD (Device -> Device)", "memory"),
         ("Memset (Device)", "memory"),
         ("__amd_rocclr_copyBuffer.kd", "memory"),
-        ("void at::native::sbtopk::gatherTopK<float>", "normalisation_elementwise"),
+        ("void at::native::sbtopk::gatherTopK<float>", "other_computation"),
         ("void cub::DeviceRadixSortOnesweepKernel<cub::Policy800, long>", "other_computation"),
         ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", "all_reduce"),
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", "all_reduce"),
@@ -65,7 +65,9 @@ def test_a_kernel_has_the_class_that_its_name_says(name: str, kind: str) -> None
         ("aten::_foreach_addcdiv_", "optimiser"),
         ("aten::copy_", "memory"),
         ("aten::gelu", "normalisation_elementwise"),
+        ("aten::conv2d", "other_computation"),
         ("AddmmBackward0", "other_computation"),
+        ("mine::attentive", "unknown"),
     ],
 )
 def test_an_operator_has_the_class_that_its_name_says(name: str, kind: str) -> None:
@@ -123,7 +125,18 @@ def test_experts_over_all_replicas_are_told_by_what_they_exchange() -> None:
 
 @pytest.mark.parametrize(
     ("description", "axis"),
-    [("mesh_tp", "TP"), ("PIPELINE_MODEL_PARALLEL_GROUP", "PP"), ("default_pg", None)],
+    [
+        ("mesh_tp", "TP"),
+        ("dp_shard", "DP"),
+        ("PIPELINE_MODEL_PARALLEL_GROUP", "PP"),
+        ("TENSOR_AND_CONTEXT_PARALLEL_GROUP", "TP+CP"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", "CP+DP"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "EP"),
+        ("EXPERT_DATA_PARALLEL_GROUP", "DP"),
+        ("TENSOR_AND_EXPERT_PARALLEL_GROUP", "TP+EP"),
+        ("metadata", None),
+        ("default_pg", None),
+    ],
 )
 def test_without_a_layout_the_groups_description_says(description: str, axis: str | None) -> None:
     assert axis_of((0, 1), description, "all_reduce", 0, None) == axis

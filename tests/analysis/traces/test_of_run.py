@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.analysis.synthetic_run import cell
 from workflow_lib.analysis.__main__ import main
 from workflow_lib.analysis.tables import read_table
+from workflow_lib.analysis.traces.of_run import analyse_run
 from workflow_lib.records import (
     KERNELS,
     TRACES,
+    Degrees,
     Outcome,
     OutcomeRecord,
     RunPaths,
     write_json,
 )
 
-from .kineto import collective, write
+from .kineto import GEMM, collective, kernel, write
 
 
 def profiled(directory: Path) -> RunPaths:
@@ -89,3 +93,28 @@ def test_a_run_that_was_not_profiled_is_told_so(
     write_json(paths.cell, cell())
     assert main(["traces", str(paths.directory)]) == 1
     assert "only a profiled run leaves them" in capsys.readouterr().err
+
+
+def test_traces_are_found_by_the_names_that_torch_gives(tmp_path: Path) -> None:
+    def analysed(ranks: int, **files: dict[str, Any]) -> tuple[list[int], tuple[str, ...]]:
+        paths = RunPaths(Path(tempfile.mkdtemp(dir=tmp_path)) / "run0")
+        one = cell()
+        write_json(paths.cell, replace(one, degrees=Degrees(dp=ranks)))
+        for name, header in files.items():
+            write(paths.traces / name, [kernel(GEMM, 0, 1)], **header)
+        found = analyse_run(paths.directory)
+        return found.ranks["rank"].to_list(), found.remarks
+
+    one, two = ({"distributedInfo": {"rank": rank, "world_size": 2}} for rank in (0, 1))
+    # As tensorboard_trace_handler and export_chrome_trace name them.
+    named = {"n1_41.17.pt.trace.json": one, "n1_42.19.pt.trace.json.gz": two}
+    assert analysed(2, **named) == ([0, 1], ())
+    assert analysed(2, **{f"rank-{n}.Apr_03.11.pt.trace.json": {} for n in "01"})[0] == [0, 1]
+    assert analysed(2, **{"rank0.json": {}, "w_rank_1.pt.trace.json.gz": {}})[0] == [0, 1]
+    assert analysed(1, **{"worker0.pt.trace.json.gz": {}}) == ([0], ())
+    # Of two traces of a rank the later one counts; one without a rank counts for none.
+    ranks, remarks = analysed(2, **named, **{"n1_42.20.pt.trace.json": two, "x.pt.trace.json": {}})
+    assert ranks == [0, 1]
+    assert [remark.partition(":")[0] for remark in remarks] == [
+        *("n1_42.19.pt.trace.json.gz", "x.pt.trace.json")
+    ]

@@ -227,7 +227,41 @@ def test_operators_stand_for_kernels_where_there_are_none(tmp_path: Path) -> Non
         (0, 10_000, "gemm"),
         (5_000, 25_000, "all_reduce"),
         (21_000, 29_000, "normalisation_elementwise"),
-        (40_000, 41_000, "other_computation"),
+        (40_000, 41_000, "unknown"),
     ]
     assert trace.kernels["step"].to_list() == [5] * 4
     assert trace.groups == {"0": (0, 1)}
+
+
+def test_the_operator_decides_where_a_kernels_name_does_not(tmp_path: Path) -> None:
+    def operator(name: str, external: int) -> Any:
+        return kernel(name, external, external + 1, cat="cpu_op", **{"External id": external})
+
+    def nameless(start: float, external: int, correlation: int) -> Any:
+        numbers = {"External id": external, "correlation": correlation}
+        return kernel("triton__0d1d2d", start, start + 1, **numbers)
+
+    trace = read_trace(
+        write(
+            tmp_path / "t.json",
+            [
+                operator("aten::mm", 1),
+                operator("c10d::allreduce_", 2),
+                operator("mine::op", 3),
+                kernel("Optimizer.step#AdamW.step", 60, 70, cat="user_annotation"),
+                launch(5, 101),
+                launch(65, 104),
+                nameless(100, 1, 101),
+                nameless(110, 2, 102),
+                nameless(120, 3, 103),
+                nameless(130, 4, 104),
+                # A correlation that Kineto repeated is no operator's number.
+                nameless(140, 1, 1),
+                # What a name says counts more than the operator.
+                kernel(ELEMENTWISE, 150, 151, **{"External id": 1, "correlation": 106}),
+            ],
+        )
+    )
+    assert trace.kernels["class"].to_list() == [
+        *("gemm", "all_reduce", "unknown", "optimiser", "unknown", "normalisation_elementwise")
+    ]

@@ -69,6 +69,7 @@ def analyse(
             "rank": rank,
             "steps": kernels["step"].n_unique() - int(kernels["step"].has_nulls()),
             "on_gpu": trace.on_gpu,
+            "gpus": kernels["device"].n_unique() if trace.on_gpu else 0,
             **rank_times(kernels),
             "trace_bytes": trace.bytes_read,
             "notes": trace.notes,
@@ -80,6 +81,8 @@ def analyse(
     shifts = _add_waiting(rows, ranks, exchanged, nodes, remarks)
     for rank, row in ranks.items():
         row["bubble_s"], row["bubble_reason"] = _bubble(rank, work, degrees, ranks_per_node, shifts)
+        if row["gpus"] > 1:
+            row["bubble_s"], row["bubble_reason"] = None, "the trace holds several GPUs"
     order = {kind: i for i, kind in enumerate(CLASSES)}
     rows.sort(key=lambda row: (row["rank"], order[row["class"]]))
     fixed = dict(identity or {})

@@ -7,14 +7,23 @@ place.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import polars as pl
 
 from workflow_lib.analysis.traces.decoding import Event
-from workflow_lib.analysis.traces.names import COMMUNICATION, class_of_kernel, class_of_operator
+from workflow_lib.analysis.traces.names import (
+    CLASSES,
+    COMMUNICATION,
+    UNKNOWN,
+    class_of_kernel,
+    class_of_launched,
+    class_of_operator,
+)
 from workflow_lib.analysis.traces.notes import Notes
 
 #: one day, in ns; a kernel or profile that is longer is damage
@@ -37,6 +46,8 @@ _CATEGORIES = {
 }
 
 
+#: the classes that a number in a byte stands for; 0 is that nothing is known
+_NUMBERED = (UNKNOWN, *(kind for kind in CLASSES if kind != UNKNOWN))
 #: what a column of a frame holds: Kineto writes no greater number
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -61,15 +72,25 @@ class Identifiers(msgspec.Struct, gc=False):
 
     correlation: _Int64 | None = None
     external: _Int64 | None = msgspec.field(default=None, name="External id")
+    device: _Int64 | None = None
 
 
-class _Classes(dict[str | None, str]):
+class ExternalId(msgspec.Struct, gc=False):
+    """The number of an operator."""
+
+    external: _Int64 | None = msgspec.field(default=None, name="External id")
+
+
+_Class = TypeVar("_Class")
+
+
+class _Classes(dict[str | None, _Class]):
     """The class of each name, computed once."""
 
-    def __init__(self, class_of: Callable[[str], str]) -> None:
+    def __init__(self, class_of: Callable[[str], _Class]) -> None:
         self._class_of = class_of
 
-    def __missing__(self, name: str | None) -> str:
+    def __missing__(self, name: str | None) -> _Class:
         kind = self[name] = self._class_of(name or "")
         return kind
 
@@ -136,6 +157,7 @@ class Batches:
         self._with_operators = with_operators
         self._kernel_class = _Classes(class_of_kernel)
         self._operator_class = _Classes(class_of_operator)
+        self._launched_class = _Classes(lambda name: _NUMBERED.index(class_of_launched(name)))
         self._indices: dict[Collective, int] = {}
         self.kernels = _Rows(
             notes,
@@ -143,6 +165,7 @@ class Batches:
             correlation=pl.Int64,
             collective=pl.Int32,
             external=pl.Int64,
+            device=pl.Int64,
         )
         self.launches = _Rows(notes, correlation=pl.Int64)
         #: ``whole`` is true if operators that run within this one are ignored
@@ -151,11 +174,19 @@ class Batches:
         self.annotations = _Rows(notes, name=pl.String)
         #: (an operator's external id, the index of the collective that it announces)
         self.announced: list[tuple[int, int]] = []
+        # Plain arrays, because a trace has more operators than kernels.
+        self._launching = array("q"), bytearray()
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
         """The distinct descriptions of collectives; kernels refer to them by index."""
         return tuple(self._indices)
+
+    def launched_classes(self) -> pl.DataFrame:
+        """``external`` of each operator whose kernels are of one class, and that ``class``."""
+        ids, kinds = self._launching
+        named = pl.Series(_NUMBERED).gather(pl.Series(kinds, dtype=pl.UInt8))
+        return pl.DataFrame({"external": pl.Series(ids, dtype=pl.Int64), "class": named})
 
     def take(self, events: Sequence[Event]) -> None:
         """Sort one batch of events."""
@@ -169,6 +200,7 @@ class Batches:
         self._take_kernels(sorted_[_KERNEL])
         self._take_launches(sorted_[_LAUNCH])
         self._take_announcements(sorted_[_OPERATOR])
+        self._take_launching(sorted_[_OPERATOR])
         if self._with_operators:
             self._take_operators([*sorted_[_OPERATOR], *sorted_[_ANNOTATION]])
         self._take_annotations(sorted_[_ANNOTATION])
@@ -188,6 +220,7 @@ class Batches:
             correlation=[each.correlation for each in of],
             collective=collectives,
             external=[each.external for each in of],
+            device=[each.device for each in of],
         )
 
     def _take_launches(self, events: list[Event]) -> None:
@@ -201,6 +234,15 @@ class Batches:
         for each, index in zip(of, self._said_of(announcing), strict=True):
             if each.external is not None and index is not None:
                 self.announced.append((each.external, index))
+
+    def _take_launching(self, events: list[Event]) -> None:
+        of_events = bytes([self._launched_class[event.name] for event in events])
+        deciding = list(compress(events, of_events))
+        of = _decode_args(deciding, ExternalId, "the args field of an operator", self._notes)
+        ids, kinds = self._launching
+        # No kernel has the id −1.
+        ids.extend([-1 if each.external is None else each.external for each in of])
+        kinds += of_events.replace(b"\0", b"")
 
     def _take_operators(self, events: list[Event]) -> None:
         kept = [
@@ -233,10 +275,10 @@ class Batches:
         ]
 
 
-_Said = TypeVar("_Said", Collective, Identifiers)
+_Said = TypeVar("_Said", Collective, Identifiers, ExternalId)
 _DECODERS: dict[Any, Any] = {
     kind: (msgspec.json.Decoder(list[kind]), msgspec.json.Decoder(kind))  # type: ignore[valid-type]
-    for kind in (Collective, Identifiers)
+    for kind in (Collective, Identifiers, ExternalId)
 }
 
 

@@ -2,8 +2,10 @@
 
 The definitions are those of HolisticTraceAnalysis; overlapping intervals are merged first. The
 *span* lasts from the first start to the last end of any kernel, copy or set. *Idle* is the part of
-it that none of them covers. Communication is *overlapped* while a computation kernel runs too, and
-*exposed* otherwise. A copy does not overlap communication.
+it that none of them covers. If a trace holds several GPUs, all times are sums over these, each of
+which has the whole span. Communication is *overlapped* while a computation kernel runs too, and
+*exposed* otherwise. A copy does not overlap communication, and neither does a kernel of unknown
+class.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from workflow_lib.analysis.traces.bandwidth import bus_factor, message_bytes
 from workflow_lib.analysis.traces.batches import Collective
 from workflow_lib.analysis.traces.groups import axis_of, fabric_of, listed_ranks
 from workflow_lib.analysis.traces.intervals import covered_ns
-from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, MEMORY, SEND_RECEIVE
+from workflow_lib.analysis.traces.names import (
+    COMMUNICATION,
+    COMPUTATION,
+    MEMORY,
+    SEND_RECEIVE,
+    UNKNOWN,
+)
 from workflow_lib.analysis.traces.reading import Trace
 from workflow_lib.records import Degrees
 
@@ -120,11 +128,13 @@ def rank_times(kernels: pl.DataFrame) -> dict[str, float | None]:
     computing = pl.col("class").is_in(COMPUTATION)
     communicating = pl.col("class").is_in(COMMUNICATION)
     span = kernels.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()
+    span = None if span is None else span * kernels["device"].n_unique()
     computation = covered_ns(kernels.filter(computing))
     communication = covered_ns(kernels.filter(communicating))
     either = covered_ns(kernels.filter(computing | communicating))
     times = {
         "computation_s": computation,
+        "unknown_s": covered_ns(kernels.filter(pl.col("class") == UNKNOWN)),
         "memory_s": covered_ns(kernels.filter(pl.col("class") == MEMORY)),
         "communication_s": communication,
         "exposed_communication_s": either - computation,

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from workflow_lib.analysis.traces.identifiers import words
 from workflow_lib.analysis.traces.names import ALL_TO_ALL
 from workflow_lib.records import Degrees, coordinates
 
 INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 
-#: words in a process group's description, as DeviceMesh, Megatron and DeepSpeed write them
-_DESCRIBED = (
-    (re.compile(r"expert|(?:^|_)ep(?:_|$)", re.IGNORECASE), "EP"),
-    (re.compile(r"tensor|(?:^|_)tp(?:_|$)", re.IGNORECASE), "TP"),
-    (re.compile(r"pipeline|(?:^|_)pp(?:_|$)", re.IGNORECASE), "PP"),
-    (re.compile(r"data|fsdp|shard|(?:^|_)dp(?:_|$)", re.IGNORECASE), "DP"),
-    (re.compile(r"context|(?:^|_)cp(?:_|$)", re.IGNORECASE), "CP"),
-)
+#: axis → words in a process group's description, as DeviceMesh, Megatron and DeepSpeed write them
+_DESCRIBED = {
+    "TP": {"tensor", "tp"},
+    "CP": {"context", "cp"},
+    "DP": {"data", "dp", "fsdp", "shard", "replicate"},
+    "PP": {"pipeline", "pp"},
+    "EP": {"expert", "ep"},
+}
 _ELIDED = re.compile(r"\[([\d, ]+), ?\.\.\.,? ?(\d+)?\]")
 
 
@@ -57,7 +58,7 @@ def axis_of(
     description says which. Without degrees or ranks the description decides; the result is None if
     it names no axis. A group of one rank has no axis.
     """
-    described = next((axis for words, axis in _DESCRIBED if words.search(description or "")), None)
+    described = _described(description or "")
     if ranks is None or degrees is None or len(ranks) < 2:
         return described if ranks is None or len(ranks) > 1 else None
     involved = {rank, *ranks}
@@ -74,6 +75,16 @@ def axis_of(
             return described
         return "EP" if kind == ALL_TO_ALL else "DP"
     return "+".join(axes).upper()
+
+
+def _described(description: str) -> str | None:
+    """The axes that a group's description names; None if it names none."""
+    named = words(description)
+    axes = [axis for axis, of_axis in _DESCRIBED.items() if not of_axis.isdisjoint(named)]
+    if len(axes) > 1 and "and" not in named:
+        # Megatron's EXPERT_DATA_PARALLEL_GROUP are the replicas of the same experts.
+        axes = [axis for axis in axes if axis != "EP"]
+    return "+".join(axes) or None
 
 
 def fabric_of(ranks: Sequence[int] | None, ranks_per_node: int | None) -> str | None:

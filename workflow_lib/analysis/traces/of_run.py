@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +11,7 @@ import polars as pl
 from workflow_lib import results
 from workflow_lib.analysis.tables import table, write_table
 from workflow_lib.analysis.traces.analysis import TraceAnalysis, analyse
+from workflow_lib.analysis.traces.files import found_traces
 from workflow_lib.analysis.traces.groups import INTER_NODE, INTRA_NODE
 from workflow_lib.records import (
     KERNELS,
@@ -28,7 +29,7 @@ from workflow_lib.records import (
 def analyse_run(
     directory: Path, link_peaks_bytes_per_s: Mapping[str, float] | None = None
 ) -> TraceAnalysis:
-    """Analyse ``traces/rank<n>.json.gz`` of a run, and write ``kernels`` and ``traces.parquet``.
+    """Analyse the traces in a run's ``traces``, and write ``kernels`` and ``traces.parquet``.
 
     ``link_peaks_bytes_per_s`` are as for :func:`analyse`, and take precedence over those of
     ``cell.json``. If the run ended without traces but with a result, as out of memory, its tables
@@ -37,13 +38,8 @@ def analyse_run(
     """
     paths = RunPaths(directory)
     cell = read_record(paths.cell, Cell)
-    found = {
-        int(match[1]): path
-        for path in paths.traces.glob("rank*.json.gz")
-        if (match := re.fullmatch(r"rank(\d+)\.json\.gz", path.name))
-    }
     ranks = cell.degrees.world_size
-    traces = {rank: path for rank, path in sorted(found.items()) if rank < ranks}
+    traces, remarks = found_traces(paths.traces, ranks)
     if traces:
         done = analyse(
             traces,
@@ -53,6 +49,7 @@ def analyse_run(
             {"cell": cell.id, "run": results.run_number(directory)},
             expected=range(ranks),
         )
+        done = replace(done, remarks=(*remarks, *done.remarks))
     else:
         done = _without_traces(paths)
     write_table(done.kernels, paths.kernels)
@@ -75,7 +72,8 @@ def _without_traces(paths: RunPaths) -> TraceAnalysis:
     ended = read_outcome(paths)
     if ended is None or not ended.outcome.is_result or ended.outcome is Outcome.COMPLETED:
         raise RecordError(
-            f"{paths.traces}: no traces (rank0.json.gz, …); only a profiled run leaves them"
+            f"{paths.traces}: no traces (rank0.json.gz, …, or *.pt.trace.json); only a "
+            "profiled run leaves them"
         )
     remark = f"the run ended as {ended.outcome}, and left no traces: {ended.cause}"
     return TraceAnalysis(table([], KERNELS), table([], TRACES), {}, (remark,))

@@ -15,6 +15,7 @@ from workflow_lib.analysis.traces.names import (
     NORMALISATION_ELEMENTWISE,
     OPTIMISER,
     OTHER_COMPUTATION,
+    UNKNOWN,
     class_of_collective,
 )
 from workflow_lib.analysis.traces.notes import Notes
@@ -29,8 +30,9 @@ class Trace:
     ``kernels`` has a row for each kernel, sorted by start. Its columns are ``start_ns`` and
     ``end_ns`` (since the epoch if the trace gives its base time), ``class``, ``step`` (the step in
     which it was launched, null outside of the profiler's steps), ``collective`` (an index of
-    ``collectives``, null if the trace says nothing of it) and ``launched_ns`` (null if no launch is
-    known). ``steps`` has ``step``, ``start_ns`` and ``end_ns`` of the profiler's steps on the host.
+    ``collectives``, null if the trace says nothing of it), ``device`` (the GPU's index, null on a
+    CPU) and ``launched_ns`` (null if no launch is known). ``steps`` has ``step``, ``start_ns`` and
+    ``end_ns`` of the profiler's steps on the host.
     """
 
     kernels: pl.DataFrame
@@ -99,7 +101,7 @@ def _kernels(batches: Batches) -> pl.DataFrame:
     )
     launches = batches.launches.frame().drop_nulls("correlation")
     launches = launches.select("correlation", pl.col("start_ns").alias("launched_ns"))
-    kernels = batches.kernels.frame()
+    kernels = _with_operators(batches.kernels.frame(), batches.launched_classes())
     communicates = pl.col("class").is_in(COMMUNICATION)
     return (
         kernels.join(announced.unique("external", keep="first"), on="external", how="left")
@@ -107,7 +109,20 @@ def _kernels(batches: Batches) -> pl.DataFrame:
         .join(said, on="collective", how="left")
         .join(launches.unique("correlation", keep="first"), on="correlation", how="left")
         .with_columns(pl.coalesce("said", "class").alias("class"))
-        .select(*_TIMES, "class", "collective", "launched_ns")
+        .select(*_TIMES, "class", "collective", "device", "launched_ns")
+    )
+
+
+def _with_operators(kernels: pl.DataFrame, launched: pl.DataFrame) -> pl.DataFrame:
+    """The kernels with the class of the operator that launched them, where their names do not
+    tell."""
+    # Before PyTorch 2.1, Kineto repeated the correlation where it had no operator.
+    unknown = (pl.col("class") == UNKNOWN) & pl.col("external").ne_missing(pl.col("correlation"))
+    asking = kernels.filter(unknown).select("external").unique()
+    told = launched.join(asking, on="external").unique("external", keep="first")
+    told = told.rename({"class": "told"})
+    return kernels.join(told, on="external", how="left").with_columns(
+        pl.when(unknown).then(pl.coalesce("told", "class")).otherwise("class").alias("class")
     )
 
 
@@ -126,6 +141,7 @@ def _operators(batches: Batches) -> pl.DataFrame:
             *_TIMES,
             "class",
             pl.lit(None, pl.Int32).alias("collective"),
+            pl.lit(None, pl.Int64).alias("device"),
             pl.col("start_ns").alias("launched_ns"),
         )
     )
@@ -150,10 +166,10 @@ def _with_steps(
         _within(launched, steps, "step"),
         _within(launched, optimiser.with_columns(optimiser=pl.lit(1, pl.Int64)), "optimiser"),
     )
-    rest = pl.col("class").is_in([NORMALISATION_ELEMENTWISE, OTHER_COMPUTATION])
+    rest = pl.col("class").is_in([NORMALISATION_ELEMENTWISE, OTHER_COMPUTATION, UNKNOWN])
     optimises = rest & pl.col("optimiser").is_not_null()
     kind = pl.when(optimises).then(pl.lit(OPTIMISER)).otherwise("class")
-    return launched.select(*_TIMES, kind.alias("class"), "step", "collective", "launched_ns")
+    return launched.with_columns(kind.alias("class")).drop("optimiser")
 
 
 def _within(launched: pl.DataFrame, spans: pl.DataFrame, name: str) -> pl.Series:

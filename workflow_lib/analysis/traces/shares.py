@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import polars as pl
 
-from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION
+from workflow_lib.analysis.traces.names import COMMUNICATION, COMPUTATION, UNKNOWN
 
 #: name in PROFILED → the column of TRACES that is divided, and the one that it is divided by
 _SHARES = {
@@ -32,18 +32,24 @@ def profiled_shares(traces: pl.DataFrame, kernels: pl.DataFrame) -> dict[str, fl
         )
         for name, (part, whole) in _SHARES.items()
     }
-    found["communication_kernel_share"] = _mean(_communicating(kernels, traces["rank"]))
+    for name, classes in (
+        ("communication_kernel_share", COMMUNICATION),
+        ("unknown_kernel_share", (UNKNOWN,)),
+    ):
+        found[name] = _mean(_of_kernel_time(kernels, classes, traces["rank"]))
     return found
 
 
-def _communicating(kernels: pl.DataFrame, ranks: Collection[int]) -> list[float | None]:
-    """For each rank, the share of its kernels' durations that is of communication."""
+def _of_kernel_time(
+    kernels: pl.DataFrame, classes: Sequence[str], ranks: Collection[int]
+) -> list[float | None]:
+    """For each rank, the share of its kernels' durations that is of these classes."""
 
     def durations(classes: Sequence[str]) -> dict[int, float]:
         of_classes = kernels.filter(pl.col("class").is_in(classes))
         return dict(of_classes.group_by("rank").agg(pl.col("kernel_s").sum()).iter_rows())
 
-    part, whole = durations(COMMUNICATION), durations((*COMMUNICATION, *COMPUTATION))
+    part, whole = durations(classes), durations((*COMMUNICATION, *COMPUTATION, UNKNOWN))
     return [part.get(rank, 0.0) / whole[rank] if whole.get(rank) else None for rank in ranks]
 
 

@@ -36,6 +36,13 @@ PROFILED: Mapping[str, Measure] = {
             ("% of kernel time", 100.0),
         ),
         Measure(
+            "unknown_kernel_share",
+            "",
+            "profiled run: share of the kernels' time in kernels whose class is not known",
+            "Kernel time of unknown class",
+            ("% of kernel time", 100.0),
+        ),
+        Measure(
             "bubble_share",
             "",
             "profiled run: share of the trace's span that is within steps, with nothing running or "

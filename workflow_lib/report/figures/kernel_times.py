@@ -31,13 +31,14 @@ class KernelClass:
         return bool(self.hatch)
 
 
-#: all classes in the order in which they are stacked: computation, memory, communication
+#: all classes in the order in which they are stacked: computation, unknown, memory, communication
 CLASSES = (
     KernelClass("gemm", "GEMM", style.BLUE),
     KernelClass("attention", "attention", style.SKY),
     KernelClass("normalisation_elementwise", "norm., element-wise", "#202020"),
     KernelClass("optimiser", "optimiser", style.YELLOW),
     KernelClass("other_computation", "other computation", "#8c8c8c"),
+    KernelClass("unknown", "unknown", "#e8e8e8"),
     KernelClass("memory", "copies and sets", "#b8b8b8"),
     KernelClass("all_reduce", "all-reduce", style.VERMILLION, "//////"),
     KernelClass("all_gather", "all-gather", style.ORANGE, "\\\\\\\\\\\\"),
@@ -47,7 +48,8 @@ CLASSES = (
     KernelClass("broadcast", "broadcast", "#f3cfb3", "||||||"),
     KernelClass("other_communication", "other communication", "#a0529a", "++++++"),
 )
-#: a class that is less than this share of every bar of a figure is added to "other" of its kind
+#: a class that is less than this share of every bar of a figure is added to "other" of its kind;
+#: what is unknown is of no kind
 _SMALL = 0.01
 
 #: class → seconds per step
@@ -108,7 +110,7 @@ def folded(bars: Sequence[Times]) -> list[dict[str, float]]:
     small = {
         each.name: "other_communication" if each.communicates else "other_computation"
         for each in CLASSES
-        if each.name != "memory"
+        if each.name not in ("memory", "unknown")
         and all(bar.get(each.name, 0.0) <= _SMALL * sum(bar.values()) for bar in bars)
     }
     found = []

@@ -14,8 +14,8 @@ from workflow_lib.report.numbers import MINUS, shown, significant
 from workflow_lib.report.tables import Tables
 
 _RATE = MEASURES["tokens_per_s_per_gpu"]
-#: column of TRACES → the part of a step's time on a rank that it measures; time with only copies is
-#: in none of them
+#: column of TRACES → the part of a step's time on a rank that it measures; time with only copies,
+#: or only kernels of unknown class, is in none of them
 _PARTS = {
     "computation_s": "computation",
     "exposed_communication_s": "exposed communication",
