@@ -9,6 +9,7 @@ from pathlib import Path
 
 from docs import findings
 from docs.parts import percent
+from workflow_lib.projection import calibrating
 from workflow_lib.projection.metrics import Errors
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.own_stack import Residual, own_stack
@@ -26,6 +27,13 @@ _TOP = (
     "were measured, from others. No projected run is fitted. *With* means that exchanges and the "
     "optimiser take [times measured alone on two H200](engine-parts-two-h200-2026-11-24.md), and "
     "*without* that they take rates fitted to published runs of NVIDIA's stack.",
+)
+
+_KINDS = (
+    "Published rows by [kind of question](../explanation/projection.md#intervals): how many lie in "
+    "the interval that the other groups of their kind give. Ranges of shares are 95 % intervals of "
+    "Clopper and Pearson, as if no two rows were alike. Ends are in standard deviations of the fit "
+    "below and above the median."
 )
 
 
@@ -92,6 +100,8 @@ def page(
     sums = [Errors.of([each.error for each in of]) for of in (without_of, measured_of)]
     lines.append(f"| mean of all | | {' | '.join(percent(each.mape, sign='') for each in sums)} |")
     lines.append(f"| largest | | {' | '.join(percent(each.maximum, sign='') for each in sums)} |")
+    lines += ["", "## What intervals hold of groups that were left out", "", _KINDS, ""]
+    lines.append(calibrating.describe())
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ cannot run with the reason, the cost of each sweep, and the sweeps that run by d
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import polars as pl
 from tabulate import tabulate
 
 from workflow_lib import gpu_models
+from workflow_lib.projection.kinds import KINDS
 from workflow_lib.projection.planned import StepTime
 from workflow_lib.records import cell_axes
 from workflow_lib.words import counted
@@ -227,6 +229,10 @@ def _sources(feasible: Sequence[Row], times: Mapping[str, StepTime]) -> str:
             f"{counted(len(times), 'step time')} with intervals of 90 %: projected from runs of "
             "this workflow on that GPU and published ones."
         )
+        said += [
+            f"{counted(count, 'interval')} for {KINDS[kind]}."
+            for kind, count in Counter(time.kind for time in times.values()).items()
+        ]
     if others:
         said.append(
             f"{counted(others, 'step time')} without an interval: FLOPs at the platform's "

@@ -45,11 +45,11 @@ def test_a_contrast_is_the_ratio_of_what_both_are_projected_to_do(planned):
     assert row["estimate"] == pytest.approx(rates[0] / rates[1])
     reach = row["high"] / row["estimate"]
     assert row["low"] == pytest.approx(row["estimate"] / reach)
-    # An error of each of the two sites, at least.
-    assert math.log(reach) > 1.6 * math.hypot(0.08, 0.08)
+    # An error of each of the two sites, as far as nobody tuned either layout: no pair is decided.
+    assert math.log(reach) > 4 * math.hypot(0.08, 0.08)
     assert (row["basis"], row["coverage"], row["runs_a"]) == ("projected", 0.9, "")
     assert row["sweeps_b"] == "parallelism-h100"
-    assert (row["verdict"], row["claim_verdict"]) == ("contradicted", "contradicted")
+    assert (row["verdict"], row["claim_verdict"]) == ("undecided", "undecided")
     assert "projected for this workflow's engine" in row["in_words"]
 
 
@@ -72,10 +72,10 @@ def test_the_page_has_projections_apart_from_runs(planned):
     rows = judge(claims, [Measured(side("none"))])
     projected = project(claims, planned)
     text = page.markdown(claims, rows, lambda sweep, cell: "", projected=projected)
-    assert "| **not testable here** | – | contradicted: 1 contradicted |" in text
-    assert "By projection: contradicted (1 contradicted); 1 pair of planned cells" in text
+    assert "| **not testable here** | – | undecided: 1 undecided |" in text
+    assert "By projection: undecided (1 undecided); 1 pair of planned cells" in text
     assert "none of which has run here" in text
     alone = page.markdown(claims, rows, lambda sweep, cell: "")
     assert "rojection" not in alone.replace("by projection |", "")
     web = page.html(claims, rows, lambda sweep, cell: "", projected)
-    assert "<small>1 contradicted</small>" in web
+    assert "<small>1 undecided</small>" in web

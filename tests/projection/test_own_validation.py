@@ -8,6 +8,7 @@ import pytest
 
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.gpu_power import levels
+from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.own import read_own, write_own
 from workflow_lib.projection.own_validation import Quantity, validate_own
 from workflow_lib.records import RecordError
@@ -64,10 +65,11 @@ def test_a_level_of_waiting_that_nothing_gives_may_be_anything_below_computing()
 
 
 def test_an_error_is_of_the_measured_value():
-    quantity = Quantity(2.0, 2.2, {0.9: 0.1})
+    widths = Widths("own", {0.9: (-0.5, 1.0)}, rows=33, groups=20)
+    quantity = Quantity(2.0, 2.2, 0.1, widths)
     assert quantity.error == pytest.approx(0.1)
-    # e^0.1 = 1.10517
-    assert quantity.interval(0.9) == pytest.approx((1.99064, 2.2, 2.43138), rel=1e-5)
+    # e^−0.05 = 0.951229, e^0.1 = 1.10517
+    assert quantity.interval(0.9) == pytest.approx((2.092705, 2.2, 2.43138), rel=1e-5)
 
 
 def test_the_command_says_errors_and_coverage(tmp_path, capsys):

@@ -13,7 +13,7 @@ from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.baselines import affine_law, bubble_law, constant_throughput
 from workflow_lib.projection.judged import not_judged
 from workflow_lib.projection.layouts import assumed_chunks
-from workflow_lib.projection.predicting import Widths, usable
+from workflow_lib.projection.predicting import usable
 from workflow_lib.projection.reading import read_published
 from workflow_lib.projection.splits import Fold, read_splits
 from workflow_lib.projection.validation import validate
@@ -52,12 +52,6 @@ def test_a_twin_gives_the_whole_by_the_bubble(tmp_path):
     fold = Fold("", tuple(runs[:1]), tuple(runs[1:]))
     # (63 + 8/7) / (63 + 2/7) = 1.01354
     assert bubble_law(fold, layouts) == {runs[1].line: pytest.approx(17.30 * 1.013544, rel=1e-5)}
-
-
-def test_intervals_widen_with_what_inner_splits_were_off_by():
-    # 0.9 · 21 = 18.9: the 19th of 20 quantiles of a half-normal, at 0.925, is 1.780.
-    assert Widths.of([]).factors[0.9] == pytest.approx(1.780, abs=0.001)
-    assert Widths.of([4.0] * 60).factors[0.9] == 4.0
 
 
 def test_what_a_held_out_row_took_has_no_part_in_its_prediction(tmp_path):

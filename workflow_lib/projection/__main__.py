@@ -12,7 +12,14 @@ from pathlib import Path
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import Sweep, expand_study, hardware_of
 from workflow_lib.options import add_config
-from workflow_lib.projection import own_validation, part_times, rates, twins, validation_page
+from workflow_lib.projection import (
+    calibrating,
+    own_validation,
+    part_times,
+    rates,
+    twins,
+    validation_page,
+)
 from workflow_lib.projection.candidates import batch
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
@@ -38,6 +45,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
     _add_validate(commands)
     _add_validate_own(commands)
     _add_collect(commands)
+    _add_calibrate(commands)
     _add_parts(commands)
     _add_twin(commands)
     return parser
@@ -147,6 +155,27 @@ def _collect(chosen: argparse.Namespace) -> None:
     runs = collect(chosen.sweeps)
     write_own(runs, chosen.output)
     print(f"{counted(len(runs), 'cell')} written to {chosen.output}")
+
+
+def _add_calibrate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "calibrate",
+        help="what intervals of each kind of question hold of groups that were left out",
+    )
+    parser.add_argument(
+        "--measure",
+        type=Path,
+        metavar="FILE",
+        help="predict all shipped rows anew, which takes minutes, and write their distances",
+    )
+    parser.set_defaults(run=_calibrate)
+
+
+def _calibrate(chosen: argparse.Namespace) -> None:
+    if chosen.measure:
+        print(f"{counted(calibrating.write(chosen.measure), 'group')} in {chosen.measure}")
+    else:
+        print(calibrating.describe())
 
 
 def _add_parts(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -41,6 +42,9 @@ class Coverage:
     covered: float
     #: mean of (upper − lower) / middle
     width: float
+    #: 95 % interval of the share, as if no row were like another
+    low: float
+    high: float
 
     @classmethod
     def of(
@@ -48,7 +52,39 @@ class Coverage:
     ) -> Coverage:
         """From lower ends, middles and upper ends."""
         held = [low <= x <= high for (low, _, high), x in zip(intervals, measured, strict=True)]
-        return cls(fmean(held), fmean((high - low) / middle for low, middle, high in intervals))
+        width = fmean((high - low) / middle for low, middle, high in intervals)
+        return cls(fmean(held), width, *clopper_pearson(sum(held), len(held)))
+
+
+def clopper_pearson(held: int, rows: int, level: float = 0.95) -> tuple[float, float]:
+    """The interval of a share of which ``held`` of ``rows`` were seen (Biometrika 26(4), 1934)."""
+    tail = (1 - level) / 2
+    low = _share(lambda p: 1 - _binomial(held - 1, rows, p) > tail) if held else 0.0
+    high = _share(lambda p: _binomial(held, rows, p) <= tail) if held < rows else 1.0
+    return low, high
+
+
+def _share(above: Callable[[float], bool]) -> float:
+    """Where a condition of a share, false below and true above, begins to be true."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if above(middle) else (middle, high)
+    return (low + high) / 2
+
+
+def _binomial(most: int, rows: int, share: float) -> float:
+    """The probability that at most so many of the rows are held."""
+    return sum(
+        math.exp(
+            math.lgamma(rows + 1)
+            - math.lgamma(n + 1)
+            - math.lgamma(rows - n + 1)
+            + n * math.log(share)
+            + (rows - n) * math.log1p(-share)
+        )
+        for n in range(most + 1)
+    )
 
 
 def kendall_tau(predicted: Sequence[float], measured: Sequence[float]) -> float | None:

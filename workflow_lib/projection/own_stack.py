@@ -14,11 +14,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from workflow_lib.projection import mixed, stepping
+from workflow_lib.projection import kinds, mixed, stepping
+from workflow_lib.projection.kinds import Group, Widths
 from workflow_lib.projection.layouts import Layout, assumed_chunks
 from workflow_lib.projection.own import OwnRun, read_own
 from workflow_lib.projection.part_times import PartTime, read_parts
-from workflow_lib.projection.predicting import Widths, usable
+from workflow_lib.projection.predicting import usable
 from workflow_lib.projection.rates import Rates
 from workflow_lib.projection.reading import PUBLISHED, read_published
 from workflow_lib.projection.splits import read_splits
@@ -74,10 +75,25 @@ class OwnStack:
                 "look at its report, and leave it out if it was disturbed"
             )
 
-    @property
+    @functools.cached_property
     def widths(self) -> Widths:
-        """The widths of intervals, from the errors of cells that are predicted from the others."""
-        return Widths.of([each.distance for each in self.residuals])
+        """The widths of intervals within a node, from the errors of cells that are predicted from
+        those of other layouts. Cells of one layout are one group."""
+        known: dict[str, list[float]] = {}
+        for each in self.residuals:
+            # A cell that is predicted too short lies above.
+            above = math.copysign(each.distance, -each.error)
+            known.setdefault(repr(each.run.layout), []).append(above)
+        groups = [Group.of("own", *each) for each in known.items()]
+        return kinds.enough(Widths.of("own", groups))
+
+    def widths_of(self, layout: Layout, prediction: mixed.Prediction) -> Widths:
+        """The widths of a layout's interval. Across nodes no layout of this workflow ran, and
+        nobody tuned it: it may be as slow as any that was tried elsewhere."""
+        across = layout.gpus > layout.machine.gpus_per_node
+        if across or "stack" in prediction.unseen:
+            return kinds.widths(kinds.kind(prediction.unseen, across, layout.pp > 1))
+        return self.widths
 
     def predict(self, layouts: Sequence[Layout], platform: str) -> list[mixed.Prediction]:
         """Step times of layouts on a platform."""

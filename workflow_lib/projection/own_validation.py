@@ -15,6 +15,7 @@ from tabulate import tabulate
 
 from workflow_lib.projection import verdicts
 from workflow_lib.projection.gpu_power import gpu_power, levels
+from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.metrics import LEVELS, Coverage, Errors
 from workflow_lib.projection.own import OwnRun
 from workflow_lib.projection.own_stack import OwnStack, own_stack
@@ -30,8 +31,9 @@ class Quantity:
 
     measured: float
     median: float
-    #: standard deviation of the prediction's logarithm, times the factor of each level
-    reach: dict[float, float]
+    #: standard deviation of the prediction's logarithm
+    sd: float
+    widths: Widths
 
     @property
     def error(self) -> float:
@@ -40,8 +42,8 @@ class Quantity:
 
     def interval(self, level: float) -> tuple[float, float, float]:
         """Lower end, median and upper end."""
-        reach = math.exp(self.reach[level])
-        return self.median / reach, self.median, self.median * reach
+        low, high = self.widths.interval(self.median, self.sd, level)
+        return low, self.median, high
 
 
 @dataclass(frozen=True)
@@ -100,23 +102,23 @@ def validate_own(
 
 
 def _judged(judged: Sequence[OwnRun], stack: OwnStack) -> list[JudgedRun]:
-    factors = stack.widths.factors
     found = []
     for run in judged:
         layout = run.layout
         (time,) = stack.predict([layout], run.platform)
         power = gpu_power(layout, time, levels(stack.runs, layout.machine.gpu, shipped=()))
+        widths = stack.widths_of(layout, time)
         both = math.hypot(time.sd, power.sd_w / power.power_w)
         energy = run.power_per_gpu_w and Quantity(
             run.power_per_gpu_w * layout.gpus * run.step_time_s,
             power.power_w * layout.gpus * time.median_s,
-            {level: factors[level] * both for level in LEVELS},
+            both,
+            widths,
         )
-        reach = {level: factors[level] * time.sd for level in LEVELS}
         found.append(
             JudgedRun(
                 run,
-                Quantity(run.step_time_s, time.median_s, reach),
+                Quantity(run.step_time_s, time.median_s, time.sd, widths),
                 energy or None,
                 verdicts.fits(layout),
             )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
+from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own_stack import own_stack
@@ -33,6 +34,8 @@ class StepTime:
     median_s: float
     low_s: float
     high_s: float
+    #: the kind of question that the interval is for, of :data:`kinds.KINDS`
+    kind: str = "own"
 
 
 def step_time(cell: Cell) -> StepTime | None:
@@ -48,8 +51,9 @@ def step_time(cell: Cell) -> StepTime | None:
     (time,) = stack.predict([found], cell.hardware.platform)
     if "stack" in time.unseen:
         return None
-    reach = math.exp(stack.widths.factors[COVERAGE] * time.sd)
-    return StepTime(time.median_s, time.median_s / reach, time.median_s * reach)
+    widths = stack.widths_of(found, time)
+    low, high = widths.interval(time.median_s, time.sd, COVERAGE)
+    return StepTime(time.median_s, low, high, widths.kind)
 
 
 def layout(cell: Cell) -> Layout | None:
@@ -76,6 +80,7 @@ class Projected:
     cell: Cell
     layout: Layout
     step_time_s: float
+    widths: Widths
     power: GpuPower
 
     def value(self, measure: str) -> float:
@@ -103,14 +108,15 @@ def projected(cell: Cell) -> Projected | None:
         return None
     (time,) = stack.predict([found], cell.hardware.platform)
     power = gpu_power(found, time, levels(stack.runs, found.machine.gpu))
-    return Projected(cell, found, time.median_s, power)
+    return Projected(cell, found, time.median_s, stack.widths_of(found, time), power)
 
 
 def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     """A measure of :data:`CONTRASTED` of one cell over that of another, with a 90 % interval.
 
     What is not known of times counts once where it bears on both alike. What is not known of power
-    counts as if the two had nothing to do with each other.
+    counts as if the two had nothing to do with each other. Either of the two may be the slower one:
+    the interval reaches as far in both directions.
     """
     stack = _stack()
     rows = [stack.row(each.layout, each.cell.hardware.platform) for each in (one, other)]
@@ -118,5 +124,6 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     if measure in ("energy_per_token_j", "tokens_per_j"):
         variance += sum((each.power.sd_w / each.power.power_w) ** 2 for each in (one, other))
     estimate = one.value(measure) / other.value(measure)
-    reach = math.exp(stack.widths.factors[COVERAGE] * math.sqrt(variance))
+    factor = max(each.widths.reach(COVERAGE) for each in (one, other))
+    reach = math.exp(factor * math.sqrt(variance))
     return Interval(estimate, estimate / reach, estimate * reach)

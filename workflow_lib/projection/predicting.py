@@ -1,58 +1,20 @@
-"""Predicts times of rows from other rows, with intervals whose widths inner splits determine.
-
-A fit knows how uncertain its predictions are, but not whether its own form is wrong. So the rows
-that a fold fits on are split once more by the same rule. The errors of those inner predictions set
-the width of intervals (conformal prediction: Vovk, Gammerman and Shafer, Algorithmic Learning in a
-Random World, 2005, chapter 2, with the fit's standard deviation as the scale). Rows that are
-predicted play no part in this.
-"""
+"""Predicts times of rows from other rows, with the intervals of their kind."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
-from workflow_lib.projection import mixed, stepping
+from workflow_lib.projection import kinds, mixed, stepping
+from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout, published_layout
-from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.reading import Unusable
-from workflow_lib.projection.splits import Fold, Split
+from workflow_lib.projection.splits import Fold, untuned
 
-#: The weight of the fit's own intervals beside inner splits, in rows.
-_OWN_ROWS = 20
-#: kinds of splits with too many folds to split each once more
-_NOT_INNER = ("layout",)
 #: the least share of the peak that a run is believed to have reached
 _LEAST_SHARE = 0.01
-#: an inner weak-scaling split uses the outer split's limits on GPUs divided by this
-_INNER_WEAK = 4
-
-
-@dataclass(frozen=True)
-class Widths:
-    """How many of the fit's standard deviations an interval extends in each direction."""
-
-    factors: Mapping[float, float]
-    #: number of rows of inner splits from which the factors come
-    rows: int
-
-    @classmethod
-    def of(cls, distances: Sequence[float]) -> Widths:
-        """From the distances of predictions from measured values, in standard deviations, without
-        sign."""
-        own = [NormalDist().inv_cdf(0.5 + (n + 0.5) / _OWN_ROWS / 2) for n in range(_OWN_ROWS)]
-        known = sorted([*distances, *own])
-        return cls(
-            {
-                # The smallest distance that covers ``level`` of one row more than there are.
-                level: known[min(math.ceil(level * (len(known) + 1)), len(known)) - 1]
-                for level in LEVELS
-            },
-            len(distances),
-        )
 
 
 @dataclass(frozen=True)
@@ -64,8 +26,21 @@ class Forecast:
     median_s: float
     #: standard deviation of the time's logarithm
     sd: float
-    widths: Widths
+    #: of :data:`kinds.KINDS`
+    kind: str
     prediction: mixed.Prediction
+
+    @property
+    def group(self) -> str:
+        """The group of like rows, of those of its kind."""
+        of = {"stack": self.run.stack, "release": self.run.source, "site": self.run.site}
+        shape = self.run.shape
+        return of.get(self.kind, f"{self.run.stack}: {shape.name if shape else self.run.model}")
+
+    @property
+    def widths(self) -> Widths:
+        """The widths of its intervals, in which no row of its group has a part."""
+        return kinds.widths(self.kind, without=self.group)
 
     @property
     def error(self) -> float:
@@ -75,14 +50,13 @@ class Forecast:
 
     @property
     def distance(self) -> float:
-        """How many standard deviations the logarithm is off, without sign."""
+        """How many standard deviations the logarithm of the measured time is above the median."""
         assert self.run.step_time_s is not None
-        return abs(math.log(self.run.step_time_s / self.median_s)) / self.sd
+        return math.log(self.run.step_time_s / self.median_s) / self.sd
 
     def interval_s(self, level: float) -> tuple[float, float]:
         """The lower and upper end of the interval with coverage ``level``, in s."""
-        reach = math.exp(self.widths.factors[level] * self.sd)
-        return self.median_s / reach, self.median_s * reach
+        return self.widths.interval(self.median_s, self.sd, level)
 
 
 def usable(
@@ -112,16 +86,10 @@ def _impossible(run: PublishedRun, layout: Layout) -> str | None:
 
 
 def forecast(
-    split: Split, fold: Fold, chunks: Mapping[tuple[str, int | None], int]
+    fold: Fold, chunks: Mapping[tuple[str, int | None], int]
 ) -> tuple[list[Forecast], list[Unusable]]:
     """The fold's predictions, and the rows that cannot be predicted with the reason. If a row does
     not state its chunks, those of ``chunks`` are taken."""
-    return _forecast(fold, Widths.of(_inner_distances(split, fold, chunks)), chunks)
-
-
-def _forecast(
-    fold: Fold, widths: Widths, chunks: Mapping[tuple[str, int | None], int]
-) -> tuple[list[Forecast], list[Unusable]]:
     fitted, _ = usable(fold.fitted, chunks)
     predicted, unusable = usable(fold.predicted, chunks)
     fit = mixed.fit(
@@ -130,28 +98,15 @@ def _forecast(
     )
     runs = [run for run in fold.predicted if run.line in predicted]
     found = fit.predict([stepping.unknown_row(run, predicted[run.line]) for run in runs])
+    sources = untuned([*fold.fitted, *fold.predicted])
     return [
-        Forecast(run, predicted[run.line], each.median_s, each.sd, widths, each)
+        Forecast(
+            run,
+            predicted[run.line],
+            each.median_s,
+            each.sd,
+            kinds.kind(each.unseen, run.source in sources, predicted[run.line].pp > 1),
+            each,
+        )
         for run, each in zip(runs, found, strict=True)
     ], unusable
-
-
-def _inner_distances(
-    split: Split, fold: Fold, chunks: Mapping[tuple[str, int | None], int]
-) -> list[float]:
-    if split.kind in _NOT_INNER:
-        return []
-    distances = []
-    for inner in inner_split(split).folds(fold.fitted):
-        forecasts, _ = _forecast(inner, Widths.of([]), chunks)
-        distances += [each.distance for each in forecasts]
-    return distances
-
-
-def inner_split(split: Split) -> Split:
-    """The split that applies the same rule to the rows that a fold fits on."""
-    rules = dict(split.rules)
-    if split.kind == "weak":
-        for name in ("fit_gpus_at_most", "test_gpus_at_least"):
-            rules[name] //= _INNER_WEAK
-    return Split(split.name, split.title, split.kind, rules)

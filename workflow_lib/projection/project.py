@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import polars as pl
@@ -13,12 +14,12 @@ from workflow_lib import formulas
 from workflow_lib.projection import mixed
 from workflow_lib.projection.candidates import Candidate, candidates
 from workflow_lib.projection.gpu_power import GpuPower, Levels, gpu_power, levels
+from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.projection.measured import measured
 from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.own_stack import OwnStack
-from workflow_lib.projection.predicting import Widths
 from workflow_lib.records import Model, RecordError
 from workflow_lib.words import counted
 
@@ -34,6 +35,7 @@ MEASURES = (
 )
 
 
+_RATES = ("tokens_per_s_per_gpu", "mfu_causal")
 #: how nodes are cooled
 COOLINGS = ("air", "water", "immersion")
 
@@ -91,11 +93,13 @@ class Projected:
         """The lower and upper end of a measure's interval with coverage ``level``. The upper end of
         a GPU's power is at most its limit."""
         median, sd = self.values()[measure]
-        reach = math.exp(self.widths.factors[level] * sd)
-        low, high = median / reach, median * reach
         if measure == "power_per_gpu_w":
-            high = min(high, self.candidate.layout.machine.power_limit_w)
-        return low, high
+            reach = math.exp(NormalDist().inv_cdf((1 + level) / 2) * sd)
+            limit = self.candidate.layout.machine.power_limit_w
+            return median / reach, min(median * reach, limit)
+        low, high = self.widths.interval(1.0, sd, level)
+        # A rate falls as far as a time grows.
+        return (median / high, median / low) if measure in _RATES else (median * low, median * high)
 
     def row(self) -> dict[str, Any]:
         """The layout as a row of the table."""
@@ -113,6 +117,7 @@ class Projected:
             "zero_stage": training.zero_stage,
             "recomputation": training.recomputation,
             "fits": self.candidate.fits,
+            "interval_kind": self.widths.kind,
             "memory_per_gpu_bytes": self.candidate.memory.total,
         }
         for measure, (median, _) in self.values().items():
@@ -160,9 +165,15 @@ def predicted(
 ) -> list[Projected]:
     """The candidates with their predicted values."""
     times = stack.predict([each.layout for each in found], platform)
-    widths = stack.widths
     return [
-        Projected(each, time, gpu_power(each.layout, time, known), widths, model, tokens)
+        Projected(
+            each,
+            time,
+            gpu_power(each.layout, time, known),
+            stack.widths_of(each.layout, time),
+            model,
+            tokens,
+        )
         for each, time in zip(found, times, strict=True)
     ]
 
@@ -185,6 +196,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
         f"them on {layout.machine.gpu}"
     )
     lines = [
+        ("what the intervals are for", best.widths.told),
         (
             "speed of this workflow's stack on this GPU",
             "not measured: intervals include the differences between stacks"

@@ -61,6 +61,12 @@ class PublishedRun:
         return tuple(part.strip() for part in self.notes.split(";") if part.strip())
 
     @property
+    def stack(self) -> str:
+        """The software stack: the source's name without its release."""
+        words = self.source.replace(",", " ").split()
+        return " ".join(word for word in words if not any(c.isdigit() for c in word))
+
+    @property
     def variant(self) -> str:
         """The software, as the first part of the notes names it."""
         return self.parts[0] if self.parts else ""

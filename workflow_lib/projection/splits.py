@@ -11,12 +11,18 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from workflow_lib.projection.published import PublishedRun
 from workflow_lib.projection.series import series
 
-FILE = resources.files("workflow_lib.projection") / "data" / "splits.toml"
+_DATA = resources.files("workflow_lib.projection") / "data"
+FILE = _DATA / "splits.toml"
+#: splits that calibrate intervals, and judge nothing
+CALIBRATION = _DATA / "calibration.toml"
+#: the fewest layouts of one thing to train that only a source that tried many would tell
+_UNTUNED_LAYOUTS = 3
 #: kinds of splits for which published rows of training are fitted
 FITTED_KINDS = ("weak", "strong", "model", "site", "twin", "layout")
 
@@ -73,9 +79,9 @@ class Split:
 _Parts = tuple[str, list[PublishedRun], list[PublishedRun]]
 
 
-def read_splits() -> tuple[list[Split], str]:
-    """The splits, and the SHA-256 of their file."""
-    content = FILE.read_bytes()
+def read_splits(file: Traversable = FILE) -> tuple[list[Split], str]:
+    """The splits of a file, and its SHA-256."""
+    content = file.read_bytes()
     tables = tomllib.loads(content.decode())
     tables.pop("format")
     splits = [Split(name, each["title"], each["kind"], each) for name, each in tables.items()]
@@ -140,6 +146,18 @@ def _left_out(of: Callable[[PublishedRun], str]) -> Callable[..., list[_Parts]]:
     return folds
 
 
+def _release(chosen: list[PublishedRun], rules: dict[str, Any]) -> list[_Parts]:
+    """Each source is left out of whose stack others tell another release."""
+    several = [
+        run
+        for run in chosen
+        if any(run.stack == other.stack and run.source != other.source for other in chosen)
+    ]
+    names = {run.source for run in several}
+    folds = _left_out(lambda run: run.source)(chosen, rules)
+    return [fold for fold in folds if fold[0] in names]
+
+
 def _twin(chosen: list[PublishedRun], _: dict[str, Any]) -> list[_Parts]:
     """For each model with twins, a fold that predicts its whole rows from all other rows."""
     folds: list[_Parts] = []
@@ -172,7 +190,13 @@ def layout_key(run: PublishedRun) -> tuple[object, ...]:
     )
 
 
-def _of_several_layouts(chosen: list[PublishedRun], least: int) -> list[PublishedRun]:
+def untuned(runs: Sequence[PublishedRun]) -> set[str]:
+    """The sources that tell what they tried, and not what they chose: of one model, batch and
+    number of GPUs they have three layouts or more."""
+    return {run.source for run in _of_several_layouts(runs, _UNTUNED_LAYOUTS)}
+
+
+def _of_several_layouts(chosen: Sequence[PublishedRun], least: int) -> list[PublishedRun]:
     groups: dict[tuple[object, ...], list[PublishedRun]] = {}
     for run in chosen:
         groups.setdefault(layout_key(run), []).append(run)
@@ -198,4 +222,6 @@ _KINDS: dict[str, Callable[[list[PublishedRun], dict[str, Any]], list[_Parts]]] 
     "site": _left_out(lambda run: run.site),
     "twin": _twin,
     "layout": _layout,
+    "stack": _left_out(lambda run: run.stack),
+    "release": _release,
 }

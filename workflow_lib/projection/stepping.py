@@ -122,7 +122,6 @@ def published_row(run: PublishedRun, layout: Layout) -> mixed.Row:
 
 def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
     """A published run as a row without its time, to be predicted."""
-    stack = _stack(run.source)
     software = run.variant if run.source.startswith(_NAMED) else ""
     release = (run.configuration.container or run.source, software, run.precision)
     layer = (
@@ -130,7 +129,7 @@ def unknown_row(run: PublishedRun, layout: Layout) -> mixed.Row:
         *(layout.sequence_length, layout.sharding, layout.recomputation),
     )
     groups: dict[str, Hashable] = {
-        "stack": (stack, run.gpu, run.precision),
+        "stack": (run.stack, run.gpu, run.precision),
         "release": release,
         "layer": layer,
         "stage": (layer, *_rank(layout)),
@@ -193,11 +192,3 @@ def _rank(layout: Layout) -> tuple[int, int]:
 
 #: sources with several stacks, which the notes name
 _NAMED = ("NVIDIA dgxc-benchmarking",)
-
-
-def _stack(source: str) -> str:
-    """The name of a source's stack: the source without its release."""
-    words = [
-        word for word in source.replace(",", " ").split() if not any(c.isdigit() for c in word)
-    ]
-    return " ".join(words)

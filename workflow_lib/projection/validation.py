@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.projection import calculon, node_power
+from workflow_lib.projection import calculon, kinds, node_power
 from workflow_lib.projection.baselines import BASELINES
 from workflow_lib.projection.judged import not_fitted, not_judged
 from workflow_lib.projection.layouts import Layout, assumed_chunks
@@ -24,7 +24,7 @@ from workflow_lib.projection.splits import FITTED_KINDS, Split, layout_key, read
 from workflow_lib.projection.verdicts import fits
 from workflow_lib.words import counted
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _split(
     seconds: dict[str, dict[int, float]] = {name: {} for name in BASELINES}
     fitted = 0
     for fold in split.folds(runs):
-        found, unusable = forecast(split, fold, chunks)
+        found, unusable = forecast(fold, chunks)
         forecasts += [each for each in found if each.run.line > 0]
         without += [each for each in unusable if each.line > 0]
         fitted = max(fitted, sum(run.line in layouts for run in fold.fitted))
@@ -144,23 +144,33 @@ def _why_not(split: Split, runs: Sequence[PublishedRun], without: Sequence[Unusa
 
 def summary(forecasts: Sequence[Forecast]) -> dict[str, Any]:
     """Errors, coverage and order of predictions."""
-    measured = [_measured(each) for each in forecasts]
+    named = sorted({each.kind for each in forecasts}, key=list(kinds.KINDS).index)
     return {
         "errors": asdict(Errors.of([each.error for each in forecasts])),
-        "intervals": {
-            f"{level:.0%}": asdict(
-                Coverage.of(
-                    [
-                        (low, each.median_s, high)
-                        for each in forecasts
-                        for low, high in [each.interval_s(level)]
-                    ],
-                    measured,
-                )
-            )
-            for level in LEVELS
-        },
+        "intervals": _intervals(forecasts),
+        "kinds": {name: _of_kind([e for e in forecasts if e.kind == name]) for name in named},
         "ranking": _ranking(forecasts),
+    }
+
+
+def _intervals(forecasts: Sequence[Forecast]) -> dict[str, Any]:
+    measured = [_measured(each) for each in forecasts]
+    of = {
+        level: [(low, e.median_s, high) for e in forecasts for low, high in [e.interval_s(level)]]
+        for level in LEVELS
+    }
+    return {f"{level:.0%}": asdict(Coverage.of(of[level], measured)) for level in LEVELS}
+
+
+def _of_kind(forecasts: Sequence[Forecast]) -> dict[str, Any]:
+    """Rows of one kind: how many, what intervals hold, and on which side the others lie."""
+    ends = [(_measured(each), each.interval_s(0.9)) for each in forecasts]
+    return {
+        "rows": len(forecasts),
+        "for": kinds.widths(forecasts[0].kind).told,
+        "intervals": _intervals(forecasts),
+        "slower": sum(time > high for time, (_, high) in ends),
+        "faster": sum(time < low for time, (low, _) in ends),
     }
 
 
@@ -200,6 +210,7 @@ def _prediction(each: Forecast) -> dict[str, Any]:
         "error": each.error,
         "intervals_s": {f"{level:.0%}": list(each.interval_s(level)) for level in LEVELS},
         "never_seen": list(each.prediction.unseen),
+        "kind": each.kind,
     }
 
 
