@@ -174,7 +174,7 @@ def test_two_dates_say_what_else_has_changed(tmp_path):
     sides = read_sides(then, now)
     assert [side.name for side in sides] == ["A", "B"]
     for each in sides:
-        assert each.gpus_of(each.cells[0]) == {f"GPU-1-{gpu}" for gpu in range(8)}
+        assert each.gpus_of_runs(each.runs) == [{f"GPU-1-{gpu}" for gpu in range(8)}] * 3
 
 
 @pytest.mark.parametrize(
