@@ -43,7 +43,7 @@ def measured(
             number + 1,
             gpu_name=gpu or f"NVIDIA {of_cell['platform'].upper()}",
             **{
-                **{"power_per_gpu_mean_w": POWER_W for name in measures if _has_gain(name)},
+                **({"power_per_gpu_mean_w": POWER_W} if any(map(_has_gain, measures)) else {}),
                 **{name: values[number] for name, values in measures.items()},
             },
         )

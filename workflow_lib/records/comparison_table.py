@@ -119,7 +119,8 @@ COMPARISON = columns(
         str,
         "",
         "a_more, b_more, not_told_apart; no_verdict (a side has fewer than three runs, or the "
-        "effect of dates or the power of a run is unknown); same_runs (a run is on both sides); refused; missing; "
+        "effect of dates or the power of a run is unknown); same_runs (a run is on both sides); "
+        "refused; missing; "
         "only_a_completed, only_b_completed, neither_completed; no_partner_in_a, no_partner_in_b",
     ),
     ("assumes", str, "", "what the verdict assumes"),
