@@ -142,6 +142,9 @@ def _certainty(
     by = row["in_words"]
     if row["verdict"] in _WITH_INTERVAL:
         by = sentences.interval(measure, row["wide_low"], row["wide_high"])
+        if measure.gain and row["sensors_low"] is not None:
+            of_sensors = sentences.interval(measure, row["sensors_low"], row["sensors_high"])
+            by += f" with {of_sensors} for sensors,"
     if not rivals:
         return 0, f"Next is {labels[cell['cell']]}, {_value(cell, measure)}: {by} against it."
     names = [labels[each["cell"]] for each, _ in rivals[:_MOST_NAMES]]
