@@ -55,7 +55,7 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
         "the run has not ended",
     ):
         assert cause in page.text
-    for limit in ("±6 %", "are not included", "lower bounds", "counts time twice"):
+    for limit in ("±6.0 %", "are not included", "lower bounds", "counts time twice"):
         assert limit in page.text
     assert "SIMULATED" not in page.text
     # 8 cells feasible at 4 GPU-hours each: tp1, tp2, tp4, tp8.
