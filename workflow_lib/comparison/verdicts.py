@@ -46,6 +46,8 @@ _OF_A_SIDE = ("cell", "platform", "emulated", "gpus", "outcome")
 _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
 #: verdicts that state a difference
 TOLD_APART = frozenset(("a_more", "b_more"))
+#: verdicts with an interval that includes all effects
+WITH_INTERVAL = TOLD_APART | {"not_told_apart"}
 
 
 def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:

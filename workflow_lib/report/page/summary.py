@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
-from workflow_lib.comparison.verdicts import TOLD_APART, rows, told
+from workflow_lib.comparison.verdicts import WITH_INTERVAL, rows, told
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.numbers import shown
@@ -22,8 +22,6 @@ from workflow_lib.words import counted
 _ASKED = tuple(measure for measure in MEASURES.values() if measure.question)
 #: measures of the time in a state, such as at the power cap
 _STATES = tuple(measure for measure in MEASURES.values() if measure.state)
-#: verdicts of comparisons that have an interval with all effects
-_WITH_INTERVAL = (*TOLD_APART, "not_told_apart")
 #: how many cells are named that cannot be told apart from the best one
 _MOST_NAMES = 3
 
@@ -140,7 +138,7 @@ def _certainty(
     rivals = [(cell, row) for cell, row in found if not told(row)]
     cell, row = (rivals or found)[0]
     by = row["in_words"]
-    if row["verdict"] in _WITH_INTERVAL:
+    if row["verdict"] in WITH_INTERVAL:
         by = sentences.interval(measure, row["wide_low"], row["wide_high"])
         if measure.gain and row["sensors_low"] is not None:
             of_sensors = sentences.interval(measure, row["sensors_low"], row["sensors_high"])
