@@ -101,6 +101,8 @@ _SECTIONS: tuple[tuple[str, type[config.Strict]], ...] = (
     ("Ledger", config.Ledger),
     ("Claim", config.Claim),
     ("Test of a claim", config.ClaimTest),
+    ("Meters", config.Meters),
+    ("Meter", config.Meter),
 )
 
 _TABLES = (

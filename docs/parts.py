@@ -14,6 +14,7 @@ from workflow_lib.report.cells import Row, in_words, profiled_runs
 from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, significant
+from workflow_lib.report.systematic_error import systematic_error
 from workflow_lib.words import counted
 
 _FIRST = (
@@ -72,12 +73,11 @@ def minute(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M}"
 
 
-def _sensors(side: Side) -> str:
-    """How far the sensors of power may be off."""
-    shares = {run["energy_systematic_share"] for run in side.runs} - {None}
-    if not shares:
-        return "whose error is unknown"
-    return f"whose error is ±{100 * max(shares):g} %"
+def _error(side: Side) -> str:
+    """How far the sensors of power may be off; "" of simulated ones."""
+    error = systematic_error(side.runs)
+    rest = "what this leaves of a difference is in its interval"
+    return f", which may be off by up to {error}; {rest}" if error else ""
 
 
 def _steadiness(side: Side) -> str:
@@ -162,7 +162,7 @@ def note(side: Side) -> str:
     return (
         f"Values are medians over completed runs. In brackets is {interval_in_words(side.cells)}, "
         "which is not a confidence interval; it is left out if all runs have the same four digits. "
-        f"Power and tokens/J come from the GPUs' own sensors, {_sensors(side)}. "
+        f"Power and tokens/J come from the GPUs' own sensors{_error(side)}. "
         'Memory used is a lower bound ("at least") '
         "if the driver was read after torch's allocator had returned memory. "
         "[Measurement](../explanation/measurement.md) explains each measure. "

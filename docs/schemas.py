@@ -20,6 +20,7 @@ DIRECTORY = CONFIG / "schemas"
 KINDS: Mapping[str, tuple[str, type[config.Strict]]] = {
     "config": ("config.yaml", config.Invocation),
     "claims": ("claims.yaml", config.Ledger),
+    "meters": ("meters.yaml", config.Meters),
     "platform": ("platforms/*.yaml", config.Platform),
     "model": ("models/*.yaml", config.ModelSpec),
     "data": ("data/*.yaml", config.DataSpec),

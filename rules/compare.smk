@@ -2,12 +2,15 @@
 # elsewhere, `make compare`.
 
 COMPARED = ("cells", "runs", "gpus")
+# What meters of the site showed, if the configuration has that.
+METERS = [str(path) for path in [Path(CONFIG, "meters.yaml")] if path.is_file()]
 
 
 rule compare:
     input:
         **{f"{name}_{side}": sweep_table(name, f"{{{side}}}") for side in "ab" for name in COMPARED},
-        sources=source_files("comparison", "intervals", "report", "records"),
+        meters=METERS,
+        sources=source_files("comparison", "intervals", "report", "records", "power_errors.py"),
     output:
         page=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.html",
         table=f"{RESULTS}/comparisons/{{a}}_vs_{{b}}/comparison.parquet",
@@ -23,6 +26,7 @@ rule compare:
         a=subpath(input.cells_a, parent=True),
         b=subpath(input.cells_b, parent=True),
         directory=subpath(output.page, parent=True),
+        meters=["--meters", *METERS] if METERS else [],
     shell:
         "python -m workflow_lib.comparison {params.a:q} {params.b:q}"
-        " --output {params.directory:q} 2>&1 | tee {log:q}"
+        " --output {params.directory:q} {params.meters:q} 2>&1 | tee {log:q}"

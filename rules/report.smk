@@ -37,7 +37,7 @@ rule page:
         figures=str(sweep_paths().figures),
         plan=str(sweep_paths().plan),
         nothing=miss_runs,
-        sources=source_files("intervals", "report", "records"),
+        sources=source_files("comparison", "intervals", "report", "records", "power_errors.py"),
     output:
         report(
             str(sweep_paths().report),

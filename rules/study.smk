@@ -323,7 +323,9 @@ def source_files(*packages):
 
 def analysis_sources():
     """What the tables are made by."""
-    return source_files("analysis", "records", "formulas.py", "telemetry/validity")
+    return source_files(
+        "analysis", "records", "formulas.py", "power_errors.py", "telemetry/validity"
+    )
 
 
 def configuration_files(wildcards):

@@ -17,6 +17,7 @@ from tests.made_cells import made_cell
 from tests.report.full_matrix import cell_row
 from workflow_lib import records
 from workflow_lib.comparison.matching import best_pairs, layout_pairs
+from workflow_lib.comparison.sides import Side
 from workflow_lib.config import Exclusion
 from workflow_lib.records import CELLS, PLAN, RUNS, Cell, cell_axes
 from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis
@@ -192,7 +193,8 @@ def test_every_figure_has_both_cells_and_says_which_is_which(axis: CellAxis) -> 
 @pytest.mark.parametrize("axis", each_axis())
 def test_only_how_a_cell_does_its_work_competes_for_the_best(axis: CellAxis) -> None:
     cells = pair(axis)
-    found = summary.groups(cells, {cell["cell"]: cell["cell"] for cell in cells})
+    side = Side("made", "made", tuple(cells), ())
+    found = summary.groups(cells, {cell["cell"]: cell["cell"] for cell in cells}, side)
     competes = axis.role in ("layout", "option")
     assert len(found) == (1 if competes else 2)
     assert len({group.name for group in found}) == len(found)

@@ -55,6 +55,7 @@ def test_a_shipped_file_is_what_its_schema_says(path):
         ("data/synthetic.yaml", {"kind": "random"}, "'random' is not one of"),
         ("config.yaml", {"sweeps": "demo"}, "'demo' is not of type 'array'"),
         ("claims.yaml", {"claims": [{"id": "c1"}]}, "'c1' does not match"),
+        ("meters.yaml", {"gpus": {"GPU-1": {"gain": -0.046}}}, "'source' is a required property"),
     ],
 )
 def test_an_editor_marks_what_loading_refuses(file, change, said):

@@ -12,8 +12,6 @@ Sources:
 - windows of H100, H200 and GH200: 1.0 s, measured on H200 with driver 580.159
   (``benchmarks/sensors_on_gpus.py``), and documented by NVML (nvmlDeviceGetPowerUsage) for GPUs
   after GA100. Windows of A100: 25 ms of every 100 ms (arXiv 2312.02741).
-- gain errors: an A100 PCIe reported 0.954 of the power that an external meter showed (arXiv
-  2312.02741). No comparison is published for the other models here.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ class GpuModel:
     look_period_s: float | None = None
     #: share of the time between two new readings that the sensor measures
     seen_share: float | None = None
-    #: largest relative gain error of the power sensor, from published comparisons with a meter
-    gain_error_share: float | None = None
     peak_fp8_flops_per_s: float | None = None
 
 
@@ -99,7 +95,6 @@ MODELS: tuple[GpuModel, ...] = (
         19.5e12,
         reading_window_s=0.025,
         seen_share=0.25,
-        gain_error_share=0.05,
     ),
     GpuModel("MI250", (), 181.05e12, 22.65e12),
 )

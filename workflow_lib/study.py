@@ -19,6 +19,7 @@ from workflow_lib import formulas, records
 from workflow_lib.config import (
     DataSpec,
     Ledger,
+    Meters,
     ModelSpec,
     Platform,
     Published,
@@ -27,6 +28,7 @@ from workflow_lib.config import (
     mistakes,
     values,
 )
+from workflow_lib.power_errors import SensorError
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.yaml_files import YamlFileError, read_yaml
@@ -137,6 +139,15 @@ def _files_of(sweep: SweepSpec, directory: Path) -> list[Path]:
 def load_ledger(path: Path) -> Ledger:
     """Read and check a file of claims, such as ``config/claims.yaml``. Raises ConfigError."""
     return _load(path, Ledger)
+
+
+def load_meters(path: Path | None) -> dict[str, SensorError]:
+    """Read and check a file of meters: UUID of a GPU → the errors of its sensor. If none is named,
+    it is ``config/meters.yaml``, which may be missing. Raises ConfigError."""
+    named = path or Path("config", "meters.yaml")
+    if path is None and not named.is_file():
+        return {}
+    return {gpu: meter.error for gpu, meter in _load(named, Meters).gpus.items()}
 
 
 def remedy(kind: str, name: str, known: Iterable[str]) -> str:

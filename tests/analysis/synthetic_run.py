@@ -66,9 +66,6 @@ LACKING = {
         ("at_power_limit_share", "at_power_limit_burst_s"),
         "node1 GPU 0: power readings are means over too long to show bursts",
     ),
-    "energy_systematic_share": (
-        "no error of the sensors of NVIDIA H200 against a meter has been published"
-    ),
 }
 
 #: 2 layers of hidden size 4: parameters by hand in test_reduce.py

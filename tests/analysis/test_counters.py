@@ -267,22 +267,18 @@ def test_the_idle_baseline_begins_after_the_cool_down(tmp_path: Path) -> None:
     assert row["idle_power_w"] == pytest.approx(210)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        (
-            {"source": "amd", "gpus": [{"name": "AMD Instinct MI300X"}] * 2},
-            "no error of the sensors of AMD Instinct MI300X against a meter has been published",
-        ),
-        ({"source": "simulated", "simulated": True}, "no sensor error"),
-    ],
-)
-def test_no_systematic_error_is_stated_where_none_was_published(
-    tmp_path: Path, changes: dict[str, Any], reason: str
-) -> None:
+def test_an_energy_says_how_far_its_sensors_may_be_off(tmp_path: Path) -> None:
     paths = Run().write(tmp_path / "run1")
+    row, _, _ = reduced(paths)
+    # Of each of two sensors a gain of 10 % and an offset of 12.5 W: the truth may be as low as
+    # (power − 25 W)/1.1.
+    power_w = row["power_mean_w"]
+    expected = power_w / ((power_w - 25) / 1.1) - 1
+    assert row["energy_systematic_share"] == pytest.approx(expected)
+    assert expected > 0.1
     start = json.loads(paths.telemetry_start("node1").read_text(encoding="utf-8"))
+    changes = {"source": "simulated", "simulated": True}
     write_json(paths.telemetry_start("node1"), {**start, **changes})
     row, _, _ = reduced(paths)
     assert row["energy_systematic_share"] is None
-    assert reason in json.loads(row["missing_reasons"])["energy_systematic_share"]
+    assert "no sensor error" in json.loads(row["missing_reasons"])["energy_systematic_share"]

@@ -66,7 +66,6 @@ def in_turns(*sides: Known) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]
             block = run["run"]
             began = 1e9 + 1000 * block + 100 * (number if block % 2 else len(sides) - 1 - number)
             run |= {"order_seed": 0, "order_block": block, "started_unix_s": began}
-            run |= {"energy_systematic_share": 0.0}
         cells.append(made)
     return cells
 

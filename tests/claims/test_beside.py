@@ -139,15 +139,16 @@ def test_effects_of_dates_add_in_squares_and_errors_of_sensors_whole():
     near = [(100.0, 100.2, 99.8), (100.0, 99.8, 100.2)]
     values = [*near, *near]
     energy = BESIDE | {"measure": "energy_per_token_j", "below": 2.0}
-    cells = apart(values, "energy_per_token_j", energy_systematic_share=[0.05] * 3)
+    cells = apart(values, "energy_per_token_j")
     (row,) = judged(energy, *cells)
     pair, _ = judged(one_pair(energy), *cells)
-    # Of each pair: 1.4 % for dates on the runs' interval, in logarithms; and 5 % of each sensor.
+    # Of each pair: 1.4 % for dates on the runs' interval, in logarithms; and of each of its other
+    # GPUs a gain of 10 % and 12.5 of 700 W.
     dated = math.log(pair["high"] * 1.014 / pair["estimate"])
     assert math.log(row["high"] / row["estimate"]) == pytest.approx(
         math.sqrt(2) * math.log(pair["high"] / pair["estimate"]), rel=1e-3
     )
-    reach = math.sqrt(2) * dated + 2 * math.log(1.05 / 0.95)
+    reach = math.sqrt(2) * dated + 2 * math.log(712.5 / 0.9 / (687.5 / 1.1))
     assert math.log(row["wide_high"] / row["estimate"]) == pytest.approx(reach, rel=1e-3)
     assert math.log(row["estimate"] / row["wide_low"]) == pytest.approx(reach, rel=1e-3)
     assert "with what dates and nodes and errors of sensors may do, " in row["in_words"]
@@ -217,16 +218,17 @@ def test_both_pairs_without_an_interval_have_both_reasons():
     assert "; the second pair: " in row["in_words"]
 
 
-def test_an_unknown_error_of_sensors_leaves_the_interval_of_the_runs_alone():
-    cells = apart([(100.0, 100.2, 99.8)] * 4, "tokens_per_j", energy_systematic_share=[None] * 3)
+def test_a_power_that_is_unknown_leaves_the_interval_of_the_runs_alone():
+    near = [(100.0, 100.2, 99.8)] * 4
+    cells = apart(near, "tokens_per_j", power_per_gpu_mean_w=[None] * 3)
     (row,) = judged(BESIDE | CLOSE | {"measure": "tokens_per_j"}, *cells)
     assert (row["verdict"], row["wide_low"], row["coverage"]) == ("undecided", None, 0.95)
     assert row["low"] < 1 < row["high"]
     assert " by the runs alone; the first pair: " in row["in_words"]
-    assert row["in_words"].count("the error of the sensors is unknown") == 2
+    assert row["in_words"].count("the power of a run is unknown") == 2
 
 
-def test_a_gain_that_cancels_in_each_pair_is_assumed_to():
+def test_what_is_assumed_of_sensors_is_said_of_each_pair():
     one_gpu = {"first": {"micro_batch_size": 2}, "second": {"micro_batch_size": 1}}
     cells = [
         (cell(model, 1, 1, micro_batch_size=size, gpus=1), {"tokens_per_j": value})
@@ -235,7 +237,7 @@ def test_a_gain_that_cancels_in_each_pair_is_assumed_to():
     ]
     (row,) = rows_of(CLOSE | one_gpu | {"measure": "tokens_per_j"}, of_sides(cells))
     assert row["verdict"] == "supported"
-    assert "each sensor of power has the same gain at all powers" in row["in_words"]
+    assert "an offset of ±12.5 W, the same at all powers" in row["in_words"]
 
 
 def test_gpus_that_wait_for_their_host_give_no_interval():

@@ -31,7 +31,7 @@ def pair(model, placed, plain, gain=1.0, gap_c=0.0, platform="h200"):
     study's efficiency; its spread of temperatures is ``gap_c`` wider."""
     return [
         (
-            identity(platform, model, which),
+            identity(platform, model, which) | {"gpus": 32},
             {
                 "tokens_per_s": 100.0 * factor,
                 "step_time_s": 1.0 / factor,

@@ -10,8 +10,44 @@ from tests.conftest import ROOT
 from tests.report.full_matrix import identity
 from workflow_lib.cells import expand_study
 from workflow_lib.claims.pairs import fitting, pairs
-from workflow_lib.records import Degrees, cell_axes
+from workflow_lib.records import MEASURES, Degrees, cell_axes
 from workflow_lib.study import load_study
+
+#: what the study claims of nodes, and of pipelines of any model
+OF_ANY_MODEL = ("C10", "C12", "C17")
+OF_THE_STUDY = [
+    (claim.id, test)
+    for claim in SHIPPED.claims
+    if claim.by == "study" and claim.id not in OF_ANY_MODEL
+    for test in claim.tests
+]
+
+
+@pytest.mark.parametrize(("name", "test"), OF_THE_STUDY)
+def test_a_rule_of_the_studys_claims_names_its_models_and_numbers_of_gpus(name, test):
+    one_gpu = known(model="llama3-8b-4-layers", tp=1, pp=1, dp=1)
+    for which in (test.first, test.second):
+        wanted = {**test.cells, **which}
+        assert "gpus" in wanted or {"tp", "pp", "dp"} <= {*wanted}
+        assert {"model", "gpu_model"} & {*wanted}
+        assert not fitting([one_gpu], wanted)
+
+
+def test_efficiency_is_one_measure_in_all_of_the_studys_claims():
+    measures = {
+        test.measure
+        for claim in SHIPPED.claims
+        if claim.by == "study" and "efficien" in claim.says
+        for test in claim.tests
+        if MEASURES.get(test.measure) and MEASURES[test.measure].gain < 0
+    }
+    assert measures == {"samples_per_s_per_mj"}
+
+
+def test_what_one_host_shows_of_sockets_is_not_said_of_any_network():
+    (test,) = next(claim.tests for claim in SHIPPED.claims if claim.id == "T9")
+    two_nodes = known(model="llama3-8b", platform="h200x2", tp=1, pp=2, dp=1) | {"nodes": 2}
+    assert not fitting([two_nodes], test.cells, test.first)
 
 
 @pytest.mark.parametrize(

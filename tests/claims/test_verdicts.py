@@ -200,15 +200,23 @@ def test_simulated_readings_support_nothing_and_simulated_gpus_leave_clocks_of_r
     assert row["verdict"] == "supported"
 
 
-@pytest.mark.parametrize(("share", "verdict"), [(None, "undecided"), (0.001, "supported")])
-def test_an_efficiency_is_judged_where_the_error_of_its_sensors_is_known(share, verdict):
+@pytest.mark.parametrize(
+    ("power_w", "above", "verdict"),
+    [
+        # Other GPUs: at 1 W over their offsets' 12.5 there is hardly a bound.
+        (13.5, 1.0, "undecided"),
+        (None, 1.0, "undecided"),
+        (700.0, 0.7, "supported"),
+    ],
+)
+def test_an_efficiency_is_judged_with_what_its_sensors_may_do(power_w, above, verdict):
     pair = [
-        cell(known(micro_batch=size), tokens_per_j=of, energy_systematic_share=[share] * 3)
+        cell(known(micro_batch=size), tokens_per_j=of, power_per_gpu_mean_w=[power_w] * 3)
         for size, of in ((4, MORE), (1, LESS))
     ]
-    (row,) = judged(CONTRAST | {"measure": "tokens_per_j", "above": 1.0}, *pair)
+    (row,) = judged(CONTRAST | {"measure": "tokens_per_j", "above": above}, *pair)
     assert row["verdict"] == verdict
-    assert ("the error of the sensors is unknown" in row["in_words"]) == (share is None)
+    assert ("the power of a run is unknown" in row["in_words"]) == (power_w is None)
 
 
 def test_a_claim_of_all_cells_and_one_of_some():

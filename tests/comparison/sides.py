@@ -8,8 +8,16 @@ from typing import Any
 
 from tests.report.full_matrix import cell_row, identity, run_row
 from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import Side
-from workflow_lib.records import CELLS, GPUS, RUNS, Degrees
+from workflow_lib.records import CELLS, GPUS, MEASURES, RUNS, Degrees
+
+#: of each GPU, unless a test says otherwise
+POWER_W = 700.0
+
+
+def _has_gain(name: str) -> bool:
+    return name in MEASURES and MEASURES[name].gain != 0
 
 
 def known(
@@ -34,7 +42,10 @@ def measured(
             of_cell,
             number + 1,
             gpu_name=gpu or f"NVIDIA {of_cell['platform'].upper()}",
-            **{name: values[number] for name, values in measures.items()},
+            **{
+                **({"power_per_gpu_mean_w": POWER_W} if any(map(_has_gain, measures)) else {}),
+                **{name: values[number] for name, values in measures.items()},
+            },
         )
         | {"simulated": simulated, "sensors": sensors}
         for number in range(count)
@@ -60,11 +71,30 @@ def side(
     *cells: tuple[dict[str, Any], list[dict[str, Any]]],
     gpus: dict[tuple[str, int], frozenset[str]] | None = None,
     limits_w: dict[tuple[str, int], tuple[float, ...]] | None = None,
+    errors: Errors | None = None,
 ) -> Side:
-    """A side in memory."""
+    """A side in memory. The GPUs of a run draw alike."""
     runs = tuple(run for _, of_cell in cells for run in of_cell)
+    power_w = {
+        (run["cell"], run["run"]): {
+            uuid: {
+                "power_mean_w": run["power_per_gpu_mean_w"] * run["gpus"] / len(own),
+                "power_peak_w": run["power_peak_w"],
+            }
+            for uuid in own
+        }
+        for run in runs
+        if run["power_per_gpu_mean_w"] and (own := (gpus or {}).get((run["cell"], run["run"])))
+    }
     return Side(
-        name, f"sweep-{name}", tuple(cell for cell, _ in cells), runs, gpus or {}, limits_w or {}
+        name,
+        f"sweep-{name}",
+        tuple(cell for cell, _ in cells),
+        runs,
+        gpus or {},
+        limits_w or {},
+        power_w,
+        errors or {},
     )
 
 

@@ -20,7 +20,7 @@ from workflow_lib.comparison.matching import best_pairs, layout_pairs
 from workflow_lib.comparison.page import write_page
 from workflow_lib.comparison.sides import Side, read_sides
 from workflow_lib.comparison.verdicts import rows
-from workflow_lib.records import COMPARISON, ComparisonPaths, Outcome, read_json, write_json
+from workflow_lib.records import COMPARISON, GPUS, ComparisonPaths, Outcome, read_json, write_json
 
 from .sides import failed, known, measured, write
 
@@ -174,7 +174,7 @@ def test_two_dates_say_what_else_has_changed(tmp_path):
     sides = read_sides(then, now)
     assert [side.name for side in sides] == ["A", "B"]
     for each in sides:
-        assert each.gpus_of(each.cells[0]) == {f"GPU-1-{gpu}" for gpu in range(8)}
+        assert each.gpus_of_runs(each.runs) == [{f"GPU-1-{gpu}" for gpu in range(8)}] * 3
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,50 @@ def test_what_cannot_be_compared_is_explained(tmp_path, capsys, arguments, messa
     assert message.format(tmp_path) in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+METERS = """
+gpus:
+  GPU-a: {gain: -0.04, uncertainty: 0.005, offset_w: 0.0, source: a meter of our own}
+  GPU-b: {gain: 0.02, uncertainty: 0.005, offset_w: 0.0, source: the same}
+"""
+
+
+def test_a_file_of_meters_narrows_what_sensors_may_do(tmp_path):
+    sweeps = []
+    for platform, uuid in (("h200x1", "GPU-a"), ("h100x1", "GPU-b")):
+        cell = known(platform, tp=1, pp=1, dp=1) | {"gpus": 1}
+        gpus = [
+            {
+                **dict.fromkeys(column.name for column in GPUS),
+                **{"cell": cell["cell"], "run": run, "node": "n", "gpu": 0, "gpu_uuid": uuid},
+                **{"simulated": False, "power_mean_w": 500.0 * factor, "power_peak_w": 600.0},
+            }
+            for run, factor in enumerate((0.99, 1.0, 1.01), start=1)
+        ]
+        sweeps.append(
+            write(tmp_path / platform, measured(cell, **values(platform, gpus=1)), gpus=gpus)
+        )
+    path = tmp_path / "meters.yaml"
+    path.write_text(METERS, encoding="utf-8")
+    output = tmp_path / "out"
+    assert main([*map(str, sweeps), "--output", str(output), "--meters", str(path)]) == 0
+    of_tokens = pl.col("measure") == "tokens_per_j"
+    row = read_table(output / "comparison.parquet", COMPARISON).row(
+        by_predicate=of_tokens & (pl.col("match") == "same_layout"), named=True
+    )
+    # Energies as read are equal; those of GPU-a are 4 ± 0.5 % too small, and of GPU-b 2 ± 0.5 % too
+    # large. So A's true efficiency is smaller: 0.955/1.025 to 0.965/1.015.
+    assert (row["sensors_low"], row["sensors_high"]) == pytest.approx(
+        (0.955 / 1.025, 0.965 / 1.015)
+    )
+
+
+def test_a_wrong_file_of_meters_is_refused(tmp_path, capsys):
+    path = tmp_path / "meters.yaml"
+    path.write_text(METERS.replace("0.02", "2"), encoding="utf-8")
+    assert main(["a", "b", "--output", str(tmp_path / "out"), "--meters", str(path)]) == 1
+    assert "meters.yaml: gpus.GPU-b.gain" in capsys.readouterr().err
 
 
 def test_the_studys_matrix_is_compared_in_seconds(tmp_path):

@@ -14,6 +14,7 @@ from workflow_lib.analysis.tables import table
 from workflow_lib.comparison.matching import Pair, layout_pairs
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.intervals.design import design
+from workflow_lib.power_errors import SensorError
 from workflow_lib.records import COMPARISON
 
 from .sides import failed, known, measured, side
@@ -30,12 +31,10 @@ APART = (
 MORE, REFERENCE = [110.0, 112.0, 114.0], [100.0, 100.0, 100.0]
 
 
-def compared(measure, of_a, of_b, share=None, simulated=(False, False), gpus=None, **more):
+def compared(measure, of_a, of_b, simulated=(False, False), gpus=None, errors=None, **more):
     """The row of one measure of the same cell on h200 and on h100; ``gpus`` are the UUIDs of each
     side's runs."""
     columns = {measure: (of_a, of_b), **more}
-    if share is not None:
-        columns["energy_systematic_share"] = [[share] * len(values) for values in (of_a, of_b)]
     sides = [
         side(
             platform,
@@ -48,6 +47,7 @@ def compared(measure, of_a, of_b, share=None, simulated=(False, False), gpus=Non
                 (known(platform)["cell"], run): frozenset(uuids)
                 for run, uuids in enumerate(gpus[number] if gpus else (), start=1)
             },
+            errors=errors,
         )
         for number, platform in enumerate(("h200", "h100"))
     ]
@@ -95,23 +95,38 @@ def test_few_runs_give_a_range_and_no_verdict(of_a, of_b, words):
     assert (row["verdict"], row["in_words"]) == ("no_verdict", words)
 
 
-def test_efficiencies_must_differ_by_more_than_their_sensors_may_be_off():
-    row = compared("tokens_per_j", MORE, REFERENCE, share=0.06)["tokens_per_j"]
-    expected = (LOW / DATES * 0.94 / 1.06, HIGH * DATES * 1.06 / 0.94)
+#: (1 + 12.5/700)/0.9 over (1 − 12.5/700)/1.1: what gains of 10 % and offsets of 12.5 W may make of
+#: the ratio of 700 W of one GPU and 700 W of another
+OTHER_GPUS = 712.5 / 0.9 / (687.5 / 1.1)
+#: what a meter showed of each of two GPUs: a gain within ±2 %, and no offset
+METERED = {uuid: SensorError(-0.02, 0.02, 0.0) for uuid in ("GPU-1", "GPU-2")}
+
+
+def test_efficiencies_of_other_gpus_must_differ_by_more_than_their_sensors_may_be_off():
+    row = compared("tokens_per_j", MORE, REFERENCE)["tokens_per_j"]
+    expected = (LOW / DATES / OTHER_GPUS, HIGH * DATES * OTHER_GPUS)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
+    assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1 / OTHER_GPUS, OTHER_GPUS))
     assert row["verdict"] == "not_told_apart"
     assert row["in_words"] == (
-        "not told apart: +7.1 to +22 % by the runs, but ±1.4 % for dates and nodes and ±6 % for "
-        f"sensors leave −6.3 to +39 % (coverage 95 %; {APART})"
+        "not told apart: +7.1 to +22 % by the runs, but ±1.4 % for dates and nodes and −21 to "
+        f"+27 % for sensors leave −17 to +56 % (coverage 95 %; {APART}; and that no sensor of "
+        "power is off by more than a gain of ±10 % and an offset of ±12.5 W, the same at all "
+        "powers)"
     )
-    row = compared("tokens_per_j", MORE, REFERENCE, share=0.02)["tokens_per_j"]
+
+
+def test_a_meter_of_the_site_narrows_what_sensors_may_do():
+    gpus = [[("GPU-1",)] * 3, [("GPU-2",)] * 3]
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=gpus, errors=METERED)["tokens_per_j"]
     expected = (LOW / DATES * 0.98 / 1.02, HIGH * DATES * 1.02 / 0.98)
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
-    assert row["in_words"] == (
-        "h200 makes 12 % more tokens of a joule (interval +1.5 to +28 % with ±1.4 % for dates "
-        "and nodes and ±2 % for sensors, +7.1 to +22 % by the runs alone; coverage 95 %; "
-        f"{APART})"
-    )
+    assert row["verdict"] == "a_more"
+    # A gain that is known is taken off: GPU-1 reads 2 to 4 % too much, so it made more of a joule.
+    errors = METERED | {"GPU-1": SensorError(0.02, 0.04, 0.0)}
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=gpus, errors=errors)["tokens_per_j"]
+    expected = (LOW / DATES * 1.02 / 1.02, HIGH * DATES * 1.04 / 0.98)
+    assert (row["wide_low"], row["wide_high"]) == pytest.approx(expected, rel=1e-6)
 
 
 def limited(*of_sides):
@@ -143,52 +158,58 @@ def test_other_power_limits_are_named_beside_each_comparison():
 SAME = ("GPU-1", "GPU-2")
 
 
-def test_the_gain_of_the_same_gpus_cancels():
+def test_the_errors_of_the_same_gpus_cancel_where_these_have_like_shares():
     both = [[SAME] * 3, [SAME[::-1]] * 3]
-    row = compared("tokens_per_j", MORE, REFERENCE, share=0.06, gpus=both)["tokens_per_j"]
+    row = compared("tokens_per_j", MORE, REFERENCE, gpus=both)["tokens_per_j"]
     assert (row["wide_low"], row["wide_high"]) == pytest.approx(
         (LOW / DATES, HIGH * DATES), rel=1e-6
     )
-    assert (row["systematic_a"], row["verdict"]) == (None, "a_more")
-    assert "the gain of each sensor cancels" in json.loads(row["missing_reasons"])["systematic_a"]
+    assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1, 1))
+    assert row["verdict"] == "a_more"
+    assert row["in_words"].endswith("and an offset of ±12.5 W, the same at all powers)")
+
+
+#: half of each side is of GPU-1: (1/1.1 + 1/0.9)/(1/1.1 + 1/1.1)
+HALF = (1 / 1.1 + 1 / 0.9) / (2 / 1.1)
 
 
 @pytest.mark.parametrize(
-    "gpus",
+    ("gpus", "bound"),
     [
-        [[SAME] * 3, [("GPU-1", "GPU-3")] * 3],
-        [[SAME] * 3, [SAME, SAME, ("GPU-1", "GPU-3")]],
-        [[SAME] * 3, [SAME] * 2],  # of the third run one is not known
-        [[], []],
+        ([[SAME] * 3, [("GPU-1", "GPU-3")] * 3], HALF),
+        ([[SAME] * 3, [SAME, SAME, ("GPU-1", "GPU-3")]], HALF ** (1 / 3)),
+        ([[SAME] * 3, [("GPU-3", "GPU-4")] * 3], 1.1 / 0.9),
     ],
 )
-def test_no_gain_cancels_unless_all_runs_of_both_sides_had_the_same_gpus(gpus):
-    row = compared("tokens_per_j", MORE, REFERENCE, share=0.06, gpus=gpus)["tokens_per_j"]
-    assert (row["systematic_a"], row["systematic_b"]) == (0.06, 0.06)
-    assert row["verdict"] == "not_told_apart"
+def test_errors_of_sensors_count_by_how_many_runs_had_other_gpus(gpus, bound):
+    errors = {f"GPU-{number}": SensorError(-0.1, 0.1, 0.0) for number in range(1, 5)}
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=gpus, errors=errors)["power_mean_w"]
+    assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1 / bound, bound))
 
 
-def test_an_unknown_gain_of_the_same_gpus_cancels_as_well():
-    shares, both = [[None] * 3] * 2, [[SAME] * 3] * 2
-    found = compared("power_mean_w", MORE, REFERENCE, gpus=both, energy_systematic_share=shares)
-    row = found["power_mean_w"]
-    assert row["verdict"] == "a_more"
-    assert row["in_words"].endswith(
-        "; and that each sensor of power has the same gain at all powers)"
-    )
+def test_gpus_that_are_not_known_are_no_gpus_of_the_other_side():
+    gpus = [[SAME] * 3, [SAME] * 2]  # of the third run they are not known
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=gpus)["power_mean_w"]
+    assert (1.1 / 0.9) ** (1 / 3) < row["sensors_high"] < OTHER_GPUS ** (1 / 3)
+    row = compared("power_mean_w", MORE, REFERENCE, gpus=[[], []])["power_mean_w"]
+    assert row["sensors_high"] == pytest.approx(OTHER_GPUS)
 
 
-def layouts_on(gpus_a, gpus_b):
-    """The mean power's row of two layouts, whose sensors' error is unknown, by their runs' GPUs."""
-    cells = known("h200x1"), known("h200x1", tp=4, pp=8)
-    sides = [
-        side(
-            "h200x1",
-            measured(cell, power_mean_w=values),
-            gpus={(cell["cell"], run): frozenset(of) for run, of in enumerate(gpus, start=1)},
-        )
-        for cell, values, gpus in zip(cells, (MORE, REFERENCE), (gpus_a, gpus_b), strict=True)
-    ]
+def layouts_on(gpus_a, gpus_b, powers=None):
+    """The mean power's row of two layouts, by their runs' GPUs; ``powers`` are those of each side's
+    GPUs, in W."""
+    cells = known("h200x2", tp=2, pp=1, dp=1), known("h200x2", tp=1, pp=2, dp=1)
+    sides = []
+    for number, (cell, values, gpus) in enumerate(
+        zip(cells, (MORE, REFERENCE), (gpus_a, gpus_b), strict=True)
+    ):
+        by_run = {(cell["cell"], run): frozenset(of) for run, of in enumerate(gpus, start=1)}
+        made = side("h200x2", measured(cell | {"gpus": 2}, power_mean_w=values), gpus=by_run)
+        if powers:
+            for of_gpus in made.power_w.values():
+                for uuid, power_w in powers[number].items():
+                    of_gpus[uuid]["power_mean_w"] = power_w
+        sides.append(made)
     found = rows([Pair("best", sides[0].cells[0], sides[1].cells[0])], *sides)
     return next(row for row in found if row["measure"] == "power_mean_w")
 
@@ -196,47 +217,53 @@ def layouts_on(gpus_a, gpus_b):
 ONE, OTHER = ("GPU-1",), ("GPU-2",)
 
 
-def test_the_gain_of_one_gpu_cancels_between_layouts():
+def test_layouts_on_the_same_gpus_are_told_apart_but_for_their_unlike_shares():
+    # Each run has 1400 W: tensor parallelism 700 and 700 W, a pipeline 650 and 750 W.
+    powers = [{"GPU-1": 700.0, "GPU-2": 700.0}, {"GPU-1": 650.0, "GPU-2": 750.0}]
+    row = layouts_on([SAME] * 3, [SAME] * 3, powers)
+    # GPU-1 reads 10 % too little and GPU-2 too much, both 12.5 W more than they should:
+    # (687.5/0.9 + 687.5/1.1)/(637.5/0.9 + 737.5/1.1) = 1388.889/1378.788; at the least
+    # (687.5/1.1 + 687.5/0.9)/(637.5/1.1 + 737.5/0.9) = 1388.889/1398.990.
+    assert row["sensors_high"] == pytest.approx(1388.889 / 1378.788, abs=1e-6)
+    assert row["sensors_low"] == pytest.approx(1388.889 / 1398.990, abs=1e-6)
+    assert (row["design"], row["verdict"]) == ("apart", "a_more")
+
+
+def test_rows_of_gpus_that_do_not_make_up_the_power_tell_no_gpu_from_another():
+    powers = [{"GPU-1": 700.0, "GPU-2": 700.0}, {"GPU-1": 700.0, "GPU-2": 0.0}]
+    row = layouts_on([SAME] * 3, [SAME] * 3, powers)
+    assert row["sensors_high"] == pytest.approx(OTHER_GPUS)
+
+
+def test_the_errors_of_one_gpu_cancel_between_layouts():
     row = layouts_on([ONE, ONE, OTHER], [OTHER, ONE, ONE])
-    assert row["verdict"] == "a_more"
-    assert row["in_words"].endswith(
-        "; and that each sensor of power has the same gain at all powers)"
-    )
+    assert (row["sensors_high"], row["verdict"]) == (pytest.approx(1), "a_more")
 
 
-@pytest.mark.parametrize(
-    "gpus",
-    [
-        [[ONE, ONE, OTHER], [ONE, OTHER, OTHER]],  # the other GPU counts for more in B
-        [[SAME] * 3, [SAME] * 3],  # another layout may load the same GPUs otherwise
-        [[ONE] * 3, [ONE] * 2],  # of one run it is not known
-    ],
-)
-def test_no_gain_cancels_between_layouts_where_gpus_count_otherwise(gpus):
-    row = layouts_on(*gpus)
-    assert row["verdict"] == "no_verdict"
-    assert "the error of the sensors is unknown" in row["in_words"]
+def test_a_peak_is_of_whichever_gpu_truly_drew_most():
+    peaks, sensors = [700.0] * 3, [["means of 1 s"] * 3] * 2
+    more = {"power_peak_sensor": sensors, "gpus": [[ONE] * 3, [ONE] * 3]}
+    row = compared("power_peak_w", peaks, peaks, **more)["power_peak_w"]
+    assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1, 1))
+    # One cell's peak of 700 W may be of the GPU that reads 10 % too little, and in the other cell
+    # this one read 650 W: not known here, as both read alike.
+    more["gpus"] = [[ONE] * 3, [OTHER] * 3]
+    row = compared("power_peak_w", peaks, peaks, **more)["power_peak_w"]
+    assert row["sensors_high"] == pytest.approx(OTHER_GPUS)
 
 
 def test_an_energy_is_as_wide_as_the_efficiency_that_is_its_inverse():
     energies = [[1 / value for value in side] for side in (MORE, REFERENCE)]
-    found = compared("tokens_per_j", MORE, REFERENCE, share=0.02, energy_per_token_j=energies)
+    gpus = [[("GPU-1",)] * 3, [("GPU-2",)] * 3]
+    found = compared(
+        *("tokens_per_j", MORE, REFERENCE),
+        **{"gpus": gpus, "errors": METERED, "energy_per_token_j": energies},
+    )
     energy, efficiency = found["energy_per_token_j"], found["tokens_per_j"]
     assert energy["estimate"] == pytest.approx(1 / efficiency["estimate"])
     assert energy["wide_low"] == pytest.approx(1 / efficiency["wide_high"])
     assert energy["wide_high"] == pytest.approx(1 / efficiency["wide_low"])
     assert (energy["verdict"], energy["unit"]) == ("b_more", "J")
-
-
-def test_the_error_of_each_side_counts_where_it_stands():
-    # With A's sensors exact: (1 − 0.1)/(1 + 0) and (1 + 0.1)/(1 − 0).
-    shares = [[0.0] * 3, [0.1] * 3]
-    row = compared("power_mean_w", MORE, REFERENCE, energy_systematic_share=shares)["power_mean_w"]
-    assert (row["wide_low"], row["wide_high"]) == pytest.approx(
-        (LOW / DATES * 0.9, HIGH * DATES * 1.1), rel=1e-6
-    )
-    assert (row["systematic_a"], row["systematic_b"]) == (0.0, 0.1)
-    assert "±0 % and ±10 %" in row["in_words"]
 
 
 def test_a_load_in_step_with_the_sensor_widens_an_energy_even_on_the_same_gpus():
@@ -278,11 +305,13 @@ def test_an_energy_without_a_counter_supports_no_word():
     assert peak["verdict"] == "a_more"
 
 
-def test_sensors_of_unknown_error_support_no_word():
-    row = compared("power_mean_w", MORE, REFERENCE)["power_mean_w"]
-    assert row["verdict"] == "no_verdict"
-    assert row["wide_low"] is None
-    assert "unknown" in json.loads(row["missing_reasons"])["wide_low"]
+@pytest.mark.parametrize("power_w", [None, 12.0])
+def test_a_power_that_is_unknown_or_no_more_than_an_offset_supports_no_word(power_w):
+    powers = [[power_w] * 3] * 2
+    row = compared("energy_per_step_j", MORE, REFERENCE, power_per_gpu_mean_w=powers)
+    row = row["energy_per_step_j"]
+    assert (row["verdict"], row["wide_low"]) == ("no_verdict", None)
+    assert "unknown, or no more" in json.loads(row["missing_reasons"])["wide_low"]
 
 
 def test_temperatures_differ_in_degrees_and_by_more_than_they_are_rounded():
@@ -320,7 +349,6 @@ def test_simulated_readings_are_not_compared_with_real_ones_but_times_are():
         "tokens_per_j",
         MORE,
         REFERENCE,
-        share=0.01,
         simulated=(True, False),
         temperature_mean_c=[MORE, REFERENCE],
         tokens_per_s=[MORE, REFERENCE],
@@ -610,19 +638,16 @@ def test_what_comes_with_the_first_runs_of_sessions_is_allowed_for():
     assert (row["verdict"], row["date_allowance"]) == ("a_more", 0.0)
 
 
-@pytest.mark.parametrize(
-    ("of_hosts", "verdict"), [((ONE, OTHER), "a_more"), (HOSTS.values(), "no_verdict")]
-)
-def test_within_sessions_of_one_gpu_its_gain_cancels(of_hosts, verdict, monkeypatch):
-    # Host y has two of A's runs and one of B's; its sensor reads 10 % less.
+@pytest.mark.parametrize("of_hosts", [(ONE, OTHER), HOSTS.values()])
+def test_within_sessions_the_errors_of_their_gpus_cancel(of_hosts, monkeypatch):
+    # Host y has two of A's runs and one of B's; its sensors read 10 % less.
     monkeypatch.setattr(f"{__name__}.HOSTS", dict(zip("xyz", of_hosts, strict=False)))
     row = on_hosts(
         "ax by ay bx ay bx", [300.0, 270.5, 270.0], [252.0, 280.0, 280.5], "power_mean_w"
     )
-    assert (row["design"], row["verdict"]) == ("within_hosts", verdict)
-    if verdict == "a_more":
-        assert row["in_words"].endswith("the same gain at all powers)")
-        assert row["estimate"] == pytest.approx(30 / 28, rel=2e-3)
+    assert (row["design"], row["verdict"]) == ("within_hosts", "a_more")
+    assert (row["sensors_low"], row["sensors_high"]) == pytest.approx((1, 1), abs=5e-4)
+    assert row["estimate"] == pytest.approx(30 / 28, rel=2e-3)
 
 
 def test_a_drift_that_cannot_be_told_from_a_side_leaves_runs_apart():

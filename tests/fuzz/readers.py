@@ -44,7 +44,7 @@ from workflow_lib.report.cell_page import files as page_files
 from workflow_lib.report.cell_page.text import cleaning, tail
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures.style import save
-from workflow_lib.report.page.safe_svg import safe_svg
+from workflow_lib.report.safe_svg import safe_svg
 from workflow_lib.study import ConfigError, load_study
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
 from workflow_lib.training.data import DataError, TokenFile

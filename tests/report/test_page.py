@@ -16,7 +16,7 @@ from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.records import MEASURES, PLAN, Degrees, Outcome, RecordError, RunPaths
 from workflow_lib.report.__main__ import main
 from workflow_lib.report.figures import Tables, figures, read_tables, write_figures
-from workflow_lib.report.page.safe_svg import safe_svg
+from workflow_lib.report.safe_svg import safe_svg
 from workflow_lib.results import run_directory
 
 from .full_matrix import cell_row, full_matrix, identity
@@ -55,7 +55,7 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
         "the run has not ended",
     ):
         assert cause in page.text
-    for limit in ("±6 %", "are not included", "lower bounds", "counts time twice"):
+    for limit in ("±6.0 %", "are not included", "lower bounds", "counts time twice"):
         assert limit in page.text
     assert "SIMULATED" not in page.text
     # 8 cells feasible at 4 GPU-hours each: tp1, tp2, tp4, tp8.
@@ -372,7 +372,7 @@ def test_large_figures_are_packed_and_hold_what_plain_ones_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = build(tmp_path, [Planned(), Planned("tp4")])
-    monkeypatch.setattr("workflow_lib.report.page.drawn._MOST_PLAIN_BYTES", 1000)
+    monkeypatch.setattr("workflow_lib.report.drawn._MOST_PLAIN_BYTES", 1000)
     assert write(tmp_path, tmp_path / "sweeps" / "made-up") == 0
     source = (tmp_path / "sweeps" / "made-up" / "report.html").read_text(encoding="utf-8")
     packed = re.findall(r'<script [^>]*id="data-figure-\d+">[^<]*</script>', source)

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from workflow_lib.records import Degrees
 from workflow_lib.report.page.predictions import predictions
 from workflow_lib.report.tables import Tables
+
+from .full_matrix import cell_row, identity, run_row
 
 PLACED = {
     "cell": "placed",
@@ -17,20 +20,22 @@ PLACED = {
     **{"predicted_energy_gain_low": -0.02, "predicted_energy_gain_high": 0.0},
 }
 PLAIN = {"cell": "plain", "predicted_against": None}
+KNOWN = identity("h200", "llama3-8b", Degrees(pp=2)) | {"gpus": 1}
+#: of a GPU of 700 W in every run
+RUN = run_row(KNOWN, 1, power_per_gpu_mean_w=700.0)
 
 
 def runs(times_s: list[float], energies_j: list[float | None]) -> list[dict[str, Any]]:
     """Runs of the cell as placed, each after one of the plain cell of 2 s and 0.5 J a token."""
     rows: list[dict[str, Any]] = []
     for block, (time_s, energy_j) in enumerate(zip(times_s, energies_j, strict=True), start=1):
-        known = {"run": block, "outcome": "completed", "platform": "h200"}
-        known |= {"order_seed": 1, "order_block": block, "simulated": False}
+        known = {"run": block, "order_seed": 1, "order_block": block, "simulated": False}
         began = {"started_unix_s": 1e9 + 100 * block}
         values = {"step_time_s": 2.0, "energy_per_token_j": 0.5}
-        rows.append(known | began | values | {"cell": "plain"})
+        rows.append(RUN | known | began | values | {"cell": "plain"})
         began = {"started_unix_s": 1e9 + 100 * block + 50}
         values = {"step_time_s": time_s, "energy_per_token_j": energy_j}
-        rows.append(known | began | values | {"cell": "placed"})
+        rows.append(RUN | known | began | values | {"cell": "placed"})
     return rows
 
 
@@ -40,11 +45,16 @@ def shown(rows: list[dict[str, Any]], other_gpu_of: str = "") -> list[tuple[str,
             "cell": row["cell"],
             "run": row["run"],
             "gpu_uuid": "GPU-b" if row["cell"] == other_gpu_of else "GPU-a",
+            **{"power_mean_w": 700.0, "power_peak_w": 705.0, "power_limit_w": None},
         }
         for row in rows
     ]
+    cells = tuple(
+        cell_row(KNOWN | {"cell": name}) | {"simulated": any(row["simulated"] for row in rows)}
+        for name in ("plain", "placed")
+    )
     labels = {"placed": "17, 15 layers", "plain": "16, 16 layers"}
-    lines = predictions([PLAIN, PLACED], Tables((), tuple(rows), tuple(gpus)), labels)
+    lines = predictions([PLAIN, PLACED], Tables(cells, tuple(rows), tuple(gpus)), labels)
     assert all(line["label"] == "17, 15 layers" for line in lines)
     assert [line["what"] for line in lines] == ["step time", "energy"]
     return [(line["predicted"], line["measured"], line["verdict"]) for line in lines]
@@ -87,17 +97,20 @@ def test_runs_of_two_dates_are_compared_within_dates() -> None:
 
 def test_what_cannot_be_judged_says_why() -> None:
     rows = runs([1.94, 1.94, 1.94], [0.5, None, 0.5])
-    assert shown(rows)[1] == (
-        "−1.0 % (−2.0 to 0.0)",
-        "",
-        "no verdict: not every run has a value",
-    )
-    made_up = [row | {"simulated": True} for row in rows]
+    predicted, measured, verdict = shown(rows)[1]
+    assert (predicted, measured) == ("−1.0 % (−2.0 to 0.0)", "")
+    assert verdict.startswith("no value: measured, run 2")
+    made_up = [row | {"simulated": True} for row in runs([1.94] * 3, [0.5] * 3)]
     assert [line[2] for line in shown(made_up)] == [
         "holds",
         "no verdict: readings of GPUs were simulated",
     ]
-    other = shown(rows, other_gpu_of="plain")
-    assert other[0][1:] == ("", "no verdict: the runs were not all on the same GPUs")
-    few = shown(rows[:-1])
-    assert few[0][2] == ("no verdict: 3 and 2 runs completed, expected 3 or more of each cell")
+    assert "3 runs give only a range" in shown(rows[:-1])[0][2]
+
+
+def test_other_gpus_widen_what_was_measured() -> None:
+    time, energy = shown(runs([1.94] * 3, [0.5] * 3), other_gpu_of="plain")
+    # 1.4 % for dates and nodes; of the energy also a gain of 10 % and 12.5 of 700 W of each GPU.
+    assert time[1].startswith("3.0 % (1.6 to 4.3)")
+    most = 712.5 / 0.9 / (687.5 / 1.1) * 1.014
+    assert energy[1].startswith(f"0.0 % (−{100 * (most - 1):.1f} to {100 * (1 - 1 / most):.1f})")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from workflow_lib.records import Degrees
+from workflow_lib.comparison.sides import Side
+from workflow_lib.records import MEASURES, Degrees
 from workflow_lib.report.page.failures import failures
-from workflow_lib.report.page.summary import Group, groups
+from workflow_lib.report.page.summary import Answer, Group, groups
 
-from .full_matrix import cell_row, identity
+from .full_matrix import cell_row, identity, run_row
 
 Three = tuple[float, float, float]
 
@@ -24,59 +25,82 @@ def cell(name: str, outcome: str = "completed", **values: Any) -> dict[str, Any]
     return row | {"simulated": simulated, "completed": runs if outcome == "completed" else 0}
 
 
-def told(*cells: dict[str, Any]) -> list[Group]:
-    return groups(cells, {each["cell"]: each["cell"] for each in cells})
+def told(*cells: dict[str, Any], of_gpus: dict[str, dict[str, float]] | None = None) -> list[Group]:
+    """The answers, by runs in blocks of which each value's three are the lowest, the median and the
+    highest; ``of_gpus`` has the power of each GPU of cells, in W."""
+    runs, gpus, power_w = [], {}, {}
+    for each in cells:
+        powers = (of_gpus or {}).get(each["cell"], {"GPU-1": 700.0})
+        for block in range(each["completed"]):
+            key = each["cell"], block + 1
+            ends = ("_low", "", "_high")[block]
+            measures = {m: each[m + ends] for m in MEASURES if each.get(m) is not None}
+            began = {"order_seed": 1, "order_block": block + 1, "started_unix_s": 1e9 + 100 * block}
+            measures |= {"power_per_gpu_mean_w": sum(powers.values()) / 8}
+            runs.append(run_row(each, block + 1, **measures, **began) | {"sensors": "nvidia"})
+            runs[-1] |= {"simulated": each["simulated"]}
+            gpus[key] = frozenset(powers)
+            power_w[key] = {u: {"power_mean_w": w, "power_peak_w": w} for u, w in powers.items()}
+    side = Side("made", "made", cells, tuple(runs), gpus, power_w=power_w)
+    return groups(cells, {each["cell"]: each["cell"] for each in cells}, side)
 
 
-def fastest(*cells: dict[str, Any]) -> str:
-    (group,) = told(*cells)
-    answer = group.answers[0]
-    assert answer.question == "Fastest"
-    return f"{answer.label} {answer.value} {answer.rest}"
+def answer(question: str, *cells: dict[str, Any], **more: Any) -> Answer:
+    (group,) = told(*cells, **more)
+    return next(each for each in group.answers if each.question == question)
 
 
-def test_the_best_has_its_interval_and_the_next_is_named_where_none_overlaps() -> None:
-    assert fastest(
-        cell("a", tokens_per_s=(100.0, 90.0, 110.0)),
-        cell("b", tokens_per_s=(200.0, 190.0, 210.0)),
-        cell("c", tokens_per_s=(150.0, 140.0, 160.0)),
-    ) == (
-        "b 200 tokens/s (190–210) Next is c, 150 tokens/s (140–160); "
-        "no other cell's interval overlaps."
+def test_the_best_is_named_if_the_comparison_tells_it_from_all_others() -> None:
+    found = answer(
+        "Fastest",
+        cell("a", tokens_per_s=(100.0, 99.8, 100.2)),
+        cell("b", tokens_per_s=(200.0, 199.0, 201.0)),
+        cell("c", tokens_per_s=(150.0, 149.5, 150.5)),
     )
+    assert (found.label, found.rivals, found.shortest) == ("b", 0, "200 tokens/s")
+    # Logarithms of the ratios of blocks: 0.286009, 0.287682 and 0.289339, of which Student's
+    # interval is 0.287677 ± 4.303·0.0009613.
+    assert found.rest.startswith("Next is c, 150 tokens/s (150–150): +33 to +34 % against it.")
 
 
-def test_cells_whose_intervals_overlap_are_not_told_apart_nearest_first() -> None:
-    low: Three = (80.0, 70.0, 191.0)
-    text = fastest(
-        cell("a", tokens_per_s=low),
-        cell("b", tokens_per_s=(200.0, 190.0, 210.0)),
-        cell("c", tokens_per_s=(150.0, 140.0, 190.0)),
-        cell("d", tokens_per_s=(160.0, 150.0, 170.0)),
-    )
-    assert text.endswith("Not told apart from c, a: their intervals overlap.")
-    many = [cell(f"x{n}", tokens_per_s=(200.0 - n, 150.0, 210.0)) for n in range(6)]
-    assert "from x1, x2, x3 and 2 more:" in fastest(*many)
+def test_cells_that_no_comparison_tells_apart_are_named_nearest_first() -> None:
+    rates = {"a": (191.0, 150.0, 240.0), "b": (200.0, 199.0, 201.0), "c": (199.0, 201.0, 198.0)}
+    found = answer("Fastest", *(cell(name, tokens_per_s=rate) for name, rate in rates.items()))
+    assert (found.label, found.rivals, found.shortest) == ("b", 2, "not told apart")
+    assert found.rest.startswith("Not told apart from c, a: ")
+    many = [cell(f"x{n}", tokens_per_s=(200.0 - n, 150.0, 240.0)) for n in range(6)]
+    assert "from x1, x2, x3 and 2 more: " in answer("Fastest", *many).rest
 
 
 def test_of_one_run_nothing_is_claimed() -> None:
-    one = cell("a", runs=1, tokens_per_s=200.0)
-    other = cell("b", tokens_per_s=(100.0, 90.0, 110.0))
-    assert "order is uncertain" in fastest(one, other)
-    best = cell("c", tokens_per_s=(300.0, 290.0, 310.0))
-    assert "1 other cell has one run and no interval" in fastest(best, one, other)
+    one = cell("a", runs=1, tokens_per_s=(200.0, 200.0, 200.0))
+    found = answer("Fastest", one, cell("b", tokens_per_s=(100.0, 99.0, 101.0)))
+    assert (found.label, found.rivals) == ("a", 1)
+    assert "no verdict: 1 against 3 runs" in found.rest
+
+
+def test_ranges_that_do_not_overlap_name_no_winner_where_sensors_may_be_off_by_more() -> None:
+    # Tokens of a joule differ by 5 %; with one pair of GPUs this is told, and with another not.
+    tokens = {"a": (1.0, 0.999, 1.001), "b": (1.05, 1.049, 1.051)}
+    cells = [cell(name, tokens_per_j=value) for name, value in tokens.items()]
+    alike = {"GPU-1": 690.0, "GPU-2": 690.0}
+    question = "Most tokens per joule"
+    same = answer(question, *cells, of_gpus={"a": alike, "b": {"GPU-1": 620.0, "GPU-2": 560.0}})
+    assert (same.label, same.rivals) == ("b", 0)
+    other = answer(question, *cells, of_gpus={"a": alike, "b": {"GPU-3": 620.0, "GPU-4": 560.0}})
+    assert (other.label, other.rivals, other.shortest) == ("b", 1, "not told apart")
 
 
 def test_coolest_is_the_lowest_and_a_missing_value_is_counted() -> None:
-    (group,) = told(
+    cells = (
         cell("a", temperature_mean_c=(60.0, 59.0, 61.0)),
         cell("b", temperature_mean_c=(50.0, 49.0, 51.0)),
         cell("c"),
     )
-    (coolest,) = (each for each in group.answers if each.question == "Coolest (mean)")
+    coolest = answer("Coolest (mean)", *cells)
     assert (coolest.label, coolest.value) == ("b", "50.0 °C (49.0–51.0)")
     assert coolest.rest.endswith("1 completed cell lacks this measure.")
-    (energy,) = (each for each in group.answers if each.question == "Most tokens per joule")
+    energy = answer("Most tokens per joule", *cells)
     assert energy.cell is None
     assert energy.rest == "no completed cell has this measure."
 

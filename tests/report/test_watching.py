@@ -14,14 +14,14 @@ from .sweep import Planned
 
 def test_energies_state_their_systematic_error_where_it_is_known(tmp_path: Path) -> None:
     known = build(tmp_path / "known", [Planned()]).text
-    assert "Power and efficiency have a systematic error of ±6 % (NVIDIA H200)." in known
-    assert "Every energy and power has a systematic error of ±6 % (NVIDIA H200)" in known
-    assert "Energy and power have a systematic error of ±6 % (NVIDIA H200)." in known
+    assert "Power and efficiency have a systematic error of up to ±6.0 % (NVIDIA H200)." in known
+    assert "Every energy and power has a systematic error of up to ±6.0 % (NVIDIA H200)" in known
+    assert "Energy and power have a systematic error of up to ±6.0 % (NVIDIA H200)." in known
 
-    other = {"energy_systematic_share": None, "gpu_name": "AMD Instinct MI250X"}
+    other = {"energy_systematic_share": 0.151, "gpu_name": "AMD Instinct MI250X"}
     both = build(tmp_path / "both", [Planned(), Planned("tp4", measures=other)]).text
-    error = "unknown size (AMD Instinct MI250X), ±6 % (NVIDIA H200)"
-    assert f"Power and efficiency have a systematic error of {error}." in both
+    error = "±15 % (AMD Instinct MI250X), ±6.0 % (NVIDIA H200)"
+    assert f"Power and efficiency have a systematic error of up to {error}." in both
     # In the figure's caption, too.
     assert both.count(error) == 4
 
@@ -36,13 +36,12 @@ def test_simulated_power_has_no_sensor_and_no_error(tmp_path: Path) -> None:
     values = {"energy_systematic_share": None, "gpu_name": "simulated GPU"}
     text = build(tmp_path / "all", [Planned(simulated=True, measures=values)]).text
     assert text.count("Simulated power has no sensor") == 1
-    assert "unknown size" not in text
     assert "systematic error of" not in text
 
     simulated = Planned("tp4", simulated=True, measures=values)
     text = build(tmp_path / "some", [Planned(), simulated]).text
     assert text.count("Simulated power has no sensor") == 1
-    assert "that was measured has a systematic error of ±6 % (NVIDIA H200), and" in text
+    assert "that was measured has a systematic error of up to ±6.0 % (NVIDIA H200), and" in text
 
 
 def test_both_energies_and_their_difference_are_shown(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib import gpu_models
+from workflow_lib import gpu_models, power_errors
 from workflow_lib.analysis import metrics
 from workflow_lib.analysis.known import COMBINE, Known, Values, combined, known
 from workflow_lib.analysis.nodes import Node
@@ -113,20 +113,17 @@ def _energy_differences(nodes: Sequence[Node]) -> Values:
     }
 
 
-def systematic_share(recordings: Sequence[Recording]) -> Known:
-    """The largest published systematic error of the power sensors of the GPUs that ranks used, as a
-    share."""
-    shares = []
-    for recording in recordings:
-        if recording.start.simulated:
-            return None, "simulated power has no sensor error"
-        for gpu in recording.gpus:
-            name = str(recording.start.gpus[gpu].get("name"))
-            model = gpu_models.of_device(name)
-            if model is None or model.gain_error_share is None:
-                return None, f"no error of the sensors of {name} against a meter has been published"
-            shares.append(model.gain_error_share)
-    return (max(shares), "") if shares else (None, "no node has telemetry")
+def systematic_share(energy: Known, duration_s: float, nodes: Sequence[Node]) -> Known:
+    """How far ``energy_j`` may be from the truth, by what is published of sensors of power: a share
+    of the truth."""
+    energy_j, reason = energy
+    if energy_j is None:
+        return None, reason
+    sensors = _power_sensors(nodes)
+    if any(row["simulated"] for row in sensors):
+        return None, "simulated power has no sensor error"
+    share = power_errors.largest_share(energy_j / duration_s, len(sensors))
+    return known(share, "the power is no more than what the sensors' offsets may be")
 
 
 def cool_down_s(paths: RunPaths, cell: Cell) -> Known:

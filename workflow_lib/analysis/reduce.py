@@ -210,7 +210,7 @@ def _whole(paths: RunPaths, cell: Cell, steps: Steps) -> _Parts:
             power_values(cell, steps, of_steps, energy, nodes),
             generation_values(cell, steps, energy, nodes),
             {
-                "energy_systematic_share": systematic_share(list(recordings.nodes.values())),
+                "energy_systematic_share": systematic_share(energy, steps.window.duration_s, nodes),
                 "cool_down_s": cool_down_s(paths, cell),
                 "power_peak_sensor": peak_sensor(list(recordings.nodes.values()), nodes),
             },

@@ -19,15 +19,23 @@ from workflow_lib.claims import measured, page
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.projected import cells_of
 from workflow_lib.claims.verdicts import IN_WORDS
+from workflow_lib.options import add_meters
 from workflow_lib.records import CLAIMS, RecordError, SweepPaths, bounds, said, whole_file
 from workflow_lib.report.embedding import address
 from workflow_lib.safety import printable
-from workflow_lib.study import ConfigError, load_ledger, load_study, remedy
+from workflow_lib.study import ConfigError, load_ledger, load_meters, load_study, remedy
 
 
-def write(claims: Path, sweeps: Sequence[Path], output: Path, config: Path | None = None) -> str:
+def write(
+    claims: Path,
+    sweeps: Sequence[Path],
+    output: Path,
+    config: Path | None = None,
+    meters: Path | None = None,
+) -> str:
     """Judge the claims of a file by sweeps, and write the three files; returns a line of counts.
-    With a configuration, its planned cells are projected for the study's claims.
+    With a configuration, its planned cells are projected for the study's claims. ``meters`` is the
+    file of what meters showed of sensors of power.
 
     Raises ConfigError, RecordError and OSError.
     """
@@ -38,7 +46,7 @@ def write(claims: Path, sweeps: Sequence[Path], output: Path, config: Path | Non
                 f"{sweep} has no cells.parquet: expected the directory of a sweep that was run, as "
                 f"results/sweeps/<sweep>; {remedy('sweep', sweep.name, _run_beside(sweep))}"
             )
-    known = measured.read(sweeps)
+    known = measured.read(sweeps, load_meters(meters))
     rows = judge(ledger, known)
     projected = []
     if config is not None:
@@ -88,6 +96,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         help="also project the cells of this configuration, such as config, for the study's claims",
     )
     parser.add_argument("--output", type=Path, required=True, help="directory for what is written")
+    add_meters(parser)
     return parser
 
 
@@ -98,7 +107,7 @@ def main(
     """Run the command; returns the exit code, 1 after one message on stderr."""
     chosen = command_line(prog).parse_args(arguments)
     try:
-        counts = write(chosen.claims, chosen.sweeps, chosen.output, chosen.project)
+        counts = write(chosen.claims, chosen.sweeps, chosen.output, chosen.project, chosen.meters)
     except (ConfigError, RecordError, OSError) as error:
         print(printable(f"claims: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1

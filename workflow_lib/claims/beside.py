@@ -166,7 +166,7 @@ def _interval(measure: Measure, one: Row, other: Row) -> dict[str, float | None]
 
 def _assumed(measure: Measure, both: Sequence[Row]) -> str:
     """What the interval of two contrasts assumes."""
-    assumed = [row["assumes"] + _same_gain(measure, row) for row in both]
+    assumed = [row["assumes"] + _of_sensors(measure, row) for row in both]
     if assumed[0] == assumed[1]:
         of_each = f"each pair {assumed[0]}"
     else:
@@ -174,17 +174,16 @@ def _assumed(measure: Measure, both: Sequence[Row]) -> str:
     return f"assumes that the errors of both pairs are independent; {of_each}"
 
 
-def _same_gain(measure: Measure, row: Row) -> str:
-    """What a contrast assumes if its sensors' own error is known to cancel; else ""."""
-    is_bounded = row["wide_low"] is None or row["systematic_a"] is not None
-    return "" if not measure.gain or is_bounded or row["simulated"] else f", {sentences.SAME_GAIN}"
+def _of_sensors(measure: Measure, row: Row) -> str:
+    """What a contrast assumes of its sensors of power; "" if it has none."""
+    return f", {sentences.SENSORS}" if measure.gain and row["sensors_low"] is not None else ""
 
 
 def _added(*both: Row) -> str:
     """What the wide interval of two contrasts includes besides what runs show; "" if nothing."""
     added = {
         "dates and nodes": any(row["date_allowance"] for row in both),
-        "errors of sensors": any(row["systematic_a"] is not None for row in both),
+        "errors of sensors": any(row["sensors_low"] is not None for row in both),
     }
     return " and ".join(name for name, is_added in added.items() if is_added)
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.comparison.sides import Side, read_side
+from workflow_lib.comparison.sensors import Errors
+from workflow_lib.comparison.sides import Side, of_gpus, read_side
 from workflow_lib.records import GPUS, OVERHEAD, Outcome, RecordError, SweepPaths
 from workflow_lib.records.measures import PROFILED
 from workflow_lib.report.cells import Row, completed_runs
@@ -32,8 +33,9 @@ class Measured:
         return completed_runs(self.side.runs_of(cell))
 
 
-def read(directories: Iterable[Path]) -> list[Measured]:
-    """Read the tables of sweeps from their directories.
+def read(directories: Iterable[Path], errors: Errors | None = None) -> list[Measured]:
+    """Read the tables of sweeps from their directories; ``errors`` are what meters of the site
+    showed of sensors of power.
 
     If two sweeps have different runs under one cell and number, that cell was measured twice, in
     two results directories. Such sweeps are returned apart, so that no contrast mixes their runs.
@@ -43,7 +45,7 @@ def read(directories: Iterable[Path]) -> list[Measured]:
     named: dict[str, Path] = {}
     groups: list[list[tuple[Path, Side]]] = []
     for directory in directories:
-        side = read_side(directory, "measured")
+        side = read_side(directory, "measured", errors)
         if side.sweep in named:
             raise RecordError(
                 f"{named[side.sweep]} and {directory} are sweeps of one name: give one of them"
@@ -55,7 +57,7 @@ def read(directories: Iterable[Path]) -> list[Measured]:
                 break
         else:
             groups.append([(directory, side)])
-    return [_together(group) for group in groups]
+    return [_together(group, errors or {}) for group in groups]
 
 
 def _measured_again(side: Side, other: Side) -> bool:
@@ -68,12 +70,10 @@ def _measured_again(side: Side, other: Side) -> bool:
     )
 
 
-def _together(sweeps_read: Iterable[tuple[Path, Side]]) -> Measured:
+def _together(sweeps_read: Iterable[tuple[Path, Side]], errors: Errors) -> Measured:
     """The tables of sweeps of one results directory, as one."""
     cells: dict[str, Row] = {}
     runs: dict[tuple[str, int], Row] = {}
-    of_gpus: dict[tuple[str, int], frozenset[str]] = {}
-    limits: dict[tuple[str, int], tuple[float, ...]] = {}
     gpus: dict[tuple[str, int], list[Row]] = {}
     overhead: dict[str, list[Row]] = {}
     sweeps: dict[str, list[str]] = {}
@@ -84,15 +84,20 @@ def _together(sweeps_read: Iterable[tuple[Path, Side]]) -> Measured:
         for cell in side.cells:
             sweeps.setdefault(cell["cell"], []).append(side.sweep)
             cells[cell["cell"]] = _fuller(cell, cells.get(cell["cell"]))
-        of_gpus |= {run: side.gpus[run] for run in mine & side.gpus.keys()}
-        limits |= {run: side.limits_w[run] for run in mine & side.limits_w.keys()}
         paths = SweepPaths(directory)
         _add_gpus(gpus, read_table(paths.table("gpus"), GPUS).to_dicts(), mine)
         if paths.table("overhead").is_file():
             for row in read_table(paths.table("overhead"), OVERHEAD).to_dicts():
                 if (row["cell"], row["run"]) in mine:
                     overhead.setdefault(row["cell"], []).append(row)
-    side = Side("measured", "all", tuple(cells.values()), tuple(runs.values()), of_gpus, limits)
+    side = Side(
+        "measured",
+        "all",
+        tuple(cells.values()),
+        tuple(runs.values()),
+        errors=errors,
+        **of_gpus(row for rows in gpus.values() for row in rows),
+    )
     return Measured(side, gpus, overhead, sweeps, found)
 
 

@@ -210,9 +210,9 @@ def markdown(
 _METHOD = (
     "A claim is *supported* if the whole interval of each contrast lies in the range that the "
     "claim states. It is *contradicted* if no part of an interval lies there, and *undecided* if a "
-    "part does, or if the error of the sensors is unknown. A contrast is *not testable here* if it "
-    "has no interval: no sweep has the cells, or too few of their runs completed. If other "
-    "contrasts have an interval, these decide. A claim is supported if all of its tests are. "
+    "part does, or if the effects of dates or sensors are unknown. A contrast is *not testable "
+    "here* if it has no interval: no sweep has the cells, or too few of their runs completed. If "
+    "other contrasts have an interval, these decide. A claim is supported if all of its tests are. "
     "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
     "effects of dates, nodes and sensors. Where a claim sets a pair of cells beside another, they "
     "are made from the intervals of both. A verdict holds only for the cells that it names."

@@ -9,9 +9,9 @@ contrast's interval, which includes the effects of dates, nodes and sensors::
     undecided          ├─────┤                    some of it does
 
 The ends do not belong to the range: two cells that never throttle do not show that throttling
-grows. If the error of the sensors is unknown, so is the interval, and the verdict is undecided. A
-contrast is ``not_testable`` if it has no interval: no sweep has its cells, they did not complete,
-they have too few runs, or their readings are missing or simulated.
+grows. If the effects of dates or sensors are unknown, so is the interval, and the verdict is
+undecided. A contrast is ``not_testable`` if it has no interval: no sweep has its cells, they did
+not complete, they have too few runs, or their readings are missing or simulated.
 """
 
 from __future__ import annotations

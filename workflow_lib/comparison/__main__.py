@@ -12,8 +12,10 @@ from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.comparison.compare import compare
+from workflow_lib.options import add_meters
 from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.safety import printable
+from workflow_lib.study import ConfigError, load_meters
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:
@@ -36,6 +38,7 @@ def command_line(prog: str) -> argparse.ArgumentParser:
         metavar=("CELL_A", "CELL_B"),
         help="compare these two as well, whatever they are: parts of ids; may be repeated",
     )
+    add_meters(parser)
     return parser
 
 
@@ -46,8 +49,9 @@ def main(
     """Run the command; returns the exit code, 1 after one message on stderr."""
     chosen = command_line(prog).parse_args(arguments)
     try:
-        page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair)
-    except (RecordError, OSError) as error:
+        errors = load_meters(chosen.meters)
+        page = compare(chosen.a, chosen.b, chosen.output, chosen.names, chosen.pair, errors)
+    except (ConfigError, RecordError, OSError) as error:
         print(printable(f"comparison: {said(error)}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
         return 1
     print(page)

@@ -19,6 +19,7 @@ from workflow_lib.comparison.matching import (
 )
 from workflow_lib.comparison.page import write_page
 from workflow_lib.comparison.ratio_figure import Line
+from workflow_lib.comparison.sensors import Errors
 from workflow_lib.comparison.sides import read_sides
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import COMPARISON, ComparisonPaths, write_checksums
@@ -32,15 +33,16 @@ def compare(
     output: Path,
     names: Sequence[str] | None = None,
     asked: Sequence[Sequence[str]] = (),
+    errors: Errors | None = None,
 ) -> Path:
     """Write ``comparison.parquet``, ``figures/`` and ``comparison.html``; returns the page's path.
 
     ``a`` and ``b`` are the directories of two sweeps with their tables. ``asked`` holds pairs of
-    parts of cell ids; these pairs are compared besides those that correspond. Raises
-    FileNotFoundError if a table is missing, and RecordError if one is damaged or no cell of A
-    corresponds to one of B.
+    parts of cell ids; these pairs are compared besides those that correspond. ``errors`` are what
+    meters showed of sensors of power. Raises FileNotFoundError if a table is missing, and
+    RecordError if one is damaged or no cell of A corresponds to one of B.
     """
-    side_a, side_b = read_sides(a, b, names)
+    side_a, side_b = read_sides(a, b, names, errors)
     cells = side_a.cells, side_b.cells
     pairs = [*named_pairs(*cells, asked), *layout_pairs(*cells), *best_pairs(*cells)]
     check_matched(pairs, *cells)

@@ -21,10 +21,10 @@ from workflow_lib.comparison.sides import Side, changed_environment, emulated_si
 from workflow_lib.comparison.verdicts import TOLD_APART
 from workflow_lib.records import MEASURES, ComparisonPaths, Measure, cell_axes, whole_file
 from workflow_lib.report.cells import in_words
+from workflow_lib.report.drawn import shown
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.numbers import NOTHING
-from workflow_lib.report.page.drawn import shown
 
 _TEMPLATES = page_templates("workflow_lib.comparison", "workflow_lib.report")
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio, is_temperature
+from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio
 from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design
 from workflow_lib.intervals.sessions import Sessions
+from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
 from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import MINUS, significant
 
-#: what a verdict assumes where the gain of sensors cancels
-SAME_GAIN = "and that each sensor of power has the same gain at all powers"
+#: what a verdict on energies or powers assumes
+SENSORS = (
+    f"and that no sensor of power is off by more than a gain of ±{100 * GAIN_SHARE:g} % and an "
+    f"offset of ±{OFFSET_W:g} W, the same at all powers"
+)
+#: factors that change nothing
+_NOTHING = (1.0, 1.0)
+#: why the errors of sensors leave no bound
+UNKNOWN_POWER = "the power of a run is unknown, or no more than its sensors' offsets"
 
 
 class Wide(NamedTuple):
@@ -24,11 +32,9 @@ class Wide(NamedTuple):
     high: float
     #: what was added for dates and nodes
     date: float = 0.0
-    #: null if nothing was added for sensors
-    error_a: float | None = None
-    error_b: float | None = None
-    #: whether nothing was added because the same sensors measured both sides
-    gain_cancels: bool = False
+    #: what errors of sensors may do: the least and the greatest factor of a ratio, or °C; null if
+    #: nothing was added for them
+    sensors: tuple[float, float] | None = None
     #: what was added for the errors of both sides' energies
     energy: tuple[float | None, float | None] = (None, None)
 
@@ -41,14 +47,14 @@ def told(measure: Measure, name: str, more: bool, found: Contrast, wide: Wide, l
     if added := _added(measure, wide):
         by_runs = interval(measure, found.low, found.high)
         about += f" with {added}, {by_runs} by the runs alone"
-    return f"{name} {phrase} ({about}; {_coverage(found)}; {_assumed(wide, lie)})"
+    return f"{name} {phrase} ({about}; {_coverage(found)}; {_assumed(measure, wide, lie)})"
 
 
 def not_told(measure: Measure, found: Contrast, wide: Wide, lie: Design) -> str:
     """Says that there may be no difference, by the runs alone or with dates, nodes and sensors."""
     neutral = 1.0 if is_ratio(measure) else 0.0
     shown = interval(measure, wide.low, wide.high)
-    end = f"({_coverage(found)}; {_assumed(wide, lie)})"
+    end = f"({_coverage(found)}; {_assumed(measure, wide, lie)})"
     if not found.low <= neutral <= found.high:
         by_runs = interval(measure, found.low, found.high)
         added = _added(measure, wide)
@@ -80,20 +86,20 @@ def _within(sessions: Sessions) -> str:
     return assumed
 
 
-def _assumed(wide: Wide, lie: Design) -> str:
+def _assumed(measure: Measure, wide: Wide, lie: Design) -> str:
     """What a verdict assumes, also about sensors."""
-    return assumption(lie) + (f"; {SAME_GAIN}" if wide.gain_cancels else "")
+    return assumption(lie) + (f"; {SENSORS}" if measure.gain and wide.sensors else "")
 
 
 def _added(measure: Measure, wide: Wide) -> str:
-    """What was added to the runs' interval: "±1.4 % for dates and nodes and ±6 % for sensors"; or
-    ""."""
+    """What was added to the runs' interval: "±1.4 % for dates and nodes and −0.21 to +0.22 % for
+    sensors"; or ""."""
     parts = []
     if wide.date:
         factor, unit = (100.0, "%") if is_ratio(measure) else (1.0, difference_unit(measure))
         parts.append(f"±{factor * wide.date:g} {unit} for dates and nodes")
-    if wide.error_a is not None:
-        parts.append(f"{_errors(measure, wide)} for sensors")
+    if wide.sensors and (shown := interval(measure, *wide.sensors)) != interval(measure, *_NOTHING):
+        parts.append(f"{shown} for sensors")
     if any(wide.energy):
         shares = " and ".join(f"±{100 * (share or 0):.2g} %" for share in wide.energy)
         parts.append(f"{shares} for loads in step with the sensor's looks")
@@ -110,11 +116,11 @@ def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> s
     )
 
 
-def unknown_error(measure: Measure, found: Contrast) -> str:
-    """Says that the error of the sensors is not known."""
+def unknown_power(measure: Measure, found: Contrast) -> str:
+    """Says that the errors of the sensors leave no bound."""
     return (
         f"no verdict: {interval(measure, found.low, found.high)} by the runs "
-        f"({_coverage(found)}), but the error of the sensors is unknown"
+        f"({_coverage(found)}), but {UNKNOWN_POWER}"
     )
 
 
@@ -182,9 +188,3 @@ def _sign(measure: Measure, value: float) -> str:
 
 def _coverage(found: Contrast) -> str:
     return f"coverage {100 * (found.coverage or 0):g} %"
-
-
-def _errors(measure: Measure, wide: Wide) -> str:
-    factor, unit = (1.0, "°C") if is_temperature(measure) else (100.0, "%")
-    a, b = (f"±{factor * (error or 0):g} {unit}" for error in (wide.error_a, wide.error_b))
-    return a if a == b else f"{a} and {b}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,19 @@ from typing import Any
 
 from workflow_lib.analysis.parquet_check import check_readable
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.records import CELLS, GPUS, RUNS, RecordError, SweepPaths
+from workflow_lib.comparison.sensors import Errors, Read, Sensor
+from workflow_lib.records import CELLS, GPUS, RUNS, Measure, RecordError, SweepPaths
 from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
 from workflow_lib.report.environments import environments
 
+#: the measure that one GPU alone decides
+PEAK = "power_peak_w"
+#: measure of tokens per joule of a phase → that of the phase's tokens per second and GPU
+_OF_A_PHASE = {"decode_tokens_per_j": "decode_tokens_per_s_per_gpu"}
 #: keys of environment.json that are different for every run
 _OF_ONE_RUN = ("node", "job_id", "script_sha256", "recorded_unix_s")
+#: columns of GPUS by which the errors of its sensor count
+_POWERS = ("power_mean_w", PEAK)
 _OF_ONE_JOB = "environment_variables.SLURM_"
 
 
@@ -34,21 +42,18 @@ class Side:
     gpus: Mapping[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     #: (cell, run) → the enforced power limits of its GPUs, of those that are known
     limits_w: Mapping[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
+    #: (cell, run) → UUID → column of GPUS → W, of GPUs with a sensor of power
+    power_w: Mapping[tuple[str, int], Mapping[str, Mapping[str, float]]] = field(
+        default_factory=dict
+    )
+    #: UUID → what a meter of the site showed of its sensor
+    errors: Errors = field(default_factory=dict)
     #: as report.environments; None if there are no raw files beside the tables
     environment: dict[str, Any] | None = None
 
     def runs_of(self, cell: Row) -> list[Row]:
         """The runs of a cell."""
         return self._by_cell.get(cell["cell"], [])
-
-    def gpus_of(self, cell: Row) -> frozenset[str]:
-        """The UUIDs of the GPUs of a cell's completed runs; empty unless all ran on
-        the same GPUs."""
-        sets = {
-            self.gpus.get((run["cell"], run["run"]), frozenset())
-            for run in completed_runs(self.runs_of(cell))
-        }
-        return sets.pop() if len(sets) == 1 else frozenset()
 
     def limits_of(self, cell: Row) -> str:
         """The power limits of the GPUs of a cell's completed runs, with the number of GPUs of each:
@@ -64,6 +69,30 @@ class Side:
         """The UUIDs of each run's GPUs; empty for a run with a GPU that is not known."""
         return [self.gpus.get((run["cell"], run["run"]), frozenset()) for run in runs]
 
+    def reads(self, measure: Measure, runs: Sequence[Row], end: str) -> list[Read] | None:
+        """What the sensors of power read in runs for a measure of theirs, of side ``end`` (a or b);
+        None if the power of a run is not known.
+
+        The sensors of a run are not told from others' if the rows of its GPUs do not make up its
+        power, and in a phase, of which only all GPUs together are known.
+        """
+        found = []
+        for run in runs:
+            name, power_w, combine = _power(measure, run)
+            if power_w is None:
+                return None
+            of_gpus = self.power_w.get((run["cell"], run["run"]), {})
+            known = {Sensor(gpu): each[name] for gpu, each in of_gpus.items()}
+            if measure.name in _OF_A_PHASE and len(known) == 1:
+                known = dict.fromkeys(known, power_w)
+            if known and math.isclose(combine(known.values()), power_w, rel_tol=1e-3):
+                found.append(Read(known, power_w))
+                continue
+            count = 1 if combine is max else run["gpus"]
+            some = {Sensor(str(number), end): power_w / count for number in range(count)}
+            found.append(Read(some, power_w))
+        return found
+
     @cached_property
     def _by_cell(self) -> dict[str, list[Row]]:
         return runs_by_cell(self.runs)
@@ -77,6 +106,21 @@ class Side:
         return sorted({run["gpu_name"] for run in self.runs if run["gpu_name"]})
 
 
+def _power(
+    measure: Measure, run: Row
+) -> tuple[str, float | None, Callable[[Iterable[float]], float]]:
+    """The column of GPUS with the power behind a measure of a run; that power in W, of all GPUs or
+    the peak's GPU, while its energy was taken; and how the GPUs' powers make it up."""
+    if measure.name == PEAK:
+        return measure.name, run[measure.name], max
+    if rate := _OF_A_PHASE.get(measure.name):
+        known = run[rate] and run[measure.name]
+        power_w = run[rate] * run["gpus"] / run[measure.name] if known else None
+        return "power_mean_w", power_w, math.fsum
+    per_gpu_w = run["power_per_gpu_mean_w"]
+    return "power_mean_w", None if per_gpu_w is None else per_gpu_w * run["gpus"], math.fsum
+
+
 def emulated_sides(rows: Iterable[Row]) -> list[Row]:
     """Platform of each side of rows of COMPARISON or CLAIMS, and what is emulated there."""
     return [
@@ -86,7 +130,9 @@ def emulated_sides(rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Side, Side]:
+def read_sides(
+    a: Path, b: Path, names: Sequence[str] | None = None, errors: Errors | None = None
+) -> tuple[Side, Side]:
     """Read the tables of two sweeps from their directories.
 
     The sides are named by ``names``; else by their platforms if these differ, else by their
@@ -103,7 +149,7 @@ def read_sides(a: Path, b: Path, names: Sequence[str] | None = None) -> tuple[Si
                 f"{letter} is {directory}, which has no cells.parquet: expected the directory of a "
                 f"sweep that was run, as results/sweeps/<sweep>; {_run_beside(directory)}"
             )
-        tables.append(read_side(directory, letter))
+        tables.append(read_side(directory, letter, errors))
     chosen = list(names) if names else _names(a, b, [side.cells for side in tables])
     if len(set(chosen)) != 2 or "" in chosen:
         raise RecordError(f"the names {chosen} do not tell two sides apart: give two")
@@ -120,8 +166,9 @@ def _run_beside(sweep: Path) -> str:
     return f"{sweep.parent} has {', '.join(found) or 'none'}"
 
 
-def read_side(directory: Path, name: str) -> Side:
-    """Read the tables of a sweep from its directory, without its environment.
+def read_side(directory: Path, name: str, errors: Errors | None = None) -> Side:
+    """Read the tables of a sweep from its directory, without its environment; ``errors`` are what
+    meters of the site showed.
 
     Raises FileNotFoundError if one is missing, and RecordError if one was written by another
     version.
@@ -135,25 +182,34 @@ def read_side(directory: Path, name: str) -> Side:
         directory.resolve().name,
         tuple(read_table(paths.table("cells"), CELLS).to_dicts()),
         tuple(read_table(paths.table("runs"), RUNS).to_dicts()),
-        _gpus(paths.table("gpus")),
-        _limits(paths.table("gpus")),
+        errors=errors or {},
+        **of_gpus(read_table(paths.table("gpus"), GPUS).to_dicts()),
     )
 
 
-def _limits(path: Path) -> dict[tuple[str, int], tuple[float, ...]]:
-    """(cell, run) → the enforced power limits of its GPUs, of those that report one."""
-    known = read_table(path, GPUS).drop_nulls("power_limit_w")
-    by_run = known.group_by("cell", "run").agg("power_limit_w")
-    return {(cell, run): tuple(sorted(limits)) for cell, run, limits in by_run.iter_rows()}
-
-
-def _gpus(path: Path) -> dict[tuple[str, int], frozenset[str]]:
-    """(cell, run) → the UUIDs of its GPUs, of runs whose GPUs are all known."""
-    by_run = read_table(path, GPUS).group_by("cell", "run").agg("gpu_uuid")
+def of_gpus(rows: Iterable[Row]) -> dict[str, Any]:
+    """The fields of a side that come from rows of GPUS."""
+    by_run: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        by_run.setdefault((row["cell"], row["run"]), []).append(row)
+    known = {
+        run: own for run, own in by_run.items() if None not in [row["gpu_uuid"] for row in own]
+    }
     return {
-        (cell, run): frozenset(uuids)
-        for cell, run, uuids in by_run.iter_rows()
-        if None not in uuids
+        "gpus": {run: frozenset(row["gpu_uuid"] for row in own) for run, own in known.items()},
+        "limits_w": {
+            run: tuple(sorted(limits))
+            for run, own in by_run.items()
+            if (limits := [w for row in own if (w := row["power_limit_w"]) is not None])
+        },
+        "power_w": {
+            run: {
+                row["gpu_uuid"]: {name: row[name] for name in _POWERS}
+                for row in own
+                if None not in [row[name] for name in _POWERS]
+            }
+            for run, own in known.items()
+        },
     }
 
 

@@ -5,32 +5,27 @@ A verdict states a difference if the interval excludes "no difference"
 (:mod:`~workflow_lib.comparison.allowance`) and the errors of sensors could not explain it. Each
 verdict says what it assumes.
 
-Energies and powers of a GPU have a gain error that repeats do not show, because the sensor is the
-same in all of them; ``energy_systematic_share`` bounds it. With shares s and t of A's and B's
-sensors, the ratio of two energies lies in [low·(1 − t)/(1 + s), high·(1 + t)/(1 − s)]. That is the
-worst case: all GPUs of a side are off in one direction, as those of one batch may be. The gain
-cancels if one GPU did the runs of both sides, or if one layout ran on the same GPUs on both sides,
-for example at two dates. Each GPU then has the same share of both energies. Within hosts this holds
-for each session, whose effect takes the gain up. The verdict then assumes that a sensor has the
-same gain at all powers. Temperatures are whole degrees, so each side may be off by half a degree.
+Energies and powers of a GPU have errors that repeats do not show, because the sensor is the same in
+all of them (:mod:`~workflow_lib.comparison.sensors`). The interval is widened to the least and the
+greatest ratio that any such errors leave. Within hosts the effect of a session takes up what the
+errors of its GPUs add to both sides, so the widest of the sessions counts. Temperatures are whole
+degrees, so each side may be off by half a degree.
 
 A load in step with the looks of a sensor makes an energy wrong in each repeat alike, even on one
-GPU: ``energy_error_share`` says how much, and widens the interval in the same way, whether or not
-the gain cancels.
+GPU: ``energy_error_share`` says how much, and widens the interval on each side.
 """
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from workflow_lib.comparison import sentences
+from workflow_lib.comparison import sensors, sentences
 from workflow_lib.comparison.allowance import allowance
 from workflow_lib.comparison.effects import effects
-from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
+from workflow_lib.comparison.matching import Pair
 from workflow_lib.comparison.measures import (
     COMPARED,
     contrast,
@@ -40,8 +35,9 @@ from workflow_lib.comparison.measures import (
     reading_error_c,
     values,
 )
+from workflow_lib.comparison.sensors import Read
 from workflow_lib.comparison.sentences import Wide
-from workflow_lib.comparison.sides import Side
+from workflow_lib.comparison.sides import PEAK, Side
 from workflow_lib.intervals import contrasts
 from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
@@ -54,6 +50,8 @@ _OF_A_SIDE = ("cell", "platform", "emulated", "gpus", "outcome")
 _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
 #: verdicts that state a difference
 TOLD_APART = frozenset(("a_more", "b_more"))
+#: verdicts with an interval that includes all effects
+WITH_INTERVAL = TOLD_APART | {"not_told_apart"}
 
 
 def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
@@ -71,33 +69,17 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
             limits = sentences.power_limits(
                 a.name, a.limits_of(pair.a), b.name, b.limits_of(pair.b)
             )
-            gain_cancels = _gain_cancels(pair, pair.a, pair.b, a, b)
             found += [
                 _row(
                     pair,
                     a,
                     b,
-                    **_named(_compared(each, pair.a, pair.b, a, b, gain_cancels), limits),
+                    **_named(_compared(each, pair.a, pair.b, a, b), limits),
                 )
                 for each in measures
                 if each.applies(pair.a["workload"])
             ]
     return found
-
-
-def _gain_cancels(pair: Pair, cell_a: Row, cell_b: Row, a: Side, b: Side) -> bool:
-    """Whether the gain of sensors cancels, because each GPU has the same share of both sides'
-    energies."""
-    runs = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
-    of_a, of_b = (Counter(side.gpus_of_runs(of)) for side, of in zip((a, b), runs, strict=True))
-    on_one_gpu = all(len(each) == 1 for each in (*of_a, *of_b))
-    if all(runs) and _design(*runs, a, b).sessions is not None:
-        return pair.match == SAME_LAYOUT or on_one_gpu
-    gpus = a.gpus_of(cell_a)
-    if pair.match == SAME_LAYOUT and gpus:
-        return gpus == b.gpus_of(cell_b)
-    # Runs on one GPU each, in any layout: each GPU did as many runs of A as of B.
-    return of_a == of_b and on_one_gpu
 
 
 def _design(runs_a: Sequence[Row], runs_b: Sequence[Row], a: Side, b: Side) -> Design:
@@ -149,9 +131,7 @@ def _row(
     return {**row, **known, "missing_reasons": json.dumps(reasons, sort_keys=True)}
 
 
-def _compared(
-    measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, gain_cancels: bool
-) -> dict[str, Any]:
+def _compared(measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side) -> dict[str, Any]:
     """The verdict, the words and the numbers of a measure of two completed cells."""
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
     known: dict[str, Any] = {
@@ -174,14 +154,15 @@ def _compared(
     found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
     known |= found._asdict()
     known |= effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
-    wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, gain_cancels)
+    wide, known["reasons"] = _widened(measure, found, lie, (a, runs_a), (b, runs_b))
     wide, why = _with_energy_errors(measure, wide, runs_a, runs_b)
     known["reasons"] |= why | _untold(known)
     if wide is not None:
         known["date_allowance"] = wide.date
         known |= {"wide_low": wide.low, "wide_high": wide.high}
-        known |= {"systematic_a": wide.error_a, "systematic_b": wide.error_b}
         known |= {"energy_error_a": wide.energy[0], "energy_error_b": wide.energy[1]}
+        if wide.sensors is not None:
+            known |= {"sensors_low": wide.sensors[0], "sensors_high": wide.sensors[1]}
     if words := _same_runs(runs_a, runs_b):
         return {**known, "verdict": "same_runs", "in_words": words}
     verdict, words = _verdict(measure, found, wide, lie, a.name, (len(runs_a), len(runs_b)))
@@ -222,7 +203,7 @@ def _verdict(
     if wide is None:
         if allowance(measure, lie) is None:
             return "no_verdict", sentences.unknown_dates(measure, found, lie)
-        return "no_verdict", sentences.unknown_error(measure, found)
+        return "no_verdict", sentences.unknown_power(measure, found)
     neutral = 1.0 if is_ratio(measure) else 0.0
     if wide.low <= neutral <= wide.high:
         return "not_told_apart", sentences.not_told(measure, found, wide, lie)
@@ -235,7 +216,7 @@ def _refusal(measure: Measure, runs_a: Sequence[Row], runs_b: Sequence[Row]) -> 
     simulated = [{bool(run["simulated"]) for run in runs} for runs in (runs_a, runs_b)]
     if measure.sensor and simulated[0] | simulated[1] == {True, False}:
         return "simulated readings cannot be compared with real ones"
-    if measure.name == "power_peak_w":
+    if measure.name == PEAK:
         peaks = {run["power_peak_sensor"] for run in (*runs_a, *runs_b)}
         if peaks == {None}:
             return "the sensors that gave the peaks were not recorded"
@@ -261,45 +242,71 @@ def _missing(measure: Measure, *sides: tuple[str, Sequence[float], str]) -> str:
     return "; ".join(reasons)
 
 
+#: columns that are null where an effect is unknown
+_WIDENED = ("sensors_low", "sensors_high", "wide_low", "wide_high", "date_allowance")
+
+
 def _widened(
     measure: Measure,
     found: Contrast,
     lie: Design,
-    runs_a: Sequence[Row],
-    runs_b: Sequence[Row],
-    gain_cancels: bool,
+    of_a: tuple[Side, Sequence[Row]],
+    of_b: tuple[Side, Sequence[Row]],
 ) -> tuple[Wide | None, dict[str, str]]:
     """The interval widened by the effects of dates and nodes and the errors of sensors, None if one
-    of these is unknown; and the reasons of null numbers."""
+    of these is unknown; and the reasons of null numbers. Both sides come with their runs."""
     date = allowance(measure, lie)
     if date is None:
         why = f"the effect of a date or a node is unknown, and {lie.one_sided_because}"
-        names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
-        return None, dict.fromkeys(names, why)
+        return None, dict.fromkeys(_WIDENED, why)
     if is_ratio(measure):
         low, high = found.low / (1 + date), found.high * (1 + date)
     else:
         low, high = found.low - date, found.high + date
     plain = Wide(low, high, date)
-    if all(run["simulated"] for run in (*runs_a, *runs_b)):
+    if all(run["simulated"] for run in (*of_a[1], *of_b[1])):
         return plain, _no_error("simulated readings have no sensor error")
     if is_temperature(measure):
-        error = reading_error_c(measure)
-        return Wide(low - 2 * error, high + 2 * error, date, error, error), {}
+        error = 2 * reading_error_c(measure)
+        return Wide(low - error, high + error, date, (-error, error)), {}
     if not measure.gain:
         return plain, _no_error("the measure does not use a power sensor")
-    if gain_cancels:
-        why = "the same GPUs ran both sides, so the gain of each sensor cancels"
-        return plain._replace(gain_cancels=True), _no_error(why)
-    shares = [[run["energy_systematic_share"] for run in runs] for runs in (runs_a, runs_b)]
-    if None in shares[0] + shares[1]:
-        why = "the systematic error of these sensors is unknown"
-        names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")
-        return None, dict.fromkeys(names, why)
-    s, t = max(shares[0]), max(shares[1])
+    factors = _of_sensors(measure, lie, of_a, of_b)
+    if factors is None:
+        return None, dict.fromkeys(_WIDENED, sentences.UNKNOWN_POWER)
     # A gain that raises an energy lowers an efficiency.
-    over, under = (s, t) if measure.gain > 0 else (t, s)
-    return Wide(low * (1 - under) / (1 + over), high * (1 + under) / (1 - over), date, s, t), {}
+    least, most = factors if measure.gain > 0 else (1 / factors[1], 1 / factors[0])
+    return Wide(low * least, high * most, date, (least, most)), {}
+
+
+def _of_sensors(
+    measure: Measure,
+    lie: Design,
+    of_a: tuple[Side, Sequence[Row]],
+    of_b: tuple[Side, Sequence[Row]],
+) -> tuple[float, float] | None:
+    """By which factors the errors of sensors of power may change a ratio of energies; None if they
+    may be all that the sensors read, or if the power of a run is not known."""
+    (a, runs_a), (b, runs_b) = of_a, of_b
+    reads_a, reads_b = a.reads(measure, runs_a, "a"), b.reads(measure, runs_b, "b")
+    if reads_a is None or reads_b is None:
+        return None
+    judge = sensors.of_peaks if measure.name == PEAK else sensors.of_energies
+    sessions = [(reads_a, reads_b)]
+    if (lie_in := lie.sessions) is not None:
+        sessions = [
+            (_of_session(number, reads_a, lie_in.of_a), _of_session(number, reads_b, lie_in.of_b))
+            for number in range(lie_in.count)
+        ]
+    found = [sensors.over_sets(judge, *each, a.errors) for each in sessions]
+    known = [factors for factors in found if factors is not None]
+    if len(known) < len(found):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def _of_session(number: int, reads: Sequence[Read], of: Sequence[int | None]) -> list[Read]:
+    return [read for read, session in zip(reads, of, strict=True) if session == number]
 
 
 def _with_energy_errors(
@@ -323,7 +330,7 @@ def _with_energy_errors(
 
 
 def _no_error(why: str) -> dict[str, str]:
-    return dict.fromkeys(("systematic_a", "systematic_b"), why)
+    return dict.fromkeys(("sensors_low", "sensors_high"), why)
 
 
 def told(row: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from workflow_lib.config.claims import Claim, ClaimTest, Ledger, held_in_tables,
 from workflow_lib.config.data import DataSpec
 from workflow_lib.config.fields import Strict
 from workflow_lib.config.invocation import Invocation
+from workflow_lib.config.meters import Meter, Meters
 from workflow_lib.config.models import ModelSpec, Published, RotaryScaling
 from workflow_lib.config.platforms import Container, Network, Platform
 from workflow_lib.config.protocol import CoolDown, Protocol
@@ -33,6 +34,8 @@ __all__ = [
     "Invocation",
     "Ledger",
     "MatrixEntry",
+    "Meter",
+    "Meters",
     "ModelSpec",
     "Network",
     "Platform",

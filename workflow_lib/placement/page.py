@@ -15,10 +15,10 @@ from workflow_lib.placement.effects import Place
 from workflow_lib.placement.readings import name
 from workflow_lib.placement.slots import Characterisation
 from workflow_lib.records import whole_file
+from workflow_lib.report.drawn import saved
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
-from workflow_lib.report.page.drawn import saved
 
 _TEMPLATES = page_templates("workflow_lib.placement", "workflow_lib.report")
 #: inches of a GPU's line, and of the title and the axes' labels

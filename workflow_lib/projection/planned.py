@@ -17,9 +17,10 @@ from workflow_lib.records import Cell
 #: how probably an interval should hold a run
 COVERAGE = 0.9
 #: measures of which two cells are contrasted
+_OF_ENERGY = ("energy_per_token_j", "tokens_per_j", "samples_per_s_per_mj")
 CONTRASTED = (
     *("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
-    *("energy_per_token_j", "tokens_per_j"),
+    *_OF_ENERGY,
 )
 
 
@@ -93,6 +94,10 @@ class Projected:
             "tokens_per_s_per_gpu": rate / self.layout.gpus,
             "energy_per_token_j": joules,
             "tokens_per_j": 1 / joules,
+            # A step's samples a second over its energy in MJ.
+            "samples_per_s_per_mj": 1e6
+            * rate
+            / (self.layout.tokens * joules * self.cell.model.sequence_length),
         }[measure]
 
 
@@ -121,7 +126,10 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     stack = _stack()
     rows = [stack.row(each.layout, each.cell.hardware.platform) for each in (one, other)]
     _, variance = stack.fit.contrast(*rows)
-    if measure in ("energy_per_token_j", "tokens_per_j"):
+    if measure == "samples_per_s_per_mj":
+        # Time counts twice in it.
+        variance *= 4
+    if measure in _OF_ENERGY:
         variance += sum((each.power.sd_w / each.power.power_w) ** 2 for each in (one, other))
     estimate = one.value(measure) / other.value(measure)
     factor = max(each.widths.reach(COVERAGE) for each in (one, other))

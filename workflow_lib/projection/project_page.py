@@ -13,9 +13,9 @@ from workflow_lib.analysis.tables import write_table
 from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.project import MEASURES, Facility, Projected, facility_mwh, table
 from workflow_lib.records import whole_file
+from workflow_lib.report.drawn import saved
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
-from workflow_lib.report.page.drawn import saved
 
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
 #: the most layouts on the page; the Parquet file has all

@@ -100,12 +100,13 @@ COMPARISON = columns(
         "unit; 0 in blocks, and within hosts unless one side ran first in every session",
     ),
     (
-        "systematic_a",
+        "sensors_low",
         float,
         "",
-        "systematic error of A's sensors: a share of energy or power; °C of a temperature",
+        "the least that the errors of sensors may make of the contrast: a factor of a ratio of "
+        "energies or powers; °C of a temperature",
     ),
-    ("systematic_b", float, "", "systematic error of B's sensors"),
+    ("sensors_high", float, "", "the greatest"),
     ("energy_error_a", float, "", "the largest energy_error_share of A's runs"),
     ("energy_error_b", float, "", "the largest energy_error_share of B's runs"),
     (
@@ -119,8 +120,9 @@ COMPARISON = columns(
         "verdict",
         str,
         "",
-        "a_more, b_more, not_told_apart; no_verdict (a side has fewer than three runs, or an error "
-        "or allowance is unknown); same_runs (a run is on both sides); refused; missing; "
+        "a_more, b_more, not_told_apart; no_verdict (a side has fewer than three runs, or the "
+        "effect of dates or the power of a run is unknown); same_runs (a run is on both sides); "
+        "refused; missing; "
         "only_a_completed, only_b_completed, neither_completed; no_partner_in_a, no_partner_in_b",
     ),
     ("assumes", str, "", "what the verdict assumes"),

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from workflow_lib.report.cells import Row
+from workflow_lib.report.numbers import significant
 
 
 def systematic_error(runs: Iterable[Row]) -> str:
-    """The systematic error of the sensors behind the runs' energies: "±6 % (NVIDIA H200)".
+    """How far the sensors behind the runs' energies may be off, at most: "±12 % (NVIDIA H200)".
 
     It is "" if no run has a measured energy: simulated readings have no sensor.
     """
-    found: dict[str, set[str]] = {}
+    largest: dict[str, float] = {}
     for run in runs:
-        if run["energy_j"] is not None and not run["simulated"]:
-            share = run["energy_systematic_share"]
-            size = "unknown size" if share is None else f"±{100 * share:g} %"
-            found.setdefault(size, set()).add(run["gpu_name"] or "unnamed GPU")
-    return ", ".join(f"{size} ({'; '.join(sorted(found[size]))})" for size in sorted(found))
+        if (share := run["energy_systematic_share"]) is not None and not run["simulated"]:
+            name = run["gpu_name"] or "unnamed GPU"
+            largest[name] = max(share, largest.get(name, 0.0))
+    return ", ".join(
+        f"±{significant(100 * largest[name], 2)} % ({name})" for name in sorted(largest)
+    )

@@ -114,7 +114,7 @@ def _division(
         "One column for each cell, laid out like figure 4 of arXiv 2509.10371. Markers are medians "
         f"over completed runs, bars are {interval_in_words(cells)}, grey dots single runs. "
         + (_of_power(cells) if "power" in panels else "")
-        + (f"Power and efficiency have a systematic error of {error}. " if error else "")
+        + (f"Power and efficiency have a systematic error of up to {error}. " if error else "")
         + "Hatched columns have no values and give the reason.",
         partial(parallelism_figure, runs=runs),
         title=f"{', '.join(first)}{' and ' if first else ''}{last}",

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from workflow_lib.comparison.matching import NAMED, Pair
+from workflow_lib.comparison.sides import Side, of_gpus
+from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import MEASURES, cell_axes
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures.kernel_times import CLASSES
@@ -38,15 +41,16 @@ class _Step:
 
 
 def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence for each cell with overlap that is slower than the same cell without, if their
-    intervals do not overlap: how much slower, and which parts of its step take longer, or why that
-    is not known. ``labels`` maps cells to labels.
-
-    Cells with one run have no interval, and are left out.
+    """A sentence for each cell with overlap that is slower than the same cell without, as
+    comparisons judge it: how much slower, and which parts of its step take longer, or why that is
+    not known. ``labels`` maps cells to labels.
     """
-    done = [cell for cell in tables.cells if completed(cell) and cell["completed"] > 1]
-    pairs = [tuple(sorted(pair, key=_overlaps)) for pair in cell_axes.alike(done, ("overlap",))]
-    slower = [pair for pair in pairs if len(pair) == 2 and _is_slower(*pair)]
+    pairs = [
+        tuple(sorted(pair, key=_overlaps))
+        for pair in cell_axes.alike(list(filter(completed, tables.cells)), ("overlap",))
+    ]
+    side = Side("measured", "", tables.cells, tables.runs, **of_gpus(tables.gpus))
+    slower = [pair for pair in pairs if len(pair) == 2 and _is_slower(*pair, side)]
     steps = _steps(tables, [cell["cell"] for pair in slower for cell in pair])
     return tuple(_sentence(off, on, labels, steps) for off, on in slower)
 
@@ -55,10 +59,12 @@ def _overlaps(cell: Row) -> bool:
     return bool(cell["overlap"])
 
 
-def _is_slower(off: Row, on: Row) -> bool:
-    if bool(off["simulated"]) != bool(on["simulated"]) or None in (off[_RATE.name], on[_RATE.name]):
+def _is_slower(off: Row, on: Row, side: Side) -> bool:
+    if bool(off["simulated"]) != bool(on["simulated"]):
         return False
-    return bool(on[f"{_RATE.name}_high"] < off[f"{_RATE.name}_low"])
+    return any(
+        row["verdict"] == "b_more" for row in rows([Pair(NAMED, on, off, _RATE)], side, side)
+    )
 
 
 def _sentence(off: Row, on: Row, labels: Mapping[str, str], steps: Mapping[str, _Step]) -> str:

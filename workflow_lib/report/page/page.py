@@ -9,6 +9,7 @@ from typing import Any
 
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import read_table
+from workflow_lib.comparison.sides import Side, of_gpus
 from workflow_lib.records import (
     CELLS,
     OVERHEAD,
@@ -31,6 +32,7 @@ from workflow_lib.report.cells import (
     profiled_runs,
     runs_by_cell,
 )
+from workflow_lib.report.drawn import drawn
 from workflow_lib.report.embedding import address, embedded
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
@@ -39,7 +41,6 @@ from workflow_lib.report.intervals import interval_in_words
 from workflow_lib.report.labels import labels
 from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.report.page import failures, summary
-from workflow_lib.report.page.drawn import drawn
 from workflow_lib.report.page.energy_errors import energy_errors
 from workflow_lib.report.page.other_load import shared_nodes, unused_gpus
 from workflow_lib.report.page.overlap import slower_with_overlap
@@ -85,6 +86,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     names = labels(cells)
     of_cell = {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
     present = {column.name for column in CELLS if has_values(column.name, done)}
+    side = Side(sweep, sweep, tuple(cells), tables.runs, **of_gpus(tables.gpus))
     entries, undrawn = figures_and_gaps(tables)
     text = _TEMPLATES.get_template("report.html.j2").render(
         sweep=sweep,
@@ -95,13 +97,12 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         simulated_all=all(cell["simulated"] for cell in cells if completed(cell)),
         emulated=cell_axes.emulated_in_words((*cells, *plan)),
         counts=failures.counts(cells, tables.runs),
-        groups=summary.groups(cells, of_cell),
+        groups=summary.groups(cells, of_cell, side),
         slower_with_overlap=slower_with_overlap(tables, of_cell),
         predictions=predictions(plan, tables, of_cell),
         failures=failures.failures(cells, tables.runs),
         choices=_choices(cells),
         interval=interval_in_words(cells),
-        of_three=any(cell["completed"] == 3 for cell in cells),
         columns=columns,
         cells=[_cell(cell, label, columns) for cell, label in zip(cells, names, strict=True)],
         left_out=left_out(applying, done, tables.runs) if done else "",

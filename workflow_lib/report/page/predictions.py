@@ -1,15 +1,17 @@
-"""Sets what cells were predicted to gain beside what their runs gained."""
+"""Sets what cells were predicted to gain beside what their runs gained, as comparisons judge it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from workflow_lib.intervals import contrasts
-from workflow_lib.intervals.design import Gpus, design
-from workflow_lib.intervals.differences import FEWEST_RUNS, Interval
+from workflow_lib.comparison.matching import NAMED, Pair
+from workflow_lib.comparison.sides import Side, of_gpus
+from workflow_lib.comparison.verdicts import WITH_INTERVAL
+from workflow_lib.comparison.verdicts import rows as judged
+from workflow_lib.intervals.differences import Interval
 from workflow_lib.records import MEASURES
-from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
+from workflow_lib.report.cells import Row
 from workflow_lib.report.numbers import MINUS
 from workflow_lib.report.tables import Tables
 
@@ -66,7 +68,7 @@ class _Measured(NamedTuple):
     """A gain by the runs, with its 95 % interval."""
 
     gain: Interval
-    #: how many runs it leaves out, and why; "" if none
+    #: what it assumes of order, and how many runs it leaves out, and why; "" if nothing
     left_out: str
 
     @property
@@ -76,32 +78,15 @@ class _Measured(NamedTuple):
 
 def _measured(cell: str, against: str, measure: str, tables: Tables) -> _Measured | str:
     """The gain by the runs, with its 95 % interval; or why there is none."""
-    of_cells = runs_by_cell(tables.runs)
-    after, before = (completed_runs(of_cells.get(each, [])) for each in (cell, against))
-    if min(len(after), len(before)) < FEWEST_RUNS:
-        return (
-            f"no verdict: {len(before)} and {len(after)} runs completed, expected {FEWEST_RUNS} or "
-            "more of each cell"
-        )
-    gpus_after, gpus_before = ([_gpus(run, tables) for run in runs] for runs in (after, before))
-    used = {*gpus_after, *gpus_before}
-    if frozenset() in used or len(used) > 1:
-        return "no verdict: the runs were not all on the same GPUs"
-    if MEASURES[measure].sensor and any(run["simulated"] for run in (*after, *before)):
+    side = Side("measured", "", tables.cells, tables.runs, **of_gpus(tables.gpus))
+    rows = {row["cell"]: row for row in tables.cells}
+    (row,) = judged([Pair(NAMED, rows[cell], rows[against], MEASURES[measure])], side, side)
+    if row["verdict"] not in WITH_INTERVAL:
+        return str(row["in_words"])
+    if MEASURES[measure].sensor and row["simulated"]:
         return "no verdict: readings of GPUs were simulated"
-    gained, had = ([run[measure] for run in runs] for runs in (after, before))
-    if None in (*gained, *had):
-        return "no verdict: not every run has a value"
-    lie = design(after, before, gpus_after, gpus_before)
-    found = contrasts.ratio(gained, had, lie)
-    gain = Interval(1 - found.estimate, 1 - found.high, 1 - found.low)
-    return _Measured(gain, lie.sessions.left_out_because if lie.sessions else "")
-
-
-def _gpus(run: Row, tables: Tables) -> Gpus:
-    mine = [row for row in tables.gpus if (row["cell"], row["run"]) == (run["cell"], run["run"])]
-    uuids = frozenset(row["gpu_uuid"] for row in mine)
-    return frozenset() if None in uuids else uuids
+    gain = Interval(1 - row["estimate"], 1 - row["wide_high"], 1 - row["wide_low"])
+    return _Measured(gain, row["assumes"].partition("; ")[2])
 
 
 def _percent(gain: Interval) -> str:

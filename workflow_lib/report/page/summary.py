@@ -1,10 +1,18 @@
-"""The summary in words: which cells are best, how certain that is, and which were throttled."""
+"""The summary in words: which cells are best, how certain that is, and which were throttled.
+
+Whether a cell is better than another is judged as in comparisons, with dates, nodes and the errors
+of sensors (:mod:`workflow_lib.comparison.verdicts`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from workflow_lib.comparison import sentences
+from workflow_lib.comparison.matching import NAMED, Pair
+from workflow_lib.comparison.sides import Side
+from workflow_lib.comparison.verdicts import WITH_INTERVAL, rows, told
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.numbers import shown
@@ -28,11 +36,13 @@ class Answer:
     label: str
     value: str
     rest: str
+    #: from how many cells it is not told apart
+    rivals: int = 0
 
     @property
     def shortest(self) -> str:
-        """The value alone: "99 tokens/s"."""
-        return self.value.partition(" (")[0]
+        """The value alone: "99 tokens/s"; of a cell with rivals, that it is not told apart."""
+        return "not told apart" if self.rivals else self.value.partition(" (")[0]
 
 
 @dataclass(frozen=True)
@@ -41,14 +51,16 @@ class Group:
     and are all simulated or all real."""
 
     name: str
+    model: str
     answers: tuple[Answer, ...]
     #: a sentence in place of answers if there is nothing to compare
     instead: str
     throttled: str
 
 
-def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
-    """The answers for each group of cells, in order; ``labels`` maps cells to labels."""
+def groups(cells: Sequence[Row], labels: Mapping[str, str], side: Side) -> list[Group]:
+    """The answers for each group of cells, in order; ``labels`` maps cells to labels, and ``side``
+    has the runs of all cells."""
     divided = sorted(cell_axes.alike(cells, cell_axes.of_roles("layout", "option")), key=_place)
     found = []
     for group in divided:
@@ -58,7 +70,7 @@ def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
         name = ", ".join([f"{model} on {platform}", *told[beside.index(group[0])]])
         done = [cell for cell in group if completed(cell)]
         if not done:
-            found.append(Group(name, (), "no cell has completed.", ""))
+            found.append(Group(name, model, (), "no cell has completed.", ""))
             continue
         kinds = sorted({bool(cell["simulated"]) for cell in done})
         for simulated in kinds:
@@ -66,7 +78,7 @@ def groups(cells: Sequence[Row], labels: Mapping[str, str]) -> list[Group]:
             kind = ""
             if len(kinds) > 1:
                 kind = ", simulated GPU readings" if simulated else ", measured"
-            found.append(_group(name + kind, alike, labels))
+            found.append(_group(name + kind, alike, labels, side))
     return found
 
 
@@ -76,19 +88,22 @@ def _place(group: Sequence[Row]) -> tuple[object, ...]:
     return natural(model), natural(platform), workload != "pretrain", natural(workload)
 
 
-def _group(name: str, done: Sequence[Row], labels: Mapping[str, str]) -> Group:
+def _group(name: str, done: Sequence[Row], labels: Mapping[str, str], side: Side) -> Group:
+    model = done[0]["model"]
     throttled = _throttled(done, labels)
     if len(done) == 1:
         alone = labels[done[0]["cell"]]
         instead = f"Only one cell has completed, {alone}. There is no other to compare it with."
-        return Group(name, (), instead, throttled)
+        return Group(name, model, (), instead, throttled)
     answers = [
-        _answer(measure, done, labels) for measure in _ASKED if measure.applies(done[0]["workload"])
+        _answer(measure, done, labels, side)
+        for measure in _ASKED
+        if measure.applies(done[0]["workload"])
     ]
-    return Group(name, tuple(answers), "", throttled)
+    return Group(name, model, tuple(answers), "", throttled)
 
 
-def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str]) -> Answer:
+def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str], side: Side) -> Answer:
     name, question = measure.name, measure.question
     known = [cell for cell in done if cell[name] is not None]
     if len(known) < 2:
@@ -96,11 +111,11 @@ def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str]) ->
         return Answer(question, None, "", "", f"{some} this measure.")
     best = _best(known, measure)
     others = [cell for cell in known if cell is not best]
-    rest = _certainty(best, others, measure, labels)
+    rivals, rest = _certainty(best, others, measure, labels, side)
     if missing := len(done) - len(known):
         lack = "lacks" if missing == 1 else "lack"
         rest += f" {counted(missing, 'completed cell')} {lack} this measure."
-    return Answer(question, best, labels[best["cell"]], _value(best, measure), rest)
+    return Answer(question, best, labels[best["cell"]], _value(best, measure), rest, rivals)
 
 
 def _best(cells: Sequence[Row], measure: Measure) -> Row:
@@ -114,41 +129,26 @@ def _value(cell: Row, measure: Measure) -> str:
 
 
 def _certainty(
-    best: Row,
-    others: Sequence[Row],
-    measure: Measure,
-    labels: Mapping[str, str],
-) -> str:
-    """A sentence on how certain it is that a cell is the best: whether another cell's interval
-    overlaps its own.
-
-    One run has no interval, so the order is uncertain; the sentence then says so.
-    """
-    name = measure.name
-    low, high = f"{name}_low", f"{name}_high"
-    runner = _best(others, measure)
-    if best["completed"] < 2:
-        return (
-            f"Next is {labels[runner['cell']]}, {_value(runner, measure)}. This order is "
-            "uncertain, because the best cell has only one run."
-        )
-    overlapping = [cell for cell in others if cell[low] <= best[high] and cell[high] >= best[low]]
-    overlapping.sort(key=lambda cell: abs(cell[name] - best[name]))
-    if overlapping:
-        names = [labels[cell["cell"]] for cell in overlapping[:_MOST_NAMES]]
-        more = len(overlapping) - len(names)
-        told = ", ".join(names) + (f" and {more} more" if more else "")
-        return f"Not told apart from {told}: their intervals overlap."
-    if single := [cell for cell in others if cell["completed"] < 2]:
-        return (
-            f"Next is {labels[runner['cell']]}, {_value(runner, measure)}; no interval overlaps, "
-            f"but {counted(len(single), 'other cell')} {'has' if len(single) == 1 else 'have'} one "
-            "run and no interval."
-        )
-    return (
-        f"Next is {labels[runner['cell']]}, {_value(runner, measure)}; no other cell's interval "
-        "overlaps."
-    )
+    best: Row, others: Sequence[Row], measure: Measure, labels: Mapping[str, str], side: Side
+) -> tuple[int, str]:
+    """From how many other cells the best one is not told apart, and a sentence on that."""
+    nearest = sorted(others, key=lambda cell: abs(cell[measure.name] - best[measure.name]))
+    judged = rows([Pair(NAMED, best, cell, measure) for cell in nearest], side, side)
+    found = list(zip(nearest, judged, strict=True))
+    rivals = [(cell, row) for cell, row in found if not told(row)]
+    cell, row = (rivals or found)[0]
+    by = row["in_words"]
+    if row["verdict"] in WITH_INTERVAL:
+        by = sentences.interval(measure, row["wide_low"], row["wide_high"])
+        if measure.gain and row["sensors_low"] is not None:
+            of_sensors = sentences.interval(measure, row["sensors_low"], row["sensors_high"])
+            by += f" with {of_sensors} for sensors,"
+    if not rivals:
+        return 0, f"Next is {labels[cell['cell']]}, {_value(cell, measure)}: {by} against it."
+    names = [labels[each["cell"]] for each, _ in rivals[:_MOST_NAMES]]
+    more = len(rivals) - len(names)
+    listed = ", ".join(names) + (f" and {more} more" if more else "")
+    return len(rivals), f"Not told apart from {listed}: {by} against {names[0]}."
 
 
 def _throttled(done: Sequence[Row], labels: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from workflow_lib.report.embedding import embedded
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
-from workflow_lib.report.page.safe_svg import safe_svg
+from workflow_lib.report.safe_svg import safe_svg
 
 #: if figures together have more bytes, they are packed, and the page's script unpacks them
 _MOST_PLAIN_BYTES = 1_500_000

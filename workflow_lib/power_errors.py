@@ -1,0 +1,41 @@
+"""How far a GPU's own sensor of power may be off, where no meter was beside it.
+
+A sensor reads (1 + gain) · power + offset. Both belong to the GPU, and repeats do not show them.
+Z. Yang, K. Adamek and W. Armour set 19 NVIDIA GPUs of 15 models beside an external meter and fitted
+this line: gains of −9.50 to +6.36 % and offsets of −12.35 to +11.85 W (arXiv 2312.02741, the figure
+of the accuracy in steady state; its numbers are in ``plotting/figure_plotting.py`` of
+github.com/JimZeyuYang/GPU_Power_Benchmark, commit 4b5c944). Five RTX 3090 differ by 7.2 % of gain
+among themselves, so a gain is no property of a model. Their A100 has −4.58 % and −1.2 W. No Hopper
+and no AMD GPU is among the 19. That none of these is worse than the worst of the 19 is assumed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GAIN_SHARE = 0.10
+OFFSET_W = 12.5
+
+
+class SensorError(NamedTuple):
+    """What is known of the gain and the offset of one GPU's sensor."""
+
+    gain_low: float = -GAIN_SHARE
+    gain_high: float = GAIN_SHARE
+    #: the offset's largest size, in W
+    offset_w: float = OFFSET_W
+
+
+#: of a GPU that no meter was beside
+PUBLISHED = SensorError()
+
+
+def largest_share(power_w: float, sensors: int) -> float | None:
+    """How far a reading of so many sensors together may be from the truth, as a share of the truth;
+    None if offsets alone could make the reading.
+
+    Of a reading r the smallest true power is (r − offsets)/(1 + gain), so the share is largest
+    there.
+    """
+    true_w = (power_w - sensors * OFFSET_W) / (1 + GAIN_SHARE)
+    return power_w / true_w - 1 if true_w > 0 else None
