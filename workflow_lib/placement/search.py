@@ -186,12 +186,12 @@ class Search:
         return max(surest, key=lambda each: round(surest[each], 6))
 
     def _fits(self, layers: tuple[int, ...]) -> bool:
-        capacity = self.cell.hardware.gpu_memory_bytes
-        if capacity is None or not self.pipeline.layers_can_move:
+        """Whether a division surely fits into memory, or nothing is known of that memory."""
+        if not self.pipeline.layers_can_move:
             return True
         degrees = dataclasses.replace(self.cell.degrees, stage_layers=layers)
         needed = memory.estimate(self.cell.model, degrees, self.cell.training)
-        return needed.total <= capacity * (1 + memory.UNCERTAINTY)
+        return needed.fits(self.cell.hardware.gpu_memory_bytes) in ("yes", None)
 
     def prediction(
         self, order: Order, layers: tuple[int, ...], held: Held | None = None

@@ -36,9 +36,9 @@ class Candidate:
         return f"{self.degrees.name}_{self.training.name}"
 
     @property
-    def fits(self) -> bool:
+    def fits(self) -> memory.Fit | None:
         """Whether the layout fits into memory, by the rule of plans."""
-        return self.memory.total <= self.layout.machine.memory_bytes * (1 + memory.UNCERTAINTY)
+        return self.memory.fits(self.layout.machine.memory_bytes)
 
 
 def batch(model: Model, gpus: int, wanted: int | None = None) -> int:
