@@ -13,18 +13,19 @@ from typing import Literal
 from workflow_lib.memory import activations, states
 from workflow_lib.records import Degrees, Model, Training
 
-#: The CUDA context, kernels and the communicators of one rank by itself, in bytes: 2.95 to 3.03 GB in
-#: one-GPU runs on H100 and H200 with torch 2.11 and driver 580.
+#: The CUDA context, kernels and the communicators of a rank by itself: 2.95 to 3.03 GB in one-GPU
+#: runs on H100 and H200 with torch 2.11 and driver 580.
 CONTEXT_BYTES = 3.0e9
 #: What the communicators of one degree above 1 add: 0.2 GB (TP), 0.4 (DP), 0.7 (PP) and 1.1 (EP) on
-#: two H200.
+#: two H200. Larger groups were not measured.
 DEGREE_BYTES = 0.5e9
-#: What blocks lose that are larger than what is next put into them: a constant, and a share of the
-#: largest transient. Both are fitted to the runs that RELATIVE_ERROR names.
+#: What freed blocks lose that are larger than what is next put into them: a constant, and a share
+#: of the largest transient. Both are set by the runs that RELATIVE_ERROR names.
 LEAST_REMAINDERS_BYTES, REMAINDERS_SHARE = 1.5e9, 0.2
-#: How far the driver's count may lie from the estimate of it, as a share of the estimate: all of the
-#: 29 layouts in the evidence's archives that the GPU's size did not bound lie within (-4.6 to
-#: +4.9 %). Of exchangeable layouts a new one lies outside the range of n with a chance of 2/(n + 1).
+#: How far the driver's count may lie from its estimate, as a share of the latter. Every run of the
+#: 28 layouts in the evidence that the GPU's size did not bound lies within it (-2.3 to +4.9 %, the
+#: estimate over the count). These also set the constants above. Another layout like them lies
+#: outside the range of n with a chance of 2/(n + 1), here 7 %.
 RELATIVE_ERROR = 0.05
 
 #: whether a layout fits into a GPU's memory
@@ -86,15 +87,13 @@ class MemoryEstimate:
         memory, if known."""
         return self.with_room if capacity_bytes is None else min(self.with_room, capacity_bytes)
 
-    def fits(self, capacity_bytes: float | None) -> Fit | None:
-        """Whether it fits into ``capacity_bytes``; None if these are not known.
+    def fits(self, capacity_bytes: float) -> Fit:
+        """Whether it fits into a GPU of ``capacity_bytes``.
 
         "yes" if the upper end of what the driver will count does; "no" if the lower end of what
         must be there does not, without the blocks that the allocator can free. Between them a run
         may end as out_of_memory, or be slowed by an allocator that frees blocks in every step.
         """
-        if capacity_bytes is None:
-            return None
         if self.with_room * (1 + RELATIVE_ERROR) <= capacity_bytes:
             return "yes"
         return "no" if self.total > capacity_bytes * (1 + RELATIVE_ERROR) else "perhaps"

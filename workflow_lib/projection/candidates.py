@@ -36,7 +36,7 @@ class Candidate:
         return f"{self.degrees.name}_{self.training.name}"
 
     @property
-    def fits(self) -> memory.Fit | None:
+    def fits(self) -> memory.Fit:
         """Whether the layout fits into memory, by the rule of plans."""
         return self.memory.fits(self.layout.machine.memory_bytes)
 

@@ -7,7 +7,7 @@ from workflow_lib.projection.layouts import Layout
 from workflow_lib.records import Degrees, Model, Training
 
 
-def fits(layout: Layout) -> memory.Fit | None:
+def fits(layout: Layout) -> memory.Fit:
     """Whether a layout is predicted to run, by the rule of plans.
 
     Context-parallel ranks are counted as replicas with a shorter sequence: they hold the same
