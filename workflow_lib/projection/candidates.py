@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workflow_lib import memory
+from workflow_lib.memory import Fit
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.records import Degrees, Model, Training
@@ -36,7 +37,7 @@ class Candidate:
         return f"{self.degrees.name}_{self.training.name}"
 
     @property
-    def fits(self) -> memory.Fit:
+    def fits(self) -> Fit:
         """Whether the layout fits into memory, by the rule of plans."""
         return self.memory.fits(self.layout.machine.memory_bytes)
 

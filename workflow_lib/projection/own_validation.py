@@ -154,8 +154,8 @@ def describe(done: OwnValidation) -> str:
             f"{counted(len(done.judged), 'cell')} judged.",
             tabulate(sums, headers="keys", disable_numparse=True),
             tabulate(rows, headers="keys", disable_numparse=True),
-            f"Memory: all ran; by the estimate {fits['yes']} fit, {fits['perhaps']} perhaps do, and "
-            f"{fits['no']} do not.",
+            f"Memory: all ran; by the estimate {fits['yes']} fit, {fits['perhaps']} perhaps do, "
+            f"and {fits['no']} do not.",
         ]
     )
 
