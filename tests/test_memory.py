@@ -166,6 +166,29 @@ def test_the_estimate_is_within_five_percent_of_what_the_driver_counted(
     assert estimate.fits(CAPACITY) == ("yes" if name == "llama3-8b" else "perhaps")
 
 
+# One H100 of 85.0 GB, 2026-11-25, after the constants were set.
+QWEN = Model("qwen2.5-7b-8-layers", "llama", 8, 3584, 18944, 28, 4, 8192, 152064, qkv_bias=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "used_gb"),
+    [
+        (QWEN, {"recomputation": "none", "compile": True, "global_batch_size": 4}, 84.72),
+        (QWEN, {"global_batch_size": 4}, 75.84),
+        (MODEL, {"zero_stage": 3, "recomputation": "none", "global_batch_size": 2}, 67.01),
+    ],
+)
+def test_layouts_that_set_no_constant_are_within_five_percent(model, options, used_gb):
+    estimate = memory.estimate(model, Degrees(), training(**TORCH, **options))
+    assert estimate.used(85.0e9) / 1e9 == pytest.approx(used_gb, rel=0.05)
+
+
+def test_a_layout_that_ran_out_of_memory_was_not_recommended():
+    model = replace(load_study(ROOT / "config").models["llama3-70b"].record("llama3-70b"), layers=2)
+    options = {**COMPILED, "recomputation": "selective", "global_batch_size": 4}
+    assert memory.estimate(model, Degrees(), training(**options)).fits(85.0e9) == "perhaps"
+
+
 def test_the_driver_counts_the_runtime_and_what_the_allocator_keeps():
     estimate = memory.MemoryEstimate(50e9, 20e9, 30e9, runtime=3e9, cached=17e9)
     assert estimate.total == 103e9
