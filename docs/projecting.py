@@ -4,6 +4,7 @@ other layouts; both with times of exchanges measured alone, and without.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -78,13 +79,14 @@ def page(
         ]
         lines.append(f"| {name} | | | {' | '.join(values)} |")
     inside = sum(_holds(each) for each in measured.judged)
-    right = sum(each.fits for each in measured.judged)
+    fits = Counter(each.fits for each in measured.judged)
     goal = measured.goal
     lines += [
         "",
         f"With these times, 90 % intervals hold {inside} of {len(measured.judged)} times, "
-        f"and {right} of {len(measured.judged)} verdicts on memory are right. The goal, of four "
-        f"GPUs from one and two, is {100 * goal['mape']:g} % of time and "
+        f"and of the {len(measured.judged)}, which all ran, {fits['yes']} fit by the estimate of "
+        f"memory, {fits['perhaps']} perhaps do and {fits['no']} do not. The goal, of four GPUs "
+        f"from one and two, is {100 * goal['mape']:g} % of time and "
         f"{100 * goal['energy_mape']:g} % of energy.",
         "",
         "## Each cell from those of other layouts",

@@ -109,12 +109,113 @@ def test_the_estimate_is_within_six_percent_of_the_measured_peak(
     assert estimate.total < CAPACITY
 
 
+# The driver's count of the fullest GPU, lowest and highest of all runs, in GB, by layout: the runs
+# of evidence/*.zip whose memory_used_peak_bytes is not a lower bound, on one or two H100 or H200.
+COMPILED = {**TORCH, "compile": True}
+RECOMPUTED = {**COMPILED, **FULL}
+PAIR = {**COMPILED, "global_batch_size": 8}
+DROPLESS = {**TORCH, "routing": "dropless"}
+GENERATED = {**TORCH, "zero_stage": 0, "workload": "inference"}
+DRIVER = [
+    (4, {}, COMPILED, (56.81, 56.82)),
+    (4, {}, {**COMPILED, "micro_batch_size": 2}, (66.84, 66.84)),
+    (4, {}, {**COMPILED, "micro_batch_size": 2, "precision": "fp8"}, (64.01, 64.01)),
+    (4, {}, {**COMPILED, "micro_batch_size": 4}, (84.87, 84.91)),
+    (4, {}, {**COMPILED, "global_batch_size": 1}, (50.12, 50.12)),
+    (4, {}, RECOMPUTED, (52.16, 52.17)),
+    (4, {}, {**RECOMPUTED, "micro_batch_size": 4}, (69.60, 69.60)),
+    (4, {}, {**COMPILED, "workload": "lora", "lora_rank": 16}, (22.14, 22.21)),
+    # On two emulated nodes, by sockets.
+    (4, {"dp": 2}, COMPILED, (41.81, 41.87)),
+    (4, {"pp": 2}, COMPILED, (33.91, 34.89)),
+    (8, {"dp": 2}, {**PAIR, **OVERLAP}, (59.89, 59.89)),
+    (8, {"dp": 2}, {**PAIR, **OVERLAP, "zero_stage": 3}, (47.73, 47.73)),
+    (8, {"pp": 2}, PAIR, (49.25, 49.25)),
+    (8, {"pp": 2, "stage_layers": (5, 3)}, PAIR, (56.33, 56.42)),
+    (8, {"tp": 2}, PAIR, (41.40, 41.40)),
+    (32, {"dp": 2}, {**PAIR, **OVERLAP, "zero_stage": 3}, (118.96, 118.96)),
+    (32, {"pp": 2}, PAIR, (133.81, 134.78)),
+    (32, {"pp": 2, "stage_layers": (17, 15)}, PAIR, (142.12, 142.12)),
+    (32, {"tp": 2}, PAIR, (114.77, 114.77)),
+    (32, {"tp": 2}, {**PAIR, **OVERLAP}, (112.80, 112.80)),
+    *(
+        (32, {}, {**GENERATED, **batch, "generated_tokens": tokens}, used)
+        for batch, tokens, used in (
+            ({"global_batch_size": 1}, 768, (22.41, 22.41)),
+            ({"global_batch_size": 1}, 1536, (22.41, 22.45)),
+            ({"micro_batch_size": 8, "global_batch_size": 8}, 768, (37.49, 37.49)),
+            ({"micro_batch_size": 8, "global_batch_size": 8}, 1536, (36.57, 36.60)),
+        )
+    ),
+    ("mixtral-8x7b", {"dp": 2, "ep": 2}, DROPLESS, (149.76, 150.10)),
+    ("mixtral-8x7b", {"dp": 2, "ep": 2}, {**DROPLESS, "micro_batch_size": 2}, (150.09, 150.10)),
+    ("mixtral-8x7b", {"pp": 2}, DROPLESS, (149.63, 150.05)),
+    ("mixtral-8x7b", {"tp": 2}, DROPLESS, (144.11, 144.11)),
+]
+
+
+@pytest.mark.parametrize(("of", "degrees", "options", "used_gb"), DRIVER)
+def test_the_estimate_is_within_five_percent_of_what_the_driver_counted(
+    of, degrees, options, used_gb
+):
+    name, layers = ("llama3-8b", of) if isinstance(of, int) else (of, 8)
+    estimate = of_study(name, layers, Degrees(**degrees), options)
+    for used in used_gb:
+        assert estimate.used(CAPACITY) / 1e9 == pytest.approx(used, rel=0.05)
+    # What runs is never refused, and what is recommended leaves room for the estimate's error.
+    assert estimate.fits(CAPACITY) == ("yes" if name == "llama3-8b" else "perhaps")
+
+
+# One H100 of 85.0 GB, 2026-11-25, after the constants were set.
+QWEN = Model("qwen2.5-7b-8-layers", "llama", 8, 3584, 18944, 28, 4, 8192, 152064, qkv_bias=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "used_gb"),
+    [
+        (QWEN, {"recomputation": "none", "compile": True, "global_batch_size": 4}, 84.72),
+        (QWEN, {"global_batch_size": 4}, 75.84),
+        (MODEL, {"zero_stage": 3, "recomputation": "none", "global_batch_size": 2}, 67.01),
+    ],
+)
+def test_layouts_that_set_no_constant_are_within_five_percent(model, options, used_gb):
+    estimate = memory.estimate(model, Degrees(), training(**TORCH, **options))
+    assert estimate.used(85.0e9) / 1e9 == pytest.approx(used_gb, rel=0.05)
+
+
+def test_a_layout_that_ran_out_of_memory_was_not_recommended():
+    model = replace(load_study(ROOT / "config").models["llama3-70b"].record("llama3-70b"), layers=2)
+    options = {**COMPILED, "recomputation": "selective", "global_batch_size": 4}
+    assert memory.estimate(model, Degrees(), training(**options)).fits(85.0e9) == "perhaps"
+
+
 def test_the_driver_counts_the_runtime_and_what_the_allocator_keeps():
-    estimate = memory.MemoryEstimate(weights=50e9, gradients=20e9, optimizer=30e9, runtime=3e9)
-    # A tenth of 100 GB is kept for later; a GPU of 110 GB cannot show more than it has.
+    estimate = memory.MemoryEstimate(50e9, 20e9, 30e9, runtime=3e9, cached=17e9)
     assert estimate.total == 103e9
-    assert estimate.used(None) == estimate.used(150 * 10**9) == pytest.approx(113e9)
+    # A GPU of 110 GB cannot show more than it has.
+    assert estimate.used(None) == estimate.used(150 * 10**9) == 120e9
     assert estimate.used(110 * 10**9) == 110e9
+
+
+def test_what_fits_has_room_for_the_estimates_error():
+    estimate = memory.MemoryEstimate(50e9, 20e9, 30e9, runtime=5e9, cached=15e9)
+    # 120 GB and 5 % are 126 GB. Without the kept 15 GB, 105 GB are 5 % more than 100 GB.
+    borders = {127e9: "yes", 126e9: "yes", 125e9: "perhaps", 100e9: "perhaps", 99e9: "no"}
+    assert {size: estimate.fits(size) for size in borders} == borders
+
+
+def test_freed_gradients_stay_with_the_allocator():
+    parameters = 8 * 218112000 + 2 * 128256 * 4096 + 4096
+
+    def cached(degrees, stage):
+        estimate = memory.estimate(MODEL, degrees, training(stage, backend="torch"))
+        return estimate.cached - 1.5e9 - 0.2 * max(estimate.working, estimate.logits)
+
+    # In fp32 as the optimiser sees them: whole, or half of them on each of two replicas.
+    assert cached(Degrees(), 1) == pytest.approx(4 * parameters)
+    assert cached(Degrees(dp=2), 1) == pytest.approx(2 * parameters)
+    # ZeRO-3 has an end gathered in bf16 and reduced in fp32.
+    assert cached(Degrees(dp=2), 3) == pytest.approx(6 * 128256 * 4096)
 
 
 # In five runs of Llama 3 8B on 4×H200 the driver counted 7 to 19 GB more than torch allocated.
@@ -210,7 +311,7 @@ def test_one_micro_batch_leaves_no_whole_sum_of_gradients():
         cell = training(backend="torch", global_batch_size=global_batch_size)
         return memory.estimate(MODEL, Degrees(dp=4), cell).gradients
 
-    assert gradients(4) == gradients(8) / 4
+    assert gradients(4) == 0 < gradients(8)
 
 
 def test_the_fullest_stage_need_not_be_at_an_end():
@@ -406,12 +507,12 @@ def test_the_sum_is_spelled_out():
     estimate = memory.MemoryEstimate(1e9, 2e9, 3e9, activations=0.5e9, working=1e9, logits=4e8)
     assert estimate.allocated == 7.5e9
     assert estimate.arithmetic() == (
-        "weights 1.0 + gradients 2.0 + optimiser 3.0 + activations 0.5 + working 1.0 + runtime 3.2"
+        "weights 1.0 + gradients 2.0 + optimiser 3.0 + activations 0.5 + working 1.0 + runtime 3.0"
     )
     stepping = replace(estimate, step=2e9)
     assert stepping.allocated == 8e9
     assert stepping.arithmetic() == (
-        "weights 1.0 + gradients 2.0 + optimiser 3.0 + optimiser step 2.0 + runtime 3.2"
+        "weights 1.0 + gradients 2.0 + optimiser 3.0 + optimiser step 2.0 + runtime 3.0"
     )
 
 
@@ -425,4 +526,4 @@ def test_fp8_holds_what_bf16_does_and_casts_the_operands_of_a_product_besides(co
 
     # The gradient of gate and up: 8 192 tokens, each twice the feed-forward width.
     assert after.working - before.working == byte_count * 8192 * 2 * 14336
-    assert replace(after, working=before.working) == before
+    assert replace(after, working=before.working, cached=before.cached) == before

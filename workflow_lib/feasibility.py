@@ -230,7 +230,7 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     steps are too short to compare sampling rates; None if it fits.
     """
     capacity = cell.hardware.gpu_memory_bytes
-    if capacity is not None and cost.memory.total > capacity * (1 + memory.UNCERTAINTY):
+    if capacity is not None and cost.memory.fits(capacity) == "no":
         return (
             f"needs about {cost.memory.total / 1e9:.0f} GB on a GPU of {capacity / 1e9:.0f} GB: "
             f"{cost.memory.arithmetic()}"

@@ -56,6 +56,7 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         "sweeps": ",".join(sweeps),
         "repeats": planned.repeats,
         "profiled_steps": planned.profiled_steps,
+        "memory_allocated_per_gpu_bytes": cost.memory.allocated if cost else None,
         "memory_per_gpu_bytes": cost.memory.total if cost else None,
         "memory_used_per_gpu_bytes": cost.memory.used(cell.hardware.gpu_memory_bytes)
         if cost
@@ -66,6 +67,9 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         if cost and planned.feasible
         else None,
         "time_limit_min": cost.time_limit_min if cost else None,
+        "fits": cost.memory.fits(cell.hardware.gpu_memory_bytes)
+        if cost and cell.hardware.gpu_memory_bytes is not None
+        else None,
         "feasible": planned.feasible,
         "reason": planned.reason,
         **_predicted(planned.prediction),

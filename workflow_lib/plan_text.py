@@ -73,7 +73,8 @@ def _feasible(
     rows: Sequence[Row], telling: Sequence[str], times: Mapping[str, StepTime], several: bool
 ) -> str:
     """A line for each cell that can run."""
-    numbers = ["nodes", "GPUs", "GB/GPU", "bubble %", "s/step", "runs", "GPU-hours"]
+    memory = ["GB allocated", "GB used", "fits"]
+    numbers = ["nodes", "GPUs", *memory, "bubble %", "s/step", "runs", "GPU-hours"]
     heads = ["cell", *map(_heading, telling), *numbers, *(["sweeps"] if several else [])]
     lines = [
         [
@@ -81,7 +82,9 @@ def _feasible(
             *(_value(row, name) for name in telling),
             row["nodes"],
             row["gpus"],
-            _number(row["memory_per_gpu_bytes"], 1e-9, 1),
+            _number(row["memory_allocated_per_gpu_bytes"], 1e-9, 1),
+            _number(row["memory_used_per_gpu_bytes"], 1e-9, 1),
+            row["fits"] or "–",
             _number(row["planned_bubble_share"], 100, 1),
             _number(row["step_time_s"], 1, 2) + _interval(times.get(row["cell"])),
             f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],

@@ -46,5 +46,5 @@ def test_ranking_is_over_groups():
 
 
 def test_confusion():
-    found = Confusion.of([(True, True), (True, True), (True, False), (False, False)])
-    assert found == Confusion(2, 1, 0, 1)
+    verdicts = [("yes", True), ("yes", True), ("yes", False), ("perhaps", True), ("no", False)]
+    assert Confusion.of(verdicts) == Confusion(2, 1, 1, 0, 0, 1)

@@ -22,7 +22,7 @@ def test_runs_on_two_gpus_are_judged_from_those_on_one():
     assert {each.run.cell for each in done.judged} == {
         run.cell for run in RUNS if run.platform == "h200x2"
     }
-    assert all(each.fits for each in done.judged)
+    assert all(each.fits != "no" for each in done.judged)
     # All errors have one sign: with the spread of stacks for exchanges, intervals hold them.
     for each in done.judged:
         low, _, high = each.time.interval(0.9)
@@ -77,7 +77,7 @@ def test_the_command_says_errors_and_coverage(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "Fitted to 18 cells on at most 1 GPU, and to published runs; 15 cells judged." in said
     assert "90 % covers" in said
-    assert "Memory: 15 of 15 verdicts are right." in said
+    assert "Memory: all ran; by the estimate 9 fit, 6 perhaps do, and 0 do not." in said
     assert main(["validate-own"]) == 1
     assert "of 33 cells none is on 4 GPUs" in capsys.readouterr().err
     write_own([], tmp_path / "runs.csv")

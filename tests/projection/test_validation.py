@@ -184,10 +184,12 @@ def test_a_published_layout_fits_or_does_not(tmp_path):
         )
     )
     assert validation["splits"]["memory"]["confusion"] == {
-        "fits_ran": 1,
-        "fits_out_of_memory": 0,
-        "too_much_ran": 0,
-        "too_much_out_of_memory": 1,
+        "yes_ran": 0,
+        "yes_out_of_memory": 0,
+        "perhaps_ran": 1,
+        "perhaps_out_of_memory": 0,
+        "no_ran": 0,
+        "no_out_of_memory": 1,
     }
 
 

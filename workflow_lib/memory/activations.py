@@ -66,6 +66,9 @@ class Layer:
         each = tokens * element_bytes(training)
         #: bytes kept if nothing is recomputed
         self.whole = each * whole
+        #: Bytes while the feed-forward part runs and nothing is kept for a backward pass: it, its
+        #: input, and the residual. Attention's have been freed.
+        self.passing = each * max(feed_forward + 3 * residual, attention + normed + 2 * residual)
         #: bytes kept without what is recomputed; training/recomputation.py lists what is kept
         self.kept = each * kept
         #: gradients of the feed-forward part's inner activations, of its input and of the layer's

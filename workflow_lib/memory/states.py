@@ -132,6 +132,25 @@ def states_bytes(
     return weights, gradients, optimizer, communication
 
 
+def freed_bytes(held: Held, degrees: Degrees, training: Training) -> float:
+    """Bytes of blocks that torch's allocator keeps from where gradients change their form.
+
+    In the torch backend's ZeRO-0 and 1 the sums of whole gradients become those that the optimiser
+    sees, which are in fp32 and cut over the replicas. They lie among activations that are freed,
+    whose blocks the next forward pass finds broken up. In ZeRO-2 and 3 they stay, but what an end
+    of the model is gathered and reduced in lies on streams of its own, and no layer can use it.
+    DeepSpeed copies gradients too; none of its runs was measured.
+    """
+    dense, experts = held.dense, held.experts
+    if training.workload == "lora":
+        dense, experts = held.adapters, 0.0
+    if training.zero_stage >= 2:
+        return held.end * (element_bytes(training) + REDUCED_BYTES)
+    if training.zero_stage == 0:
+        return REDUCED_BYTES * (dense + experts)
+    return REDUCED_BYTES * (dense / degrees.copies + experts / max(degrees.dp // degrees.ep, 1))
+
+
 def step_bytes(held: Held, degrees: Degrees, training: Training) -> float:
     """Bytes that the optimiser's step needs besides weights, gradients and optimiser state, when
     activations are freed.

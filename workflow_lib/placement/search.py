@@ -186,12 +186,14 @@ class Search:
         return max(surest, key=lambda each: round(surest[each], 6))
 
     def _fits(self, layers: tuple[int, ...]) -> bool:
+        """Whether a division surely fits into memory: the one that was measured did. True if the
+        GPUs' memory is not known."""
         capacity = self.cell.hardware.gpu_memory_bytes
-        if capacity is None or not self.pipeline.layers_can_move:
+        if capacity is None or layers == self.pipeline.layers(self.cell.degrees):
             return True
         degrees = dataclasses.replace(self.cell.degrees, stage_layers=layers)
         needed = memory.estimate(self.cell.model, degrees, self.cell.training)
-        return needed.total <= capacity * (1 + memory.UNCERTAINTY)
+        return needed.fits(capacity) == "yes"
 
     def prediction(
         self, order: Order, layers: tuple[int, ...], held: Held | None = None

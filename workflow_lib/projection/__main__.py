@@ -26,7 +26,7 @@ from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.own_validation import validate_own
-from workflow_lib.projection.project import COOLINGS, Facility, project
+from workflow_lib.projection.project import COOLINGS, Facility, project, recommended
 from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
 from workflow_lib.projection.scaling import FABRICS, best_by_gpus, figures, replicas
@@ -137,7 +137,7 @@ def _project(chosen: argparse.Namespace) -> None:
     basis = basis_of(best, stack, levels(stack.runs, machine.gpu))
     lines = best_by_gpus(*asked, chosen.tokens, stack)
     entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
-    at_meter = meter(best, facility)
+    at_meter = meter(best, facility) if recommended(rows) else ""
     title = f"{model.name} on {counted(chosen.gpus, 'GPU')} of {chosen.platform}"
     page = write_projection(rows, basis, entries, title, at_meter, chosen.output)
     print(describe(rows, basis, at_meter))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from workflow_lib import memory
+from workflow_lib.memory import Fit
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.records import Degrees, Model, Training
@@ -36,9 +37,9 @@ class Candidate:
         return f"{self.degrees.name}_{self.training.name}"
 
     @property
-    def fits(self) -> bool:
+    def fits(self) -> Fit:
         """Whether the layout fits into memory, by the rule of plans."""
-        return self.memory.total <= self.layout.machine.memory_bytes * (1 + memory.UNCERTAINTY)
+        return self.memory.fits(self.layout.machine.memory_bytes)
 
 
 def batch(model: Model, gpus: int, wanted: int | None = None) -> int:

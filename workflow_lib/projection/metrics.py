@@ -7,6 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import get_args
+
+from workflow_lib.memory import Fit
 
 #: the nominal coverages of intervals
 LEVELS = (0.5, 0.9)
@@ -130,19 +133,22 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts of verdicts on memory, by what was predicted and what happened."""
+    """Counts of verdicts on memory, by whether a run was predicted to fit and what happened."""
 
-    fits_ran: int
-    fits_out_of_memory: int
-    too_much_ran: int
-    too_much_out_of_memory: int
+    yes_ran: int
+    yes_out_of_memory: int
+    perhaps_ran: int
+    perhaps_out_of_memory: int
+    no_ran: int
+    no_out_of_memory: int
 
     @classmethod
-    def of(cls, verdicts: Sequence[tuple[bool, bool]]) -> Confusion:
+    def of(cls, verdicts: Sequence[tuple[Fit, bool]]) -> Confusion:
         """From pairs: whether a run was predicted to fit, and whether it ran."""
         return cls(
-            fits_ran=verdicts.count((True, True)),
-            fits_out_of_memory=verdicts.count((True, False)),
-            too_much_ran=verdicts.count((False, True)),
-            too_much_out_of_memory=verdicts.count((False, False)),
+            **{
+                f"{fit}_{end}": verdicts.count((fit, ran))
+                for fit in get_args(Fit)
+                for end, ran in (("ran", True), ("out_of_memory", False))
+            }
         )

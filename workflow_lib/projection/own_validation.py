@@ -7,12 +7,14 @@ time nor its power.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tabulate import tabulate
 
+from workflow_lib.memory import Fit
 from workflow_lib.projection import verdicts
 from workflow_lib.projection.gpu_power import gpu_power, levels
 from workflow_lib.projection.kinds import Widths
@@ -55,7 +57,7 @@ class JudgedRun:
     #: of a step, by the GPUs' sensors; None if the run has no power
     energy: Quantity | None
     #: whether its memory was predicted to be enough, as it was
-    fits: bool
+    fits: Fit
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def describe(done: OwnValidation) -> str:
             "predicted, 90 %": _shown(each.time),
             "error": f"{each.time.error:+.1%}",
             "error of energy": f"{each.energy.error:+.1%}" if each.energy else "–",
-            "memory": "fits, and ran" if each.fits else "too much, and ran",
+            "fits": f"{each.fits}, and ran",
         }
         for each in done.judged
     ]
@@ -146,7 +148,7 @@ def describe(done: OwnValidation) -> str:
     }
     goals = {"step time": "mape", "energy of the GPUs": "energy_mape"}
     sums = [_summed(name, of, done.goal[goals[name]]) for name, of in kinds.items() if of]
-    right = sum(each.fits for each in done.judged)
+    fits = Counter(each.fits for each in done.judged)
     of_fit = f"{counted(done.fitted, 'cell')} on at most {counted(done.fit_gpus_at_most, 'GPU')}"
     return "\n\n".join(
         [
@@ -154,7 +156,8 @@ def describe(done: OwnValidation) -> str:
             f"{counted(len(done.judged), 'cell')} judged.",
             tabulate(sums, headers="keys", disable_numparse=True),
             tabulate(rows, headers="keys", disable_numparse=True),
-            f"Memory: {right} of {len(done.judged)} verdicts are right.",
+            f"Memory: all ran; by the estimate {fits['yes']} fit, {fits['perhaps']} perhaps do, "
+            f"and {fits['no']} do not.",
         ]
     )
 

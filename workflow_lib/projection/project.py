@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 
 from workflow_lib import formulas
+from workflow_lib.memory import Fit
 from workflow_lib.projection import mixed
 from workflow_lib.projection.candidates import Candidate, candidates
 from workflow_lib.projection.gpu_power import GpuPower, Levels, gpu_power, levels
@@ -119,6 +120,9 @@ class Projected:
             "fits": self.candidate.fits,
             "interval_kind": self.widths.kind,
             "memory_per_gpu_bytes": self.candidate.memory.total,
+            "memory_used_per_gpu_bytes": self.candidate.memory.used(
+                self.candidate.layout.machine.memory_bytes
+            ),
         }
         for measure, (median, _) in self.values().items():
             row[measure] = median
@@ -138,8 +142,8 @@ def project(
     tokens: float,
     stack: OwnStack,
 ) -> list[Projected]:
-    """All layouts: first those that fit, then the others, each sorted from the fastest to the
-    slowest.
+    """All layouts: first those that surely fit, then those that perhaps do, then the others, each
+    sorted from the fastest to the slowest.
 
     Raises RecordError if no layout can run.
     """
@@ -152,7 +156,8 @@ def project(
         )
     known = levels(stack.runs, machine.gpu)
     projected = predicted(found, platform, stack, known, model, tokens)
-    return sorted(projected, key=lambda each: (not each.candidate.fits, each.step_time_s))
+    order = get_args(Fit)
+    return sorted(projected, key=lambda each: (order.index(each.candidate.fits), each.step_time_s))
 
 
 def predicted(
@@ -176,6 +181,12 @@ def predicted(
         )
         for each, time in zip(found, times, strict=True)
     ]
+
+
+def recommended(rows: Sequence[Projected]) -> Projected | None:
+    """The fastest layout that surely fits into memory, of those that ``project`` ranked; None if
+    none does."""
+    return rows[0] if rows[0].candidate.fits == "yes" else None
 
 
 def table(rows: Iterable[Projected]) -> pl.DataFrame:

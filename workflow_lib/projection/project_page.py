@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,11 +12,19 @@ from tabulate import tabulate
 from workflow_lib import __version__
 from workflow_lib.analysis.tables import write_table
 from workflow_lib.projection.metrics import LEVELS
-from workflow_lib.projection.project import MEASURES, Facility, Projected, facility_mwh, table
+from workflow_lib.projection.project import (
+    MEASURES,
+    Facility,
+    Projected,
+    facility_mwh,
+    recommended,
+    table,
+)
 from workflow_lib.records import whole_file
 from workflow_lib.report.drawn import saved
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
+from workflow_lib.words import counted
 
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
 #: the most layouts on the page; the Parquet file has all
@@ -27,12 +36,19 @@ def ranked(rows: Sequence[Projected]) -> list[dict[str, str]]:
     return [
         {
             "layout": each.candidate.name,
-            "GB/GPU": f"{each.candidate.memory.total / 1e9:.0f}",
-            "fits": "yes" if each.candidate.fits else "no",
+            "GB allocated": f"{each.candidate.memory.allocated / 1e9:.0f}",
+            "GB used": _used(each),
+            "fits": str(each.candidate.fits),
             **{heading: _shown(each, name) for name, heading in MEASURES},
         }
         for each in rows[:MOST_SHOWN]
     ]
+
+
+def _used(each: Projected) -> str:
+    """What the driver will count; if the GPU's size bounds it, that is said."""
+    needed, most = each.candidate.memory.with_room, each.candidate.layout.machine.memory_bytes
+    return f"{needed / 1e9:.0f}" if needed <= most else f"all {most / 1e9:.0f}"
 
 
 def of_best(best: Projected) -> list[dict[str, str]]:
@@ -68,15 +84,25 @@ def _number(value: float) -> str:
 
 def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_meter: str) -> str:
     """The projection as text: the best layouts, and how each part is known."""
-    fitting = sum(each.candidate.fits for each in rows)
+    best = recommended(rows)
     lines = [
         tabulate(ranked(rows)[:5], headers="keys", disable_numparse=True),
-        f"{len(rows)} layouts can run, {fitting} of them fit into memory. Medians, and intervals "
-        "that should hold 90 % of runs; energy and power are the GPUs'.",
-        tabulate(of_best(rows[0]), headers="keys", disable_numparse=True),
+        f"{_fitting(rows)} Medians, and intervals that should hold 90 % of runs; energy and power "
+        "are the GPUs'.",
+        *([tabulate(of_best(best), headers="keys", disable_numparse=True)] if best else []),
         tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
     ]
     return "\n\n".join([*lines, *([at_meter] if at_meter else [])])
+
+
+def _fitting(rows: Sequence[Projected]) -> str:
+    """How many layouts there are, and how many of them fit into memory."""
+    counts = Counter(each.candidate.fits for each in rows)
+    return (
+        f"Of {counted(len(rows), 'layout')} {counts['yes']} fit into memory, "
+        f"{counts['perhaps']} perhaps do, and {counts['no']} do not."
+        + ("" if counts["yes"] else " None is recommended.")
+    )
 
 
 def meter(best: Projected, facility: Facility) -> str:
@@ -116,9 +142,8 @@ def write_projection(
         version=__version__,
         title=title,
         ranked=ranked(rows),
-        count=len(rows),
-        fitting=sum(each.candidate.fits for each in rows),
-        best=of_best(rows[0]),
+        fitting=_fitting(rows),
+        best=of_best(best) if (best := recommended(rows)) else [],
         basis=basis,
         at_meter=at_meter,
         figures=saved(entries, output / "figures"),

@@ -32,8 +32,8 @@ Lines = Mapping[str, Sequence[Projected]]
 def best_by_gpus(
     model: Model, machine: Machine, platform: str, tokens: float, stack: OwnStack
 ) -> list[Projected]:
-    """The fastest layout that fits on each number of GPUs from one node on, doubling; numbers on
-    which none fits are left out."""
+    """The fastest layout that surely fits on each number of GPUs from one node on, doubling;
+    numbers on which none does are left out."""
     found = []
     gpus = machine.gpus_per_node
     while gpus <= MOST_GPUS:
@@ -41,7 +41,7 @@ def best_by_gpus(
             first = project(model, machine, platform, gpus, batch(model, gpus), tokens, stack)[0]
         except RecordError:
             first = None
-        if first is not None and first.candidate.fits:
+        if first is not None and first.candidate.fits == "yes":
             found.append(first)
         gpus *= 2
     return found
@@ -51,7 +51,7 @@ def replicas(
     base: Projected, platform: str, stack: OwnStack, node_bytes_per_s: float
 ) -> list[Projected]:
     """A layout with 2, 4 … replicas, each with as many sequences as in ``base``, on a network;
-    numbers of replicas that do not fit are left out."""
+    numbers of replicas that do not surely fit are left out."""
     of = base.candidate
     machine = dataclasses.replace(
         of.layout.machine, network_bytes_per_s=node_bytes_per_s / of.layout.machine.gpus_per_node
@@ -63,7 +63,7 @@ def replicas(
         training = dataclasses.replace(of.training, global_batch_size=sequences)
         layout = own_layout(base.model, degrees, training, machine)
         each = Candidate(degrees, training, layout, estimate(base.model, degrees, training))
-        if each.fits and times % degrees.ep == 0:
+        if each.fits == "yes" and times % degrees.ep == 0:
             found.append(each)
         times *= 2
     known = levels(stack.runs, machine.gpu)

@@ -47,11 +47,13 @@ def _goal(name: str, split: Mapping[str, Any]) -> dict[str, str]:
         return line | {"reached": f"not run: {split['not_run']}"}
     if "confusion" in split:
         confusion = split["confusion"]
-        right = confusion["fits_ran"] + confusion["too_much_out_of_memory"]
+        right = confusion["yes_ran"] + confusion["no_out_of_memory"]
+        left_open = confusion["perhaps_ran"] + confusion["perhaps_out_of_memory"]
+        said = f"{right} right, {split['rows'] - right - left_open} wrong, {left_open} perhaps"
         return line | {
             "rows": str(split["rows"]),
             "goal": "all right",
-            "reached": _word(right == split["rows"]) + f": {right} right",
+            "reached": _word(right == split["rows"]) + f": {said}",
         }
     errors, held = split["errors"], split["intervals"]["90%"]
     missed = [

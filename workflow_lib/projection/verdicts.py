@@ -7,8 +7,8 @@ from workflow_lib.projection.layouts import Layout
 from workflow_lib.records import Degrees, Model, Training
 
 
-def memory_bytes(layout: Layout) -> float:
-    """Bytes that the fullest GPU must have, by :func:`workflow_lib.memory.estimate`.
+def fits(layout: Layout) -> memory.Fit:
+    """Whether a layout is predicted to run, by the rule of plans.
 
     Context-parallel ranks are counted as replicas with a shorter sequence: they hold the same
     weights and their part of the activations. FP8 is counted as bf16, because its master weights
@@ -54,10 +54,4 @@ def memory_bytes(layout: Layout) -> float:
         warmup_steps=0,
         measured_steps=1,
     )
-    return memory.estimate(model, degrees, training).total
-
-
-def fits(layout: Layout) -> bool:
-    """Whether a layout is predicted to run, by the rule of plans, which allows for the estimate's
-    error."""
-    return memory_bytes(layout) <= layout.machine.memory_bytes * (1 + memory.UNCERTAINTY)
+    return memory.estimate(model, degrees, training).fits(layout.machine.memory_bytes)

@@ -49,6 +49,13 @@ PLAN = (
     ),
     *(each.column for each in ESTIMATES.values()),
     *columns(
+        (
+            "fits",
+            str,
+            "",
+            "whether memory is enough: yes, perhaps (such a cell runs, and may end as "
+            "out_of_memory) or no; null if the GPU's memory is not known",
+        ),
         ("feasible", bool, "", "whether the cell can run"),
         ("reason", str, "", "why not, with the arithmetic"),
         ("predicted_against", str, "", "the cell that it was predicted to gain against"),

@@ -65,9 +65,17 @@ ESTIMATES: Mapping[str, Measure] = {
     each.name: each
     for each in (
         Measure(
+            "memory_allocated_per_gpu_bytes",
+            "B",
+            "estimated peak that torch will allocate; memory_peak_bytes is what it did",
+            "Memory allocated, fullest GPU",
+            GIGABYTES,
+        ),
+        Measure(
             "memory_per_gpu_bytes",
             "B",
-            "estimated peak that the fullest rank needs; it decides whether the cell can run",
+            "estimated peak that the fullest rank needs; a cell is refused if it exceeds the GPU's "
+            "memory by more than 5 %",
             "Memory needed, fullest GPU",
             GIGABYTES,
         ),
@@ -75,7 +83,8 @@ ESTIMATES: Mapping[str, Measure] = {
             "memory_used_per_gpu_bytes",
             "B",
             "estimated peak that the driver will count, blocks that torch's allocator keeps for "
-            "later included; at most the GPU's memory. memory_estimate_error compares it with runs",
+            "later included, ± 5 %; at most the GPU's memory. memory_estimate_error compares it "
+            "with runs",
             "Memory used, fullest GPU",
             GIGABYTES,
         ),

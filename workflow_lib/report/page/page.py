@@ -176,7 +176,7 @@ def _planned(cell: Row, label: str) -> dict[str, Any]:
     return {
         "row": cell,
         "label": label,
-        "memory_gb": text("memory_per_gpu_bytes", 1e-9),
+        "memory_gb": text("memory_allocated_per_gpu_bytes", 1e-9),
         "memory_used_gb": text("memory_used_per_gpu_bytes", 1e-9),
         "step_time_s": text("step_time_s"),
         "gpu_hours": text("gpu_hours"),
