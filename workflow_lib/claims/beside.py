@@ -4,9 +4,9 @@ difference of two differences.
 The contrasts of both pairs come first, each as that of a test of one pair: from runs of one results
 directory, by its own design. Then every contrast of the first pair is set beside those of its
 counterparts. Its interval is made from the two by :mod:`workflow_lib.intervals.mover`, for ratios
-from their logarithms. That takes the errors of both pairs for independent, so that what runs, dates
-and nodes may do adds in squares. The errors of sensors are bounds, which nothing says are
-independent: the possible effects on both pairs are added whole.
+from their logarithms. That takes the noise of both pairs' runs for independent: it adds in squares.
+What hosts, dates and sensors may do is not independent, because both pairs may have had the same
+two hosts. It is added whole.
 """
 
 from __future__ import annotations
@@ -151,16 +151,16 @@ def _interval(measure: Measure, one: Row, other: Row) -> dict[str, float | None]
     columns |= {"coverage": min(coverages), "low": low, "high": high}
     if None in (one["wide_low"], other["wide_low"]):
         return columns
-    # What dates and nodes may do is as random as runs are, and errors of sensors are bounds.
-    dated, below, above = [], [], []
-    for ends, row in zip(by_runs, (one, other), strict=True):
-        date = math.log1p(row["date_allowance"]) if is_ratio(measure) else row["date_allowance"]
-        dated.append(Ends(ends.estimate, ends.low - date, ends.high + date))
-        below.append(dated[-1].low - to(row["wide_low"]))
-        above.append(to(row["wide_high"]) - dated[-1].high)
-    wide = mover.difference(*dated)
-    columns["wide_low"] = back(wide.low - below[0] - above[1])
-    columns["wide_high"] = back(wide.high + above[0] + below[1])
+    first, second = (
+        Ends(ends.estimate, to(row["wide_low"]), to(row["wide_high"]))
+        for ends, row in zip(by_runs, (one, other), strict=True)
+    )
+    # Of hosts and sensors: what each pair's wide interval adds to that of its runs.
+    below = by_runs[0].low - first.low + second.high - by_runs[1].high
+    above = first.high - by_runs[0].high + by_runs[1].low - second.low
+    together = mover.difference(*by_runs)
+    columns["wide_low"] = back(together.low - below)
+    columns["wide_high"] = back(together.high + above)
     return columns
 
 
@@ -171,7 +171,7 @@ def _assumed(measure: Measure, both: Sequence[Row]) -> str:
         of_each = f"each pair {assumed[0]}"
     else:
         of_each = "; ".join(f"{name} {each}" for name, each in zip(_NAMES, assumed, strict=True))
-    return f"assumes that the errors of both pairs are independent; {of_each}"
+    return f"assumes that the noise of both pairs is independent; {of_each}"
 
 
 def _same_gain(measure: Measure, row: Row) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison import sentences
-from workflow_lib.comparison.allowance import allowance
+from workflow_lib.comparison.allowance import allowance, waits_for_host
 from workflow_lib.comparison.effects import effects
 from workflow_lib.comparison.matching import SAME_LAYOUT, Pair
 from workflow_lib.comparison.measures import (
@@ -40,7 +40,7 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.intervals import contrasts
 from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
-from workflow_lib.intervals.differences import FEWEST_RUNS
+from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, completed_runs
 
@@ -51,7 +51,9 @@ _NUMBERS = tuple(column.name for column in COMPARISON if column.type is float)
 TOLD_APART = frozenset(("a_more", "b_more"))
 
 
-def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
+def rows(
+    pairs: Iterable[Pair], a: Side, b: Side, coverage: float = COVERAGE
+) -> list[dict[str, Any]]:
     """A row of COMPARISON for each pair and measure, in the order of the pairs."""
     found = []
     for pair in pairs:
@@ -72,7 +74,7 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
                     pair,
                     a,
                     b,
-                    **_named(_compared(each, pair.a, pair.b, a, b, gain_cancels), limits),
+                    **_named(_compared(each, pair.a, pair.b, a, b, gain_cancels, coverage), limits),
                 )
                 for each in measures
                 if each.applies(pair.a["workload"])
@@ -145,7 +147,13 @@ def _row(
 
 
 def _compared(
-    measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, gain_cancels: bool
+    measure: Measure,
+    cell_a: Row,
+    cell_b: Row,
+    a: Side,
+    b: Side,
+    gain_cancels: bool,
+    coverage: float,
 ) -> dict[str, Any]:
     """The verdict, the words and the numbers of a measure of two completed cells."""
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
@@ -166,7 +174,7 @@ def _compared(
     as_ratio = is_ratio(measure)
     lie = _design(runs_a, runs_b, a, b)
     known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
-    found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
+    found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie, coverage)
     known |= found._asdict()
     known |= effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
     wide, known["reasons"] = _widened(measure, found, lie, runs_a, runs_b, gain_cancels)
@@ -264,7 +272,8 @@ def _widened(
 ) -> tuple[Wide | None, dict[str, str]]:
     """The interval widened by the effects of dates and nodes and the errors of sensors, None if one
     of these is unknown; and the reasons of null numbers."""
-    date = allowance(measure, lie)
+    waits = waits_for_host((*runs_a, *runs_b))
+    date = allowance(measure, lie, waits, found.coverage or COVERAGE)
     if date is None:
         why = f"the effect of a date or a node is unknown, and {lie.one_sided_because}"
         names = ("systematic_a", "systematic_b", "wide_low", "wide_high", "date_allowance")

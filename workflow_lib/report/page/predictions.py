@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from workflow_lib.intervals import contrasts
+from workflow_lib.intervals import contrasts, hosts
 from workflow_lib.intervals.design import Gpus, design
-from workflow_lib.intervals.differences import FEWEST_RUNS, Interval
+from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS, Interval
 from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import Row, completed_runs, runs_by_cell
 from workflow_lib.report.numbers import MINUS
@@ -94,7 +95,9 @@ def _measured(cell: str, against: str, measure: str, tables: Tables) -> _Measure
         return "no verdict: not every run has a value"
     lie = design(after, before, gpus_after, gpus_before)
     found = contrasts.ratio(gained, had, lie)
-    gain = Interval(1 - found.estimate, 1 - found.high, 1 - found.low)
+    # Nothing tells a date that acted on one of the cells alone.
+    dates = math.exp(hosts.BUSY_SPREAD.of_two(COVERAGE)) if lie.one_sided_because else 1.0
+    gain = Interval(1 - found.estimate, 1 - found.high * dates, 1 - found.low / dates)
     return _Measured(gain, lie.sessions.left_out_because if lie.sessions else "")
 
 
