@@ -217,12 +217,18 @@ def test_a_claim_of_all_cells_and_one_of_some():
         test = ClaimTest(
             measure="tokens_per_s", first={"tp": 2}, second={"tp": 1}, above=1.0, holds_in=holds_in
         )
-        return of_test(test, verdicts)
+        # A verdict with a comma is one by itself, and one among others.
+        return of_test(test, [(each.split(",")[0], each.split(",")[-1]) for each in verdicts])
 
     yes, no, open_, none = "supported", "contradicted", "undecided", "not_testable"
     assert verdict("all", yes, yes, none) == yes
     assert verdict("all", yes, open_) == open_
     assert verdict("all", yes, open_, no) == no
+    assert verdict("all", yes, f"{no},{open_}") == open_
+    assert verdict("all", f"{yes},{open_}", f"{yes},{open_}") == yes
+    assert verdict("all", f"{no},{open_}", f"{no},{open_}") == no
+    assert verdict("any", f"{yes},{open_}", no) == open_
+    assert verdict("most", f"{yes},{open_}", yes) == open_
     assert verdict("any", yes, no) == yes
     assert verdict("any", no, open_) == open_
     assert verdict("any", no, no, none) == no

@@ -22,6 +22,7 @@ from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import contrast, is_ratio
 from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import mover
+from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.intervals.mover import Ends
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row
@@ -51,12 +52,14 @@ def second_pair(row: Row) -> dict[str, Any]:
     return {name: row[PREFIX + name] for name in OF_A_PAIR}
 
 
-def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+def found(
+    test: ClaimTest, measured: Sequence[Measured], coverage: float = COVERAGE
+) -> list[dict[str, Any]]:
     """The contrasts of a test of two pairs, as :func:`workflow_lib.claims.contrasts.found` has
     them: one for each contrast of the first pair and each counterpart of it."""
     cells = {cell["cell"]: cell for each in measured for cell in each.side.cells}
     alone = [_alone(test, which) for which in (test.pair, test.beside)]
-    first, second = (_contrasts(each, measured) for each in alone)
+    first, second = (_contrasts(each, measured, coverage) for each in alone)
     missing = [
         f"{name}: {none_found(each, list(cells.values()))}"
         for name, each, rows in zip(_NAMES, alone, (first, second), strict=True)
@@ -87,12 +90,14 @@ def _alone(test: ClaimTest, which: Mapping[str, Any]) -> ClaimTest:
     return test.model_copy(update={"cells": cells, "pair": {}, "beside": {}})
 
 
-def _contrasts(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+def _contrasts(
+    test: ClaimTest, measured: Sequence[Measured], coverage: float
+) -> list[dict[str, Any]]:
     """The contrasts of a test of one pair, each once: two results directories may hold the same
     runs."""
     distinct: dict[Any, dict[str, Any]] = {}
     for each in measured:
-        for row in contrasts.found(test, [each]):
+        for row in contrasts.found(test, [each], coverage):
             if "cell_a" in row:
                 distinct.setdefault(tuple(_runs_of(row, each)), row)
     return list(distinct.values())
