@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from docs import findings
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.projection.jitter import Jitter, between_gpus, jitter, spread_of_ranks
+from workflow_lib.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.records import GPUS, RUNS, STEP_TIMES
+from workflow_lib.records import RUNS, STEP_TIMES
 
 PAGE = findings.DIRECTORY / "jitter.md"
 #: a step that takes so many times the median stalled
@@ -31,15 +31,15 @@ def files(rebuilt: Path) -> dict[Path, str]:
 
 def page(rebuilt: Path) -> str:
     """What the steps of the evidence say of jitter."""
-    alone: dict[str, tuple[Jitter, pl.DataFrame]] = {}
+    alone: dict[str, Jitter] = {}
     together: dict[str, pl.Series] = {}
     alternating: list[str] = []
     once: list[dict[str, object]] = []
     of_runs: list[NDArray[np.float64]] = []
     for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
-        runs, steps, gpus = (
+        runs, steps = (
             read_table(directory / f"{name}.parquet", columns)
-            for name, columns in (("runs", RUNS), ("steps", STEP_TIMES), ("gpus", GPUS))
+            for name, columns in (("runs", RUNS), ("steps", STEP_TIMES))
         )
         if (runs["workload"] == "inference").all():
             continue
@@ -48,7 +48,7 @@ def page(rebuilt: Path) -> str:
         elif (runs["gpus"] > 1).any():
             together[directory.name] = spread_of_ranks(steps, runs)
         else:
-            alone[directory.name] = jitter(steps, runs), between_gpus(gpus, runs)
+            alone[directory.name] = jitter(steps, runs)
             # Sweeps that share a cell may show the same run.
             new = runs.filter(~pl.struct(_RUN).is_in(once)) if once else runs
             once += runs.select(pl.struct(_RUN)).to_series().to_list()
@@ -84,7 +84,7 @@ def page(rebuilt: Path) -> str:
         "",
         "| sweep | runs | steps | standard deviation, % | correlation of a step with the next |",
         "|---|---|---|---|---|",
-        *(_row(f"`{name}`", each) for name, (each, _) in alone.items()),
+        *(_row(f"`{name}`", each) for name, each in alone.items()),
         _row("all", every),
         "",
         *(line for told in alternating for line in (told, "")),
@@ -104,22 +104,9 @@ def page(rebuilt: Path) -> str:
         "",
         "- It is a lower bound. Ranks wait many times within a step, and each wait has a slowest "
         "rank of its own. And no draw is above the largest deviation that was seen.",
-        "- GPUs differ for good as well, as the next table shows. A few GPUs do not say how the "
-        "slowest of a thousand does.",
+        "- GPUs [differ for good](hosts.md) as well, and a few do not say how the slowest of a "
+        "thousand does.",
         "- Networks have tails, and no run here had a network between nodes.",
-        "",
-        "## GPUs differ for good",
-        "",
-        "Step times of each GPU's runs over the median of their cells. The GPUs of a sweep were in "
-        "several hosts.",
-        "",
-        "| sweep | GPUs | runs of each | mean deviation of each, % |",
-        "|---|---|---|---|",
-        *(
-            f"| `{name}` | {len(gpus)} | {', '.join(map(str, gpus['runs']))} "
-            f"| {', '.join(f'{100 * each:+.2f}' for each in gpus['deviation'])} |"
-            for name, (_, gpus) in alone.items()
-        ),
     ]
     return "\n".join(lines) + "\n"
 

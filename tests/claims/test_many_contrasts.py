@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,11 +86,12 @@ def on_pairs(chance, pairs, layouts, between=0.01):
             slower = math.exp(of_pairs[pair] + chance.normal(0, 0.001))
             rows[cell["cell"], run["run"]] = [
                 {
-                    "gpu_uuid": f"GPU-{pair}a",
-                    "temperature_mean_c": 70.0,
-                    "sm_clock_mean_mhz": slower,
-                },
-                {"gpu_uuid": f"GPU-{pair}b", "temperature_mean_c": 60.0, "sm_clock_mean_mhz": 1.0},
+                    "node": "one",
+                    "gpu_uuid": f"GPU-{pair}{name}",
+                    "temperature_mean_c": warm,
+                    "sm_clock_mean_mhz": clock,
+                }
+                for name, warm, clock in (("a", 70.0, slower), ("b", 60.0, 1.0))
             ]
         cells.append((cell, runs))
     return measured(*cells, gpus=rows)
@@ -124,6 +126,19 @@ def test_the_interval_over_sets_of_gpus_is_students():
             gpu["gpu_uuid"] = gpu["gpu_uuid"].replace("GPU-3a", "GPU-2a")
     (shared,) = judge(ledger(HOTTEST), [made])
     assert shared["gpu_sets"] == 3
+
+
+def test_each_node_of_a_run_is_an_observation():
+    made = on_pairs(np.random.default_rng(3), 4, LAYOUTS[:1])
+    (alone,) = judge(ledger(HOTTEST), [made])
+    # The four pairs are nodes of one run.
+    (cell,), runs = made.side.cells, made.side.runs
+    nodes = [gpu | {"node": gpu["gpu_uuid"][:-1]} for gpus in made.gpus.values() for gpu in gpus]
+    side = replace(made.side, runs=tuple(run for run in runs if run["run"] == 1))
+    of_one = Measured(side, {(cell["cell"], 1): nodes[0::6] + nodes[1::6]}, sweeps=made.sweeps)
+    (row,) = judge(ledger(HOTTEST), [of_one])
+    assert row["gpu_sets"] == alone["gpu_sets"] == 4
+    assert row["estimate"] == pytest.approx(alone["estimate"], abs=0.002)
 
 
 def test_two_sets_of_gpus_give_no_interval():

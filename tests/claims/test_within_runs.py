@@ -20,6 +20,7 @@ def gpus(*runs):
     return {
         (CELL["cell"], number): [
             {
+                "node": "one",
                 "gpu_uuid": f"GPU-{number}-{gpu}",
                 "airflow": airflow,
                 "temperature_mean_c": warm,

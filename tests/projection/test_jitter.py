@@ -8,7 +8,6 @@ import pytest
 
 from workflow_lib.projection.jitter import (
     Jitter,
-    between_gpus,
     expected_maximum,
     jitter,
     spread_of_ranks,
@@ -92,14 +91,3 @@ def test_the_spread_of_ranks_is_of_runs_on_several_gpus():
     runs = _runs(cell=["one", "two"], run=[1, 1], gpus=[1, 2])
     steps = pl.concat([_steps("one", 1, [9.0, 2.0]), _steps("two", 1, [9.0, 2.0, 4.0], 0.002)])
     assert spread_of_ranks(steps, runs).to_list() == [0.001, 0.0005]
-
-
-def test_gpus_are_told_apart_by_their_runs_of_the_same_cells():
-    runs = _runs(cell=["a", "a", "a", "b"], run=[1, 2, 3, 1]).with_columns(
-        step_time_s=pl.Series([1.0, 1.0, 1.02, 5.0])
-    )
-    gpus = runs.select("cell", "run", gpu_uuid=pl.Series(["x", "x", "y", "x"]))
-    found = between_gpus(gpus, runs)
-    assert found["gpu_uuid"].to_list() == ["x", "y"]
-    assert found["runs"].to_list() == [3, 1]
-    assert found["deviation"].to_list() == pytest.approx([0.0, 0.02])

@@ -234,18 +234,18 @@ def _slowdown(rate_hz: float, rows: Sequence[Row], coverage: float) -> dict[str,
 def _between_gpus(
     test: ClaimTest, measured: Sequence[Measured], coverage: float
 ) -> Iterator[dict[str, Any]]:
-    """The contrasts of two groups of GPUs within each run, over sets of GPUs, for each GPU model;
+    """The contrasts of two groups of GPUs within each node, over sets of GPUs, for each GPU model;
     and a row for each cell that has none.
 
-    What one set of GPUs shows in many runs and layouts is one observation: each GPU has its own
+    What the GPUs of one node show in many runs and layouts is one observation: each GPU has its own
     silicon and its own slot. Sets that share a GPU count as one. Two results directories may hold
     the same runs, which count once.
     """
     of_models: dict[str, list[tuple[Measured, Row]]] = {}
-    known: dict[str, dict[_OfRun, None]] = {}
+    known: dict[str, dict[_OfNode, None]] = {}
     for each in measured:
         for cell in fitting(each.side.cells, test.cells):
-            of_runs = _of_runs(test, each, cell) if completed(cell) else _not_completed(cell)
+            of_runs = _of_nodes(test, each, cell) if completed(cell) else _not_completed(cell)
             if isinstance(of_runs, str):
                 yield _of_cell(each, cell) | {"in_words": of_runs}
             else:
@@ -258,8 +258,8 @@ def _between_gpus(
         yield row | _over_gpus(test, of_cells, coverage)
 
 
-class _OfRun(NamedTuple):
-    """The means of two groups of GPUs in a run; logarithms of clocks."""
+class _OfNode(NamedTuple):
+    """The means of two groups of a node's GPUs in a run; logarithms of clocks."""
 
     began_unix_s: float | None
     gpus: frozenset[str]
@@ -267,32 +267,35 @@ class _OfRun(NamedTuple):
     second: float
 
 
-def _of_runs(test: ClaimTest, measured: Measured, cell: Row) -> list[_OfRun] | str:
-    """Both groups in each run of a cell; or why there are none."""
+def _of_nodes(test: ClaimTest, measured: Measured, cell: Row) -> list[_OfNode] | str:
+    """Both groups in each node of each run of a cell; or why there are none."""
     as_ratio = MEASURES[test.measure].sensor == "clock"
     found = []
     for run in measured.completed(cell):
         rows = measured.gpus.get((run["cell"], run["run"]), ())
-        means = []
-        for name in test.gpus:
-            group = _GROUPS[name](rows)
-            readings = [row[test.measure] for row in group]
-            if not group:
-                return f"no GPU belongs to the group {name}"
-            if None in readings:
-                return f"no value: in run {run['run']} a GPU has none"
-            means.append(fmean(readings))
-        if as_ratio and min(means) <= 0:
-            return "no value: a clock is 0, so there is no ratio"
-        if None in (gpus := frozenset(row["gpu_uuid"] for row in rows)):
-            return f"no value: the GPUs of run {run['run']} are not known"
-        first, second = map(math.log, means) if as_ratio else means
-        found.append(_OfRun(run["started_unix_s"], gpus, first, second))
+        # Without a row there is no group, which is said.
+        for node in dict.fromkeys(row["node"] for row in rows) or (None,):
+            here = [row for row in rows if row["node"] == node]
+            means = []
+            for name in test.gpus:
+                group = _GROUPS[name](here)
+                readings = [row[test.measure] for row in group]
+                if not group:
+                    return f"no GPU belongs to the group {name}"
+                if None in readings:
+                    return f"no value: in run {run['run']} a GPU has none"
+                means.append(fmean(readings))
+            if as_ratio and min(means) <= 0:
+                return "no value: a clock is 0, so there is no ratio"
+            if None in (gpus := frozenset(row["gpu_uuid"] for row in here)):
+                return f"no value: the GPUs of run {run['run']} are not known"
+            first, second = map(math.log, means) if as_ratio else means
+            found.append(_OfNode(run["started_unix_s"], gpus, first, second))
     return found
 
 
 def _over_gpus(
-    test: ClaimTest, cells: Sequence[Iterable[_OfRun]], coverage: float
+    test: ClaimTest, cells: Sequence[Iterable[_OfNode]], coverage: float
 ) -> dict[str, Any]:
     """The contrast of two groups over sets of GPUs, each with the mean of its cells."""
     sets = _apart(run.gpus for of_runs in cells for run in of_runs)

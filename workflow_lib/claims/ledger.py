@@ -62,7 +62,8 @@ def _of_claim(
         yield _row({**_shared(claim, MEASURED, []), **known}, labels)
 
     def found(test: ClaimTest, coverage: float) -> Iterable[Mapping[str, Any]]:
-        return (beside if test.beside else contrasts).found(test, measured, coverage)
+        make = beside.found if test.beside else contrasts.found
+        return make(test, measured, coverage)
 
     yield from _of_tests(claim, MEASURED, found, COVERAGE, labels)
 

@@ -72,7 +72,7 @@ def effects(
 
     ``values`` are those of runs: their cell, their host and the value.
     """
-    found = []
+    found: list[Mapping[Hashable, float]] = []
     for hosts in _groups(values):
         shared = [each for each in values if each[1] in hosts]
         cells = list(dict.fromkeys(cell for cell, _, _ in shared))

@@ -138,18 +138,3 @@ def spread_of_ranks(steps: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
     of_runs = steps.join(chosen.select("cell", "run"), on=["cell", "run"], how="semi")
     counted = of_runs.filter(pl.col("counted") & pl.col("rank_spread_s").is_not_null())
     return (counted["rank_spread_s"] / counted["step_time_s"]).rename("spread")
-
-
-def between_gpus(gpus: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """Of completed training runs on one GPU: how far each GPU's step times are from the medians of
-    their cells, as a share, with the number of its runs; a row for each GPU.
-    """
-    middle = pl.col("step_time_s").median().over("cell")
-    return (
-        _alone(runs)
-        .select("cell", "run", deviation=pl.col("step_time_s") / middle - 1)
-        .join(gpus.select("cell", "run", "gpu_uuid"), on=["cell", "run"])
-        .group_by("gpu_uuid")
-        .agg(pl.len().alias("runs"), pl.col("deviation").mean())
-        .sort("deviation")
-    )
