@@ -239,6 +239,15 @@ def test_the_error_of_each_side_counts_where_it_stands():
     assert "±0 % and ±10 %" in row["in_words"]
 
 
+def test_hosts_differ_by_far_more_where_gpus_wait_for_them():
+    busy = compared("tokens_per_s", MORE, REFERENCE, gpu_utilisation_share=[[0.95] * 3] * 2)
+    idle = compared("tokens_per_s", MORE, REFERENCE, gpu_utilisation_share=[[0.95] * 3, [0.5] * 3])
+    assert busy["tokens_per_s"]["date_allowance"] == 0.028
+    # 15.8 % between hosts by four degrees of freedom: e^(2.77645·√2·0.158).
+    assert idle["tokens_per_s"]["date_allowance"] == pytest.approx(0.858, abs=0.002)
+    assert idle["tokens_per_s"]["verdict"] == "not_told_apart"
+
+
 def test_sensors_of_unknown_error_support_no_word():
     row = compared("power_mean_w", MORE, REFERENCE)["power_mean_w"]
     assert row["verdict"] == "no_verdict"

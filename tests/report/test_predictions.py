@@ -85,6 +85,14 @@ def test_runs_of_two_dates_are_compared_within_dates() -> None:
     )
 
 
+def test_a_date_may_have_acted_on_one_cell_alone() -> None:
+    # All runs as placed a day later: ±2.8 % for a date on a ratio of 0.97.
+    rows = runs([1.94, 1.94, 1.94], [0.5, 0.5, 0.5])
+    for row in rows[1::2]:
+        row["started_unix_s"] += 86400.0
+    assert shown(rows)[0][1] == "3.0 % (0.3 to 5.6)"
+
+
 def test_what_cannot_be_judged_says_why() -> None:
     rows = runs([1.94, 1.94, 1.94], [0.5, None, 0.5])
     assert shown(rows)[1] == (
