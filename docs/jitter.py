@@ -12,7 +12,7 @@ from docs import findings
 from workflow_lib.analysis.tables import read_table
 from workflow_lib.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.records import RUNS, STEP_TIMES
+from workflow_lib.records import GPUS, RUNS, STEP_TIMES
 
 PAGE = findings.DIRECTORY / "jitter.md"
 #: a step that takes so many times the median stalled
@@ -36,10 +36,11 @@ def page(rebuilt: Path) -> str:
     alternating: list[str] = []
     once: list[dict[str, object]] = []
     of_runs: list[NDArray[np.float64]] = []
+    of_gpus: list[str] = []
     for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
-        runs, steps = (
+        runs, steps, gpus = (
             read_table(directory / f"{name}.parquet", columns)
-            for name, columns in (("runs", RUNS), ("steps", STEP_TIMES))
+            for name, columns in (("runs", RUNS), ("steps", STEP_TIMES), ("gpus", GPUS))
         )
         if (runs["workload"] == "inference").all():
             continue
@@ -48,13 +49,15 @@ def page(rebuilt: Path) -> str:
         elif (runs["gpus"] > 1).any():
             together[directory.name] = spread_of_ranks(steps, runs)
         else:
-            alone[directory.name] = jitter(steps, runs)
+            alone[directory.name] = jitter(steps, runs, gpus)
             # Sweeps that share a cell may show the same run.
             new = runs.filter(~pl.struct(_RUN).is_in(once)) if once else runs
             once += runs.select(pl.struct(_RUN)).to_series().to_list()
             if not new.is_empty():
-                of_runs += jitter(steps, new).of_runs
-    every = Jitter(tuple(of_runs))
+                again = jitter(steps, new, gpus)
+                of_runs += again.of_runs
+                of_gpus += again.gpus
+    every = Jitter(tuple(of_runs), tuple(of_gpus))
     growth = every.growth(_FIRST, _LAST)
     fitted, sd = own_stack().fit.growth("BF16")
     lines = [
@@ -96,7 +99,7 @@ def page(rebuilt: Path) -> str:
         *(f"| {ranks} | {100 * every.slowdown(ranks):.2f} |" for ranks in _RANKS),
         "",
         f"From {_FIRST} to {_LAST} ranks that is {_percent(growth[0])} % for each doubling "
-        f"(90 % interval {_percent(growth[1])} to {_percent(growth[2])}, over runs drawn anew). "
+        f"(90 % interval {_percent(growth[1])} to {_percent(growth[2])}, over GPUs drawn anew). "
         f"The projection's fit to published runs has {_percent(fitted)} ± {_percent(sd)} % for "
         f"each doubling beyond a node, from a prior of 0.5 ± 1 %. So this jitter explains "
         f"{100 * growth[0] / fitted:.0f} % of the fitted growth. It is no prior for the whole, and "
