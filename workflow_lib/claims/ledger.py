@@ -88,7 +88,7 @@ def _of_tests(
     inequality, which needs no independence.
     """
     tests = [[_judged(test, row) for row in found(test, coverage)] for test in claim.tests]
-    count = sum(row.get("coverage") is not None for rows in tests for row in rows)
+    count = sum(row.get("wide_low") is not None for rows in tests for row in rows)
     together = 1 - (1 - coverage) / max(count, 1)
     if count > 1:
         for test, rows in zip(claim.tests, tests, strict=True):
