@@ -21,6 +21,7 @@ from pathlib import Path
 from docs import (
     engine,
     findings,
+    hosts,
     jitter,
     part_times,
     placing,
@@ -103,6 +104,7 @@ def pages(rebuilt: Path) -> dict[Path, str]:
         **readings.files(rebuilt),
         **placing.files(rebuilt),
         **jitter.files(rebuilt),
+        **hosts.files(rebuilt),
         **projecting.files(),
         **provenance.files(rebuilt),
         verdicts.PAGE: verdicts.claims_page(judged),

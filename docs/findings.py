@@ -69,7 +69,7 @@ def headline(rebuilt: Path) -> str:
 
 
 def _percent(row: Row) -> str:
-    low, high = ((row[end] - 1) * 100 for end in ("low", "high"))
+    low, high = ((row[end] - 1) * 100 for end in ("wide_low", "wide_high"))
     return f"{significant(low, 2)} to {significant(high, 2)} %"
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from docs import findings
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.projection.jitter import Jitter, between_gpus, jitter, spread_of_ranks
+from workflow_lib.projection.jitter import Jitter, jitter, spread_of_ranks
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.records import GPUS, RUNS, STEP_TIMES
 
@@ -31,11 +31,12 @@ def files(rebuilt: Path) -> dict[Path, str]:
 
 def page(rebuilt: Path) -> str:
     """What the steps of the evidence say of jitter."""
-    alone: dict[str, tuple[Jitter, pl.DataFrame]] = {}
+    alone: dict[str, Jitter] = {}
     together: dict[str, pl.Series] = {}
     alternating: list[str] = []
     once: list[dict[str, object]] = []
     of_runs: list[NDArray[np.float64]] = []
+    of_gpus: list[str] = []
     for directory in sorted(rebuilt.glob("*/results/sweeps/*")):
         runs, steps, gpus = (
             read_table(directory / f"{name}.parquet", columns)
@@ -48,13 +49,15 @@ def page(rebuilt: Path) -> str:
         elif (runs["gpus"] > 1).any():
             together[directory.name] = spread_of_ranks(steps, runs)
         else:
-            alone[directory.name] = jitter(steps, runs), between_gpus(gpus, runs)
+            alone[directory.name] = jitter(steps, runs, gpus)
             # Sweeps that share a cell may show the same run.
             new = runs.filter(~pl.struct(_RUN).is_in(once)) if once else runs
             once += runs.select(pl.struct(_RUN)).to_series().to_list()
             if not new.is_empty():
-                of_runs += jitter(steps, new).of_runs
-    every = Jitter(tuple(of_runs))
+                again = jitter(steps, new, gpus)
+                of_runs += again.of_runs
+                of_gpus += again.gpus
+    every = Jitter(tuple(of_runs), tuple(of_gpus))
     growth = every.growth(_FIRST, _LAST)
     fitted, sd = own_stack().fit.growth("BF16")
     lines = [
@@ -84,7 +87,7 @@ def page(rebuilt: Path) -> str:
         "",
         "| sweep | runs | steps | standard deviation, % | correlation of a step with the next |",
         "|---|---|---|---|---|",
-        *(_row(f"`{name}`", each) for name, (each, _) in alone.items()),
+        *(_row(f"`{name}`", each) for name, each in alone.items()),
         _row("all", every),
         "",
         *(line for told in alternating for line in (told, "")),
@@ -96,7 +99,7 @@ def page(rebuilt: Path) -> str:
         *(f"| {ranks} | {100 * every.slowdown(ranks):.2f} |" for ranks in _RANKS),
         "",
         f"From {_FIRST} to {_LAST} ranks that is {_percent(growth[0])} % for each doubling "
-        f"(90 % interval {_percent(growth[1])} to {_percent(growth[2])}, over runs drawn anew). "
+        f"(90 % interval {_percent(growth[1])} to {_percent(growth[2])}, over GPUs drawn anew). "
         f"The projection's fit to published runs has {_percent(fitted)} ± {_percent(sd)} % for "
         f"each doubling beyond a node, from a prior of 0.5 ± 1 %. So this jitter explains "
         f"{100 * growth[0] / fitted:.0f} % of the fitted growth. It is no prior for the whole, and "
@@ -104,22 +107,9 @@ def page(rebuilt: Path) -> str:
         "",
         "- It is a lower bound. Ranks wait many times within a step, and each wait has a slowest "
         "rank of its own. And no draw is above the largest deviation that was seen.",
-        "- GPUs differ for good as well, as the next table shows. A few GPUs do not say how the "
-        "slowest of a thousand does.",
+        "- GPUs [differ for good](hosts.md) as well, and a few do not say how the slowest of a "
+        "thousand does.",
         "- Networks have tails, and no run here had a network between nodes.",
-        "",
-        "## GPUs differ for good",
-        "",
-        "Step times of each GPU's runs over the median of their cells. The GPUs of a sweep were in "
-        "several hosts.",
-        "",
-        "| sweep | GPUs | runs of each | mean deviation of each, % |",
-        "|---|---|---|---|",
-        *(
-            f"| `{name}` | {len(gpus)} | {', '.join(map(str, gpus['runs']))} "
-            f"| {', '.join(f'{100 * each:+.2f}' for each in gpus['deviation'])} |"
-            for name, (_, gpus) in alone.items()
-        ),
     ]
     return "\n".join(lines) + "\n"
 

@@ -79,18 +79,16 @@ def readme(rebuilt: Path, rows: Sequence[Row]) -> str:
 
 
 def of_claim(rows: Sequence[Row], name: str) -> str:
-    """What runs say of one of our claims, in a sentence. The range is that of the contrasts that
-    have the claim's verdict.
-    """
+    """What runs say of one of our claims, in a sentence. The range is that of all contrasts with
+    an interval."""
     own = [row for row in rows if row["claim"] == name]
-    told = [row for row in own if row["coverage"] is not None]
+    told = [row for row in own if row["wide_low"] is not None]
     verdict = IN_WORDS[own[0]["claim_verdict"]]
     if not told:
         return f"“{own[0]['says']}” is our claim: {verdict}."
     (test,) = _tests_of(name)
-    deciding = [row for row in told if row["verdict"] == row["claim_verdict"]] or told
-    low = min(row["wide_low"] for row in deciding)
-    high = max(row["wide_high"] for row in deciding)
+    low = min(row["wide_low"] for row in told)
+    high = max(row["wide_high"] for row in told)
     return (
         f"“{own[0]['says']}” is our claim: {verdict} by {decided_by(told)}, "
         f"{measure_of(test).heading} within {amount(test, low)} to {amount(test, high)}."
@@ -126,6 +124,8 @@ def decided_by(told: Sequence[Row]) -> str:
     """How many of a claim's contrasts have its verdict: "4 contrasts", or "6 of 8 contrasts"."""
     agree = sum(row["verdict"] == row["claim_verdict"] for row in told)
     of_all = counted(len(told), "contrast")
+    if sets := sum(row["gpu_sets"] or 0 for row in told):
+        of_all += f" over {counted(sets, 'set')} of GPUs"
     return of_all if agree == len(told) else f"{agree} of {of_all}"
 
 

@@ -116,13 +116,15 @@ def test_runs_of_two_days_begin_and_end_with_their_dates() -> None:
     [(1, 0, "1 contrast"), (4, 0, "4 contrasts"), (6, 2, "6 of 8 contrasts")],
 )
 def test_a_finding_counts_the_contrasts_that_have_its_verdict(agree, others, said):
-    rows = [{"claim_verdict": "contradicted", "verdict": "contradicted"}] * agree
-    rows += [{"claim_verdict": "contradicted", "verdict": "supported"}] * others
+    row = {"claim_verdict": "contradicted", "gpu_sets": None}
+    rows = [{**row, "verdict": "contradicted"}] * agree + [{**row, "verdict": "supported"}] * others
     assert verdicts.decided_by(rows) == said
+    one = {**row, "verdict": "contradicted", "gpu_sets": 4}
+    assert verdicts.decided_by([one]) == "1 contrast over 4 sets of GPUs"
 
 
-def test_a_finding_has_the_range_of_the_contrasts_that_have_its_verdict() -> None:
-    claim = {"claim": "T4", "says": "It is so.", "coverage": 0.95, "claim_verdict": "contradicted"}
+def test_a_finding_has_the_range_of_all_its_contrasts() -> None:
+    claim = {"claim": "T4", "says": "It is so.", "gpu_sets": None, "claim_verdict": "contradicted"}
     rows = [
         claim | {"verdict": verdict, "wide_low": low, "wide_high": high}
         for verdict, low, high in [
@@ -132,8 +134,8 @@ def test_a_finding_has_the_range_of_the_contrasts_that_have_its_verdict() -> Non
         ]
     ]
     assert verdicts.of_claim(rows, "T4") == (
-        "“It is so.” is our claim: contradicted by 2 of 3 contrasts, Mean SM clock within −3.0 % "
-        "to −1.7 %."
+        "“It is so.” is our claim: contradicted by 2 of 3 contrasts, Mean SM clock within −6.0 % "
+        "to +0.20 %."
     )
 
 

@@ -10,7 +10,7 @@ from tests.claims.made import ledger
 from tests.comparison.sides import side
 from tests.conftest import ROOT
 from workflow_lib.cells import expand_study
-from workflow_lib.claims import page
+from workflow_lib.claims import page, projected
 from workflow_lib.claims.ledger import judge, project
 from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import cells_of
@@ -51,6 +51,19 @@ def test_a_contrast_is_the_ratio_of_what_both_are_projected_to_do(planned):
     assert row["sweeps_b"] == "parallelism-h100"
     assert (row["verdict"], row["claim_verdict"]) == ("undecided", "undecided")
     assert "projected for this workflow's engine" in row["in_words"]
+
+
+def test_among_others_a_projection_decides_by_a_wider_interval(planned):
+    two = ledger(FASTER, FASTER | {"measure": "step_time_s", "above": 0.01}, by="study")
+    row, *_ = project(two, planned)
+    (alone,) = project(ledger(FASTER, by="study"), planned)
+    assert (row["coverage"], row["deciding_coverage"]) == (0.9, pytest.approx(0.95))
+    assert alone["deciding_coverage"] == 0.9
+    (wider,) = projected.found(two.claims[0].tests[0], planned, 0.95)
+    # Normal quantiles of 0.975 and 0.95.
+    reach = math.log(alone["high"] / alone["estimate"]) * 1.95996 / 1.64485
+    assert math.log(wider["high"] / wider["estimate"]) == pytest.approx(reach, rel=1e-4)
+    assert math.log(wider["estimate"] / wider["low"]) == pytest.approx(reach, rel=1e-4)
 
 
 def test_energy_has_the_uncertainty_of_power_besides(planned):

@@ -1,7 +1,7 @@
 """Effects of known size are planted in runs, and claims about them get the verdicts they must.
 
 Every pair of cells has runs of 110, 110.2 and 109.8 against 100, 100.2 and 99.8 tokens/s, so that
-the ratio is 1.10. The runs lie apart: 1.4 % are allowed for dates and nodes.
+the ratio is 1.10. The runs lie apart: 2.8 % are allowed for dates and nodes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_a_planted_effect_gets_its_verdict(planted, verdict):
     )
     assert row["low"] < WELCH[0]
     assert row["high"] > WELCH[1]
-    assert row["wide_low"] == pytest.approx(row["low"] / 1.014)
+    assert row["wide_low"] == pytest.approx(row["low"] / 1.028)
     assert (row["runs_a"], row["runs_b"], row["coverage"]) == ("1, 2, 3", "1, 2, 3", 0.95)
     assert (row["cell_a"], row["cell_b"]) == (FIRST["cell"], SECOND["cell"])
     assert json.loads(row["missing_reasons"]) == {}
@@ -102,8 +102,9 @@ def test_gpus_that_wait_for_their_host_show_its_speed(first, second, verdict, wh
     (row,) = judged(CONTRAST | {"above": 1.0, "busy_above": 0.9}, one, other)
     assert row["verdict"] == verdict
     assert why in row["in_words"]
+    # Hosts differ by far more than 10 % where GPUs wait for them.
     (without,) = judged(CONTRAST | {"above": 1.0}, one, other)
-    assert without["verdict"] == "supported"
+    assert without["verdict"] == ("undecided" if 0.57 in (first, second) else "supported")
 
 
 def test_no_effect_is_not_told_from_one():
@@ -175,7 +176,7 @@ def test_a_contrast_on_emulated_nodes_is_judged_and_says_so_on_both_pages():
     words = "two | <daemons>"
     pair = [
         cell(known(micro_batch=size) | {"emulated": words}, tokens_per_s=of)
-        for size, of in ((4, MORE), (1, LESS))
+        for size, of in ((4, [300.0, 300.5, 299.5]), (1, LESS))
     ]
     rows = judged(CONTRAST | {"above": 1.0}, *pair)
     assert (rows[0]["verdict"], rows[0]["emulated_a"]) == ("supported", words)
@@ -224,12 +225,18 @@ def test_a_claim_of_all_cells_and_one_of_some():
         test = ClaimTest(
             measure="tokens_per_s", first={"tp": 2}, second={"tp": 1}, above=1.0, holds_in=holds_in
         )
-        return of_test(test, verdicts)
+        # A verdict with a comma is one by itself, and one among others.
+        return of_test(test, [(each.split(",")[0], each.split(",")[-1]) for each in verdicts])
 
     yes, no, open_, none = "supported", "contradicted", "undecided", "not_testable"
     assert verdict("all", yes, yes, none) == yes
     assert verdict("all", yes, open_) == open_
     assert verdict("all", yes, open_, no) == no
+    assert verdict("all", yes, f"{no},{open_}") == open_
+    assert verdict("all", f"{yes},{open_}", f"{yes},{open_}") == yes
+    assert verdict("all", f"{no},{open_}", f"{no},{open_}") == no
+    assert verdict("any", f"{yes},{open_}", no) == open_
+    assert verdict("most", f"{yes},{open_}", yes) == open_
     assert verdict("any", yes, no) == yes
     assert verdict("any", no, open_) == open_
     assert verdict("any", no, no, none) == no

@@ -15,11 +15,18 @@ T = 4.302653
 
 
 def gpus(*runs):
-    """Rows of GPUS: of each run, of each GPU, where it sits, its temperature and its clock."""
+    """Rows of GPUS: of each run, which has GPUs of its own, of each GPU, where it sits, its
+    temperature and its clock."""
     return {
         (CELL["cell"], number): [
-            {"airflow": airflow, "temperature_mean_c": warm, "sm_clock_mean_mhz": clock}
-            for airflow, warm, clock in run
+            {
+                "node": "one",
+                "gpu_uuid": f"GPU-{number}-{gpu}",
+                "airflow": airflow,
+                "temperature_mean_c": warm,
+                "sm_clock_mean_mhz": clock,
+            }
+            for gpu, (airflow, warm, clock) in enumerate(run)
         ]
         for number, run in enumerate(runs, start=1)
     }
@@ -70,12 +77,12 @@ def test_the_hottest_gpus_clock():
     assert unread["in_words"] == "no value: in run 1 a GPU has none"
 
 
-def test_two_runs_of_gpus_give_no_interval():
+def test_two_sets_of_gpus_give_no_interval():
     cells = cell(CELL, tokens_per_s=[100.0, 101.0])
     run = [("rear", 70.0, 1.0), ("front", 61.0, 1.0)]
     (row,) = judged({**REAR, "above": 0.0}, cells, gpus=gpus(run, run))
     assert (row["verdict"], row["coverage"]) == ("not_testable", None)
-    assert row["in_words"] == "fewer than 3 runs give only a range"
+    assert row["in_words"] == "2 sets of GPUs in 1 cell: 3 or more sets give an interval"
 
 
 SLOWDOWN = {"measure": "slowdown", "sample_rate_hz": 10.0, "below": 0.005}

@@ -8,7 +8,6 @@ import pytest
 
 from workflow_lib.projection.jitter import (
     Jitter,
-    between_gpus,
     expected_maximum,
     jitter,
     spread_of_ranks,
@@ -31,7 +30,8 @@ def test_the_slowest_of_uniform_draws():
 
 def test_the_slowest_of_normal_draws_and_the_growth_of_each_doubling():
     random = np.random.default_rng(1)
-    found = Jitter(tuple(random.normal(0, 0.002, 50) for _ in range(400)))
+    of_runs = tuple(random.normal(0, 0.002, 50) for _ in range(400))
+    found = Jitter(of_runs, tuple(map(str, range(400))))
     # Expected largest of 8 and of 16 standard normal draws: 1.4236 and 1.7660 (Harter 1961).
     assert found.slowdown(8) == pytest.approx(0.002 * 1.4236, rel=0.03)
     growth, low, high = found.growth(8, 16)
@@ -40,8 +40,21 @@ def test_the_slowest_of_normal_draws_and_the_growth_of_each_doubling():
     assert high - low < growth
 
 
+def test_runs_of_one_gpu_are_drawn_together():
+    # Four GPUs, of which one has twice the jitter; forty runs of each say no more than one.
+    random = np.random.default_rng(2)
+    of_runs = tuple(
+        random.normal(0, 0.004 if gpu == 0 else 0.002, 50) for gpu in range(4) for _ in range(40)
+    )
+    gpus = tuple(f"GPU-{gpu}" for gpu in range(4) for _ in range(40))
+    together = Jitter(of_runs, gpus).growth(8, 16)
+    alone = Jitter(of_runs, tuple(map(str, range(160)))).growth(8, 16)
+    assert together[0] == alone[0]
+    assert together[2] - together[1] > 3 * (alone[2] - alone[1])
+
+
 def test_more_ranks_than_steps_are_refused():
-    few = Jitter((np.array([0.0, 0.01, -0.01, 0.0]),))
+    few = Jitter((np.array([0.0, 0.01, -0.01, 0.0]),), ("GPU-1",))
     assert few.slowdown(4) > 0
     with pytest.raises(RecordError, match="4 steps say nothing of the slowest of 5 ranks"):
         few.slowdown(5)
@@ -53,6 +66,10 @@ def _runs(**of: list[object]) -> pl.DataFrame:
     count = len(of["cell"])
     usual = {"outcome": "completed", "workload": "pretrain", "simulated": False, "gpus": 1}
     return pl.DataFrame({name: [value] * count for name, value in usual.items()} | of)
+
+
+def _gpus(runs: pl.DataFrame) -> pl.DataFrame:
+    return runs.select("cell", "run", gpu_uuid=pl.lit("GPU-1"))
 
 
 def _steps(cell: str, run: int, times: list[float], spread: float = 0.0) -> pl.DataFrame:
@@ -75,31 +92,20 @@ def test_only_steps_of_runs_on_one_gpu_count_and_a_drift_is_no_jitter():
     steps = pl.concat([
         _steps("one", 1, drifting), _steps("two", 1, jumping), _steps("failed", 1, jumping)
     ])  # fmt: skip
-    found = jitter(steps, runs)
+    found = jitter(steps, runs, _gpus(runs))
     assert (len(found.of_runs), found.steps) == (1, 10)
     assert found.sd == pytest.approx(0, abs=1e-12)
 
-    jumps = jitter(_steps("one", 1, jumping), runs)
+    jumps = jitter(_steps("one", 1, jumping), runs, _gpus(runs))
     # A line through 2.00, 2.02, 2.00, … leaves 0.01 of about 2.01 on either side of it.
     assert jumps.sd == pytest.approx(0.005 * (10 / 8) ** 0.5, rel=0.05)
     assert jumps.autocorrelation < -0.8
 
     with pytest.raises(RecordError, match="ranks that wait for each other do not show"):
-        jitter(steps, runs.filter(pl.col("gpus") == 2))
+        jitter(steps, runs.filter(pl.col("gpus") == 2), _gpus(runs))
 
 
 def test_the_spread_of_ranks_is_of_runs_on_several_gpus():
     runs = _runs(cell=["one", "two"], run=[1, 1], gpus=[1, 2])
     steps = pl.concat([_steps("one", 1, [9.0, 2.0]), _steps("two", 1, [9.0, 2.0, 4.0], 0.002)])
     assert spread_of_ranks(steps, runs).to_list() == [0.001, 0.0005]
-
-
-def test_gpus_are_told_apart_by_their_runs_of_the_same_cells():
-    runs = _runs(cell=["a", "a", "a", "b"], run=[1, 2, 3, 1]).with_columns(
-        step_time_s=pl.Series([1.0, 1.0, 1.02, 5.0])
-    )
-    gpus = runs.select("cell", "run", gpu_uuid=pl.Series(["x", "x", "y", "x"]))
-    found = between_gpus(gpus, runs)
-    assert found["gpu_uuid"].to_list() == ["x", "y"]
-    assert found["runs"].to_list() == [3, 1]
-    assert found["deviation"].to_list() == pytest.approx([0.0, 0.02])

@@ -4,9 +4,9 @@ difference of two differences.
 The contrasts of both pairs come first, each as that of a test of one pair: from runs of one results
 directory, by its own design. Then every contrast of the first pair is set beside those of its
 counterparts. Its interval is made from the two by :mod:`workflow_lib.intervals.mover`, for ratios
-from their logarithms. That takes the errors of both pairs for independent, so that what runs, dates
-and nodes may do adds in squares. The errors of sensors are bounds, which nothing says are
-independent: the possible effects on both pairs are added whole.
+from their logarithms. That takes the noise of both pairs' runs for independent: it adds in squares.
+What hosts, dates and sensors may do is not independent, because both pairs may have had the same
+two hosts. It is added whole.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from workflow_lib.comparison import sentences
 from workflow_lib.comparison.measures import contrast, is_ratio
 from workflow_lib.config import ClaimTest
 from workflow_lib.intervals import mover
+from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.intervals.mover import Ends
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row
@@ -51,12 +52,14 @@ def second_pair(row: Row) -> dict[str, Any]:
     return {name: row[PREFIX + name] for name in OF_A_PAIR}
 
 
-def found(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+def found(
+    test: ClaimTest, measured: Sequence[Measured], coverage: float = COVERAGE
+) -> list[dict[str, Any]]:
     """The contrasts of a test of two pairs, as :func:`workflow_lib.claims.contrasts.found` has
     them: one for each contrast of the first pair and each counterpart of it."""
     cells = {cell["cell"]: cell for each in measured for cell in each.side.cells}
     alone = [_alone(test, which) for which in (test.pair, test.beside)]
-    first, second = (_contrasts(each, measured) for each in alone)
+    first, second = (_contrasts(each, measured, coverage) for each in alone)
     missing = [
         f"{name}: {none_found(each, list(cells.values()))}"
         for name, each, rows in zip(_NAMES, alone, (first, second), strict=True)
@@ -87,12 +90,14 @@ def _alone(test: ClaimTest, which: Mapping[str, Any]) -> ClaimTest:
     return test.model_copy(update={"cells": cells, "pair": {}, "beside": {}})
 
 
-def _contrasts(test: ClaimTest, measured: Sequence[Measured]) -> list[dict[str, Any]]:
+def _contrasts(
+    test: ClaimTest, measured: Sequence[Measured], coverage: float
+) -> list[dict[str, Any]]:
     """The contrasts of a test of one pair, each once: two results directories may hold the same
     runs."""
     distinct: dict[Any, dict[str, Any]] = {}
     for each in measured:
-        for row in contrasts.found(test, [each]):
+        for row in contrasts.found(test, [each], coverage):
             if "cell_a" in row:
                 distinct.setdefault(tuple(_runs_of(row, each)), row)
     return list(distinct.values())
@@ -151,16 +156,16 @@ def _interval(measure: Measure, one: Row, other: Row) -> dict[str, float | None]
     columns |= {"coverage": min(coverages), "low": low, "high": high}
     if None in (one["wide_low"], other["wide_low"]):
         return columns
-    # What dates and nodes may do is as random as runs are, and errors of sensors are bounds.
-    dated, below, above = [], [], []
-    for ends, row in zip(by_runs, (one, other), strict=True):
-        date = math.log1p(row["date_allowance"]) if is_ratio(measure) else row["date_allowance"]
-        dated.append(Ends(ends.estimate, ends.low - date, ends.high + date))
-        below.append(dated[-1].low - to(row["wide_low"]))
-        above.append(to(row["wide_high"]) - dated[-1].high)
-    wide = mover.difference(*dated)
-    columns["wide_low"] = back(wide.low - below[0] - above[1])
-    columns["wide_high"] = back(wide.high + above[0] + below[1])
+    first, second = (
+        Ends(ends.estimate, to(row["wide_low"]), to(row["wide_high"]))
+        for ends, row in zip(by_runs, (one, other), strict=True)
+    )
+    # Of hosts and sensors: what each pair's wide interval adds to that of its runs.
+    below = by_runs[0].low - first.low + second.high - by_runs[1].high
+    above = first.high - by_runs[0].high + by_runs[1].low - second.low
+    together = mover.difference(*by_runs)
+    columns["wide_low"] = back(together.low - below)
+    columns["wide_high"] = back(together.high + above)
     return columns
 
 
@@ -171,7 +176,7 @@ def _assumed(measure: Measure, both: Sequence[Row]) -> str:
         of_each = f"each pair {assumed[0]}"
     else:
         of_each = "; ".join(f"{name} {each}" for name, each in zip(_NAMES, assumed, strict=True))
-    return f"assumes that the errors of both pairs are independent; {of_each}"
+    return f"assumes that the noise of both pairs is independent; {of_each}"
 
 
 def _of_sensors(measure: Measure, row: Row) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.claims import beside, contrasts, projected, verdicts
@@ -11,12 +11,16 @@ from workflow_lib.claims.measured import Measured
 from workflow_lib.claims.projected import Cells
 from workflow_lib.claims.verdicts import Verdict
 from workflow_lib.config import Claim, ClaimTest, Ledger
+from workflow_lib.intervals.differences import COVERAGE
+from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
 from workflow_lib.records import CLAIMS
 from workflow_lib.report.labels import short_labels
 
 MEASURED, PROJECTED = "measured", "projected"
 #: whose claims are about cells of several nodes, as projections are
 _PROJECTED_BY = "study"
+#: the contrasts of a test, with intervals of a coverage
+Found = Callable[[ClaimTest, float], Iterable[Mapping[str, Any]]]
 _COLUMNS = tuple(column.name for column in CLAIMS)
 
 
@@ -39,7 +43,8 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
         for row in _of_tests(
             claim,
             PROJECTED,
-            [list(_judged(test, projected.found(test, planned))) for test in claim.tests],
+            lambda test, coverage: projected.found(test, planned, coverage),
+            PROJECTED_COVERAGE,
             labels,
         )
     ]
@@ -52,14 +57,15 @@ def _labels(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _of_claim(
     claim: Claim, measured: Sequence[Measured], labels: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    tests = [
-        list(_judged(test, (beside if test.beside else contrasts).found(test, measured)))
-        for test in claim.tests
-    ]
     if claim.no_rule is not None:
         known = {"verdict": verdicts.NOT_TESTABLE, "in_words": claim.no_rule}
         yield _row({**_shared(claim, MEASURED, []), **known}, labels)
-    yield from _of_tests(claim, MEASURED, tests, labels)
+
+    def found(test: ClaimTest, coverage: float) -> Iterable[Mapping[str, Any]]:
+        make = beside.found if test.beside else contrasts.found
+        return make(test, measured, coverage)
+
+    yield from _of_tests(claim, MEASURED, found, COVERAGE, labels)
 
 
 def _shared(claim: Claim, basis: str, by_test: Sequence[Verdict]) -> dict[str, Any]:
@@ -73,14 +79,23 @@ def _shared(claim: Claim, basis: str, by_test: Sequence[Verdict]) -> dict[str, A
 
 
 def _of_tests(
-    claim: Claim,
-    basis: str,
-    tests: Sequence[Sequence[Mapping[str, Any]]],
-    labels: Mapping[str, str],
+    claim: Claim, basis: str, found: Found, coverage: float, labels: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a claim's tests, with the verdicts of all."""
+    """The rows of a claim's tests, with the verdicts of all.
+
+    Where one contrast of many may decide a test, its interval has to hold at the coverage at which
+    all of the claim's intervals hold together in as many cases as one should alone: Bonferroni's
+    inequality, which needs no independence.
+    """
+    tests = [[_judged(test, row) for row in found(test, coverage)] for test in claim.tests]
+    count = sum(row.get("wide_low") is not None for rows in tests for row in rows)
+    together = 1 - (1 - coverage) / max(count, 1)
+    if count > 1:
+        for test, rows in zip(claim.tests, tests, strict=True):
+            for row, wider in zip(rows, found(test, together), strict=True):
+                row |= _deciding(test, row, wider, count)
     by_test = [
-        verdicts.of_test(test, [row["verdict"] for row in rows])
+        verdicts.of_test(test, [(row["verdict"], row["deciding_verdict"]) for row in rows])
         for test, rows in zip(claim.tests, tests, strict=True)
     ]
     shared = _shared(claim, basis, by_test)
@@ -100,13 +115,23 @@ def _of_tests(
             yield _row({**shared, **of_test, **row}, labels)
 
 
-def _judged(test: ClaimTest, found: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The contrasts of a test with their verdicts."""
-    for row in found:
-        verdict: Verdict
-        verdict, words = verdicts.of_contrast(test, row)
-        own = {name: value for name, value in row.items() if name in _COLUMNS}
-        yield {**own, "contrast": verdicts.kind_of(test), "verdict": verdict, "in_words": words}
+def _judged(test: ClaimTest, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A contrast with its verdict, which alone decides if there is no other."""
+    verdict, words = verdicts.of_contrast(test, found)
+    own = {name: value for name, value in found.items() if name in _COLUMNS}
+    own |= {"contrast": verdicts.kind_of(test), "verdict": verdict, "in_words": words}
+    return {**own, "deciding_verdict": verdict, "deciding_coverage": own.get("coverage")}
+
+
+def _deciding(
+    test: ClaimTest, row: Mapping[str, Any], wider: Mapping[str, Any], count: int
+) -> dict[str, Any]:
+    """The columns of a contrast among others, by its interval at the coverage of all together."""
+    verdict, _ = verdicts.of_contrast(test, wider)
+    known = {"deciding_verdict": verdict, "deciding_coverage": wider.get("coverage")}
+    if verdict == row["verdict"] or row["verdict"] not in verdicts.decided_by_one(test):
+        return known
+    return {**known, "in_words": f"{row['in_words']}; {verdicts.among(test, wider, count)}"}
 
 
 def _row(known: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -177,10 +178,11 @@ def _cells(pair: Row, link: Link) -> Iterator[tuple[str, str, str]]:
 
 
 def by_chance(rows: Sequence[Row]) -> tuple[int, int]:
-    """How many verdicts are made by an interval, and how many of these may be wrong by chance."""
-    judged = [row for row in rows if row["verdict"] in ("supported", "contradicted")]
-    missing = sum(1 - row["coverage"] for row in judged)
-    return len(judged), -int(-missing // 1)
+    """How many contrasts have an interval, and how many of these miss the true value by chance on
+    average, however they depend on each other; rounded up."""
+    judged = [row for row in rows if row["wide_low"] is not None]
+    missing: float = sum(1 - row["coverage"] for row in judged)
+    return len(judged), math.ceil(missing - 1e-9)
 
 
 def markdown(
@@ -210,9 +212,11 @@ def markdown(
 _METHOD = (
     "A claim is *supported* if the whole interval of each contrast lies in the range that the "
     "claim states. It is *contradicted* if no part of an interval lies there, and *undecided* if a "
-    "part does, or if the effects of dates or sensors are unknown. A contrast is *not testable "
-    "here* if it has no interval: no sweep has the cells, or too few of their runs completed. If "
-    "other contrasts have an interval, these decide. A claim is supported if all of its tests are. "
+    "part does, or if the effects of dates or sensors are unknown. If one contrast of *k* "
+    "contradicts a claim about all, its interval has to do so at a coverage of 1 − 5 %/*k*. A "
+    "contrast is *not testable here* if it has no interval: no sweep has the cells, or too few of their runs "
+    "completed. If other contrasts have an interval, these decide. A claim is supported if all of "
+    "its tests are. "
     "Intervals have a coverage of 95 %. They are those of `make compare`, which include the "
     "effects of dates, nodes and sensors. Where a claim sets a pair of cells beside another, they "
     "are made from the intervals of both. A verdict holds only for the cells that it names."
@@ -228,8 +232,8 @@ PROJECTION = (
 def _chance(rows: Sequence[Row]) -> str:
     judged, wrong = by_chance(rows)
     return (
-        f"{judged} contrasts are supported or contradicted; by chance alone, {wrong} of them may "
-        "be wrong."
+        f"{judged} contrasts have an interval; by chance alone, {wrong} of these may be wrong on "
+        "average."
     )
 
 

@@ -6,6 +6,7 @@ never among it.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,27 +66,36 @@ def _row(each: Projected) -> dict[str, Any]:
     }
 
 
-def found(test: ClaimTest, cells: Cells) -> Iterator[dict[str, Any]]:
+def found(
+    test: ClaimTest, cells: Cells, coverage: float = planned.COVERAGE
+) -> Iterator[dict[str, Any]]:
     """The contrasts of a test: columns of CLAIMS without verdicts; none where the test is of
     anything but ratios of two cells' time or energy. A test that sets one pair beside another has
-    none: the errors of two projections are one model's, and not independent.
+    none: the errors of two projections are one model's, and not independent. An interval of another
+    coverage than projections have is that of a logarithm with normal errors.
     """
     if test.measure not in planned.CONTRASTED or not test.first or test.beside:
         return
+    normal = statistics.NormalDist().inv_cdf
+    further = normal((1 + coverage) / 2) / normal((1 + planned.COVERAGE) / 2)
     for pair in pairs(test, cells.rows):
         assert pair.a is not None
         assert pair.b is not None
         one, other = (cells.known[each["cell"]] for each in (pair.a, pair.b))
         interval = planned.ratio(test.measure, one, other)
+        low, high = (
+            interval.estimate * (end / interval.estimate) ** further
+            for end in (interval.low, interval.high)
+        )
         yield {
             "model": pair.a["model"],
             "contrast": RATIO,
             "estimate": interval.estimate,
-            "low": interval.low,
-            "high": interval.high,
-            "wide_low": interval.low,
-            "wide_high": interval.high,
-            "coverage": planned.COVERAGE,
+            "low": low,
+            "high": high,
+            "wide_low": low,
+            "wide_high": high,
+            "coverage": coverage,
             "assumes": _ASSUMES,
             "in_words": "",
             "simulated": False,

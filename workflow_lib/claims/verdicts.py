@@ -68,22 +68,34 @@ def of_interval(low: float, high: float, above: float | None, below: float | Non
     return SUPPORTED if inside else CONTRADICTED if outside else UNDECIDED
 
 
-def of_test(test: ClaimTest, verdicts: Collection[Verdict]) -> Verdict:
-    """The verdict of a test by those of its contrasts. Contrasts that are not testable count only
-    if no other contrast exists."""
-    told = [each for each in verdicts if each != NOT_TESTABLE]
+def of_test(test: ClaimTest, verdicts: Collection[tuple[Verdict, Verdict]]) -> Verdict:
+    """The verdict of a test by those of its contrasts: of each the one by itself, and the one that
+    may decide where others of the claim could by chance.
+
+    A claim about all cells is supported if each contrast supports it: that all of them do so by
+    chance is rarer than that one does. It is contradicted if one is, and that is more likely by
+    chance the more there are. For a claim about any cell it is the other way round. Contrasts that
+    are not testable count only if no other contrast exists.
+    """
+    told = [each for each, _ in verdicts if each != NOT_TESTABLE]
+    deciding = [each for _, each in verdicts]
     if not told:
         return NOT_TESTABLE
     if test.holds_in == "most":
-        if 2 * told.count(SUPPORTED) > len(told):
+        if 2 * deciding.count(SUPPORTED) > len(told):
             return SUPPORTED
-        return CONTRADICTED if 2 * told.count(CONTRADICTED) >= len(told) else UNDECIDED
-    enough, needed = (SUPPORTED, CONTRADICTED)
-    if test.holds_in == "all":
-        enough, needed = needed, enough
-    if enough in told:
-        return enough
-    return needed if all(each == needed for each in told) else UNDECIDED
+        return CONTRADICTED if 2 * deciding.count(CONTRADICTED) >= len(told) else UNDECIDED
+    (one,) = decided_by_one(test)
+    if one in deciding:
+        return one
+    return told[0] if len({*told}) == 1 else UNDECIDED
+
+
+def decided_by_one(test: ClaimTest) -> tuple[Verdict, ...]:
+    """The verdicts of a test that fewer than all of its contrasts may decide."""
+    return {"all": (CONTRADICTED,), "any": (SUPPORTED,), "most": (SUPPORTED, CONTRADICTED)}[
+        test.holds_in
+    ]
 
 
 def of_claim(verdicts: Sequence[Verdict]) -> Verdict:
@@ -121,6 +133,17 @@ def _interval_in_words(test: ClaimTest, row: Mapping[str, Any]) -> str:
     ends = (amount(test, row[end]) for end in ("wide_low", "wide_high"))
     about = f"coverage {100 * row['coverage']:g} %; {row['assumes']}"
     return f"{_subject(test)}: {' to '.join(ends)} ({about})"
+
+
+def among(test: ClaimTest, row: Mapping[str, Any], count: int) -> str:
+    """What a contrast shows at the coverage at which one of ``count`` may decide, in words."""
+    if row.get("wide_low") is None:
+        return f"it does not decide alone, as one of {count} contrasts"
+    ends = (amount(test, row[end]) for end in ("wide_low", "wide_high"))
+    return (
+        f"it does not decide alone: {' to '.join(ends)} at a coverage of "
+        f"{100 * row['coverage']:.4g} %, for one of {count} contrasts"
+    )
 
 
 def _subject(test: ClaimTest) -> str:

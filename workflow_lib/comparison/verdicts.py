@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from workflow_lib.comparison import sensors, sentences
-from workflow_lib.comparison.allowance import allowance
+from workflow_lib.comparison.allowance import allowance, waits_for_host
 from workflow_lib.comparison.effects import effects
 from workflow_lib.comparison.matching import Pair
 from workflow_lib.comparison.measures import (
@@ -41,7 +41,7 @@ from workflow_lib.comparison.sides import PEAK, Side
 from workflow_lib.intervals import contrasts
 from workflow_lib.intervals.contrasts import Contrast
 from workflow_lib.intervals.design import Design, design
-from workflow_lib.intervals.differences import FEWEST_RUNS
+from workflow_lib.intervals.differences import COVERAGE, FEWEST_RUNS
 from workflow_lib.records import COMPARISON, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, completed_runs
 
@@ -54,7 +54,9 @@ TOLD_APART = frozenset(("a_more", "b_more"))
 WITH_INTERVAL = TOLD_APART | {"not_told_apart"}
 
 
-def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
+def rows(
+    pairs: Iterable[Pair], a: Side, b: Side, coverage: float = COVERAGE
+) -> list[dict[str, Any]]:
     """A row of COMPARISON for each pair and measure, in the order of the pairs."""
     found = []
     for pair in pairs:
@@ -74,7 +76,7 @@ def rows(pairs: Iterable[Pair], a: Side, b: Side) -> list[dict[str, Any]]:
                     pair,
                     a,
                     b,
-                    **_named(_compared(each, pair.a, pair.b, a, b), limits),
+                    **_named(_compared(each, pair.a, pair.b, a, b, coverage), limits),
                 )
                 for each in measures
                 if each.applies(pair.a["workload"])
@@ -131,7 +133,9 @@ def _row(
     return {**row, **known, "missing_reasons": json.dumps(reasons, sort_keys=True)}
 
 
-def _compared(measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side) -> dict[str, Any]:
+def _compared(
+    measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side, coverage: float
+) -> dict[str, Any]:
     """The verdict, the words and the numbers of a measure of two completed cells."""
     runs_a, runs_b = completed_runs(a.runs_of(cell_a)), completed_runs(b.runs_of(cell_b))
     known: dict[str, Any] = {
@@ -151,7 +155,7 @@ def _compared(measure: Measure, cell_a: Row, cell_b: Row, a: Side, b: Side) -> d
     as_ratio = is_ratio(measure)
     lie = _design(runs_a, runs_b, a, b)
     known |= {"design": lie.name, "assumes": sentences.assumption(lie)}
-    found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie)
+    found = (contrasts.ratio if as_ratio else contrasts.difference)(of_a, of_b, lie, coverage)
     known |= found._asdict()
     known |= effects(of_a, of_b, (runs_a, runs_b), lie, as_ratio)
     wide, known["reasons"] = _widened(measure, found, lie, (a, runs_a), (b, runs_b))
@@ -255,7 +259,8 @@ def _widened(
 ) -> tuple[Wide | None, dict[str, str]]:
     """The interval widened by the effects of dates and nodes and the errors of sensors, None if one
     of these is unknown; and the reasons of null numbers. Both sides come with their runs."""
-    date = allowance(measure, lie)
+    waits = waits_for_host((*of_a[1], *of_b[1]))
+    date = allowance(measure, lie, waits, found.coverage or COVERAGE)
     if date is None:
         why = f"the effect of a date or a node is unknown, and {lie.one_sided_because}"
         return None, dict.fromkeys(_WIDENED, why)

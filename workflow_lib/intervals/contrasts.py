@@ -29,24 +29,28 @@ class Contrast(NamedTuple):
         return Contrast(estimate, low, high, self.coverage)
 
 
-def ratio(a: Sequence[float], b: Sequence[float], design: Design) -> Contrast:
+def ratio(
+    a: Sequence[float], b: Sequence[float], design: Design, coverage: float = differences.COVERAGE
+) -> Contrast:
     """A divided by B, by logarithms. Raises ValueError for values ≤ 0."""
-    return difference(*logarithms(a, b), design).mapped(math.exp)
+    return difference(*logarithms(a, b), design, coverage).mapped(math.exp)
 
 
-def difference(a: Sequence[float], b: Sequence[float], design: Design) -> Contrast:
+def difference(
+    a: Sequence[float], b: Sequence[float], design: Design, coverage: float = differences.COVERAGE
+) -> Contrast:
     """A minus B."""
     if min(len(a), len(b)) < differences.FEWEST_RUNS:
         every = [x - y for x in a for y in b]
         middle = statistics.fmean(a) - statistics.fmean(b)
         return Contrast(middle, min(every), max(every), None)
     if design.in_blocks:
-        found = differences.in_blocks(a, b)
+        found = differences.in_blocks(a, b, coverage)
     elif design.sessions is not None:
-        found = within_hosts(a, b, design.sessions)
+        found = within_hosts(a, b, design.sessions, coverage)
     else:
-        found = differences.apart(a, b, design.places_a, design.places_b)
-    return Contrast(found.estimate, found.low, found.high, differences.COVERAGE)
+        found = differences.apart(a, b, design.places_a, design.places_b, coverage)
+    return Contrast(found.estimate, found.low, found.high, coverage)
 
 
 def logarithms(a: Sequence[float], b: Sequence[float]) -> tuple[list[float], list[float]]:

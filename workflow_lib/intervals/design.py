@@ -2,7 +2,9 @@
 
 Runs are *in blocks* if the workflow submitted them in one random order (:mod:`workflow_lib.order`),
 each block has a run of both cells, and the blocks began one after the other. Then a date or a drift
-acts on both sides alike.
+acts on both sides alike. A block whose two runs had different GPUs has the difference of two hosts
+in it. Such blocks are independent, as Student's interval takes them to be, only if no set of GPUs
+is in two of them.
 
 Otherwise they are compared *within hosts* if two or more sessions have runs of both cells
 (:mod:`workflow_lib.intervals.sessions`). A session has one set of GPUs and no long pause, so a host
@@ -18,6 +20,7 @@ between both runs of the block does.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -100,8 +103,9 @@ def _apart(
         return why if unknown or shared else f"{why} and {_OTHER_GPUS}"
     if unknown:
         return "the GPUs of a run are not known"
-    # The one set of GPUs of a side is in all of its differences from a side that never had it.
-    if 1 in (len(set(gpus_a)), len(set(gpus_b))) and not set(gpus_a) & set(gpus_b):
+    # A host that is in the differences of two blocks makes these alike.
+    on_two = [pair for pair in zip(gpus_a, gpus_b, strict=True) if pair[0] != pair[1]]
+    if max(Counter(gpus for pair in on_two for gpus in pair).values(), default=0) > 1:
         return _OTHER_GPUS
     return ""
 

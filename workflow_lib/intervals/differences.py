@@ -55,24 +55,28 @@ class Interval:
     high: float
 
 
-def in_blocks(a: Sequence[float], b: Sequence[float]) -> Interval:
+def in_blocks(a: Sequence[float], b: Sequence[float], coverage: float = COVERAGE) -> Interval:
     """The mean of a − b over two or more blocks; a[k] and b[k] are of one block."""
     differences = np.subtract(a, b)
     count = differences.size
     mean = float(differences.mean())
-    half = students_t.quantile(count - 1) * float(differences.std(ddof=1)) / math.sqrt(count)
+    half = half_width([float(differences.var(ddof=1)) / count], [count - 1.0], coverage)
     return Interval(mean, mean - half, mean + half)
 
 
 def apart(
-    a: Sequence[float], b: Sequence[float], places_a: Sequence[float], places_b: Sequence[float]
+    a: Sequence[float],
+    b: Sequence[float],
+    places_a: Sequence[float],
+    places_b: Sequence[float],
+    coverage: float = COVERAGE,
 ) -> Interval:
     """The mean of a minus that of b, with an interval that spans Welch's and the one without drift.
 
     Each side has :data:`FEWEST_RUNS` or more runs; ``places`` are the runs' places in time.
     """
-    welch = _welch(np.array(a, dtype=float), np.array(b, dtype=float))
-    drift = _Drift(a, b, places_a, places_b)
+    welch = _welch(np.array(a, dtype=float), np.array(b, dtype=float), coverage)
+    drift = _Drift(a, b, places_a, places_b, coverage)
     corrected = drift.difference
     return Interval(welch.estimate, min(welch.low, corrected.low), max(welch.high, corrected.high))
 
@@ -85,21 +89,24 @@ def drift(
     return _Drift(a, b, places_a, places_b).slope
 
 
-def _welch(a: Floats, b: Floats) -> Interval:
+def _welch(a: Floats, b: Floats, coverage: float) -> Interval:
     mean = float(a.mean() - b.mean())
     variances = [float(side.var(ddof=1)) / side.size for side in (a, b)]
-    half = half_width(variances, [a.size - 1.0, b.size - 1.0])
+    half = half_width(variances, [a.size - 1.0, b.size - 1.0], coverage)
     return Interval(mean, mean - half, mean + half)
 
 
-def half_width(variances: Sequence[float], degrees: Sequence[float]) -> float:
+def half_width(
+    variances: Sequence[float], degrees: Sequence[float], coverage: float = COVERAGE
+) -> float:
     """The half-width for a sum of terms, from their variances and the degrees of
     freedom of these."""
     total = sum(variances)
     if total <= 0:
         return 0.0
     squares = sum(each**2 / of for each, of in zip(variances, degrees, strict=True))
-    return students_t.quantile(max(total**2 / squares, 1.0)) * math.sqrt(total)
+    freedom = max(total**2 / squares, 1.0)
+    return students_t.quantile(freedom, (1 + coverage) / 2) * math.sqrt(total)
 
 
 class _Drift:
@@ -111,6 +118,7 @@ class _Drift:
         b: Sequence[float],
         places_a: Sequence[float],
         places_b: Sequence[float],
+        coverage: float = COVERAGE,
     ) -> None:
         values = [np.array(side, dtype=float) for side in (a, b)]
         places = [np.array(side, dtype=float) for side in (places_a, places_b)]
@@ -128,7 +136,7 @@ class _Drift:
             for x, y, of in zip(places, values, degrees, strict=True)
         ]
         of_slope = [spread * own / whole**2 for spread, own in zip(spreads, squares, strict=True)]
-        half = half_width(of_slope, degrees)
+        half = half_width(of_slope, degrees, coverage)
         self.slope = Interval(slope, slope - half, slope + half)
         distance = middles[0] - middles[1]
         between = levels[0] - levels[1] - slope * distance
@@ -136,5 +144,5 @@ class _Drift:
             spread / side.size + distance**2 * own
             for spread, side, own in zip(spreads, values, of_slope, strict=True)
         ]
-        half = half_width(of_difference, degrees)
+        half = half_width(of_difference, degrees, coverage)
         self.difference = Interval(between, between - half, between + half)

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from workflow_lib.intervals.differences import Interval, half_width
+from workflow_lib.intervals.differences import COVERAGE, Interval, half_width
 from workflow_lib.intervals.sessions import Sessions
 
 Floats = npt.NDArray[np.float64]
@@ -38,13 +38,17 @@ Floats = npt.NDArray[np.float64]
 _LEAST_SHARE = 1e-9
 
 
-def within_hosts(a: Sequence[float], b: Sequence[float], lie: Sessions) -> Interval:
+def within_hosts(
+    a: Sequence[float], b: Sequence[float], lie: Sessions, coverage: float = COVERAGE
+) -> Interval:
     """The effect of side A less that of B, over the runs that count, without and with a drift.
 
     Raises ValueError if the runs cannot tell these effects: see :func:`is_estimable`.
     """
     values = _counted(a, b, lie)
-    plain, corrected = (_Model(lie, drifts).interval(values, _SIDE) for drifts in (False, True))
+    plain, corrected = (
+        _Model(lie, drifts).interval(values, _SIDE, coverage) for drifts in (False, True)
+    )
     return Interval(plain.estimate, min(plain.low, corrected.low), max(plain.high, corrected.high))
 
 
@@ -105,7 +109,7 @@ class _Model:
     def _sides(self) -> list[npt.NDArray[np.bool_]]:
         return [self.is_a, ~self.is_a]
 
-    def interval(self, values: Floats, effect: int) -> Interval:
+    def interval(self, values: Floats, effect: int, coverage: float = COVERAGE) -> Interval:
         """An effect with its interval."""
         # So equal values of a session differ by nothing, not even by rounding.
         values = values - values[self.first]
@@ -119,5 +123,5 @@ class _Model:
             float(squares[group].sum()) / of * float(weights[group] @ weights[group])
             for group, of in zip(groups, degrees, strict=True)
         ]
-        half = half_width(variances, degrees)
+        half = half_width(variances, degrees, coverage)
         return Interval(estimate, estimate - half, estimate + half)

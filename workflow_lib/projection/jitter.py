@@ -35,6 +35,8 @@ class Jitter:
     """Deviations of steps from their run's line, as shares of it: an array for each run."""
 
     of_runs: tuple[Array, ...]
+    #: the UUID of each run's GPU
+    gpus: tuple[str, ...]
 
     @property
     def steps(self) -> int:
@@ -67,7 +69,8 @@ class Jitter:
 
     def growth(self, first: int, last: int) -> tuple[float, float, float]:
         """By what share steps take longer for each doubling of the ranks between two numbers; and
-        the 90 % interval over runs drawn anew (bootstrap: Efron, Annals of Statistics 7(1), 1979).
+        the 90 % interval over GPUs drawn anew, each with all of its runs (bootstrap: Efron, Annals
+        of Statistics 7(1), 1979).
         """
         self.slowdown(last)  # refuses too many
         doublings = math.log2(last / first)
@@ -77,11 +80,12 @@ class Jitter:
             return (expected_maximum(drawn, last) - expected_maximum(drawn, first)) / doublings
 
         random = np.random.default_rng(_SEED)
-        count = len(self.of_runs)
-        again = [
-            of([self.of_runs[number] for number in random.integers(count, size=count)])
-            for _ in range(_RESAMPLES)
-        ]
+        of_gpus: dict[str, list[Array]] = {}
+        for gpu, of_run in zip(self.gpus, self.of_runs, strict=True):
+            of_gpus.setdefault(gpu, []).append(of_run)
+        drawn_anew = random.integers(len(of_gpus), size=(_RESAMPLES, len(of_gpus)))
+        every = list(of_gpus.values())
+        again = [of([run for gpu in drawn for run in every[gpu]]) for drawn in drawn_anew]
         low, high = np.quantile(again, [0.05, 0.95]).tolist()
         return of(self.of_runs), low, high
 
@@ -93,23 +97,26 @@ def expected_maximum(deviations: Array, ranks: int) -> float:
     return float(np.diff(below) @ ordered)
 
 
-def jitter(steps: pl.DataFrame, runs: pl.DataFrame) -> Jitter:
-    """The jitter of completed training runs on one GPU; of tables of steps and runs as a sweep's.
+def jitter(steps: pl.DataFrame, runs: pl.DataFrame, gpus: pl.DataFrame) -> Jitter:
+    """The jitter of completed training runs on one GPU; of tables of steps, runs and GPUs as a
+    sweep's.
 
     Raises RecordError if there are no such runs with enough counted steps.
     """
-    found = []
-    for key in _alone(runs).select("cell", "run").iter_rows():
+    found, of_gpus = [], []
+    alone = _alone(runs).join(gpus, on=["cell", "run"]).select("cell", "run", "gpu_uuid")
+    for *key, gpu in alone.iter_rows():
         of_run = (pl.col("cell") == key[0]) & (pl.col("run") == key[1]) & pl.col("counted")
         times = steps.filter(of_run).sort("step")["step_time_s"].to_numpy()
         if len(times) >= _LEAST_STEPS:
             found.append(_from_line(times))
+            of_gpus.append(gpu)
     if not found:
         raise RecordError(
             f"no completed run on one GPU has {_LEAST_STEPS} counted steps: ranks that wait for "
             "each other do not show their own jitter"
         )
-    return Jitter(tuple(found))
+    return Jitter(tuple(found), tuple(of_gpus))
 
 
 def _alone(runs: pl.DataFrame) -> pl.DataFrame:
@@ -138,18 +145,3 @@ def spread_of_ranks(steps: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
     of_runs = steps.join(chosen.select("cell", "run"), on=["cell", "run"], how="semi")
     counted = of_runs.filter(pl.col("counted") & pl.col("rank_spread_s").is_not_null())
     return (counted["rank_spread_s"] / counted["step_time_s"]).rename("spread")
-
-
-def between_gpus(gpus: pl.DataFrame, runs: pl.DataFrame) -> pl.DataFrame:
-    """Of completed training runs on one GPU: how far each GPU's step times are from the medians of
-    their cells, as a share, with the number of its runs; a row for each GPU.
-    """
-    middle = pl.col("step_time_s").median().over("cell")
-    return (
-        _alone(runs)
-        .select("cell", "run", deviation=pl.col("step_time_s") / middle - 1)
-        .join(gpus.select("cell", "run", "gpu_uuid"), on=["cell", "run"])
-        .group_by("gpu_uuid")
-        .agg(pl.len().alias("runs"), pl.col("deviation").mean())
-        .sort("deviation")
-    )

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 
+from workflow_lib.intervals import hosts
 from workflow_lib.projection import measured, mixed, parts
 from workflow_lib.projection.layouts import Layout
 from workflow_lib.projection.mixed import EffectKind, Prior, Problem
@@ -65,9 +66,9 @@ _EFFECTS: Mapping[str, EffectKind] = {
     # A rank of so many layers and chunks: not all of a rank's time is in proportion to its layers.
     # A twin has the same ranks as its model.
     "stage": EffectKind("pass", 0.01, estimated=True),
-    # Another site with the same software: hosts differ by 1.1 % (ten systems of five submitters),
-    # nodes by 8 % (six submitters, with mixed software rounds).
-    "host": EffectKind("both", 0.011),
+    # Another site with the same software: one host, and several nodes, which differ by 8 % (six
+    # submitters, with mixed software rounds).
+    "host": EffectKind("both", hosts.BUSY_SPREAD.predictive_sd),
     "site": EffectKind("both", 0.08),
     # The fixed cost on a fabric, which differs fivefold at one link rate.
     "fabric": EffectKind("step", 0.7),

@@ -34,6 +34,13 @@ CLAIMS = columns(
     ("below", float, "", "the claim says that the contrast is below this; null without a bound"),
     ("holds_in", str, "", "whether the claim must hold in all of the contrasts, most or any"),
     ("verdict", str, "", "supported, contradicted, undecided or not_testable: by this contrast"),
+    (
+        "deciding_verdict",
+        str,
+        "",
+        "the same, at the coverage at which one contrast of the claim may decide alone",
+    ),
+    ("deciding_coverage", float, "", "that coverage; null without an interval"),
     ("test_verdict", str, "", "the same, by all contrasts of the test"),
     ("claim_verdict", str, "", "the same, by all tests of the claim"),
     ("in_words", str, "", "the contrast, its interval and why"),
@@ -54,6 +61,13 @@ CLAIMS = columns(
         "number and the seeds of their cells",
     ),
     ("runs_b", str, "", "the completed runs of the second cell"),
+    (
+        "gpu_sets",
+        int,
+        "",
+        "over how many sets of GPUs the interval is, of all cells that fit; null where it is over "
+        "runs. cell_a is then the first of these cells",
+    ),
     ("simulated", bool, "", "whether GPU readings were simulated"),
     ("emulated_a", str, "", "what is emulated on the first cell's platform; null if nothing is"),
     ("emulated_b", str, "", "the same of the second cell's platform"),

@@ -96,8 +96,9 @@ COMPARISON = columns(
         "date_allowance",
         float,
         "",
-        "assumed largest effect of dates and nodes on runs that are apart: a share, or in the "
-        "unit; 0 in blocks, and within hosts unless one side ran first in every session",
+        "by how much two hosts of one kind differ at most, in as many cases as coverage says, for "
+        "runs that are apart: a share, or in the unit; 0 in blocks, and within hosts unless one "
+        "side ran first in every session",
     ),
     (
         "sensors_low",
