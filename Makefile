@@ -24,7 +24,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment demo plan project slots place partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment test-without-torch demo plan project slots place partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -147,6 +147,17 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2
 
 test-older-cpu: $(VENV)/.installed-tests ## training, with what takes longer, limited to AVX2
 	@$(AVX2) $(BIN)/python -m pytest -n 2 $(BY_FILE) -m "not equality and not kills" tests/training
+
+# What needs no torch, in an environment without it. Slots and places are those of docs/artifact.md.
+SLOTS := rebuilt/evidence/evidence-slots-x2/results/sweeps/evidence-slots-x2
+PIPELINE := h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9
+
+test-without-torch: ## make the evidence, and what else needs no torch, in an environment of its own
+	@$(MAKE) --no-print-directory VENV=.venv-analysis evidence claims
+	@$(MAKE) --no-print-directory VENV=.venv-analysis compare A=evidence-one-gpu-h200x1 B=evidence-one-gpu-h100x1
+	@$(MAKE) --no-print-directory VENV=.venv-analysis slots MEASURED=$(SLOTS)
+	@$(MAKE) --no-print-directory VENV=.venv-analysis place MEASURED=$(SLOTS) CELL=$(PIPELINE)
+	@rm config/sweeps/placed.yaml
 
 LONG := "long and not kills"
 

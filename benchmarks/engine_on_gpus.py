@@ -61,8 +61,7 @@ from benchmarks.measuring.engine_steps import (
     train,
     train_by_peer,
 )
-from benchmarks.measuring.pairs import OURS, in_rounds, ratio_in_words
-from benchmarks.measuring.tokens import NEW_TOKENS
+from benchmarks.measuring.pairs import NEW_TOKENS, OURS, in_rounds, ratio_in_words
 from workflow_lib import memory
 from workflow_lib.records import Cell
 

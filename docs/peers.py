@@ -11,8 +11,7 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-from benchmarks.measuring.pairs import OURS, ratio_in_words
-from benchmarks.measuring.tokens import NEW_TOKENS
+from benchmarks.measuring.pairs import NEW_TOKENS, OURS, ratio_in_words
 
 #: platform/model-NNl/degrees_options_0
 _ID = re.compile(r"[^/]+/(?P<model>.+)-(?P<layers>\d+)l/(?P<degrees>[^_]+)_(?P<options>.+)_0")

@@ -69,6 +69,43 @@ def test_an_address_with_a_password_is_known(text, holds):
     assert safety.holds_password(text) is holds
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot reach ada:hunter2-hunter2@host:3128",
+        "cannot reach https://ada:hunter2-hunter2@host/",
+        "GET https://bucket/x?X-Amz-Signature=hunter2-hunter2&y=1 failed",
+        "GET https://blob/x?sv=1&sig=hunter2-hunter2 failed",
+        "GET https://host/x?token=hunter2-hunter2 failed",
+        "curl --api-key hunter2-hunter2 failed",
+        "NCCL_KEY=hunter2-hunter2 is odd",
+        "WANDB_API_KEY: 'hunter2-hunter2'",
+        "Authorization: Bearer hunter2-hunter2",
+        "the value hunter2-of-the-environment is wrong",
+    ],
+)
+def test_credentials_are_struck_out_of_texts(text):
+    hide = safety.hiding({"HF_TOKEN": "hunter2-of-the-environment", "PWD": "/home/ada/secrets"})
+    assert "hunter2" not in hide(text)
+    assert safety.HIDDEN in hide(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=100000000 of 4 GPUs at 12:30:00",
+        "rank 0: step 12345678: loss 3.5",
+        "key: layers.0.attention.weight in /home/ada/secrets",
+        "a" * 600_000 + "@",
+        ":" * 600_000 + "@",
+        "a:b," * 150_000 + "@",
+    ],
+)
+def test_other_texts_stay_as_they_are(text):
+    hide = safety.hiding({"PWD": "/home/ada/secrets"})
+    assert hide(text) == text
+
+
 def test_a_password_in_a_platforms_file_is_refused_without_repeating_it():
     address = "docker://ada:lovelace@registry/image"
     with pytest.raises(ConfigError, match="image: holds an address with a password") as refused:

@@ -18,6 +18,12 @@ from workflow_lib.records import bounds
 
 #: bytes of one read; pipes of Linux hold 64 KiB
 _BLOCK_BYTES = 1 << 16
+#: Variables that are options of Slurm's commands, or that describe an outer allocation: see
+#: "ENVIRONMENT VARIABLES" of their manuals. With SQUEUE_PARTITION, for instance, squeue does not
+#: list jobs of other partitions.
+_OPTIONS = ("SQUEUE_", "SACCT_", "SBATCH_", "SCANCEL_", "SINFO_", "SCONTROL_", "SRUN_", "SLURM_")
+#: these say where the cluster is and who asks
+_ACCESS = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_SACK_SOCKET", "SLURM_SACK_KEY")
 
 
 class TooMuchError(OSError):
@@ -88,11 +94,27 @@ class Listener:
                     return
 
 
+def slurm_environment() -> dict[str, str]:
+    """This process's variables, without those that would change what a command of Slurm does. A
+    platform's file has options of jobs in ``sbatch_options`` and their variables in
+    ``environment``."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name in _ACCESS or not name.startswith(_OPTIONS)
+    }
+
+
+def run_slurm(command: Sequence[str], timeout_s: float) -> Answer:
+    """Run a command of Slurm to its end, as :func:`run`, in the :func:`slurm_environment`."""
+    return run(command, timeout_s, slurm_environment())
+
+
 def run(
     command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a command to its end. ``environment`` adds variables to this process's own. Ctrl-C in a
-    terminal does not reach the command.
+    """Run a command to its end, with the variables ``environment`` or else those of this process.
+    Ctrl-C in a terminal does not reach the command.
 
     Raises OSError if it cannot be started; TooMuchError, which is an OSError; and
     subprocess.TimeoutExpired after ``timeout_s`` seconds, when the command is killed.
@@ -103,7 +125,7 @@ def run(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         process_group=0,
-        env=os.environ | (environment or {}),
+        env=environment,
     ) as process:
         listener = Listener(process)
         try:

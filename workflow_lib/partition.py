@@ -173,7 +173,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _output(*command: str) -> str:
     try:
-        done = commands.run(command, _ANSWER_TIMEOUT_S)
+        done = commands.run_slurm(command, _ANSWER_TIMEOUT_S)
     except FileNotFoundError:
         raise NoAnswerError(
             f"{command[0]} is not on the path: run this on a login node of the cluster"

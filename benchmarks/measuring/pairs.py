@@ -14,6 +14,8 @@ from workflow_lib.intervals import students_t
 
 #: who trains beside peers: this project's engine, as records call it
 OURS = "triptych"
+#: what records say of their steps' tokens; in records without it each step had the same ones
+NEW_TOKENS = "new in each step"
 
 #: the block in which nothing runs beside training
 NOTHING = "nothing"

@@ -14,9 +14,6 @@ from workflow_lib.records import Cell
 from workflow_lib.training.data import SyntheticTokens, step_batches
 from workflow_lib.training.mesh import Mesh
 
-#: what records say of their steps' tokens; in records without it each step had the same ones
-NEW_TOKENS = "new in each step"
-
 
 def steps_of(cell: Cell) -> range:
     """The numbers of a launch's steps: one that compiles, those of the cell, and one that may be

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import engine_on_gpus
 from benchmarks.measuring import engine_steps, pairs, peer_torchtitan, peer_transformers
-from benchmarks.measuring.tokens import NEW_TOKENS
+from benchmarks.measuring.pairs import NEW_TOKENS
 from docs import engine, peers
 from tests.training.cells import GPT, LLAMA, MIXTRAL, cell
 from workflow_lib.records import Degrees

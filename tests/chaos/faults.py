@@ -75,10 +75,16 @@ def host_out_of_memory(victim: Victim) -> None:
     """The kernel ends a rank, because the control group that ranks were started in is full."""
     group = _MEMORY_GROUPS / f"triptych-chaos-{victim.name}"
     group.mkdir()
-    prolog = victim.site.directory / "bin" / "into-memory-group"
+    own = victim.site.directory / "bin" / victim.name
+    own.mkdir()
+    prolog = own / "into-memory-group"
+    srun = own / "srun"
     prolog.write_text(_INTO_MEMORY_GROUP)
-    prolog.chmod(0o755)
-    victim.start(SLURM_TASK_PROLOG=str(prolog), CHAOS_MEMORY_GROUP=str(group))
+    srun.write_text(f'#!/bin/sh\nexec {shutil.which("srun")} --task-prolog={prolog} "$@"\n')
+    for each in (prolog, srun):
+        each.chmod(0o755)
+    path = f"{own}{os.pathsep}{victim.site.environment['PATH']}"
+    victim.start(PATH=path, CHAOS_MEMORY_GROUP=str(group))
     victim.train()
     used = int((group / "memory.usage_in_bytes").read_text())
     (group / "memory.limit_in_bytes").write_text(str(used + _HOST_MEMORY_LEFT_BYTES))

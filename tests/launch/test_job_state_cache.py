@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workflow_lib.launch.schedulers import job_state_cache, query_results
+from workflow_lib.launch.schedulers import job_state_cache, queries, query_results
 from workflow_lib.launch.schedulers.job_state_cache import JobStateCache
 from workflow_lib.launch.schedulers.scheduler import Found
 from workflow_lib.records import JobState
@@ -26,6 +26,7 @@ class Cluster:
         directory.mkdir()
         self.squeue({})
         self.sacct({})
+        self.scontrol({})
 
     def write(self, name: str, script: str) -> None:
         command = self.directory / f"{name}.new"
@@ -43,6 +44,15 @@ class Cluster:
         """Jobs by id, with reason, exit codes of the job and its steps, and the failed node."""
         lines = (f"echo '{job}|wanted|{state}|{rest}'\n" for job, state in states.items())
         self.write("sacct", "".join(lines))
+
+    def scontrol(self, states: dict[str, str]) -> None:
+        """Jobs by id, called "wanted"."""
+        lines = "".join(
+            f"[ $5 = {job} ] && echo 'JobId={job} JobName=wanted JobState={state} Reason=None "
+            "ExitCode=0:0' && exit\n"
+            for job, state in states.items()
+        )
+        self.write("scontrol", f"{lines}echo 'Invalid job id specified' >&2; exit 1")
 
     def asked(self) -> list[str]:
         path = self.directory / "asked"
@@ -196,6 +206,58 @@ def test_without_accounting_a_job_that_is_long_gone_is_over(cluster, made, monke
         time.sleep(0.02)
     assert time.monotonic() >= started + 0.3
     assert words(made, "1") == ["LOST"]
+
+
+def never_lost(made: JobStateCache, monkeypatch) -> list[str | None]:
+    """What is said of job 1 once squeue and sacct have not known it for long enough."""
+    monkeypatch.setattr(query_results, "LOST_AFTER_S", 0.0)
+    said: list[str | None] = []
+    for _ in range(8):
+        said += words(made, "1")
+        next_period()
+    return said
+
+
+def test_a_job_that_only_scontrol_shows_is_not_lost(cluster, made, monkeypatch):
+    cluster.scontrol({"1": "PENDING"})
+    assert never_lost(made, monkeypatch)[-1] == "PENDING"
+    cluster.scontrol({})
+    while words(made, "1") != ["LOST"]:
+        time.sleep(0.02)
+
+
+def test_while_scontrol_does_not_answer_no_job_is_lost(cluster, made, monkeypatch):
+    cluster.write("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert set(never_lost(made, monkeypatch)) == {None}
+
+
+@pytest.mark.parametrize(
+    ("variable", "gets_it"),
+    [
+        *((f"{tool}_PARTITION", False) for tool in ("SQUEUE", "SBATCH", "SCANCEL", "SINFO")),
+        ("SQUEUE_STATES", False),
+        ("SACCT_LOCAL", False),
+        ("SCONTROL_ALL", False),
+        ("SLURM_JOB_ID", False),
+        ("SLURM_CONF", True),
+        ("SLURM_JWT", True),
+    ],
+)
+def test_users_own_defaults_for_slurms_commands_reach_none(
+    cluster, made, monkeypatch, variable, gets_it
+):
+    monkeypatch.setenv(variable, "mine")
+    for command in ("squeue", "sacct", "scontrol"):
+        cluster.write(command, f"printenv {variable} >>{cluster.directory}/seen; exit 1")
+    for ask in (
+        lambda: queries.squeue(["1"]),
+        lambda: queries.sacct(["1"]),
+        lambda: queries.scontrol("1"),
+    ):
+        with pytest.raises(queries.NoAnswerError):
+            ask()
+    seen = (cluster.directory / "seen").read_text().split()
+    assert seen == (["mine"] * 3 if gets_it else [])
 
 
 def test_what_was_told_before_a_job_was_waited_for_is_not_taken(cluster):

@@ -152,9 +152,40 @@ def test_ranks_that_could_not_find_each_other_are_refused_before_they_wait(paths
     node.begin(paths, "7", "slurm", b"")  # there srun starts ranks, which reach the first node
 
 
+#: names of variables that somebody keeps a secret in, which look like settings or do not
+PLANTED = (
+    *(
+        "MY_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "XNCCL_DEBUG",
+        "NCCL_debug",
+        "HOME_NCCL_KEY",
+        "HF_TOKEN",
+    ),
+    *(
+        "WANDB_API_KEY",
+        "NCCL_KEY",
+        "NCCL_MY_PSK",
+        "NCCL_COMM_ID",
+        "NCCL_RAS_ADDR",
+        "NCCL_CONF_FILE",
+    ),
+    *("NCCL_SOCKET_MAGIC", "NCCL_DEBUG_FILE", "NCCL_HOSTID", "NCCL_ENV_PLUGIN", "NCCL_LOGIN"),
+    *("NCCL_TUNER_CONFIG_FILE", "NCCL_TOPO_FILE", "NCCL_NET_PLUGIN", "RCCL_KEY", "RCCL_USER"),
+    *("RCCL_LINK", "TORCH_LINK", "TORCH_HOME", "TORCH_KEY", "TORCH_HUB_URL", "TORCH_TRACE"),
+    *("TORCH_LOGS_OUT", "TORCH_COMPILE_STICKY_PGO_KEY", "TORCH_WORKER_SERVER_SOCKET", "TORCH_PIN"),
+    *("TORCH_CACHE_SAS", "PYTORCH_UPLOAD", "PYTORCH_KEY", "SLURM_JWT", "SLURM_JOB_COMMENT"),
+    *("CUDA_KEY", "OMP_KEY", "HIP_LICENSE"),
+)
+
+
 def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
-    for name in ("MY_TOKEN", "AWS_SECRET_ACCESS_KEY", "XNCCL_DEBUG", "NCCL_debug", "HOME_NCCL_KEY"):
-        monkeypatch.setenv(name, "hunter2")
+    assert len(PLANTED) == 40
+    for name in PLANTED:
+        monkeypatch.setenv(name, "hunter2-hunter2")
+    # A known setting may hold credentials, too.
+    monkeypatch.setenv("NCCL_IB_HCA", "ada:hunter2-hunter2@mlx5_0")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "https://host/if?sig=hunter2-hunter2")
     monkeypatch.setenv("NCCL_P2P_DISABLE", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     node.begin(paths, "7", "local", b"")
@@ -163,6 +194,7 @@ def test_the_environment_holds_settings_and_no_secrets(paths, monkeypatch):
     variables = environment["environment_variables"]
     assert variables["NCCL_P2P_DISABLE"] == "1"
     assert variables["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert {"NCCL_KEY", "RCCL_LINK", "TORCH_PIN"} <= {*environment["other_environment_variables"]}
     assert environment["python"].startswith("3.")
     assert environment["cpus"] == os.cpu_count()
 

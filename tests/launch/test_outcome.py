@@ -213,6 +213,15 @@ def test_telemetry_that_never_started_is_no_result(paths):
     assert found.cause == "telemetry did not start: NVML is not there"
 
 
+def test_a_gpu_that_was_lost_before_the_start_is_its_nodes_failure(paths):
+    (paths.logs / "telemetry.log").write_text("GPU 1 does not answer: GPU is lost\n")
+    runs.report(paths, "lost")
+    paths.telemetry_start(runs.NODE).unlink()  # the sampler did not start
+    runs.end(paths, "telemetry", training_exit=None, telemetry_exit=1)
+    found = said(paths, "FAILED")
+    assert (found.outcome, found.failed_nodes) == (Outcome.NODE_FAILURE, (runs.NODE,))
+
+
 NOTHING_THERE = "NVML did not start: NVML Shared Library Not Found; is this a node with a driver?"
 
 

@@ -124,7 +124,7 @@ def test_a_wrapper_that_never_submits_is_given_up_with_what_it_said(tmp_path, wr
     done = launch(site.paths, **site.environment, TRIPTYCH_TRUST_ABSENCE_AFTER_S="0.1")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last == "triptych: sbatch failed with exit code 127: module: not found; tried 6 times"
+    assert last == "triptych: sbatch failed with exit code 127: module: not found; tried 8 times"
     assert not site.paths.submission.exists()
 
 
@@ -147,6 +147,6 @@ def test_an_id_is_taken_only_from_where_it_can_be_one(said, job_id):
 
 def test_what_slurm_refuses_is_told_from_what_a_wrapper_says():
     assert isinstance(refused("licence server?", 1, "h200"), UnclearError)
-    by_slurm = refused("sbatch: error: no", 1, "h200")
-    assert type(by_slurm) is SubmissionError
-    assert isinstance(refused("sbatch: error: no", 1, "h200", may_be_submitted=True), UnclearError)
+    said = "sbatch: error: Batch job submission failed: Invalid qos specification"
+    assert type(refused(said, 1, "h200")) is SubmissionError
+    assert isinstance(refused(said, 1, "h200", may_be_submitted=True), UnclearError)

@@ -12,6 +12,7 @@ from tests.slurm.cluster import CLUSTER_NAME
 from tests.slurm.test_submission import outcome
 from tests.slurm.test_submission import site as site
 from workflow_lib import records
+from workflow_lib.launch.schedulers import slurm
 from workflow_lib.records import JobRecord, Outcome
 
 pytestmark = pytest.mark.slow
@@ -45,11 +46,26 @@ def _ended(site) -> str:
     return job_id
 
 
-def test_an_id_with_the_name_of_its_cluster_is_understood(site, slurm_cluster):
+def test_an_id_with_the_name_of_its_cluster_is_understood(slurm_cluster):
     named = ("sbatch", "--parsable", f"--clusters={CLUSTER_NAME}", "--output=/dev/null")
-    job_id, _, cluster = slurm_cluster.run(*named, "--wrap=true").stdout.strip().partition(";")
-    assert (job_id.isdigit(), cluster) == (True, CLUSTER_NAME)
-    site.environment["SBATCH_CLUSTERS"] = CLUSTER_NAME
+    said = slurm_cluster.run(*named, "--wrap=true").stdout
+    assert said.strip().partition(";")[2] == CLUSTER_NAME
+    assert slurm._told_id(said) == said.partition(";")[0]
+
+
+def test_defaults_that_a_user_has_for_slurms_commands_change_nothing(site):
+    site.environment |= {
+        "SBATCH_PARTITION": "nowhere",
+        "SBATCH_CLUSTERS": "elsewhere",
+        "SLURM_CLUSTERS": "elsewhere",
+        "SLURM_MEM_PER_CPU": "1",
+        "SLURM_MEM_PER_NODE": "1",
+        "SLURM_JOB_ID": "1",
+        "SQUEUE_PARTITION": "nowhere",
+        "SQUEUE_STATES": "COMPLETED",
+        "SQUEUE_USERS": "nobody",
+        "SCANCEL_PARTITION": "nowhere",
+    }
     assert _ended(site).isdigit()
 
 

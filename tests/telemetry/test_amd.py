@@ -11,7 +11,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -312,6 +314,22 @@ def test_the_energy_accumulator_is_told_as_it_is(node: Node, units: int) -> None
     node.say(energy__0=units)
     row = source.read_counters(0, 0.0, everything=True)
     assert row["energy_j"] == (units * UNIT_J if units < 2**60 else None)
+
+
+def test_the_energy_counter_of_rocm_6_0_to_6_2_is_known_by_its_own_name(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.say(MI250)
+    node.open(2).close()
+    count = sys.modules["amdsmi"].amdsmi_get_energy_count
+
+    def older(handle: Any) -> dict[str, Any]:
+        answer = count(handle)
+        return {"power": answer.pop("energy_accumulator"), **answer}
+
+    monkeypatch.setattr(sys.modules["amdsmi"], "amdsmi_get_energy_count", older)
+    with closing(AmdSource(2)) as source:
+        assert source.read_counters(0, 0.0, everything=True)["energy_j"] is not None
 
 
 def test_a_call_that_fails_leaves_its_columns_empty_and_is_counted(node: Node) -> None:

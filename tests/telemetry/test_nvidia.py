@@ -5,13 +5,20 @@ plays NVML.
 from __future__ import annotations
 
 import shutil
+import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from tests.telemetry.cells import NODE, make_cell, wait_for
+from tests.telemetry.cells import NODE, make_cell, read_rows, wait_for
 from tests.telemetry.nvml import Node, Start, build
+from workflow_lib.launch import gpu_faults
+from workflow_lib.telemetry import choice
+from workflow_lib.telemetry.nvidia.library import started_nvml
+from workflow_lib.telemetry.source import TelemetryError
 
 
 @pytest.fixture
@@ -190,3 +197,45 @@ def test_auto_takes_the_gpus_where_there_are_enough(node: Node) -> None:
     shutil.rmtree(node.paths.directory)
     node.sample(make_cell(source="auto", ranks=3))
     assert (node.started.source, node.started.simulated) == ("simulated", True)
+
+
+def test_auto_never_simulates_gpus_that_are_there(tmp_path: Path, monkeypatch) -> None:
+    def broken() -> None:
+        raise TelemetryError("NVML did not start: Driver/library version mismatch")
+
+    monkeypatch.setattr(choice, "NvidiaSource", broken)
+    monkeypatch.setattr(choice, "_DEVICES_IN", tmp_path)
+    with closing(choice.open_source(make_cell(source="auto"), NODE)) as source:
+        assert source.name == "simulated"
+    (tmp_path / "nvidia0").touch()
+    with pytest.raises(TelemetryError, match="Driver/library version mismatch"):
+        choice.open_source(make_cell(source="auto"), NODE)
+
+
+@pytest.mark.parametrize("source", ["nvidia", "auto"])
+def test_a_gpu_that_is_lost_at_the_start_leaves_the_event_of_one_lost_later(
+    node: Node, source: str
+) -> None:
+    node.say(uuid_error_1="15")
+    assert "GPU 1 does not answer: GPU is lost" in node.refusal(make_cell(source=source))
+    (row,) = read_rows(node.paths.gpu_events(NODE))
+    assert (row["gpu"], row["event"]) == ("1", "lost")
+    (fault,), damaged = gpu_faults.find(node.paths)
+    assert (fault.node, fault.gpu, damaged) == (NODE, 1, [])
+
+
+def test_a_lost_gpu_that_the_job_does_not_see_is_nothing(node: Node) -> None:
+    node.say(uuid_error_1="15")
+    node.sample(make_cell(source="nvidia", ranks=1), CUDA_VISIBLE_DEVICES="0")
+    assert [gpu["uuid"] for gpu in node.started.gpus] == ["GPU-aaaa-0"]
+
+
+def test_a_binding_that_returns_bytes_is_refused_with_the_remedy(monkeypatch) -> None:
+    old = ModuleType("pynvml")
+    old.__file__ = "/usr/lib/pynvml.py"
+    old.NVMLError = RuntimeError  # type: ignore[attr-defined]
+    old.nvmlInit = old.nvmlShutdown = lambda: None  # type: ignore[attr-defined]
+    old.nvmlSystemGetDriverVersion = lambda: b"580.65.06"  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pynvml", old)
+    with pytest.raises(TelemetryError, match="install nvidia-ml-py 12 or newer"):
+        started_nvml()

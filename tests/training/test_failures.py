@@ -37,6 +37,8 @@ def test_a_rank_that_never_comes_is_a_communication_timeout():
 def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
     assert outcome_of(NonfiniteLoss("the loss of step 3 is nan")) == Outcome.NONFINITE_LOSS
     assert outcome_of(KeyError("x")) == Outcome.ERROR
+    assert outcome_of(ZeroDivisionError("division by zero")) == Outcome.ERROR
+    assert outcome_of(KeyError("CUDA out of memory")) == Outcome.ERROR
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,35 @@ def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
             Outcome.OUT_OF_MEMORY,
         ),
         ("CUDA error: an illegal memory access was encountered", Outcome.ERROR),
+        # Memory that ran out, in the words of each library.
+        *(
+            (message, Outcome.OUT_OF_MEMORY)
+            for message in (
+                "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+                "HIP out of memory. Tried to allocate 2.00 GiB. GPU 0 has 64 GB in all",
+                "HIP error: out of memory",
+                "Allocation on device 0 would exceed allowed memory. (out of memory)",
+                "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+                'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/'
+                'CUDACachingAllocator.cpp":1016, please report a bug to PyTorch. ',
+                "unable to mmap 68719476736 bytes from file </tmp/x>: Cannot allocate memory (12)",
+                "NCCL error in: /pytorch/NCCLUtils.cpp:94, unhandled cuda error\n"
+                "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+                "Cuda failure 2 'out of memory'",
+            )
+        ),
+        # Words of a cause in a message that is of something else.
+        ("CUDA error: the launch timed out and was terminated", Outcome.ERROR),
+        ("the option timeout=3 is not known", Outcome.ERROR),
+        ("of 7 configurations of a kernel 3 ran out of memory", Outcome.ERROR),
+        ("cannot parse 'uncorrectable ecc error' in the site's table", Outcome.ERROR),
+        # Ranks that are gone.
+        (
+            "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
+            "[127.0.0.1]:4815",
+            Outcome.COMMUNICATION_TIMEOUT,
+        ),
+        ("Timed out after 31 seconds waiting for clients", Outcome.COMMUNICATION_TIMEOUT),
     ],
 )
 def test_what_cuda_says_tells_broken_gpus_and_full_ones_from_mistakes(message, expected):

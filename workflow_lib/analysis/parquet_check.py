@@ -35,7 +35,7 @@ def check_readable(paths: Iterable[Path]) -> None:
     command = [sys.executable, "-m", "workflow_lib.analysis.parquet_check"]
     command += [str(bounds.PARQUET_CHECK_BYTES.most), *there]
     try:
-        done = commands.run(command, bounds.PARQUET_CHECK_S.most, _ENVIRONMENT)
+        done = commands.run(command, bounds.PARQUET_CHECK_S.most, os.environ | _ENVIRONMENT)
     except subprocess.TimeoutExpired:
         limit = f"{bounds.PARQUET_CHECK_S.most} s"
         raise RecordError(f"{there[0]}, or one beside it: not read within {limit}") from None

@@ -59,10 +59,9 @@ def find(paths: RunPaths) -> tuple[list[GpuFault], list[str]]:
     The likeliest cause comes first: faults of GPUs before faults of links, then by time.
     """
     faults, damaged = [], []
-    for node in paths.sampled_nodes():
-        path = paths.gpu_events(node)
-        if not path.is_file():
-            continue
+    # A sampler that finds a GPU lost leaves its events, and does not start.
+    for path in sorted(paths.telemetry.glob(paths.gpu_events("*").name)):
+        node = path.name.removesuffix(paths.gpu_events("").name)
         try:
             for _, row in read_csv(path, GPU_EVENTS):
                 time_s, gpu, code = row["unix_time_s"], row["gpu"], row["code"]

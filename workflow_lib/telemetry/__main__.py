@@ -5,15 +5,17 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 from workflow_lib import records
 from workflow_lib.telemetry.choice import open_source
+from workflow_lib.telemetry.files import SampleFile
 from workflow_lib.telemetry.limits import give_back_leftovers
 from workflow_lib.telemetry.node.host import Host
 from workflow_lib.telemetry.sampler import Sampler
-from workflow_lib.telemetry.source import TelemetryError
+from workflow_lib.telemetry.source import LostGpuError, TelemetryError
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,11 +42,21 @@ def main(arguments: list[str] | None = None) -> int:
             closing(Host(job_id=job_id)) as host,
         ):
             Sampler(records.RunPaths(path.parent), node, cell, source, host).run()
+    except LostGpuError as error:
+        _note_loss(records.RunPaths(path.parent), node, error.gpu)
+        return _refuse(node, str(error))
     except TelemetryError as error:
         return _refuse(node, str(error))
     except OSError as error:
         return _refuse(node, f"{error.filename or path.parent}: {error.strerror or error}")
     return 0
+
+
+def _note_loss(paths: records.RunPaths, node: str, gpu: int) -> None:
+    """Leave the event that a GPU lost in mid-run leaves, so that both are judged alike."""
+    paths.telemetry.mkdir(parents=True, exist_ok=True)
+    with closing(SampleFile(paths.gpu_events(node), records.GPU_EVENTS)) as events:
+        events.add({"unix_time_s": time.time(), "gpu": gpu, "event": "lost", "code": None})
 
 
 def _refuse(node: str, message: str) -> int:

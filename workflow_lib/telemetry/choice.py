@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from workflow_lib import gpu_models
 from workflow_lib.records import Cell
 from workflow_lib.telemetry.amd.source import AmdSource
 from workflow_lib.telemetry.nvidia.source import NvidiaSource
 from workflow_lib.telemetry.simulated import SimulatedSource
-from workflow_lib.telemetry.source import Source, TelemetryError
+from workflow_lib.telemetry.source import LostGpuError, Source, TelemetryError
 from workflow_lib.words import counted
+
+#: the devices of a vendor's GPUs, each of which the kernel's driver makes
+_DEVICES = {"nvidia": "nvidia[0-9]*", "amd": "kfd"}
+_DEVICES_IN = Path("/dev")
 
 
 def open_source(cell: Cell, node: str) -> Source:
     """Open the source that the cell asks for. The caller closes it.
 
     "auto" takes NVIDIA or AMD GPUs if there are enough of them for the node's ranks, else simulated
-    ones. Raises TelemetryError if there are too few GPUs, or GPUs of another model.
+    ones. Raises TelemetryError if there are too few GPUs, or GPUs of another model, or if a node
+    has GPUs that its driver's library does not show.
     """
     asked = cell.telemetry.source
     source = _first_that_opens(cell, node) if asked == "auto" else _open(asked, cell, node)
@@ -36,15 +44,25 @@ def _open(name: str, cell: Cell, node: str) -> Source:
 
 
 def _first_that_opens(cell: Cell, node: str) -> Source:
-    for name in ("nvidia", "amd"):
+    for name, devices in _DEVICES.items():
         try:
             source = _open(name, cell, node)
-        except TelemetryError:
-            # With "auto" it is no error that the node has no GPUs of a vendor.
+        except LostGpuError:
+            raise
+        except TelemetryError as error:
+            # That the node has no GPUs of a vendor is no error here.
+            if any(_DEVICES_IN.glob(devices)):
+                raise TelemetryError(
+                    f"this node has {_DEVICES_IN / devices}, but {error}; or give the platform "
+                    "telemetry: simulated"
+                ) from None
             continue
         if len(source.gpus) >= cell.ranks_per_node:
             return source
+        shown = counted(len(source.gpus), "GPU")
+        print(f"telemetry on {node}: {name} shows {shown}, too few", file=sys.stderr)
         source.close()
+    print(f"telemetry on {node}: readings of GPUs are simulated", file=sys.stderr, flush=True)
     return _open("simulated", cell, node)
 
 

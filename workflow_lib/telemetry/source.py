@@ -22,6 +22,15 @@ class TelemetryError(Exception):
     """Sampling cannot begin or go on. The message says what is wrong and what to do."""
 
 
+class LostGpuError(TelemetryError):
+    """A GPU that the job sees does not answer."""
+
+    def __init__(self, gpu: int, message: str) -> None:
+        super().__init__(message)
+        #: its number among those that the job sees
+        self.gpu = gpu
+
+
 class UnreadableError(Exception):
     """One column could not be read, although the others of the same call could."""
 

@@ -18,47 +18,59 @@ class NonfiniteLoss(ArithmeticError):
     """The loss of a step is NaN or infinite."""
 
 
-#: What torch's collectives say if another rank does not answer or is gone. The cause lies there, so
-#: this rank reports only that its wait timed out.
-_SIGNS_OF_A_LOST_RANK = (
-    "timed out",
-    "timeout",
-    "connection closed by peer",
-    "connection reset by peer",
-    "connection refused",
-    "connection was closed",
-    "broken pipe",
-    "remote process exited",
+#: What torch's own errors of collectives say if another rank does not answer or is gone. The cause
+#: lies there, so this rank reports only that its wait timed out.
+_LOST_RANK = re.compile(
+    r"timed out|timeout|connection (closed by peer|reset by peer|refused|was closed)|broken pipe"
+    r"|remote process exited",
+    re.IGNORECASE,
+)
+#: where other errors come from that say so: gloo, and c10d's stores and sockets
+_OF_COLLECTIVES = re.compile(
+    r"\[\S*(gloo|c10d)\S*\] |Socket Timeout|Wait timeout|Timed out (after|initializing|waiting) "
+    r"|The client socket has |Application timeout |Gloo connectFullMesh failed",
 )
 
-#: what libraries say if an allocation fails and they do not raise an error of that kind
-_SIGNS_OF_NO_MEMORY = ("out of memory", "can't allocate memory", "alloc_failed")
+#: Lines with which libraries say that an allocation failed, if they raise no error of that kind:
+#: torch's allocators of the CPU, of CUDA and of HIP, its own report of a full GPU (which asks NVML,
+#: and fails), cuBLAS and cuDNN, NCCL, and mmap.
+_NO_MEMORY = re.compile(
+    r"(CUDA|HIP)( error:)? out of memory.*"
+    r"|Allocation on device .*out of memory.*"
+    r"|(CUDA error: )?(CUBLAS|HIPBLAS)_STATUS_ALLOC_FAILED.*"
+    r"|(CUDA error: )?(CUBLAS|HIPBLAS)_STATUS_NOT_INITIALIZED when calling `?(cu|hip)blasCreate.*"
+    r"|cuDNN error: CUDNN_STATUS_ALLOC_FAILED.*"
+    r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED at .*CUDACachingAllocator.*"
+    r"|Cuda failure (2 )?'out of memory'.*"
+    r"|unable to mmap \d+ bytes from file .*: Cannot allocate memory \(12\).*"
+    r"|\[enforce fail at alloc_cpu\.cpp.*can't allocate memory.*",
+    re.IGNORECASE,
+)
 #: What CUDA says if a GPU is broken: cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable,
 #: cudaErrorHardwareStackError (CUDA Runtime API, error types).
-_SIGNS_OF_A_BROKEN_GPU = (
-    "uncorrectable ecc error",
-    "uncorrectable nvlink error",
-    "hardware stack error",
+_BROKEN_GPU = re.compile(
+    r"CUDA error: (uncorrectable (ecc|nvlink) error|hardware stack error).*", re.IGNORECASE
 )
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """The outcome of the run that an exception stands for."""
-    message = str(error).lower()
+    """The outcome of the run that an exception stands for, by its type and by whole lines of its
+    message; ERROR where neither is known."""
+    lines = [line.strip() for line in str(error).splitlines()]
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return Outcome.OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return Outcome.OUT_OF_MEMORY
-    # The CPU allocator and some CUDA libraries raise a plain RuntimeError.
-    if any(sign in message for sign in _SIGNS_OF_NO_MEMORY):
-        return Outcome.OUT_OF_MEMORY
-    if any(sign in message for sign in _SIGNS_OF_A_BROKEN_GPU):
-        return Outcome.NODE_FAILURE
-    if isinstance(error, ArithmeticError):
+    if isinstance(error, NonfiniteLoss):
         return Outcome.NONFINITE_LOSS
-    if isinstance(error, (dist.DistError, RuntimeError)) and any(
-        sign in message for sign in _SIGNS_OF_A_LOST_RANK
-    ):
+    if not isinstance(error, RuntimeError):
+        return Outcome.ERROR
+    if any(map(_NO_MEMORY.fullmatch, lines)):
+        return Outcome.OUT_OF_MEMORY
+    if any(map(_BROKEN_GPU.fullmatch, lines)):
+        return Outcome.NODE_FAILURE
+    of_collectives = isinstance(error, dist.DistError) or any(map(_OF_COLLECTIVES.match, lines))
+    if of_collectives and any(map(_LOST_RANK.search, lines)):
         return Outcome.COMMUNICATION_TIMEOUT
     return Outcome.ERROR
 

@@ -5,6 +5,7 @@ telemetry.
 from __future__ import annotations
 
 import hashlib
+import os
 
 from workflow_lib import records, results
 from workflow_lib.launch.end import job_causes, missing_ranks
@@ -22,6 +23,7 @@ from workflow_lib.records import (
     RunPaths,
     StopRecord,
 )
+from workflow_lib.safety import hiding
 from workflow_lib.telemetry.validity import coverage
 
 
@@ -52,7 +54,8 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
         cause += "; its job.sh was edited by hand after it was rendered"
     return OutcomeRecord(
         outcome=outcome,
-        cause=cause,
+        # It may hold the output of any program.
+        cause=hiding(os.environ)(cause),
         job_id=evidence.job_id,
         nodes=ended.nodes if ended else _known_nodes(paths),
         started_unix_s=ended.started_unix_s if ended else None,

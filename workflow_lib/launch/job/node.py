@@ -12,7 +12,6 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-import re
 import socket
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import workflow_lib
-from workflow_lib import records, results, safety
+from workflow_lib import records, results
 from workflow_lib.launch import attempts
-from workflow_lib.launch.job import cool_down, stop_early
+from workflow_lib.launch.job import cool_down, settings, stop_early
 from workflow_lib.launch.processes import is_running
 from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.records import Cell, EndedRecord, JobRecord, RunPaths
@@ -36,11 +35,6 @@ TELEMETRY_TIMEOUT_S = 120.0
 #: how names of records end: of tables, JSON and compressed traces
 _RECORDS = (".csv", ".json", ".gz")
 _PACKAGES = ("torch", "deepspeed", "submitit", "nvidia-ml-py", "amdsmi", "numpy", "torchao")
-#: variables that say how a run was set up; no others are recorded, as they may hold secrets
-_VARIABLES = re.compile(
-    r"(SLURM_JOB_(ID|PARTITION|NODELIST|NUM_NODES|ACCOUNT|QOS)|SLURM_JOB_GPUS|CUDA_VISIBLE_DEVICES"
-    r"|ROCR_VISIBLE_DEVICES|HIP_VISIBLE_DEVICES|OMP_NUM_THREADS|(NCCL|RCCL|TORCH)_[A-Z0-9_]+)"
-)
 
 
 class TakenError(RuntimeError):
@@ -140,16 +134,8 @@ def environment() -> dict[str, Any]:
         "cpu_model": _cpu_model(),
         "cpus": os.cpu_count(),
         "nvidia_driver": next(iter((drivers or "").splitlines()), None),
-        "environment_variables": {
-            name: value for name, value in sorted(os.environ.items()) if _may_be_told(name, value)
-        },
+        **settings.of(os.environ),
     }
-
-
-def _may_be_told(name: str, value: str) -> bool:
-    """Whether a variable may be recorded: it is a known setting and holds no secret."""
-    secret = safety.names_secret(name) or safety.holds_password(value)
-    return bool(_VARIABLES.fullmatch(name)) and not secret
 
 
 def _output(*command: str) -> str | None:

@@ -27,8 +27,8 @@ from workflow_lib.records import Cell, JobRecord, OrderRecord, RunPaths, Submiss
 #: How long after an interrupted submission an answer that there is no job of its name is trusted:
 #: without file locks, an orphaned sbatch may still submit the job.
 TRUST_ABSENCE_AFTER_S = float(os.environ.get("TRIPTYCH_TRUST_ABSENCE_AFTER_S", "60"))
-#: how often in all a run is submitted if a site's wrapper of sbatch fails
-_WRAPPER_TRIES = 6
+#: how often in all a run is submitted if sbatch fails with no message that is known: ten minutes
+_UNCLEAR_TRIES = 8
 
 
 def submit(run: OwnedRun) -> JobRecord:
@@ -69,7 +69,7 @@ def submit(run: OwnedRun) -> JobRecord:
             submission, job_id = _try_to_submit(run, cell, avoid)
         except UnclearError as error:
             unclear += 1
-            if unclear == _WRAPPER_TRIES:
+            if unclear == _UNCLEAR_TRIES:
                 paths.submission.unlink(missing_ok=True)
                 raise SubmissionError(f"{error}; tried {unclear} times") from None
         except SubmissionError as error:

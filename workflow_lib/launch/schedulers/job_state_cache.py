@@ -3,7 +3,8 @@
 A thread that finds the last answer older than a period sends one query for all threads. The queries
 alternate: ``squeue`` is asked for all jobs. ``sacct`` is asked for jobs that squeue does not list,
 because slurmctld forgets jobs minutes after their end. Both are asked by name for jobs whose id is
-not known. So any number of runs costs one command a period. Times are of the monotonic clock.
+not known. Before a job counts as lost, ``scontrol`` is asked for it. So any number of runs costs
+one command a period. Times are of the monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from workflow_lib.launch.schedulers.query_results import (
 from workflow_lib.launch.schedulers.scheduler import Found
 from workflow_lib.records import JobState
 
+#: how many jobs scontrol is asked for after one query: it takes one at a time
+_MOST_CONFIRMED = 20
 #: while Slurm does not answer, the period doubles up to this
 LONGEST_PERIOD_S = 300.0
 
@@ -107,9 +110,10 @@ class JobStateCache:
         else:
             if is_sacct(query):
                 before = replace(before, has_accounting=True)
-        now = time.monotonic()
-        after = query_results.with_answer(before, Answer(query, about, states, ids, now))
-        return replace(after, next_query_s=now + self._period_s)
+        answer = Answer(query, about, states, ids, time.monotonic())
+        answer = _confirmed(answer, query_results.overdue(before, answer)[:_MOST_CONFIRMED])
+        after = query_results.with_answer(before, answer)
+        return replace(after, next_query_s=time.monotonic() + self._period_s)
 
     def _unanswered(self, before: QueryResults, error: NoAnswerError) -> QueryResults:
         asked_sacct = is_sacct(before.last_query)
@@ -124,6 +128,23 @@ class JobStateCache:
         if not asked_sacct:
             return replace(before, unanswered=count, next_query_s=again_s)
         return replace(soon, sacct_unanswered=count, sacct_not_before_s=again_s)
+
+
+def _confirmed(answer: Answer, overdue: Sequence[str]) -> Answer:
+    """The answer, with what ``scontrol`` says of jobs that seem to be lost. A job of which it says
+    nothing is not lost."""
+    states, gone = dict(answer.states), []
+    for job in overdue:
+        try:
+            state = queries.scontrol(job)
+        except NoAnswerError as error:
+            say_once(f"a job that squeue does not list is not taken for lost: {error}")
+            continue
+        if state is None:
+            gone.append(job)
+        else:
+            states[job] = state
+    return replace(answer, states=states, gone=gone)
 
 
 def _send(

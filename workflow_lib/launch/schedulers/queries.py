@@ -19,6 +19,7 @@ _OVER: tuple[str, ...] = ("COMPLETED", "FAILED", "TIMEOUT", "DEADLINE", "NODE_FA
 _OVER += ("BOOT_FAIL", "PREEMPTED", "CANCELLED", "OUT_OF_MEMORY", "REVOKED")
 _QUEUED = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
 _NAMED = "@"
+_TOLD_BY_SCONTROL = re.compile(r"(?:^| )(JobName|JobState|Reason|ExitCode)=(\S+)")
 _SQUEUE_COLUMNS = ("JobArrayID", "Name", "State", "Reason", "exit_code")
 #: columns of sacct beside the state → fields of JobState; older versions of Slurm lack some
 _COLUMNS = {
@@ -83,6 +84,28 @@ def squeue_by_name(names: Sequence[str]) -> Named:
     return {name: (job, state) for job, name, state in rows if name in names}
 
 
+def scontrol(job: str) -> JobState | None:
+    """What slurmctld says of a job, by a job_key: of its id, then of its name. None if it has no
+    such job. Unlike squeue, ``scontrol`` has no filters.
+
+    Raises NoAnswerError.
+    """
+    job_id, _, name = job.partition(_NAMED)
+    try:
+        text = _output("scontrol", "--all", "--oneliner", "show", "job", job_id)
+    except NoAnswerError as error:
+        if "invalid job id" not in str(error).lower():
+            raise
+        text = ""
+    for line in text.splitlines():
+        told = dict(_TOLD_BY_SCONTROL.findall(line))
+        if "JobState" in told and (not name or told.get("JobName") == name):
+            ended_as = _told(told.get("ExitCode", "").removesuffix("0:0"))
+            return JobState(told["JobState"], _told(told.get("Reason", "")), ended_as)
+    named = squeue_by_name([name]) if name else {}
+    return named[name][1] if name in named else None
+
+
 def sacct(jobs: Sequence[str], missing_columns: Sequence[str] = ()) -> States:
     """job_key → state, for those jobs that the accounting database knows. Does not ask for
     ``missing_columns``, which this version of Slurm lacks.
@@ -140,8 +163,10 @@ def _states(jobs: Sequence[str], rows: Sequence[tuple[str, str, JobState]]) -> S
 def _squeue(*which: str) -> list[tuple[str, str, JobState]]:
     """Id, name and state of each job."""
     # --array and JobArrayID: each task of an array has its own line, with the id "<array>_<task>".
+    # --all: hidden partitions, and those that the user may no longer use.
     columns = ",".join(f"{name}:|" for name in _SQUEUE_COLUMNS)
-    text = _output("squeue", "--array", "--noheader", "--states=all", f"--Format={columns}", *which)
+    options = ("--all", "--array", "--noheader", "--states=all", f"--Format={columns}")
+    text = _output("squeue", *options, *which)
     rows = [line.strip().split("|")[: len(_SQUEUE_COLUMNS)] for line in text.splitlines()]
     return [
         (name, called, JobState(state, reason=_told(reason), exit_code=_exit_code(status)))
@@ -187,7 +212,7 @@ def _told(value: str) -> str | None:
 def _output(*command: str) -> str:
     """What a command prints. Raises NoAnswerError if it fails, hangs or is missing."""
     try:
-        done = commands.run(command, ANSWER_TIMEOUT_S)
+        done = commands.run_slurm(command, ANSWER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}") from None
     if done.exit_code:

@@ -18,6 +18,7 @@ FORGOTTEN_AFTER_S = 60.0
 #: the same on a cluster whose accounting does not know the job or its end: slurmctld may have lost
 #: the job
 LOST_AFTER_S = 900.0
+_LOST = JobState(LOST, reason="neither squeue, sacct nor scontrol knows how it ended")
 #: the queries, in the order in which they alternate
 SQUEUE, SACCT = "squeue", "sacct"
 SQUEUE_BY_NAME, SACCT_BY_NAME = "squeue by name", "sacct by name"
@@ -66,6 +67,8 @@ class Answer:
     #: name → id, where the query was by name
     ids: Mapping[str, str]
     at_s: float
+    #: keys of jobs that :func:`overdue` named and slurmctld does not have
+    gone: Collection[str] = ()
 
 
 def is_sacct(query: str) -> bool:
@@ -97,7 +100,7 @@ def with_answer(results: QueryResults, answer: Answer) -> QueryResults:
     silent = [key for key in answer.about if key not in answer.states]
     ids = dict(results.ids) | dict(answer.ids)
     if is_sacct(answer.query):
-        told = dict(answer.states) | _lost(results, answer)
+        told = dict(answer.states) | dict.fromkeys(answer.gone, _LOST)
         return replace(
             results,
             ids=ids,
@@ -138,17 +141,17 @@ def only_wanted(results: QueryResults, wanted: Collection[str]) -> QueryResults:
     )
 
 
-def _lost(results: QueryResults, answer: Answer) -> dict[str, JobState]:
-    """Job → state ``LOST``, for jobs that are missing for too long."""
+def overdue(results: QueryResults, answer: Answer) -> list[str]:
+    """The jobs that squeue has not listed for too long, and of which sacct knows no end."""
     if answer.query != SACCT:
-        return {}
+        return []
     limit_s = FORGOTTEN_AFTER_S if results.has_accounting is False else LOST_AFTER_S
-    return {
-        job: JobState(LOST, reason="neither squeue nor sacct knows how it ended")
+    return [
+        job
         for job in answer.about
         if not queries.is_over(answer.states.get(job))
         and answer.at_s - results.missing_since_s[job] >= limit_s
-    }
+    ]
 
 
 def _only(values: Mapping[str, _Value], keys: Collection[str]) -> dict[str, _Value]:

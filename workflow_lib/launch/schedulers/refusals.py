@@ -3,46 +3,105 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-#: sbatch's message, which key of the platform's file to change, and how to find a valid value
+_FAILED = r"(?:Batch job submission failed: )?"
+#: Refusals that stay refusals: the whole of a line of sbatch after "sbatch: error: ", as
+#: slurm_strerror() and sbatch word it (src/common/slurm_errno.c, src/sbatch/opt.c of Slurm 20.11 to
+#: 25.11); which key of the platform's file to change; and how to find a valid value.
 _REFUSALS = (
     (
-        r"invalid partition|use this partition|required partition",
+        r"invalid partition specified: .*|Invalid partition name specified"
+        r"|No partition specified or system default partition"
+        r"|Users? ?('s)? ?group not permitted to use this partition"
+        r"|Requested nodes not in this partition|Required partition not available .*"
+        r"|Requested partition configuration not available now",
         "partition",
         "`sinfo -o %P` lists them",
     ),
     (
-        r"violates accounting/qos policy",
+        r"Job violates accounting/QOS policy.*",
         "qos, nodes or time_limit_max_min",
         "`sacctmgr show qos` lists limits",
     ),
-    (r"account", "account", "`sacctmgr show assoc user=$USER format=account` lists yours"),
-    (r"qos", "qos", "`sacctmgr show assoc user=$USER format=qos` lists yours"),
-    (r"reservation", "reservation", "`scontrol show reservation` lists them"),
-    (r"node name", "exclude_nodes", "`sinfo -N` lists the nodes"),
-    (r"unrecognized option|doesn't allow|wckey|license", "sbatch_options", "see `man sbatch`"),
-    (r"feature|constraint", "constraint", "`sinfo -o %f` lists the nodes' features"),
-    (r"gres|gpu", "gpu_type or gpu_request", "`sinfo -o %G` lists the nodes' GPUs"),
-    (r"memory", "memory_per_node_gb", "`sinfo -o '%n %m'` lists the nodes' memory in MB"),
-    (r"cpu count|processors", "cpus_per_gpu", "`sinfo -o '%n %c'` lists the nodes' CPUs"),
-    (r"node configuration|node count|nodes", "nodes", "`sinfo` lists what the partition has"),
-    (r"time limit", "time_limit_max_min", "`sinfo -o '%P %l'` lists the limits"),
+    (
+        r"Invalid account or account/partition combination specified|Invalid account specified"
+        r"|Invalid or unknown association",
+        "account",
+        "`sacctmgr show assoc user=$USER format=account` lists yours",
+    ),
+    (
+        r"Invalid qos specification.*|Invalid QOS specification.*|Requested account has breached.*",
+        "qos",
+        "`sacctmgr show assoc user=$USER format=qos` lists yours",
+    ),
+    (
+        r"Requested reservation .*|Access denied to requested reservation",
+        "reservation",
+        "`scontrol show reservation` lists them",
+    ),
+    (r"Invalid node (name|list) specified", "exclude_nodes", "`sinfo -N` lists the nodes"),
+    (
+        r"Invalid wckey specification|Invalid license specification",
+        "sbatch_options",
+        "see `man sbatch`",
+    ),
+    (r"Invalid feature specification", "constraint", "`sinfo -o %f` lists the nodes' features"),
+    (
+        r"Invalid generic resource \(gres\) specification|Invalid GRES specification.*"
+        r"|Duplicate generic resource.*|Requested GRES option unsupported.*"
+        r"|Invalid Trackable RESource \(TRES\) specification",
+        "gpu_type or gpu_request",
+        "`sinfo -o %G` lists the nodes' GPUs",
+    ),
+    (
+        r"Memory specification can not be satisfied|Memory required by task is not available",
+        "memory_per_node_gb",
+        "`sinfo -o '%n %m'` lists the nodes' memory in MB",
+    ),
+    (
+        r"CPU count (per node can not be satisfied|specification invalid)"
+        r"|More processors requested than permitted|Task count specification invalid",
+        "cpus_per_gpu",
+        "`sinfo -o '%n %c'` lists the nodes' CPUs",
+    ),
+    (
+        r"Requested node configuration is not available|Node count specification invalid"
+        r"|Requested topology configuration is not available",
+        "nodes",
+        "`sinfo` lists what the partition has",
+    ),
+    (
+        r"Requested time limit is invalid.*|Invalid time-min specification.*",
+        "time_limit_max_min",
+        "`sinfo -o '%P %l'` lists the limits",
+    ),
 )
+#: what sbatch says of its own options, without "error:"
+_OPTIONS_REFUSED = r"(unrecognized option|option .* doesn't allow|invalid option).*"
+_ARRAY_REFUSED = r"Invalid job array specification"
+#: Other refusals that stay so, for which no key is known.
+_NEVER = r"Access/permission denied|Pathname of a file, directory or other parameter too long"
 #: a temporary refusal: Slurm did not take the job
 _NOT_NOW = re.compile(
     r"connect failure|standby mode|Resource temporarily unavailable|job queue full"
-    r"|temporarily unable|temporarily disabled|(Max|Grp)SubmitJob",
+    r"|temporarily unable|temporarily disabled|(Max|Grp)SubmitJob|MaxJobCount limit reached"
+    r"|Rate limit exceeded|System submissions disabled|operation is presently disabled"
+    r"|I/O error writing script",
     re.IGNORECASE,
 )
 #: a lost answer: Slurm may have taken the job
 _NO_ANSWER = re.compile(
     r"Unable to contact slurm controller|timed out|Zero Bytes were transmitted"
-    r"|Message (send|receive) failure|Transport endpoint|Connection (reset|refused|timed out)",
+    r"|Message (send|receive) failure|Transport endpoint|Connection (reset|refused|timed out)"
+    r"|Unexpected message received|Communication (connection|shutdown) failure|No route to host"
+    r"|Protocol authentication error|munge|Accounting storage error|Slurm internal error"
+    r"|Insane message length|I/O stream version number error|Error generating job credential",
     re.IGNORECASE,
 )
 
 #: the beginning of sbatch's own messages; a wrapper's messages begin otherwise
-_SLURM_SAYS = re.compile(r"sbatch: (error|fatal)")
+_SLURM_SAYS = re.compile(r"sbatch: (?:(?:error|fatal): )?(.*)")
 
 
 class SubmissionError(RuntimeError):
@@ -59,8 +118,8 @@ class NotNowError(SubmissionError):
 
 
 class UnclearError(NotNowError):
-    """sbatch failed without a message of Slurm. A site's wrapper of sbatch may have failed before
-    or after the job was submitted.
+    """sbatch failed with no message that is known. A site's wrapper of it may have failed before or
+    after the job was submitted, and an unknown message of Slurm may be of something that passes.
     """
 
     def __init__(self, message: str) -> None:
@@ -75,30 +134,35 @@ def refused(
     ``said`` is its standard error. ``exit_code`` is negative after a signal. ``may_be_submitted``
     says whether sbatch printed a job's id although it failed.
     """
-    lines = "; ".join(line.strip() for line in said.splitlines() if line.strip())
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    text = "; ".join(lines)
     if exit_code < 0:
         return NotNowError(f"sbatch was ended by signal {-exit_code}", True)
-    if _NOT_NOW.search(lines):
-        return NotNowError(lines, False)
-    if _NO_ANSWER.search(lines):
-        return NotNowError(lines, True)
-    if may_be_submitted or not _SLURM_SAYS.search(lines):
-        return UnclearError(f"sbatch failed with exit code {exit_code}: {lines or 'no reason'}")
-    return SubmissionError(explain(lines, platform))
+    if _NOT_NOW.search(text):
+        return NotNowError(text, False)
+    if _NO_ANSWER.search(text):
+        return NotNowError(text, True)
+    if not may_be_submitted and (refusal := _final(lines, platform)) is not None:
+        return SubmissionError(f"Slurm refused the job: {text}. {refusal}".rstrip())
+    return UnclearError(f"sbatch failed with exit code {exit_code}: {text or 'no reason'}")
 
 
-def explain(refusal: str, platform: str) -> str:
-    """A message with the refusal and, if known, which key of the platform's file to change."""
-    if "job array" in refusal.lower():
+def _final(lines: Sequence[str], platform: str) -> str | None:
+    """What to do about a refusal that stays one; None if no line is known to be of such a one."""
+    said = [found[1] for line in lines if (found := _SLURM_SAYS.fullmatch(line))]
+    file = f"in the configuration's platforms/{platform}.yaml"
+
+    def says(pattern: str) -> bool:
+        return any(re.fullmatch(_FAILED + f"(?:{pattern})", each, re.IGNORECASE) for each in said)
+
+    if says(_ARRAY_REFUSED):
         return (
-            f"Slurm refused the job: {refusal}. This site takes no job array of so many tasks "
-            "(`scontrol show config` has MaxArraySize); without one, `snakemake` submits a job a "
-            "run"
+            "This site takes no job array of so many tasks (`scontrol show config` has "
+            "MaxArraySize); without one, `snakemake` submits a job a run"
         )
     for pattern, key, remedy in _REFUSALS:
-        if re.search(pattern, refusal, re.IGNORECASE):
-            return (
-                f"Slurm refused the job: {refusal}. Set {key} in the configuration's "
-                f"platforms/{platform}.yaml; {remedy}"
-            )
-    return f"Slurm refused the job: {refusal}"
+        if says(pattern):
+            return f"Set {key} {file}; {remedy}"
+    if says(_OPTIONS_REFUSED):
+        return f"Set sbatch_options {file}; see `man sbatch`"
+    return "" if says(_NEVER) else None

@@ -67,6 +67,7 @@ def sbatch(
         stderr=subprocess.PIPE,
         pass_fds=locks,
         process_group=0,  # Ctrl-C must not interrupt it
+        env=commands.slurm_environment(),
     ) as process:
         told = _listen(commands.Listener(process))
     job_id = _told_id(told.output)
@@ -193,7 +194,7 @@ def _scancel(*which: str) -> str | None:
     for again in range(_CANCEL_TRIES):
         time.sleep(_LOOK_EVERY_S if again else 0.0)
         try:
-            done = commands.run(["scancel", *which], _PATIENCE_S)
+            done = commands.run_slurm(["scancel", *which], _PATIENCE_S)
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"scancel: {error}"
         if not done.exit_code:

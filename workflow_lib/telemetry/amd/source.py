@@ -266,7 +266,9 @@ def _check_metrics(smi: ModuleType, handle: Any, metrics: GpuMetrics) -> None:
         before = metrics.energy_units()
     except UnreadableError:
         return  # the GPU has no energy counter to compare
-    count = int(smi.amdsmi_get_energy_count(handle)["energy_accumulator"])
+    counted = smi.amdsmi_get_energy_count(handle)
+    # ROCm 6.0 to 6.2 call it "power" (bindings 6.0.2 to 6.2.4), 6.3 and later "energy_accumulator".
+    count = int(counted["energy_accumulator" if "energy_accumulator" in counted else "power"])
     metrics.fetch()
     after = metrics.energy_units()
     if before <= after and not before <= count <= after:

@@ -9,8 +9,8 @@ from types import ModuleType
 from typing import Any
 
 from workflow_lib.records import GpuLimits, Training
+from workflow_lib.telemetry.nvidia.library import node_gpus, seen_gpus
 from workflow_lib.telemetry.source import TelemetryError
-from workflow_lib.telemetry.visible import visible_gpus
 
 #: values of limits that NVML does not tell → why
 MISSING = {
@@ -26,9 +26,7 @@ def found(nvml: ModuleType, training: Training, count: int) -> tuple[GpuLimits, 
     Changes no limit. Raises TelemetryError if a GPU cannot have its limits, or if the driver does
     not permit this process to change them.
     """
-    every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in every]
-    seen = visible_gpus(uuids, ("CUDA_VISIBLE_DEVICES",), os.environ)
+    seen = seen_gpus(node_gpus(nvml), os.environ)
     if len(seen) < count:
         raise TelemetryError(f"the job sees {len(seen)} of the {count} GPUs that are to be limited")
 
@@ -36,16 +34,16 @@ def found(nvml: ModuleType, training: Training, count: int) -> tuple[GpuLimits, 
         return limits[gpu] if limits else None
 
     gpus = []
-    for gpu, index in enumerate(seen[:count]):
+    for gpu, at in enumerate(seen[:count]):
         limits = GpuLimits(
             gpu=gpu,
-            name=nvml.nvmlDeviceGetName(every[index]),
-            uuid=uuids[index],
+            name=nvml.nvmlDeviceGetName(at.handle),
+            uuid=at.uuid,
             power_limit_asked_w=of(training.power_limits_w, gpu),
             clock_limit_asked_mhz=of(training.clock_limits_mhz, gpu),
-            power_limit_before_w=nvml.nvmlDeviceGetPowerManagementLimit(every[index]) / 1e3,
+            power_limit_before_w=nvml.nvmlDeviceGetPowerManagementLimit(at.handle) / 1e3,
         )
-        _check(nvml, every[index], limits)
+        _check(nvml, at.handle, limits)
         gpus.append(limits)
     return tuple(gpus)
 

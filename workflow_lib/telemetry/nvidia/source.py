@@ -15,7 +15,7 @@ from typing import Any
 from workflow_lib import gpu_models
 from workflow_lib.telemetry.nvidia.events import DriverEvents
 from workflow_lib.telemetry.nvidia.fields import slowdown_fields
-from workflow_lib.telemetry.nvidia.library import started_nvml
+from workflow_lib.telemetry.nvidia.library import node_gpus, seen_gpus, started_nvml
 from workflow_lib.telemetry.nvidia.power import PowerSamples
 from workflow_lib.telemetry.nvidia.readings import (
     COLUMNS,
@@ -29,7 +29,6 @@ from workflow_lib.telemetry.source import (
     UnreadableError,
     common_reason,
 )
-from workflow_lib.telemetry.visible import visible_gpus
 
 _PCIE_REASON = (
     "the driver's counters of PCIe have 32 bits, which a link at full speed goes round in a "
@@ -97,11 +96,10 @@ class NvidiaSource(PolledSource):
 
     def _open(self) -> None:
         nvml = self._nvml
-        every = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in every]
-        indices = visible_gpus(uuids, ("CUDA_VISIBLE_DEVICES",), os.environ)
+        every = node_gpus(nvml)
+        seen = seen_gpus(every, os.environ)
         driver = nvml.nvmlSystemGetDriverVersion()
-        self._handles = handles = [every[index] for index in indices]
+        self._handles = handles = [gpu.handle for gpu in seen]
         self._lost: set[int] = set()
         self._losses: list[tuple[int, str, int | None]] = []
         self._power_samples = PowerSamples(nvml, handles)
@@ -115,8 +113,8 @@ class NvidiaSource(PolledSource):
         super().__init__(
             name="nvidia",
             gpus=[
-                self._describe(gpu, index, handle, uuids[index], driver)
-                for gpu, (index, handle) in enumerate(zip(indices, handles, strict=True))
+                self._describe(gpu, at.index, at.handle, at.uuid, driver)
+                for gpu, at in enumerate(seen)
             ],
             polls=[
                 [*tick_polls(nvml, handle), *counter_polls(nvml, handle, slowdown)]
@@ -127,9 +125,9 @@ class NvidiaSource(PolledSource):
             missing=missing,
         )
         self.others = [
-            self._other(index, handle, uuids[index])
-            for index, handle in enumerate(every)
-            if index not in indices
+            self._other(gpu.index, gpu.handle, gpu.uuid)
+            for gpu in every
+            if gpu not in seen and gpu.error is None
         ]
         for column, lacking in (
             ("power_mw", self._power_samples.lacking),
