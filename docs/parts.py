@@ -81,16 +81,16 @@ def _error(side: Side) -> str:
 
 
 def _steadiness(side: Side) -> str:
-    """In how many runs a drift was told from noise."""
+    """How many runs were surely steady, surely not, and not told."""
     done = [run for run in side.runs if run["outcome"] == "completed"]
     told = [run for run in done if run["steady"] is not None]
     if not told:
-        return "No run has steps enough to tell a drift from noise."
+        return "No run has steps enough to tell whether it was steady."
     drifts = [run["step_time_drift"] * 100 for run in told if not run["steady"]]
     told_of = f"{len(told) - len(drifts)} of {counted(len(told), 'completed run')} "
     told_of += "was steady" if len(told) == 1 else "were steady"
     if len(told) < len(done):
-        told_of += f" ({len(done) - len(told)} more have too few steps to tell)"
+        told_of += f" (of {len(done) - len(told)} more noise does not tell)"
     if not drifts:
         return f"{told_of}."
     low, high = significant(min(drifts), 2), significant(max(drifts), 2)

@@ -130,17 +130,17 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     drifts = "step time +3.1 %, power −1.2 %, temperature +4.2 °C"
     assert f"Not steady , with their drift tp4-pp1-dp1 {where}: {drifts} Could" in text
     assert (
-        f"Could not be told 2 blocks are too few: tp8-pp1-dp1 {where}; tp16-pp1-dp1 {where} "
+        f"Not told 2 blocks are too few: tp8-pp1-dp1 {where}; tp16-pp1-dp1 {where} "
         in text
     )
     # In the table: a null is not steady.
-    for label, state in (("tp1", "yes"), ("tp4", "no"), ("tp8", "unknown")):
+    for label, state in (("tp1", "yes"), ("tp4", "no"), ("tp8", "not told")):
         assert f"{label}-pp1-dp1 gpt3-175b · h200 {state} " in text
 
     always = build(tmp_path / "always", [Planned(measures=steady)]).text
     assert "Steady , with" in always
     assert "Not steady" not in always
-    assert "Could not be told" not in always
+    assert "Not told" not in always
 
 
 def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) ->
     assert "tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs): step time" in text
     assert "tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
     assert "2 blocks are too few: tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs)" in text
-    assert "yes (2 runs), no (1 run), unknown (1 run)" in text
+    assert "yes (2 runs), no (1 run), not told (1 run)" in text
 
 
 def test_training_that_was_not_watched_keeps_its_figures(tmp_path: Path) -> None:

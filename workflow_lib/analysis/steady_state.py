@@ -5,10 +5,10 @@ protocol's warm-up must be long enough for that. All measured steps count, and t
 every repeat of a cell, so that repeats measure the same thing. This module tests whether they were
 steady. For each quantity, :func:`workflow_lib.intervals.change.change` estimates the change of a
 straight line from the first step to the last, and the bend of a parabola. Each has a margin that
-noise seldom exceeds. The first two values are also compared with the others. A run is not steady if
-one of the three differs from noise in one of the quantities, by an amount that matters: 0.5 % of
-step time or power, or 1 °C. The change of the straight line is recorded with its margin, which says
-how large a change may have been overlooked.
+noise seldom exceeds. The first two values are also compared with the others. What matters is 0.5 %
+of step time or power, or 1 °C. A run is steady if the whole interval of each change, change ±
+margin, lies within that; it is not steady if the whole interval of one lies beyond it; otherwise it
+is not told. The change of the straight line is recorded with its margin.
 
 The test works on groups of equally many steps (:class:`Block`). A group lasts at least one second,
 because boards average power over a second, and at least two sample periods. There are at most 200
@@ -81,12 +81,20 @@ class Drift:
     tolerance: float
 
     @property
-    def is_told(self) -> bool:
-        """Whether a change exceeds both its margin of noise and the tolerance."""
-        return any(
-            each.is_told and abs(each.change) > self.tolerance
-            for each in (self.trend, self.bend, self.start)
-        )
+    def steady(self) -> bool | None:
+        """Whether the changes are surely within the tolerance, or one is surely beyond it; None if
+        neither is told."""
+        if any(each.is_beyond(self.tolerance) for each in (self.trend, self.bend, self.start)):
+            return False
+        # The margin of the start is that of single values, so it cannot show a small start.
+        no_start = abs(self.start.change) <= max(self.start.margin, self.tolerance)
+        is_within = self.trend.is_within(self.tolerance) and self.bend.is_within(self.tolerance)
+        return True if is_within and no_start else None
+
+    @property
+    def largest(self) -> float:
+        """The largest change over the measured steps that the intervals leave possible."""
+        return max(abs(each.change) + each.margin for each in (self.trend, self.bend))
 
 
 def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
@@ -177,14 +185,27 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
         plain, unit = name.removesuffix("_c"), "_c" if name.endswith("_c") else ""
         values[name] = known(found and found.trend.change, why or few)
         values[f"{plain}_margin{unit}"] = known(found and found.trend.margin, why or few)
-    reason = power_reason or temperature_reason or few
-    steady = None
-    if any(each is not None and each.is_told for each in drifts):
-        steady = False
-    elif None not in drifts:
-        steady = True
+    verdicts = [None if each is None else each.steady for each in drifts]
+    steady = False if False in verdicts else True if all(verdicts) else None
+    reason = power_reason or temperature_reason
+    if not reason:
+        reason = few if None in drifts else _not_told(drifts)
     values["steady"] = known(steady, reason)
     return values
+
+
+def _not_told(drifts: Sequence[Drift | None]) -> str:
+    """Which changes may be larger than what matters, and what would tell."""
+    named = zip(("step time", "power"), drifts, strict=False)
+    parts = [
+        f"{what} may change by {100 * each.largest:.2g} % over the measured steps"
+        for what, each in named
+        if each is not None and each.steady is None
+    ]
+    heat = drifts[-1]
+    if heat is not None and heat.steady is None:
+        parts.append(f"temperature may change by {heat.largest:.2g} °C")
+    return f"not told: {', and '.join(parts)}; more measured steps, or a longer warm-up, would tell"
 
 
 def _series(

@@ -62,6 +62,10 @@ class Estimate:
         """Whether the whole interval lies within ±``tolerance``."""
         return abs(self.change) + self.margin <= tolerance
 
+    def is_beyond(self, tolerance: float) -> bool:
+        """Whether no part of the interval lies within ±``tolerance``."""
+        return abs(self.change) - self.margin > tolerance
+
 
 @dataclass(frozen=True)
 class Change:
@@ -69,15 +73,6 @@ class Change:
 
     trend: Estimate
     bend: Estimate
-
-    @property
-    def is_told(self) -> bool:
-        """Whether the trend or the bend differs from noise."""
-        return self.trend.is_told or self.bend.is_told
-
-    def is_within(self, tolerance: float) -> bool:
-        """Whether neither the trend nor the bend can exceed the tolerance."""
-        return self.trend.is_within(tolerance) and self.bend.is_within(tolerance)
 
 
 def change(values: Sequence[float]) -> Change:

@@ -8,7 +8,8 @@ MEASURES: tuple[Measure, ...] = (
     Measure(
         "steady",
         "",
-        "whether no drift of step time, power or temperature was found above the noise",
+        "whether step time, power and temperature surely changed by less than matters over the "
+        "measured steps; false if one surely changed by more, null if noise does not tell",
         "Steady",
         type=bool,
     ),

@@ -19,7 +19,7 @@ from workflow_lib.words import counted
 class Steadiness:
     """Whether completed runs were steady: a sentence for each group of cells."""
 
-    #: cells with steady runs, with the drift that may have been overlooked
+    #: cells with steady runs, with the margins of their drift
     steady: tuple[str, ...]
     #: cells with runs that were not steady, with their drift
     never: tuple[str, ...]
@@ -55,14 +55,14 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
 
 
 def steady_state(cell: Row, runs: Sequence[Row]) -> str:
-    """The table's entry for whether a cell's runs were steady: yes, no, unknown, or several with
+    """The table's entry for whether a cell's runs were steady: yes, no, not told, or several with
     counts."""
     ended = _ended(cell, runs)
     found = [run for run in ended if run["steady"]]
     fates = (
         ("yes", len(found)),
         ("no", sum(run["steady"] is False for run in ended)),
-        ("unknown", sum(run["steady"] is None for run in ended)),
+        ("not told", sum(run["steady"] is None for run in ended)),
     )
     there = [(fate, count) for fate, count in fates if count]
     if len(there) < 2:
@@ -108,7 +108,7 @@ def _drift(runs: Sequence[Row], column: str, what: str, unit: str, factor: float
 
 
 def _margin(runs: Sequence[Row], column: str, what: str, unit: str, factor: float) -> str:
-    """The largest margin of a drift, which says how large a drift may have been overlooked."""
+    """The largest margin of a drift: the drift is known to so much."""
     name = f"{column.removesuffix('_c')}_margin{'_c' if column.endswith('_c') else ''}"
     known = [run[name] for run in runs if run[name] is not None]
     if not known:
