@@ -289,6 +289,9 @@ class Run:
                 "memory_peak_bytes": 1000 + 100 * rank,
                 "memory_reserved_bytes": None if self.on_cpu else 1500 + 100 * rank,
                 "memory_used_bytes": None if self.on_cpu else 4 * 10**8 + 10**8 * (step == rank),
+                # Two blocks were given back before the measured steps, and three in each of them.
+                "allocator_retries": None if self.on_cpu else rank,
+                "allocator_frees": None if self.on_cpu else 2 + 3 * step,
                 "expert_choices": self.choices.get(rank, (None, None))[0],
                 "dropped_choices": self.choices.get(rank, (None, None))[1],
             }

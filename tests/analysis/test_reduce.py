@@ -158,6 +158,9 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "throttle_thermal_share": 0.15,
         "throttle_brake_share": 0.0,
         "memory_peak_bytes": 1100.0,
+        # Of two ranks, 3 blocks in each of two steps; no allocation was tried again in them.
+        "allocator_retries": 0.0,
+        "allocator_frees": 12.0,
         "memory_reserved_peak_bytes": 1600.0,
         # The plan expects 3 GiB for the runtime alone, which is more than the GPU's 1 GB.
         "memory_used_peak_bytes": 5e8,
@@ -393,7 +396,13 @@ def test_one_gpu_has_no_spread(tmp_path: Path) -> None:
 #: what training on a CPU beside simulated GPUs lacks as well
 NOT_ON_A_CPU = (
     *("energy_systematic_share", "throttle_share_error"),
-    *("memory_reserved_peak_bytes", "memory_used_peak_bytes", "memory_estimate_error"),
+    *(
+        "allocator_retries",
+        "allocator_frees",
+        "memory_reserved_peak_bytes",
+        "memory_used_peak_bytes",
+        "memory_estimate_error",
+    ),
 )
 MFU = {"mfu_6n", "mfu_causal", "mfu_full_attention", "mfu_6n_attention"}
 BF16_MFU = "mfu_causal_bf16_peak"

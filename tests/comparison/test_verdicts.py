@@ -56,6 +56,12 @@ def compared(measure, of_a, of_b, simulated=(False, False), gpus=None, errors=No
     return {row["measure"]: row for row in found}
 
 
+def test_a_side_whose_memory_was_short_is_named_in_every_word():
+    frees = [[0.0, 12.0, 3.0], [0.0, 0.0, None]]
+    found = compared("tokens_per_s", MORE, REFERENCE, allocator_frees=frees)
+    assert found["tokens_per_s"]["in_words"].endswith("; memory was short in 2 of 3 runs of h200")
+
+
 def test_a_ratio_with_its_interval_and_its_word():
     row = compared("tokens_per_s", MORE, REFERENCE)["tokens_per_s"]
     expected = ((1.10 * 1.12 * 1.14) ** (1 / 3), LOW, HIGH)

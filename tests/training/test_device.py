@@ -62,10 +62,17 @@ def test_a_gpu_of_another_model_is_refused(two_gpus, monkeypatch):
 def test_memory_is_told_as_tensors_allocator_and_driver_have_it(two_gpus, monkeypatch):
     gigabyte = 10**9
     for name, value in (
-        ("memory_allocated", 40 * gigabyte),
-        ("max_memory_allocated", 60 * gigabyte),
-        ("memory_reserved", 61 * gigabyte),
-        ("max_memory_reserved", 66 * gigabyte),
+        (
+            "memory_stats",
+            {
+                "allocated_bytes.all.current": 40 * gigabyte,
+                "allocated_bytes.all.peak": 60 * gigabyte,
+                "reserved_bytes.all.current": 61 * gigabyte,
+                "reserved_bytes.all.peak": 66 * gigabyte,
+                "num_alloc_retries": 2,
+                "num_device_free": 7,
+            },
+        ),
         ("mem_get_info", (80 * gigabyte, 150 * gigabyte)),
     ):
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
@@ -77,6 +84,18 @@ def test_memory_is_told_as_tensors_allocator_and_driver_have_it(two_gpus, monkey
     assert (memory.allocated, memory.peak) == (40 * gigabyte, 60 * gigabyte)
     # The driver counts 70 GB, what is not free; and counted the 5 GB that the allocator gave back.
     assert (memory.reserved, memory.used) == (66 * gigabyte, 75 * gigabyte)
+    assert (memory.retries, memory.frees) == (2, 7)
+
+
+def test_the_allocator_is_told_with_its_settings(two_gpus, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    one = cell()
+    device = choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), one.hardware, one.telemetry)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    assert device.allocator == "native"
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    assert device.allocator == "native, expandable_segments:True"
 
 
 def test_one_module_alone_spells_torchs_name_of_a_gpu():

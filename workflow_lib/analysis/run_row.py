@@ -101,10 +101,23 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
         expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
         error = expected_bytes / used[0] - 1 if used[0] else None
     return {
+        "allocator_retries": _counted(steps, "allocator_retries", unknown),
+        "allocator_frees": _counted(steps, "allocator_frees", unknown),
         "memory_reserved_peak_bytes": reserved,
         "memory_used_peak_bytes": used,
         "memory_estimate_error": known(error, not_judged),
     }
+
+
+def _counted(steps: Steps, name: str, unknown: str) -> Known:
+    """By how much a cumulative count of ranks grew over the measured steps, over all ranks."""
+    before = steps.rows.filter(pl.col("step") == steps.first - 1)[name]
+    after = steps.rows.filter(pl.col("step") == pl.col("step").max())[name]
+    if after.null_count():
+        return None, unknown
+    if before.is_empty() or before.null_count():
+        return None, "no step before the measured ones has a count"
+    return float(sum(after.to_list()) - sum(before.to_list())), ""
 
 
 def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:

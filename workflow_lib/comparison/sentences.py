@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from workflow_lib.comparison.measures import contrast, difference_unit, is_ratio
@@ -12,6 +13,7 @@ from workflow_lib.power_errors import GAIN_SHARE, OFFSET_W
 from workflow_lib.records import Measure
 from workflow_lib.report.cells import Row, completed, in_words
 from workflow_lib.report.numbers import MINUS, significant
+from workflow_lib.words import counted
 
 #: what a verdict on energies or powers assumes
 SENSORS = (
@@ -131,6 +133,13 @@ def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
         f"({_coverage(found)}), but {lie.one_sided_because}, and the effect of a date or a node is "
         "unknown"
     )
+
+
+def short_memory(name: str, runs: Sequence[Row]) -> str:
+    """A clause if torch's allocators gave blocks back in the measured steps of some runs."""
+    counts = [(run["allocator_retries"] or 0) + (run["allocator_frees"] or 0) for run in runs]
+    short = sum(count > 0 for count in counts)
+    return f"memory was short in {short} of {counted(len(runs), 'run')} of {name}" if short else ""
 
 
 def power_limits(name_a: str, limits_a: str, name_b: str, limits_b: str) -> str:

@@ -173,6 +173,21 @@ STEPS = columns(
         LATER,
     ),
     (
+        "allocator_retries",
+        int,
+        "",
+        "how often torch's allocator found no memory, gave blocks back and tried again, since the "
+        "rank began; empty on a CPU",
+        LATER,
+    ),
+    (
+        "allocator_frees",
+        int,
+        "",
+        "how many blocks it gave back to the driver, since the rank began; empty on a CPU",
+        LATER,
+    ),
+    (
         "expert_choices",
         int,
         "",

@@ -191,6 +191,9 @@ class RankRecord:
     #: the checksum of its text's tokens, which its node's first rank compares with that of
     #: tokens.json; null on other ranks, for synthetic tokens, and in records of earlier versions
     tokens_sha256: str | None = None
+    #: torch's allocator of the GPU, and its settings: "native, expandable_segments:True"; null on a
+    #: CPU, and in records of earlier versions
+    allocator: str | None = None
 
 
 @dataclass(frozen=True)

@@ -191,6 +191,7 @@ def _run(
         connected_unix_s=connected,
         built_unix_s=time.time(),
         tokens_sha256=source.sha256,
+        allocator=device.allocator,
     )
     clock = _compare_clocks(launch, cell, progress)
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)

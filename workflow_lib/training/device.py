@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ class Memory:
     #: used on the whole GPU, as the driver counts it when the allocator holds the most; includes
     #: contexts, libraries and communicators
     used: int | None = None
+    #: how often the allocator found no memory, gave blocks back and tried again, and how many
+    #: blocks it gave back to the driver, since the process began; None if torch does not count them
+    retries: int | None = None
+    frees: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,19 +56,33 @@ class Device:
         if on_gpu(self.torch):
             torch.cuda.synchronize(self.torch)
 
+    @property
+    def allocator(self) -> str | None:
+        """torch's allocator of the device, and what its environment variable sets of it; None on a
+        CPU."""
+        if not on_gpu(self.torch):
+            return None
+        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+        settings = next(filter(None, map(os.environ.get, names)), None)
+        backend = torch.cuda.get_allocator_backend()
+        return f"{backend}, {settings}" if settings else backend
+
     def memory(self) -> Memory:
         """The memory of this rank's device."""
         if on_gpu(self.torch):
             free, total = torch.cuda.mem_get_info(self.torch)
-            reserved = torch.cuda.max_memory_reserved(self.torch)
+            stats = torch.cuda.memory_stats(self.torch)
+            reserved = stats["reserved_bytes.all.peak"]
             # If the GPU is full, the allocator frees blocks, so that the driver counts less at a
             # step's end.
-            given_back = reserved - torch.cuda.memory_reserved(self.torch)
+            given_back = reserved - stats["reserved_bytes.all.current"]
             return Memory(
-                torch.cuda.memory_allocated(self.torch),
-                torch.cuda.max_memory_allocated(self.torch),
+                stats["allocated_bytes.all.current"],
+                stats["allocated_bytes.all.peak"],
                 reserved,
                 total - free + given_back,
+                stats.get("num_alloc_retries"),
+                stats.get("num_device_free"),
             )
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         now = pages * resource.getpagesize()

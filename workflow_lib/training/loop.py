@@ -155,6 +155,8 @@ def _run_steps(run: Run, engine: Engine | GenerationEngine, do: Callable[[int], 
                 memory_peak_bytes=memory.peak,
                 memory_reserved_bytes="" if memory.reserved is None else memory.reserved,
                 memory_used_bytes="" if memory.used is None else memory.used,
+                allocator_retries="" if memory.retries is None else memory.retries,
+                allocator_frees="" if memory.frees is None else memory.frees,
                 expert_choices="" if choices is None else choices.made,
                 dropped_choices="" if choices is None else choices.dropped,
             )

@@ -53,6 +53,23 @@ MEASURES: tuple[Measure, ...] = (
         places=("watched",),
     ),
     Measure(
+        "allocator_retries",
+        "",
+        "how often torch's allocators found no memory, gave blocks back and tried again in the "
+        "measured steps, over all ranks: memory was short, which makes steps slower",
+        "Allocations tried again",
+        sensor="memory",
+        places=("watched",),
+    ),
+    Measure(
+        "allocator_frees",
+        "",
+        "how many blocks they gave back to the driver in these steps",
+        "Blocks given back",
+        sensor="memory",
+        places=("watched",),
+    ),
+    Measure(
         "gpu_memory_used_peak_bytes",
         "B",
         "device memory in use as the driver counts it, highest of the sampler's readings; of a "

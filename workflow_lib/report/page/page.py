@@ -47,6 +47,7 @@ from workflow_lib.report.page.overlap import slower_with_overlap
 from workflow_lib.report.page.power_caps import capped_below_limit
 from workflow_lib.report.page.predictions import predictions
 from workflow_lib.report.page.rebuilding import rebuilding_commands
+from workflow_lib.report.page.short_memory import short_memory
 from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.page.watching import (
     overhead_lines,
@@ -121,6 +122,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         shared_nodes=shared_nodes(tables.runs, of_cell),
         capped=capped_below_limit(cells, names, tables.runs),
         energy_errors=energy_errors(cells, names, tables.runs),
+        short_memory=short_memory(cells, names, tables.runs),
         overhead=overhead_lines(overhead, of_cell),
         plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
