@@ -49,6 +49,22 @@ PLAN = (
     ),
     *(each.column for each in ESTIMATES.values()),
     *columns(
+        (
+            "step_time_source",
+            str,
+            "",
+            "projected: from measured runs, by docs/explanation/projection.md; otherwise what was "
+            "assumed. null without an estimate",
+        ),
+        *(
+            (
+                f"step_time_{end}_s",
+                float,
+                "s",
+                f"{word} end of the 90 % interval of step_time_s; null unless projected",
+            )
+            for end, word in (("low", "lower"), ("high", "upper"))
+        ),
         ("feasible", bool, "", "whether the cell can run"),
         ("reason", str, "", "why not, with the arithmetic"),
         ("predicted_against", str, "", "the cell that it was predicted to gain against"),
