@@ -201,7 +201,10 @@ def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
     hours = ""
     if once is not None and None not in of_each:
         added = sum(hour for hour in of_each if hour is not None)
-        hours = f": the sweeps add up to {_shown_hours(added)} GPU-hours, and the plan to {_shown_hours(once)}"
+        hours = (
+            f": the sweeps add up to {_shown_hours(added)} GPU-hours, and the plan to "
+            f"{_shown_hours(once)}"
+        )
     verb = "is" if len(shared) == 1 else "are"
     return (
         f"{text}\n{counted(len(shared), 'cell')} {verb} asked for by several sweeps, counted in "

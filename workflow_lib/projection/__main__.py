@@ -14,9 +14,10 @@ from workflow_lib.cells import Sweep, expand_study, hardware_of
 from workflow_lib.options import add_config
 from workflow_lib.projection import own_validation, part_times, rates, twins, validation_page
 from workflow_lib.projection.candidates import batch
+from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
+from workflow_lib.projection.own import SHIPPED, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.own_validation import validate_own
 from workflow_lib.projection.project import COOLINGS, Facility, project

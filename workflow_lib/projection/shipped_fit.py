@@ -59,7 +59,8 @@ def text() -> str:
         "residuals": [[_rounded(r.error), _rounded(r.distance)] for r in stack.residuals],
         "values": [_rounded(value) for value in values],
         "covariance": [
-            [_rounded(value) for value in row[: number + 1]] for number, row in enumerate(covariance)
+            [_rounded(value) for value in row[: number + 1]]
+            for number, row in enumerate(covariance)
         ],
     }
     lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in kept.items())

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 57aa5c86d0c0220e6abb6a55954f5f9a87d33388008e412454bfbba84a8efd56
+# sha256 of all lines below: 5e32e115419ac3147aa54015f7fe6ff1579ffd3429900e4d81d3133e731ba4c3
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=27
+#SBATCH --time=63
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

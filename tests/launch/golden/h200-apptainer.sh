@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 4bf40972128d86137272322ac1b42dee8807682b4f0f6449bbf4ce3520b6c29f
+# sha256 of all lines below: 321b8c4205a28673ce843342762db2b7da50e1783c2522c45f6a3673937e2dcc
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -18,7 +18,7 @@
 #SBATCH --cpus-per-task=12
 #SBATCH --gres=gpu:h200:8
 #SBATCH --mem=1500G
-#SBATCH --time=33
+#SBATCH --time=40
 #SBATCH --signal=B:USR2@60
 #SBATCH --no-requeue
 #SBATCH --contiguous

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c719c522e34bec3eb93919c470610710ebf7f4671fb955892c3b9329c2f90330
+# sha256 of all lines below: 017375cf811099ad3c073ce87fb38a5794505048d732556e12fddd4e5b9e9868
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=33
+#SBATCH --time=40
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -119,7 +119,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         shared_nodes=shared_nodes(tables.runs, of_cell),
         capped=capped_below_limit(cells, names, tables.runs),
         overhead=overhead_lines(overhead, of_cell),
-        plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
+        plan=[planned_row(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
         figures=drawn(entries, paths.figures),
         undrawn=undrawn,
@@ -166,7 +166,9 @@ def _cell(cell: Row, label: str, columns: Sequence[Measure]) -> dict[str, Any]:
     }
 
 
-def _planned(cell: Row, label: str) -> dict[str, Any]:
+def planned_row(cell: Row, label: str) -> dict[str, Any]:
+    """A row of the plan's table, as text."""
+
     def text(name: str, factor: float = 1.0) -> str:
         return NOTHING if cell[name] is None else significant(cell[name] * factor)
 
