@@ -21,6 +21,7 @@ from pathlib import Path
 from docs import (
     engine,
     findings,
+    fit,
     hosts,
     jitter,
     part_times,
@@ -34,8 +35,10 @@ from docs import (
 from workflow_lib.archive.bag import ArchiveError
 from workflow_lib.archive.contents import is_product
 from workflow_lib.archive.rebuild import rebuild
-from workflow_lib.projection.own import SHIPPED, collect, own_text
+from workflow_lib.projection.collecting import collect
+from workflow_lib.projection.own import SHIPPED, own_text
 from workflow_lib.projection.part_times import SHIPPED as SHIPPED_PARTS
+from workflow_lib.projection.shipped_fit import SHIPPED as SHIPPED_FIT
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
 from workflow_lib.study import ConfigError
@@ -48,6 +51,8 @@ REBUILT = CHECKOUT / "rebuilt" / "evidence"
 OWN_RUNS = SHIPPED
 #: times of parts alone, which they are fitted to as well
 OWN_PARTS = SHIPPED_PARTS
+#: the fit to both
+OWN_FIT = SHIPPED_FIT
 
 _COMPARED = (".parquet", ".json", ".svg")
 #: more than any archive here has, unpacked
@@ -116,9 +121,9 @@ def stale(rebuilt: Path) -> list[str]:
     """Files of docs/results, README.md and the files of runs and times to fit to, if they are not
     what the rebuilt tables and records say.
     """
-    made = {**pages(rebuilt), **fitted_to(rebuilt)}
+    made = {**pages(rebuilt), **fitted_to(rebuilt), **fit.files()}
     here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
-    here |= {verdicts.README, *(path for path in (OWN_RUNS, OWN_PARTS) if path.is_file())}
+    here |= {verdicts.README, *(path for path in (OWN_RUNS, OWN_PARTS, OWN_FIT) if path.is_file())}
     # Pages that somebody wrote of measurements without an archive are left alone.
     others = {
         path
@@ -152,6 +157,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
         # First, because pages have projections, which are fitted to these runs.
         for path, text in fitted_to(REBUILT).items():
+            path.write_text(text, encoding="utf-8", newline="")
+        for path, text in fit.files().items():
             path.write_text(text, encoding="utf-8", newline="")
         for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,9 @@
 rule plan:
     input:
         configuration_files,
-        source_files("cells.py", "config", "feasibility.py", "formulas.py", "memory"),
-        source_files("plan.py", "study.py", "training/capabilities.py"),
+        source_files("cells", "config", "feasibility.py", "formulas.py", "memory", "pipelines.py"),
+        source_files("plan.py", "projection", "study.py", "training/capabilities.py"),
+        f"{ROOT}/workflow_lib/projection/data/own_fit.json",
     output:
         str(sweep_paths().plan),
     log:

@@ -16,7 +16,8 @@ import pytest
 
 from docs import engine, evidence, findings, jitter, projecting, provenance, sweeps, verdicts
 from workflow_lib.analysis.tables import read_table
-from workflow_lib.projection.own import collect, read_own
+from workflow_lib.projection.collecting import collect
+from workflow_lib.projection.own import read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
 
 ROOT = Path(__file__).parents[1]

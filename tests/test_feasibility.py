@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,15 +112,51 @@ def test_few_tokens_read_few_experts(platform):
     assert all_at_once - one == pytest.approx(expected)
 
 
-def test_a_job_asks_for_its_estimate_times_the_platforms_margin(platform):
+def test_a_job_asks_for_the_longest_that_assumed_steps_may_take_times_the_margin(platform):
     cell = a_cell(measured_steps=100)
-    # Start-up, the idle baseline, two warm-up and 100 measured steps, in whole minutes.
-    seconds = 120 + 30 + 102 * step_time_s(platform)
+    # Start-up, the idle baseline, two warm-up and 100 measured steps, in whole minutes. A step took
+    # up to 2.2 times what was assumed.
+    seconds = 120 + 30 + 102 * 2.5 * step_time_s(platform)
     for margin in (1.0, 2.0, 3.5):
         wider = platform.model_copy(update={"time_limit_margin": margin})
         asked = feasibility.estimate(cell, wider).time_limit_min
         assert asked - 1 < margin * seconds / 60 <= asked
     assert platform.time_limit_margin == 2.0
+
+
+@pytest.fixture
+def projected(monkeypatch):
+    """Steps of 10 s, between 8 and 20 s, whatever the cell."""
+    time = SimpleNamespace(median_s=10.0, low_s=8.0, high_s=20.0, kind="own")
+    monkeypatch.setattr(feasibility, "_projection", lambda: lambda cell: time)
+
+
+def test_a_projected_step_is_the_estimate_and_its_upper_end_the_time_limit(platform, projected):
+    cost = feasibility.estimate(a_cell(measured_steps=58), platform)
+    assert cost.step_time == feasibility.StepTime(10.0, 8.0, 20.0, "projected")
+    # Start-up, the idle baseline and 60 steps: 750 s likely, 1,350 s at most. Twice that:
+    assert (cost.run_time_s, cost.needed_min, cost.time_limit_min) == (750.0, 25, 45)
+
+
+def test_a_cell_is_refused_for_its_likely_duration_alone(platform, projected):
+    cell = a_cell(measured_steps=58)
+    for most_min, limit_min, fits in ((44, 44, True), (25, 25, True), (24, 24, False)):
+        brief = platform.model_copy(update={"time_limit_max_min": most_min})
+        cost = feasibility.estimate(cell, brief)
+        assert cost.time_limit_min == limit_min
+        refused = feasibility.does_not_fit(cell, brief, cost)
+        assert (refused is None) == fits
+    assert "asks for 25 min" in refused
+
+
+def test_what_is_assumed_is_said(platform):
+    def source(**changes):
+        return feasibility.estimate(a_cell(**changes), platform).step_time.source
+
+    assert source() == "assumed 40 % MFU"
+    assert source(**INFERENCE) == "assumed 40 % MFU, 50 % of the bandwidth"
+    unknown = replace(a_cell(), hardware=replace(HARDWARE, peak_bf16_flops_per_s=None))
+    assert feasibility.estimate(unknown, platform).step_time is None
 
 
 def test_a_short_run_asks_for_a_quarter_of_an_hour_or_what_the_partition_takes(platform):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -9,19 +10,26 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 import yaml
 
 from tests.conftest import ROOT
 from workflow_lib import cells, plan
+from workflow_lib.analysis.tables import read_table
 from workflow_lib.formulas import flops_per_token
+from workflow_lib.launch.rendering import render_run
 from workflow_lib.plan_text import describe
 from workflow_lib.projection.own import read_own
 from workflow_lib.projection.planned import step_time
-from workflow_lib.records import cell_axes, identity
+from workflow_lib.records import PLAN, cell_axes, identity
+from workflow_lib.report.numbers import significant
+from workflow_lib.report.page.page import planned_row as page_row
+from workflow_lib.results import run_directory
 from workflow_lib.study import load_study, of_view
 
-SWEEPS = cells.expand_study(load_study(Path("config")))
+STUDY = load_study(Path("config"))
+SWEEPS = cells.expand_study(STUDY)
 
 
 def planned(sweep, **wanted):
@@ -78,24 +86,58 @@ def test_nor_are_emulated_nodes_of_which_the_plan_says_so():
     assert "emulated" not in describe(plan.table([SWEEPS["evidence-llama3-8b-x2"]]))
 
 
-def test_a_projected_plan_says_which_times_are(capsys):
-    sweep, times = plan.with_projection(SWEEPS["smoke-h200"])
-    assert times == {}
-    text = describe(plan.table([sweep]), times)
-    assert "FLOPs at the platform's expected_mfu" in text
-    sweep, times = plan.with_projection(SWEEPS["evidence-llama3-8b-x2"])
-    text = describe(plan.table([sweep]), times)
+def test_a_plan_says_which_times_are_projected():
+    text = describe(plan.table([SWEEPS["smoke-h200"]]))
+    assert "without an interval: assumed 40 % MFU, and no communication" in text
+    text = describe(plan.table([SWEEPS["evidence-llama3-8b-x2"]]))
     assert "4 step times with intervals of 90 %: projected" in text
-    assert "expected_mfu" not in text
+    assert "MFU" not in text
 
 
-def test_gpu_hours_follow_the_projected_time_and_time_limits_do_not():
-    before = SWEEPS["evidence-llama3-8b-x2"].cells[0]
-    after = plan.with_projection(SWEEPS["evidence-llama3-8b-x2"])[0].cells[0]
-    steps = before.cell.training.warmup_steps + before.cell.training.measured_steps
-    slower_s = after.estimate.step_time_s - before.estimate.step_time_s
-    assert after.estimate.run_time_s == pytest.approx(before.estimate.run_time_s + steps * slower_s)
-    assert after.estimate.time_limit_min == before.estimate.time_limit_min
+def test_a_cell_has_one_estimate_wherever_it_is_named(tmp_path, capsys, monkeypatch):
+    name = "evidence-llama3-8b-x2"
+    written = {}
+    for what, value in (("--platform", "h200x2"), ("--sweep", name)):
+        path = tmp_path / what / "plan.parquet"
+        printed(capsys, monkeypatch, what, value, "--output", str(path))
+        rows = read_table(path, PLAN).iter_rows(named=True)
+        written[what] = {row["cell"]: row for row in rows if name in row["sweeps"].split(",")}
+    assert len(written["--sweep"]) == 4
+    for planned in SWEEPS[name].cells:
+        of_sweep, of_platform = (rows[planned.cell.id] for rows in written.values())
+        time = step_time(planned.cell)
+        for row in (of_sweep, of_platform):
+            assert row["step_time_source"] == "projected"
+            ends = [row[f"step_time_{end}s"] for end in ("", "low_", "high_")]
+            assert ends == [time.median_s, time.low_s, time.high_s]
+            assert row["time_limit_min"] == planned.estimate.time_limit_min
+        # In the sweep's own plan, from which the report's table comes, and in the job's script.
+        assert page_row(of_sweep, "cell")["step_time_s"] == significant(time.median_s)
+        render_run(STUDY, planned, 1, tmp_path, ROOT)
+        script = (run_directory(tmp_path, planned.cell.id, 1) / "job.sh").read_text()
+        assert f"#SBATCH --time={of_platform['time_limit_min']}\n" in script
+
+
+def test_gpu_hours_and_time_limits_follow_the_projected_time():
+    planned = SWEEPS["evidence-llama3-8b-x2"].cells[0]
+    cell, cost, time = planned.cell, planned.estimate, step_time(planned.cell)
+    steps = cell.training.warmup_steps + cell.training.measured_steps
+    waits_s = 120 + cell.telemetry.idle_baseline_s + cell.telemetry.cool_down_limit_s
+    assert cost.run_time_s == pytest.approx(waits_s + steps * time.median_s)
+    assert cost.gpu_hours(cell, 3) == pytest.approx(3 * 2 * cost.run_time_s / 3600)
+    longest_min = 2 * (waits_s + steps * time.high_s) / 60
+    assert cost.time_limit_min == max(15, math.ceil(longest_min))
+
+
+@pytest.mark.parametrize(
+    ("hours", "shown"),
+    [(0.4, "0.4"), (0.5, "0.5"), (0.04, "0.04"), (12.34, "12.3"), (123.4, "123"), (0.0, "0")],
+)
+def test_half_a_gpu_hour_is_not_none(hours, shown):
+    rows = plan.table([SWEEPS["evidence-llama3-8b-x2"]]).head(1)
+    text = describe(rows.with_columns(pl.lit(hours).alias("gpu_hours")))
+    assert f"Estimated GPU-hours: {shown}.\n" in text
+    assert lines_of(text, "cell")[0]["GPU-hours"] == shown
 
 
 # ------------------------------------------------------------------------------- the plan as text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol, cast
 
 from workflow_lib import formulas, memory, pipelines
 from workflow_lib.config import Platform
@@ -14,6 +17,12 @@ from workflow_lib.words import counted
 
 #: the share of the memory's bandwidth that decoding is assumed to reach
 EXPECTED_BANDWIDTH_SHARE = 0.5
+#: Measured steps took up to this many times what ``expected_mfu`` says: 2.2 over the cells of
+#: evidence/, rounded up (docs/explanation/measurement.md).
+ASSUMED_AT_MOST = 2.5
+#: The module whose ``step_time`` projects a cell's step. It is imported by its name, because the
+#: core depends on none that fits or needs numpy.
+PROJECTION = "workflow_lib.projection.planned"
 #: start-up, from the job's first line to the first step: imports, communicators, building the model
 STARTUP_S = 120.0
 #: the shortest time limit of a job, if the partition allows it: start-up, and Slurm's warning up to
@@ -23,16 +32,57 @@ LEAST_TIME_LIMIT_MIN = 15
 LEAST_ROUNDS = 2
 
 
+class Projection(Protocol):
+    """Seconds of a step: the median, the ends of an interval, and for which layouts that is."""
+
+    @property
+    def median_s(self) -> float: ...
+    @property
+    def low_s(self) -> float: ...
+    @property
+    def high_s(self) -> float: ...
+    @property
+    def kind(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step. The ends of the interval are null if nothing is known of how far off the
+    estimate is."""
+
+    s: float
+    low_s: float | None
+    high_s: float | None
+    #: "projected", or what was assumed
+    source: str
+    #: for which layouts the interval is; null unless projected
+    kind: str | None = None
+
+    @property
+    def most_s(self) -> float:
+        """What a time limit has to allow for."""
+        return self.s * ASSUMED_AT_MOST if self.high_s is None else self.high_s
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """The estimated cost of a cell. Times are null if the GPU's peak is not known."""
+    """The estimated cost of a cell. Times are null if the GPU's peak is not known and there is no
+    projection."""
 
     memory: memory.MemoryEstimate
     #: share of a step in which pipeline ranks wait for each other; null without a pipeline
     bubble_share: float | None
-    step_time_s: float | None
+    step_time: StepTime | None
     run_time_s: float | None
+    #: what the job asks for: at most the partition's limit
     time_limit_min: int
+    #: what the likely duration needs; may be more than the partition's limit
+    needed_min: int | None
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Of one optimiser step, or of generating one global batch."""
+        return None if self.step_time is None else self.step_time.s
 
     def gpu_hours(self, cell: Cell, repeats: int, profiled_steps: int = 0) -> float | None:
         """GPU-hours of all repeats of the cell and of its profiled run, which has no idle baseline
@@ -161,30 +211,69 @@ def _are(gpus: int) -> str:
 
 
 def estimate(cell: Cell, platform: Platform) -> Estimate:
-    """Estimate memory, time and time limit of a cell for which infeasibility() returned None."""
-    step_time_s = _step_time_s(cell, platform)
-    run_time_s = None
-    wanted_min = platform.time_limit_max_min
-    if step_time_s is not None:
-        steps = cell.training.warmup_steps + cell.training.measured_steps
-        waits_s = cell.telemetry.cool_down_limit_s + cell.telemetry.idle_baseline_s
-        run_time_s = STARTUP_S + waits_s + steps * step_time_s
-        wanted_s = platform.time_limit_margin * run_time_s
-        least_min = min(LEAST_TIME_LIMIT_MIN, platform.time_limit_max_min)
-        wanted_min = max(math.ceil(wanted_s / 60), least_min)
+    """Estimate memory, time and time limit of a cell for which infeasibility() returned None.
+
+    Raises RecordError if the data of projections cannot be read.
+    """
+    time = step_time(cell, platform)
+    run_time_s = needed_min = None
+    limit_min = platform.time_limit_max_min
+    if time is not None:
+        run_time_s = _run_time_s(cell, time.s)
+        needed_min = _asked_min(run_time_s, platform)
+        limit_min = min(_asked_min(_run_time_s(cell, time.most_s), platform), limit_min)
     return Estimate(
         memory=memory.estimate(cell.model, cell.degrees, cell.training),
         bubble_share=None if cell.degrees.pp == 1 else _bubble(cell) / (1 + _bubble(cell)),
-        step_time_s=step_time_s,
+        step_time=time,
         run_time_s=run_time_s,
-        time_limit_min=wanted_min,
+        time_limit_min=limit_min,
+        needed_min=needed_min,
     )
 
 
-def _step_time_s(cell: Cell, platform: Platform) -> float | None:
-    """Seconds of one optimiser step, or of generating one global batch; None if the GPU's peak is
-    not known.
+def _run_time_s(cell: Cell, step_time_s: float) -> float:
+    """Seconds of a job whose steps take so long."""
+    steps = cell.training.warmup_steps + cell.training.measured_steps
+    waits_s = cell.telemetry.cool_down_limit_s + cell.telemetry.idle_baseline_s
+    return STARTUP_S + waits_s + steps * step_time_s
+
+
+def _asked_min(run_time_s: float, platform: Platform) -> int:
+    """The time limit of a job that takes so long, in whole minutes."""
+    least_min = min(LEAST_TIME_LIMIT_MIN, platform.time_limit_max_min)
+    return max(math.ceil(platform.time_limit_margin * run_time_s / 60), least_min)
+
+
+@functools.cache
+def _projection() -> Callable[[Cell], Projection | None]:
+    return cast(
+        "Callable[[Cell], Projection | None]", importlib.import_module(PROJECTION).step_time
+    )
+
+
+def step_time(cell: Cell, platform: Platform) -> StepTime | None:
+    """Of one optimiser step, or of generating one global batch: projected from measured runs where
+    there is a projection; else at assumed rates; None if the GPU's peak is not known either.
+
+    Raises RecordError if the data of projections cannot be read.
     """
+    projected = _projection()(cell)
+    if projected is not None:
+        return StepTime(
+            projected.median_s, projected.low_s, projected.high_s, "projected", projected.kind
+        )
+    seconds = _assumed_s(cell, platform)
+    if seconds is None:
+        return None
+    source = f"assumed {100 * platform.expected_mfu:.3g} % MFU"
+    if cell.training.workload == "inference":
+        source += f", {EXPECTED_BANDWIDTH_SHARE:.0%} of the bandwidth".replace("%", " %")
+    return StepTime(seconds, None, None, source)
+
+
+def _assumed_s(cell: Cell, platform: Platform) -> float | None:
+    """Seconds of a step at ``expected_mfu``; None if the GPU's peak is not known."""
     peak = cell.hardware.peak_flops_per_s(cell.training.precision)
     if peak is None:
         return None
@@ -239,10 +328,10 @@ def does_not_fit(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
 
 
 def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
-    """Why the partition does not allow the cell's time limit; None if it does. Without an estimate,
-    a job's time limit is the partition's.
+    """Why the partition does not allow the cell's likely duration with its margin; None if it does.
+    Without an estimate, a job's time limit is the partition's.
     """
-    if cost.time_limit_min <= platform.time_limit_max_min or cost.step_time_s is None:
+    if cost.needed_min is None or cost.needed_min <= platform.time_limit_max_min:
         return None
     telemetry = cell.telemetry
     waits_s = telemetry.cool_down_limit_s + telemetry.idle_baseline_s
@@ -252,7 +341,7 @@ def _too_long(cell: Cell, platform: Platform, cost: Estimate) -> str | None:
     if telemetry.cool_down_limit_s:
         shorter += ", a smaller limit_s of its cool_down"
     return (
-        f"asks for {cost.time_limit_min} min, but the partition's time_limit_max_min is "
+        f"asks for {cost.needed_min} min, but the partition's time_limit_max_min is "
         f"{platform.time_limit_max_min}: {margin:g} times {STARTUP_S:g} s to start, {waits_s:g} s "
         f"of waits and {steps} steps of {cost.step_time_s:.3g} s; use {shorter}, or a "
         f"smaller time_limit_margin of platform {cell.hardware.platform}"

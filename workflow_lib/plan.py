@@ -1,14 +1,12 @@
 """The plan: the cells of a platform's sweeps with their estimated costs, and why some cannot run.
 
-``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` limits it to one sweep. A
-platform's plan has projected step times if runs of this workflow on its GPU allow a projection. A
-sweep's own plan, which is kept with its results, has only step times from ``expected_mfu``.
+``python -m workflow_lib.plan --platform h200`` prints it; ``--sweep`` limits it to one sweep, whose
+plan is kept with its results.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -22,11 +20,10 @@ from workflow_lib.analysis import tables
 from workflow_lib.broken_pipe import ends_quietly
 from workflow_lib.cells import PlannedCell, Sweep
 from workflow_lib.config import Invocation, Prediction
-from workflow_lib.feasibility import Estimate
+from workflow_lib.feasibility import StepTime
 from workflow_lib.options import add_config
 from workflow_lib.plan_text import describe
-from workflow_lib.projection.planned import StepTime, step_time
-from workflow_lib.records import Cell, RecordError, said
+from workflow_lib.records import RecordError, said
 from workflow_lib.results import nearest_existing
 from workflow_lib.study import (
     ConfigError,
@@ -63,6 +60,7 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         else None,
         "planned_bubble_share": cost.bubble_share if cost else None,
         "step_time_s": cost.step_time_s if cost else None,
+        **_interval(cost.step_time if cost else None),
         "gpu_hours": cost.gpu_hours(cell, planned.repeats, planned.profiled_steps)
         if cost and planned.feasible
         else None,
@@ -73,6 +71,17 @@ def _row(planned: PlannedCell, sweeps: tuple[str, ...]) -> dict[str, Any]:
         "feasible": planned.feasible,
         "reason": planned.reason,
         **_predicted(planned.prediction),
+    }
+
+
+def _interval(time: StepTime | None) -> dict[str, Any]:
+    if time is None:
+        return {}
+    return {
+        "step_time_low_s": time.low_s,
+        "step_time_high_s": time.high_s,
+        "step_time_source": time.source,
+        "step_time_kind": time.kind,
     }
 
 
@@ -87,29 +96,6 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
             for end, value in zip(ends, getattr(prediction, name), strict=True)
         }
     return found
-
-
-def with_projection(sweep: Sweep) -> tuple[Sweep, dict[str, StepTime]]:
-    """The sweep with projected step times in its estimates, where there is a projection; and cell's
-    id → projected step time. Time limits are not changed.
-    """
-    found, changed = {}, []
-    for planned in sweep.cells:
-        cost = planned.estimate
-        time = step_time(planned.cell) if cost is not None and planned.feasible else None
-        if cost is not None and time is not None:
-            found[planned.cell.id] = time
-            planned = dataclasses.replace(planned, estimate=_estimate(planned.cell, cost, time))
-        changed.append(planned)
-    return dataclasses.replace(sweep, cells=tuple(changed)), found
-
-
-def _estimate(cell: Cell, cost: Estimate, time: StepTime) -> Estimate:
-    steps = cell.training.warmup_steps + cell.training.measured_steps
-    run_time_s = None
-    if cost.run_time_s is not None and cost.step_time_s is not None:
-        run_time_s = cost.run_time_s + steps * (time.median_s - cost.step_time_s)
-    return dataclasses.replace(cost, step_time_s=time.median_s, run_time_s=run_time_s)
 
 
 def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
@@ -227,11 +213,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         sweeps = cells.expand_study(study)
         chosen = choose(sweeps, arguments.platform, arguments.sweep)
         refuse_idle(chosen, arguments.config)
-        times: dict[str, StepTime] = {}
-        if arguments.platform:
-            projected = [with_projection(sweep) for sweep in chosen]
-            chosen = [sweep for sweep, _ in projected]
-            times = {cell: time for _, found in projected for cell, time in found.items()}
         plan = table(chosen)
         if arguments.output:
             write(plan, arguments.output)
@@ -244,7 +225,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         for warning in warnings(chosen, study, memory):
             print(f"triptych: {warning}", file=sys.stderr)
         by_sweep = {sweep.name: table([sweep]) for sweep in chosen}
-        print(describe(plan, times, by_sweep, default))
+        print(describe(plan, by_sweep, default))
         if arguments.output:
             print(f"\nWritten to {arguments.output}")
     return 0

@@ -14,7 +14,6 @@ from tabulate import tabulate
 
 from workflow_lib import gpu_models
 from workflow_lib.projection.kinds import KINDS
-from workflow_lib.projection.planned import StepTime
 from workflow_lib.records import cell_axes
 from workflow_lib.words import counted
 
@@ -23,23 +22,21 @@ Row = dict[str, Any]
 
 def describe(
     plan: pl.DataFrame,
-    times: Mapping[str, StepTime] | None = None,
     by_sweep: Mapping[str, pl.DataFrame] | None = None,
     default: tuple[str, pl.DataFrame] | None = None,
 ) -> str:
     """The plan as text.
 
-    ``times`` maps cells to projected step times. ``by_sweep`` maps sweeps to the plan of each
-    alone. ``default`` is the command that runs the sweeps of the configuration, and their plan.
+    ``by_sweep`` maps sweeps to the plan of each alone. ``default`` is the command that runs the
+    sweeps of the configuration, and their plan.
     """
-    times = times or {}
     rows = list(plan.iter_rows(named=True))
     telling = _telling(rows)
     several = len({name for row in rows for name in _sweeps(row)}) > 1
     each = {name: list(own.iter_rows(named=True)) for name, own in (by_sweep or {}).items()}
     runnable = [row for row in rows if row["feasible"]]
     others = [row for row in rows if not row["feasible"]]
-    parts = [_feasible(runnable, telling, times, several)]
+    parts = [_feasible(runnable, telling, several)]
     if others:
         heads = ["cannot run", *map(_heading, telling), *(["sweeps"] if several else []), "because"]
         lines = [
@@ -58,20 +55,18 @@ def describe(
     profiled = sum(row["profiled_steps"] > 0 for row in runnable)
     profiles = f" ({profiled} of them profiled, the +1 above)" if profiled else ""
     hours = _hours(runnable)
-    total = f"unknown ({_why_unknown(runnable)})" if hours is None else f"{hours:.0f}"
+    total = f"unknown ({_why_unknown(runnable)})" if hours is None else _shown_hours(hours)
     parts.append(
         f"{counted(len(rows), 'cell')}: {len(runnable)} can run, in "
         f"{counted(_runs(runnable), 'run')}{profiles}; {len(others)} cannot. "
         f"Estimated GPU-hours: {total}.\n{_default(default)}"
         "Memory, times and GPU-hours are estimates from the configuration, not measurements."
-        + _sources(runnable, times)
+        + _sources(runnable)
     )
     return "\n\n".join(parts)
 
 
-def _feasible(
-    rows: Sequence[Row], telling: Sequence[str], times: Mapping[str, StepTime], several: bool
-) -> str:
+def _feasible(rows: Sequence[Row], telling: Sequence[str], several: bool) -> str:
     """A line for each cell that can run."""
     memory = ["GB allocated", "GB used", "fits"]
     numbers = ["nodes", "GPUs", *memory, "bubble %", "s/step", "runs", "GPU-hours"]
@@ -86,9 +81,9 @@ def _feasible(
             _number(row["memory_used_per_gpu_bytes"], 1e-9, 1),
             row["fits"] or "–",
             _number(row["planned_bubble_share"], 100, 1),
-            _number(row["step_time_s"], 1, 2) + _interval(times.get(row["cell"])),
+            _seconds(row["step_time_s"]) + _interval(row),
             f"{row['repeats']}+1" if row["profiled_steps"] else row["repeats"],
-            _number(row["gpu_hours"], 1, 1),
+            _shown_hours(row["gpu_hours"]),
             *([", ".join(_sweeps(row))] if several else []),
         ]
         for row in rows
@@ -149,8 +144,21 @@ def _number(value: float | None, scale: float, digits: int) -> str:
     return "–" if value is None else f"{value * scale:.{digits}f}"
 
 
-def _interval(time: StepTime | None) -> str:
-    return f" ({time.low_s:.2f} to {time.high_s:.2f})" if time else ""
+def _seconds(value: float | None) -> str:
+    """Hundredths, and of shorter steps two digits."""
+    return "–" if value is None else f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def _interval(row: Row) -> str:
+    low, high = row["step_time_low_s"], row["step_time_high_s"]
+    return "" if low is None else f" ({_seconds(low)} to {_seconds(high)})"
+
+
+def _shown_hours(hours: float | None) -> str:
+    """GPU-hours: whole from 100 on, tenths below, and of less than a tenth one digit."""
+    if hours is None:
+        return "–"
+    return f"{hours:.0f}" if hours >= 99.95 else f"{hours:.1f}" if hours >= 0.1 else f"{hours:.1g}"
 
 
 # ----------------------------------------------------------------------------- what it costs
@@ -187,7 +195,7 @@ def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
     """A table of the cells, runs and GPU-hours of each sweep. A cell of two sweeps counts in both,
     but runs once.
     """
-    lines = [[name, len(own), _runs(own), _number(_hours(own), 1, 0)] for name, own in each.items()]
+    lines = [[name, len(own), _runs(own), _shown_hours(_hours(own))] for name, own in each.items()]
     headers = ["sweep", "cells", "runs", "GPU-hours"]
     text = tabulate(lines, headers, disable_numparse=True, colalign=("left", *["right"] * 3))
     shared = [row for row in rows if len(_sweeps(row)) > 1]
@@ -197,7 +205,10 @@ def _by_sweep(rows: Sequence[Row], each: Mapping[str, Sequence[Row]]) -> str:
     hours = ""
     if once is not None and None not in of_each:
         added = sum(hour for hour in of_each if hour is not None)
-        hours = f": the sweeps add up to {added:.0f} GPU-hours, and the plan to {once:.0f}"
+        hours = (
+            f": the sweeps add up to {_shown_hours(added)} GPU-hours, and the plan to "
+            f"{_shown_hours(once)}"
+        )
     verb = "is" if len(shared) == 1 else "are"
     return (
         f"{text}\n{counted(len(shared), 'cell')} {verb} asked for by several sweeps, counted in "
@@ -215,7 +226,7 @@ def _default(default: tuple[str, pl.DataFrame] | None) -> str:
         return f"`{command}` runs nothing: config.yaml chooses no sweep of this platform.\n"
     names = list(dict.fromkeys(name for row in rows for name in _sweeps(row)))
     hours = _hours(rows)
-    told = "an unknown number of" if hours is None else f"{hours:.0f}"
+    told = "an unknown number of" if hours is None else _shown_hours(hours)
     sweeps = f"the sweep{'' if len(names) == 1 else 's'} {', '.join(names)}"
     return (
         f"`{command}` runs {sweeps}, which config.yaml chooses: {counted(_runs(rows), 'run')}, "
@@ -223,22 +234,23 @@ def _default(default: tuple[str, pl.DataFrame] | None) -> str:
     )
 
 
-def _sources(feasible: Sequence[Row], times: Mapping[str, StepTime]) -> str:
+def _sources(feasible: Sequence[Row]) -> str:
     """Lines that say where the step times come from; each begins a new line."""
-    others = sum(row["cell"] not in times and row["step_time_s"] is not None for row in feasible)
+    counts = Counter(row["step_time_source"] for row in feasible if row["step_time_source"])
     said = []
-    if times:
+    if projected := counts.pop("projected", 0):
         said.append(
-            f"{counted(len(times), 'step time')} with intervals of 90 %: projected from runs of "
+            f"{counted(projected, 'step time')} with intervals of 90 %: projected from runs of "
             "this workflow on that GPU and published ones."
         )
         said += [
             f"{counted(count, 'interval')} for {KINDS[kind]}."
-            for kind, count in Counter(time.kind for time in times.values()).items()
+            for kind, count in Counter(
+                row["step_time_kind"] for row in feasible if row["step_time_kind"]
+            ).items()
         ]
-    if others:
-        said.append(
-            f"{counted(others, 'step time')} without an interval: FLOPs at the platform's "
-            "expected_mfu, which knows of no communication."
-        )
+    said += [
+        f"{counted(count, 'step time')} without an interval: {source}, and no communication."
+        for source, count in counts.items()
+    ]
     return "".join(f"\n{each}" for each in said)

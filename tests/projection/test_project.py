@@ -15,10 +15,11 @@ from workflow_lib.cells import hardware_of
 from workflow_lib.memory import MemoryEstimate
 from workflow_lib.projection.__main__ import main
 from workflow_lib.projection.candidates import batch, candidates
+from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import Levels, gpu_power, levels, waiting_share
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.mixed import Prediction
-from workflow_lib.projection.own import collect, read_own, write_own
+from workflow_lib.projection.own import read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.project import Facility, basis, facility_mwh, project, recommended
 from workflow_lib.projection.project_page import _number, meter

@@ -92,8 +92,8 @@ class Platform(Strict):
     time_limit_max_min: PositiveInt
     """The longest time limit that the partition allows, in minutes."""
     time_limit_margin: Annotated[float, Field(ge=1, le=1e6)] = 2.0
-    """A job's time limit is its estimated duration times this number; without an estimate it is
-    time_limit_max_min."""
+    """A job's time limit is this number times the longest that its duration is believed to be, and
+    at most time_limit_max_min, which it is without an estimate."""
 
     nodes: Ranks
     """Nodes of the platform that a cell may use."""
@@ -149,7 +149,7 @@ class Platform(Strict):
     environment: Mapping[VariableName, str] = {}
     """Environment variables to set. They are part of the cell: after a change, cells run anew."""
     expected_mfu: Annotated[float, Field(gt=0, le=1)] = 0.4
-    """The share of the peak that the planner expects training to reach; only for its estimates."""
+    """The share of the peak that training is assumed to reach where no step time is projected."""
 
     def profile(self, name: str) -> str:
         """The name of Snakemake's profile for this platform, which is called ``name``."""

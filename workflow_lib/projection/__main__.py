@@ -21,9 +21,10 @@ from workflow_lib.projection import (
     validation_page,
 )
 from workflow_lib.projection.candidates import batch
+from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.own import SHIPPED, collect, read_own, write_own
+from workflow_lib.projection.own import SHIPPED, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.own_validation import validate_own
 from workflow_lib.projection.project import COOLINGS, Facility, project, recommended

@@ -231,6 +231,27 @@ class Fit:
         """A group's effect and its standard deviation; None if no fitted row is in the group."""
         return self._parameter(kind, group) if (kind, group) in self.index else None
 
+    def of(self, names: Sequence[tuple[str, Hashable]]) -> tuple[Array, Array]:
+        """The values of these parameters, and their covariance."""
+        chosen = [self.index[name] for name in names]
+        return self.values[chosen], self.posterior.covariance(chosen)
+
+    @classmethod
+    def known(
+        cls,
+        problem: Problem,
+        names: Sequence[tuple[str, Hashable]],
+        values: Array,
+        covariance: Array,
+        sds: tuple[dict[str, float], dict[str, float]],
+    ) -> Fit:
+        """A fit that :meth:`of` gave the parameters of; ``sds`` are those of effects and noise."""
+        index = {name: number for number, name in enumerate(names)}
+        # Unit variances, less what leaves the covariance.
+        unit = np.eye(len(index))
+        posterior = _Posterior(np.ones(len(index)), unit, unit - covariance)
+        return cls(problem, index, values, posterior, *sds, residuals=np.zeros(0))
+
     def _parameter(self, kind: str, name: Hashable) -> tuple[float, float]:
         number = self.index[kind, name]
         unit = np.zeros((1, len(self.values)))
@@ -257,6 +278,13 @@ class _Posterior:
         shared = scaled @ self.slopes.T
         left: Array = before - ((shared @ self.precision) * shared).sum(axis=1)
         return left.clip(min=0.0)
+
+    def covariance(self, chosen: Sequence[int]) -> Array:
+        """The covariance of the parameters with these indices."""
+        prior = self.prior_variance[list(chosen)]
+        shared = self.slopes[:, list(chosen)] * prior
+        left: Array = np.diag(prior) - shared.T @ self.precision @ shared
+        return left
 
     def own(self) -> Array:
         """The variance of each parameter."""

@@ -1,7 +1,7 @@
 """Runs of this workflow as rows for fitting: a row for each cell, with medians over completed runs.
 
 ``data/own_runs.csv`` holds those of the archives in evidence/, from which ``python -m docs.evidence
---write`` makes it; ``collect`` writes such a file from the tables of any sweep.
+--write`` makes it; ``collecting.py`` makes such rows of the tables of any sweep.
 """
 
 from __future__ import annotations
@@ -14,16 +14,11 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from statistics import median
 from typing import Any
 
-import polars as pl
-
-from workflow_lib.analysis import tables
 from workflow_lib.projection.layouts import RECOMPUTATIONS, Layout, own_layout
 from workflow_lib.projection.machines import published_machine
 from workflow_lib.records import (
-    RUNS,
     Degrees,
     Model,
     RecordError,
@@ -107,85 +102,8 @@ class OwnRun:
         return {each.name: getattr(self, each.name) for each in fields(record) if each.name in own}
 
 
-_NAMES = tuple(field.name for field in fields(OwnRun))
-_OF_A_CELL = tuple(
-    name
-    for name in _NAMES
-    if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
-)
-
-#: Axes that change a step's time or power and that a row cannot state, null where they are usual.
-#: An order or choice of GPUs was made for those of one host, and a projection is for any.
-_NO_COLUMN = (
-    *("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension"),
-    *("gpu_order", "gpu_uuids"),
-)
-#: of the model's power: a limit at or above this share is the model's own
-_WHOLE_LIMIT = 0.99
-
-
-def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
-    """The cells of sweeps that were pre-trained, each once, by their ids: runs of a cell that
-    several sweeps measured are taken together, and a run that several sweeps hold counts once.
-
-    Cells with simulated readings are left out. So are those in other precisions than bf16, in which
-    layouts are projected; those of DeepSpeed, which is another stack; and cells for which a row has
-    no column: those with context parallelism, balanced routing (which drops tokens), a zero-bubble
-    schedule, layers that are divided otherwise than evenly, an order or choice of GPUs, limits of
-    power or clocks that the job set, tied embeddings (except gpt's, which always are) or a
-    head_dimension; those of GPUs that a site limits to less than their model's power; and those on
-    emulated nodes or links, which are not those of the row's machine. Cells on any data are taken:
-    tokens do not change a step's products.
-
-    Raises FileNotFoundError and RecordError.
-    """
-    of_cells: dict[str, list[tuple[str, pl.DataFrame]]] = {}
-    for directory in sweeps:
-        runs = tables.read_table(directory / "runs.parquet", RUNS)
-        done = runs.filter(
-            (pl.col("outcome") == "completed")
-            & pl.col("step_time_s").is_not_null()
-            & (pl.col("workload") == "pretrain")
-            & ~pl.col("simulated")
-            & (pl.col("precision") == "bf16")
-            & (pl.col("cp") == 1)
-            & (pl.col("schedule") == "1f1b")
-            & (pl.col("backend") == "torch")
-            & (pl.col("routing").fill_null("dropless") == "dropless")
-            & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
-            & pl.col("emulated").is_null()
-            & ~pl.col("tied_embeddings")
-        )
-        for cell in done.partition_by("cell", maintain_order=True):
-            of_cells.setdefault(cell["cell"][0], []).append((directory.name, cell))
-    found = [_own_run(of_cells[name]) for name in sorted(of_cells)]
-    return [each for each in found if each is not None]
-
-
-def _own_run(parts: Sequence[tuple[str, pl.DataFrame]]) -> OwnRun | None:
-    """A cell of its runs in each sweep; None if its GPUs were limited."""
-    cell = pl.concat([runs for _, runs in parts]).unique(["run", "started_unix_s"])
-    first = cell.row(0, named=True)
-    if _is_capped(first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]):
-        return None
-    powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
-    return OwnRun(
-        sweep=" ".join(sorted({sweep for sweep, _ in parts})),
-        gpu=first["gpu_model"],
-        **{name: first[name] for name in _OF_A_CELL},
-        runs=len(cell),
-        step_time_s=median(cell["step_time_s"].to_list()),
-        power_per_gpu_w=median(powers) if powers else None,
-    )
-
-
-def _is_capped(gpu: str | None, gpus_per_node: int, limits_w: pl.Series) -> bool:
-    """Whether a run's GPUs had a limit below that of their model, with which projected GPUs run."""
-    machine = None if gpu is None else published_machine(gpu, gpus_per_node)
-    lowest_w = limits_w.min()
-    if machine is None or not isinstance(lowest_w, float):
-        return False
-    return lowest_w < _WHOLE_LIMIT * machine.power_limit_w
+#: names of a row.s columns
+NAMES = tuple(field.name for field in fields(OwnRun))
 
 
 def write_own(runs: Sequence[OwnRun], path: Path) -> None:
@@ -197,7 +115,7 @@ def write_own(runs: Sequence[OwnRun], path: Path) -> None:
 def own_text(runs: Iterable[OwnRun]) -> str:
     """The content of a file that :func:`read_own` reads."""
     lines = io.StringIO(newline="")
-    writer = csv.DictWriter(lines, _NAMES, lineterminator="\n")
+    writer = csv.DictWriter(lines, NAMES, lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(run) for run in runs)
     return lines.getvalue()
@@ -208,10 +126,8 @@ def read_own(path: Path = SHIPPED) -> list[OwnRun]:
     with path.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.reader(lines)
         try:
-            if tuple(next(reader, ())) != _NAMES:
-                raise RecordError(
-                    f"{path}: its columns are not those of {_NAMES}; collect it again"
-                )
+            if tuple(next(reader, ())) != NAMES:
+                raise RecordError(f"{path}: its columns are not those of {NAMES}; collect it again")
             return [_run(row, f"{path}, line {reader.line_num}") for row in reader if row]
         except (UnicodeDecodeError, csv.Error) as error:
             raise RecordError(f"{path}: is not CSV in UTF-8: {error}; collect it again") from None
@@ -256,8 +172,8 @@ _BY_NAME: Mapping[str, _Reader] = {
 
 
 def _run(row: Sequence[str], where: str) -> OwnRun:
-    if len(row) != len(_NAMES):
-        raise RecordError(f"{where}: has {len(row)} fields, expected {len(_NAMES)}")
+    if len(row) != len(NAMES):
+        raise RecordError(f"{where}: has {len(row)} fields, expected {len(NAMES)}")
     values: dict[str, Any] = {}
     for field, text in zip(fields(OwnRun), row, strict=True):
         read, expected = _BY_NAME.get(field.name) or _BY_TYPE[str(field.type)]

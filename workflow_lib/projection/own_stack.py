@@ -55,6 +55,8 @@ class OwnStack:
     gpus: frozenset[str]
     #: of parts that were measured alone
     rates: Rates
+    #: those of a fit that was kept; computed if None
+    known_residuals: tuple[Residual, ...] | None = None
 
     @functools.cached_property
     def residuals(self) -> tuple[Residual, ...]:
@@ -63,6 +65,8 @@ class OwnStack:
         Several cells may have one layout, because a row does not have all axes. From another cell
         of its layout each would be predicted too well.
         """
+        if self.known_residuals is not None:
+            return self.known_residuals
         return _residuals(self.runs, self.rates)
 
     def check(self) -> None:
@@ -129,7 +133,7 @@ def own_stack(
 def _fitted(runs: tuple[OwnRun, ...], rates: Rates) -> OwnStack:
     published, largest, gpus = _published_rows()
     return OwnStack(
-        fit=mixed.fit(_problem(rates), [*published, *(_timed(run, rates) for run in runs)]),
+        fit=mixed.fit(problem_of(rates), [*published, *rows_of(runs, rates)]),
         runs=runs,
         largest_own=max((run.layout.gpus for run in runs), default=0),
         largest_published=largest,
@@ -140,20 +144,26 @@ def _fitted(runs: tuple[OwnRun, ...], rates: Rates) -> OwnStack:
 
 def _residuals(runs: tuple[OwnRun, ...], rates: Rates) -> tuple[Residual, ...]:
     published, _, _ = _published_rows()
-    rows = [_timed(run, rates) for run in runs]
+    rows = rows_of(runs, rates)
     layouts = [run.layout for run in runs]
     found = []
     for run, layout in zip(runs, layouts, strict=True):
         others = [row for row, other in zip(rows, layouts, strict=True) if other != layout]
         others = [*published, *others]
-        (each,) = mixed.fit(_problem(rates), others).predict([_row(run, rates)])
+        (each,) = mixed.fit(problem_of(rates), others).predict([_row(run, rates)])
         distance = abs(each.log_s - math.log(run.step_time_s)) / each.sd
         found.append(Residual(run, each.median_s / run.step_time_s - 1, distance))
     return tuple(found)
 
 
-def _problem(rates: Rates) -> mixed.Problem:
+def problem_of(rates: Rates) -> mixed.Problem:
+    """What is fitted, which depends on whether parts were measured alone."""
     return stepping.PROBLEM_WITH_MEASURED if rates.lines else stepping.PROBLEM
+
+
+def rows_of(runs: Sequence[OwnRun], rates: Rates) -> list[mixed.Row]:
+    """Runs as rows with their times, to be fitted."""
+    return [_timed(run, rates) for run in runs]
 
 
 def _timed(run: OwnRun, rates: Rates) -> mixed.Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from workflow_lib.projection.gpu_power import GpuPower, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import hardware_machine
-from workflow_lib.projection.own_stack import own_stack
+from workflow_lib.projection.shipped_fit import own_stack
 from workflow_lib.records import Cell
 
 #: how probably an interval should hold a run
@@ -22,10 +21,6 @@ CONTRASTED = (
     *("step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"),
     *_OF_ENERGY,
 )
-
-
-#: of the shipped runs, read once
-_stack = functools.cache(own_stack)
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ def step_time(cell: Cell) -> StepTime | None:
     found = layout(cell)
     if found is None:
         return None
-    stack = _stack()
+    stack = own_stack()
     (time,) = stack.predict([found], cell.hardware.platform)
     if "stack" in time.unseen:
         return None
@@ -108,7 +103,7 @@ def projected(cell: Cell) -> Projected | None:
     Raises RecordError where the fitted runs cannot be read.
     """
     found = layout(cell)
-    stack = _stack()
+    stack = own_stack()
     if found is None or found.machine.gpu not in stack.gpus:
         return None
     (time,) = stack.predict([found], cell.hardware.platform)
@@ -123,7 +118,7 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     counts as if the two had nothing to do with each other. Either of the two may be the slower one:
     the interval reaches as far in both directions.
     """
-    stack = _stack()
+    stack = own_stack()
     rows = [stack.row(each.layout, each.cell.hardware.platform) for each in (one, other)]
     _, variance = stack.fit.contrast(*rows)
     if measure == "samples_per_s_per_mj":

@@ -56,6 +56,28 @@ PLAN = (
             "whether memory is enough: yes, perhaps (such a cell runs, and may end as "
             "out_of_memory) or no; null if the GPU's memory is not known",
         ),
+        (
+            "step_time_source",
+            str,
+            "",
+            "projected: from measured runs, by docs/explanation/projection.md; otherwise what was "
+            "assumed. null without an estimate",
+        ),
+        *(
+            (
+                f"step_time_{end}_s",
+                float,
+                "s",
+                f"{word} end of the 90 % interval of step_time_s; null unless projected",
+            )
+            for end, word in (("low", "lower"), ("high", "upper"))
+        ),
+        (
+            "step_time_kind",
+            str,
+            "",
+            "for which layouts that interval is, by docs/explanation/projection.md",
+        ),
         ("feasible", bool, "", "whether the cell can run"),
         ("reason", str, "", "why not, with the arithmetic"),
         ("predicted_against", str, "", "the cell that it was predicted to gain against"),

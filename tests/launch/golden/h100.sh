@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 57aa5c86d0c0220e6abb6a55954f5f9a87d33388008e412454bfbba84a8efd56
+# sha256 of all lines below: 25ab2f682cc1e5049f7ab50608b08ddd312f404695416e1e895a40d00737d57f
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h100:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=27
+#SBATCH --time=317
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 4bf40972128d86137272322ac1b42dee8807682b4f0f6449bbf4ce3520b6c29f
+# sha256 of all lines below: 62c4a49a1c29f6b92e623c9d84f789ca6d6d7c3ee8936635141adb7747355fe9
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -18,7 +18,7 @@
 #SBATCH --cpus-per-task=12
 #SBATCH --gres=gpu:h200:8
 #SBATCH --mem=1500G
-#SBATCH --time=33
+#SBATCH --time=90
 #SBATCH --signal=B:USR2@60
 #SBATCH --no-requeue
 #SBATCH --contiguous

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c719c522e34bec3eb93919c470610710ebf7f4671fb955892c3b9329c2f90330
+# sha256 of all lines below: c12e6bf95fab5743fbdea682f28a5d992a9e368639579b2de1ac056f48f0dd91
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=33
+#SBATCH --time=90
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 978e042eecf9b010ad7fac2a17f311ff83794d402855e9856156d61fa96d6d1b
+# sha256 of all lines below: 5bc4e21c6eeb632bf39084b4b6dbdff2de310b8de6ec75f85fae968465459d43
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=33
+#SBATCH --time=90
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

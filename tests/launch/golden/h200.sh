@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: dd3a519258bc05d578fd2d2691da1ceade9d34a9878e74876892c6c9fbfad58a
+# sha256 of all lines below: d636abc3c0a2bc589ae3bfaceab191a821c02437e381f1bb308e6eb3387edb0d
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -14,7 +14,7 @@
 #SBATCH --gpus-per-node=h200:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=33
+#SBATCH --time=90
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

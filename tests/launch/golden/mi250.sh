@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 941637baa62b91e5e0172163846187f508e2b2d2765f1e585e863c9a1e9953bb
+# sha256 of all lines below: 3239283ac061dccdd62d56d42f44b6632612b49bbb9a706a2feae5d3d760849a
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -14,7 +14,7 @@
 #SBATCH --gres=gpu:mi250:8
 #SBATCH --exclusive
 #SBATCH --mem=0
-#SBATCH --time=26
+#SBATCH --time=58
 #SBATCH --signal=B:USR2@60
 #SBATCH --requeue
 

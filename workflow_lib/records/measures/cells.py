@@ -96,7 +96,7 @@ ESTIMATES: Mapping[str, Measure] = {
             "Pipeline bubble, planned",
             PERCENT_OF_TIME,
         ),
-        Measure("step_time_s", "s", "estimated, at the platform's expected MFU", "Step time"),
+        Measure("step_time_s", "s", "estimated as step_time_source says", "Step time"),
         Measure(
             "gpu_hours",
             "h",

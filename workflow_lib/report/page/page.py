@@ -124,7 +124,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         energy_errors=energy_errors(cells, names, tables.runs),
         short_memory=short_memory(cells, names, tables.runs),
         overhead=overhead_lines(overhead, of_cell),
-        plan=[_planned(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
+        plan=[planned_row(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),
         figures=drawn(entries, paths.figures),
         undrawn=undrawn,
@@ -171,7 +171,9 @@ def _cell(cell: Row, label: str, columns: Sequence[Measure]) -> dict[str, Any]:
     }
 
 
-def _planned(cell: Row, label: str) -> dict[str, Any]:
+def planned_row(cell: Row, label: str) -> dict[str, Any]:
+    """A row of the plan's table, as text."""
+
     def text(name: str, factor: float = 1.0) -> str:
         return NOTHING if cell[name] is None else significant(cell[name] * factor)
 

@@ -1,0 +1,91 @@
+"""Collects runs of this workflow, as rows to fit to, from the tables of sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+import polars as pl
+
+from workflow_lib.analysis import tables
+from workflow_lib.projection.machines import published_machine
+from workflow_lib.projection.own import NAMES, OwnRun
+from workflow_lib.records import RUNS
+
+_OF_A_CELL = tuple(
+    name for name in NAMES if name not in ("sweep", "gpu", "runs", "step_time_s", "power_per_gpu_w")
+)
+
+#: Axes that change a step's time or power and that a row cannot state, null where they are usual.
+#: An order or choice of GPUs was made for those of one host, and a projection is for any.
+_NO_COLUMN = (
+    *("stage_layers", "power_limits_w", "clock_limits_mhz", "head_dimension"),
+    *("gpu_order", "gpu_uuids"),
+)
+#: of the model's power: a limit at or above this share is the model's own
+_WHOLE_LIMIT = 0.99
+
+
+def collect(sweeps: Iterable[Path]) -> list[OwnRun]:
+    """The cells of sweeps that were pre-trained, each once, by their ids: runs of a cell that
+    several sweeps measured are taken together, and a run that several sweeps hold counts once.
+
+    Cells with simulated readings are left out. So are those in other precisions than bf16, in which
+    layouts are projected; those of DeepSpeed, which is another stack; and cells for which a row has
+    no column: those with context parallelism, balanced routing (which drops tokens), a zero-bubble
+    schedule, layers that are divided otherwise than evenly, an order or choice of GPUs, limits of
+    power or clocks that the job set, tied embeddings (except gpt's, which always are) or a
+    head_dimension; those of GPUs that a site limits to less than their model's power; and those on
+    emulated nodes or links, which are not those of the row's machine. Cells on any data are taken:
+    tokens do not change a step's products.
+
+    Raises FileNotFoundError and RecordError.
+    """
+    of_cells: dict[str, list[tuple[str, pl.DataFrame]]] = {}
+    for directory in sweeps:
+        runs = tables.read_table(directory / "runs.parquet", RUNS)
+        done = runs.filter(
+            (pl.col("outcome") == "completed")
+            & pl.col("step_time_s").is_not_null()
+            & (pl.col("workload") == "pretrain")
+            & ~pl.col("simulated")
+            & (pl.col("precision") == "bf16")
+            & (pl.col("cp") == 1)
+            & (pl.col("schedule") == "1f1b")
+            & (pl.col("backend") == "torch")
+            & (pl.col("routing").fill_null("dropless") == "dropless")
+            & pl.all_horizontal(pl.col(name).is_null() for name in _NO_COLUMN)
+            & pl.col("emulated").is_null()
+            & ~pl.col("tied_embeddings")
+        )
+        for cell in done.partition_by("cell", maintain_order=True):
+            of_cells.setdefault(cell["cell"][0], []).append((directory.name, cell))
+    found = [_own_run(of_cells[name]) for name in sorted(of_cells)]
+    return [each for each in found if each is not None]
+
+
+def _own_run(parts: Sequence[tuple[str, pl.DataFrame]]) -> OwnRun | None:
+    """A cell of its runs in each sweep; None if its GPUs were limited."""
+    cell = pl.concat([runs for _, runs in parts]).unique(["run", "started_unix_s"])
+    first = cell.row(0, named=True)
+    if _is_capped(first["gpu_model"], first["gpus_per_node"], cell["power_limit_w"]):
+        return None
+    powers = cell["power_per_gpu_mean_w"].drop_nulls().to_list()
+    return OwnRun(
+        sweep=" ".join(sorted({sweep for sweep, _ in parts})),
+        gpu=first["gpu_model"],
+        **{name: first[name] for name in _OF_A_CELL},
+        runs=len(cell),
+        step_time_s=median(cell["step_time_s"].to_list()),
+        power_per_gpu_w=median(powers) if powers else None,
+    )
+
+
+def _is_capped(gpu: str | None, gpus_per_node: int, limits_w: pl.Series) -> bool:
+    """Whether a run's GPUs had a limit below that of their model, with which projected GPUs run."""
+    machine = None if gpu is None else published_machine(gpu, gpus_per_node)
+    lowest_w = limits_w.min()
+    if machine is None or not isinstance(lowest_w, float):
+        return False
+    return lowest_w < _WHOLE_LIMIT * machine.power_limit_w
