@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PLATFORM ?= h200
 SWEEP ?= demo
+# Make takes any name, and would plan h200 where somebody wrote platform=h100.
+SMALL := $(filter platform=% sweep=% model=% gpus=% results=% runs=% measured=%,$(MAKEOVERRIDES))
+$(if $(SMALL),$(error variables have capitals, as in `make plan PLATFORM=h100`, not $(SMALL)))
 INJECTIONS ?= 300
 REAL ?= 30
 SEED ?= 1

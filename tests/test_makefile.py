@@ -31,6 +31,12 @@ def command_of(*arguments: str) -> str:
     return " ".join(done.stdout.replace("\\\n", " ").splitlines()[-1].split())
 
 
+def test_a_variable_in_small_letters_is_refused():
+    done = subprocess.run(["make", "plan", "platform=h100"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 2
+    assert b"not platform=h100" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
