@@ -99,6 +99,9 @@ _WARMING = {
 _SHORT = {
     "steady": None,
     "missing_reasons": '{"steady": "2 blocks are too few"}',
+    **dict.fromkeys(
+        ("step_time_drift_margin", "power_drift_margin", "temperature_drift_margin_c"), None
+    ),
 }
 
 

@@ -91,11 +91,6 @@ class Drift:
         is_within = self.trend.is_within(self.tolerance) and self.bend.is_within(self.tolerance)
         return True if is_within and no_start else None
 
-    @property
-    def largest(self) -> float:
-        """The largest change over the measured steps that the intervals leave possible."""
-        return max(abs(each.change) + each.margin for each in (self.trend, self.bend))
-
 
 def blocks_of(steps: pl.DataFrame, sample_rate_hz: float) -> list[Block]:
     """The groups of a run's steps, warm-up included.
@@ -195,17 +190,10 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
 
 
 def _not_told(drifts: Sequence[Drift | None]) -> str:
-    """Which changes may be larger than what matters, and what would tell."""
-    named = zip(("step time", "power"), drifts, strict=False)
-    parts = [
-        f"{what} may change by {100 * each.largest:.2g} % over the measured steps"
-        for what, each in named
-        if each is not None and each.steady is None
-    ]
-    heat = drifts[-1]
-    if heat is not None and heat.steady is None:
-        parts.append(f"temperature may change by {heat.largest:.2g} °C")
-    return f"not told: {', and '.join(parts)}; more measured steps, or a longer warm-up, would tell"
+    """Which quantities may have changed by more than matters, and what would tell."""
+    named = zip(("step time", "power", "temperature"), drifts, strict=True)
+    untold = [what for what, each in named if each is not None and each.steady is None]
+    return f"noise does not tell whether {' and '.join(untold)} drifted; more measured steps would"
 
 
 def _series(

@@ -50,7 +50,11 @@ def steadiness(cells: Sequence[Row], labels: Sequence[str], runs: Sequence[Row])
                 reason = json.loads(run["missing_reasons"]).get("steady", "no reason was recorded")
                 untold.setdefault(reason, []).append(run)
         for reason, some in untold.items():
-            unknown.setdefault(reason, []).append(name + _part(some, ended))
+            known = some[0]["step_time_drift_margin"] is not None
+            margins = ", ".join(_margin(some, *each) for each in _DRIFTS) if known else ""
+            unknown.setdefault(reason, []).append(
+                name + _part(some, ended) + f": {margins}" * known
+            )
     return Steadiness(tuple(steady), tuple(never), _grouped(unknown))
 
 
