@@ -12,7 +12,7 @@ from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import MEASURES
 from workflow_lib.report.cells import Row, in_words, profiled_runs
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import labels
+from workflow_lib.report.labels import labels, marked
 from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.report.systematic_error import systematic_error
 from workflow_lib.words import counted
@@ -31,7 +31,8 @@ _CONTRASTED = (*_FIRST, "temperature_mean_c")
 
 def names_of(cells: Sequence[Row]) -> dict[str, str]:
     """The label of each cell."""
-    return dict(zip((cell["cell"] for cell in cells), labels(cells, short=True), strict=True))
+    names = marked(cells, labels(cells, short=True))
+    return dict(zip((cell["cell"] for cell in cells), names, strict=True))
 
 
 def table_head(*names: str) -> list[str]:

@@ -204,6 +204,10 @@ class Run:
     step_tokens: int = 32
     #: rank → choices that its routers made in a step, and those that were dropped
     choices: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    #: rank → its allocator, and its retries and frees at the end of each step; on a CPU none
+    allocators: Mapping[int, tuple[str, Sequence[tuple[int | None, int | None]]]] = field(
+        default_factory=dict
+    )
     #: a rank → what it counted over its GPU's links; null as in earlier versions
     links: Callable[[int], LinkCount] | None = link_count
     #: of inference: from a step's start to the end of rank 1's prefill; rank 0's is 1 s shorter
@@ -266,10 +270,16 @@ class Run:
 
     def _write_rank(self, paths: RunPaths, rank: int) -> None:
         per_node = self.cell.ranks_per_node
+        allocator: str | None
+        counts: Sequence[tuple[int | None, int | None]]
+        allocator, counts = self.allocators.get(rank, ("native", [(0, 4)] * 3))
+        if self.on_cpu:
+            allocator, counts = None, [(None, None)] * 3
         place = RankRecord(
             rank, self.nodes[rank // per_node], None if self.on_cpu else rank % per_node,
             self.device_name, 0, 0, rank, 0, 100, 1, START + rank,
             gpu_uuid=self.rank_uuids.get(rank),
+            allocator=allocator,
         )  # fmt: skip
         write_json(paths.rank(rank), place)
         if self.links is not None:
@@ -289,9 +299,8 @@ class Run:
                 "memory_peak_bytes": 1000 + 100 * rank,
                 "memory_reserved_bytes": None if self.on_cpu else 1500 + 100 * rank,
                 "memory_used_bytes": None if self.on_cpu else 4 * 10**8 + 10**8 * (step == rank),
-                # Two blocks were given back before the measured steps, and three in each of them.
-                "allocator_retries": None if self.on_cpu else rank,
-                "allocator_frees": None if self.on_cpu else 2 + 3 * step,
+                "allocator_retries": counts[step][0],
+                "allocator_frees": counts[step][1],
                 "expert_choices": self.choices.get(rank, (None, None))[0],
                 "dropped_choices": self.choices.get(rank, (None, None))[1],
             }

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from workflow_lib.analysis.reduce import reduce_run, reduced_run
+from workflow_lib.analysis.run_row import BESIDE_MEASURES
 from workflow_lib.records import (
     GPUS,
     MEASURES,
@@ -158,9 +159,11 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "throttle_thermal_share": 0.15,
         "throttle_brake_share": 0.0,
         "memory_peak_bytes": 1100.0,
-        # Of two ranks, 3 blocks in each of two steps; no allocation was tried again in them.
-        "allocator_retries": 0.0,
-        "allocator_frees": 12.0,
+        # 4 blocks of each rank were given back before the measured steps.
+        "allocator_retries": 0,
+        "allocator_frees": 0,
+        "memory_pressure": False,
+        "allocator": "native",
         "memory_reserved_peak_bytes": 1600.0,
         # The plan expects 3 GiB for the runtime alone, which is more than the GPU's 1 GB.
         "memory_used_peak_bytes": 5e8,
@@ -219,6 +222,8 @@ def test_a_completed_run_has_every_figure(tmp_path: Path) -> None:
         "capped_clock_share": pytest.approx(0.75),
         "throttle_source": "counters",
         # The bit of the power cap is set throughout.
+        "allocator_retries": 0,
+        "allocator_frees": 0,
         "throttle_power_sampled_share": 1.0,
         "throttle_thermal_sampled_share": 0.0,
         "throttle_brake_sampled_share": 0.0,
@@ -399,6 +404,8 @@ NOT_ON_A_CPU = (
     *(
         "allocator_retries",
         "allocator_frees",
+        "allocator",
+        "memory_pressure",
         "memory_reserved_peak_bytes",
         "memory_used_peak_bytes",
         "memory_estimate_error",
@@ -697,7 +704,7 @@ def test_a_run_that_did_not_complete_keeps_its_identity(tmp_path: Path, outcome:
     assert (row["model"], row["outcome"], row["run"]) == ("tiny", outcome.value, 1)
     assert row["cause"] == f"the run was {outcome}"
     assert gpus == []
-    expected = dict.fromkeys((*MEASURES, "power_peak_sensor"), f"the run ended as {outcome.value}")
+    expected = dict.fromkeys((*MEASURES, *BESIDE_MEASURES), f"the run ended as {outcome.value}")
     assert reasons == expected
 
 

@@ -57,9 +57,10 @@ def compared(measure, of_a, of_b, simulated=(False, False), gpus=None, errors=No
 
 
 def test_a_side_whose_memory_was_short_is_named_in_every_word():
-    frees = [[0.0, 12.0, 3.0], [0.0, 0.0, None]]
-    found = compared("tokens_per_s", MORE, REFERENCE, allocator_frees=frees)
-    assert found["tokens_per_s"]["in_words"].endswith("; memory was short in 2 of 3 runs of h200")
+    pressure = [[False, True, True], [False, False, None]]
+    row = compared("tokens_per_s", MORE, REFERENCE, memory_pressure=pressure)["tokens_per_s"]
+    assert row["memory"] == "memory pressure in 2 of 3 runs of h200"
+    assert row["in_words"].endswith(f"; {row['memory']}")
 
 
 def test_a_ratio_with_its_interval_and_its_word():
@@ -159,6 +160,33 @@ def test_other_power_limits_are_named_beside_each_comparison():
     assert words.endswith(f"; {column}")
     assert limited(all_alike, ())[1] == "power limits: 700 W in h200, unknown in h100"
     assert limited((), ())[1] is None
+
+
+def allocated(*of_sides):
+    """What is said of memory beside step time and efficiency, of sides with these allocators."""
+    sides = []
+    for platform, allocator, values in zip(
+        ("h200", "h100"), of_sides, (MORE, REFERENCE), strict=True
+    ):
+        cell, runs = measured(known(platform), step_time_s=values, tokens_per_j=values)
+        sides.append(side(platform, (cell | {"allocator": allocator}, runs)))
+    found = rows(layout_pairs(sides[0].cells, sides[1].cells), *sides)
+    table(found, COMPARISON)
+    told = [row for row in found if row["measure"] in ("step_time_s", "tokens_per_j")]
+    (column,) = {row["memory"] for row in told}
+    assert all(row["in_words"].endswith(f"; {column}") for row in told if column)
+    return column
+
+
+def test_other_settings_of_the_allocator_are_named_beside_each_comparison():
+    plain, expandable = "native", "native, expandable_segments:True"
+    assert allocated(plain, plain) is None
+    # Of runs of earlier versions nothing is known.
+    assert allocated(None, None) is None
+    assert allocated(plain, expandable) == f"allocator: {plain} in h200, {expandable} in h100"
+    assert allocated(plain, None) == "allocator: native in h200, unknown in h100"
+    mixed = f"{plain}; {expandable}"
+    assert allocated(mixed, mixed) == f"allocator: {mixed} in h200, {mixed} in h100"
 
 
 SAME = ("GPU-1", "GPU-2")

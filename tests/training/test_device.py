@@ -76,6 +76,7 @@ def test_memory_is_told_as_tensors_allocator_and_driver_have_it(two_gpus, monkey
         ("mem_get_info", (80 * gigabyte, 150 * gigabyte)),
     ):
         monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
     one = cell()
     device = choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), one.hardware, one.telemetry)
 
@@ -85,17 +86,6 @@ def test_memory_is_told_as_tensors_allocator_and_driver_have_it(two_gpus, monkey
     # The driver counts 70 GB, what is not free; and counted the 5 GB that the allocator gave back.
     assert (memory.reserved, memory.used) == (66 * gigabyte, 75 * gigabyte)
     assert (memory.retries, memory.frees) == (2, 7)
-
-
-def test_the_allocator_is_told_with_its_settings(two_gpus, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
-    one = cell()
-    device = choose(Launch(0, 2, 0, 2, "127.0.0.1", 0), one.hardware, one.telemetry)
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.delenv(name, raising=False)
-    assert device.allocator == "native"
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    assert device.allocator == "native, expandable_segments:True"
 
 
 def test_one_module_alone_spells_torchs_name_of_a_gpu():

@@ -20,6 +20,7 @@ import polars as pl
 from workflow_lib import results as places
 from workflow_lib.analysis import medians, metrics, raw_files
 from workflow_lib.analysis.reduce import reduced_run
+from workflow_lib.analysis.run_row import BESIDE_MEASURES
 from workflow_lib.analysis.tables import check_reasons, read_table, schema, table, write_table
 from workflow_lib.analysis.traces.shares import profiled_shares
 from workflow_lib.records import (
@@ -51,7 +52,8 @@ _NOT_ENDED = "the run has not ended"
 _NAMES = tuple(column.name for column in IDENTITY)
 #: columns of RUNS, besides measures, that may be null
 _DESCRIBED = (
-    *("gpu_name", "sensors", "simulated", "power_peak_sensor"),
+    *("gpu_name", "sensors", "simulated"),
+    *BESIDE_MEASURES,
     *("order_seed", "order_block", "order_place", "started_unix_s"),
 )
 
@@ -262,6 +264,8 @@ def _cell_row(
         "gpu_name": ", ".join(sorted({r["gpu_name"] for r in completed if r["gpu_name"]})) or None,
         "simulated": any(run["simulated"] for run in runs),
         "power_peak_sensor": "; ".join(peaks) or None,
+        "allocator": cell_settings(completed),
+        "memory_pressure": cell_pressure(completed),
         "repeats": cell["repeats"],
         "completed": len(completed),
         "outcome": outcome,
@@ -281,6 +285,20 @@ def _cell_row(
         row[f"{name}_low"], row[f"{name}_high"] = about.low, about.high
         row["interval"], row["interval_coverage"] = about.kind, about.coverage
     return row
+
+
+def cell_settings(completed: Sequence[Mapping[str, Any]]) -> str | None:
+    """The settings of torch's allocator in completed runs; null if those of one are not known."""
+    found = {run["allocator"] for run in completed}
+    return None if None in found else "; ".join(sorted(found)) or None
+
+
+def cell_pressure(completed: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Whether a completed run was under memory pressure; null if that is not known."""
+    found = {run["memory_pressure"] for run in completed}
+    if True in found:
+        return True
+    return None if None in found or not found else False
 
 
 def _fate(cell: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> tuple[str, str]:

@@ -81,8 +81,8 @@ class Gpu:
     throttled: throttling.Counted | None
     #: how often power rose to its limit
     bursts: int
-    #: columns of bytes over its links
-    links: Values
+    #: columns that its rank counted: bytes over links, and its allocator's counts
+    of_rank: Values
 
     def row(self, hardware: Hardware) -> dict[str, Any]:
         """The GPU's row of GPUS, less ``cell`` and ``run``; a null value has a reason."""
@@ -93,7 +93,7 @@ class Gpu:
             self._read(hardware),
             self._throttle(),
             self._power_cap(hardware.gpus_per_package),
-            self.links,
+            self.of_rank,
             {counter: self._errors(counter) for counter in ERROR_COUNTERS},
             {"xid_events": self._xid_events()},
         )

@@ -73,7 +73,7 @@ def reduce_nodes(
     before_training: Window,
     idle_baseline_s: float,
     phases: Mapping[str, Sequence[Window]],
-    links: Mapping[tuple[str, int], Values],
+    of_ranks: Mapping[tuple[str, int], Values],
     counted: Mapping[int, Counted],
 ) -> list[Node]:
     """Reduce telemetry to what each node's GPUs did within the measured ``window``.
@@ -81,8 +81,8 @@ def reduce_nodes(
     ``before_training`` lasts from the end of the cool-down (−∞ if there was none) to the start of
     the run's first rank. GPUs idle throughout it. The node's CPUs idle only in its first
     ``idle_baseline_s`` seconds, counted from its start or the first sample, whichever is later.
-    ``phases`` are parts of the measured steps whose energy is reported separately. ``links`` holds
-    the bytes over each GPU's links, by node and number, and ``counted`` what
+    ``phases`` are parts of the measured steps whose energy is reported separately. ``of_ranks``
+    holds what its rank counted of each GPU, by node and number, and ``counted`` what
     :func:`~workflow_lib.analysis.counters.counted_shares` found.
     """
     looks = {
@@ -116,7 +116,7 @@ def reduce_nodes(
                 recordings.refused.get(number, 0),
                 throttled.get(number),
                 bursts.get(number, 0),
-                links.get((recording.node, gpu), {}),
+                of_ranks.get((recording.node, gpu), {}),
             )
 
         reporting = {

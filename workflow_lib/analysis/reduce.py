@@ -19,6 +19,7 @@ import polars as pl
 
 from workflow_lib import results
 from workflow_lib.analysis import raw_files
+from workflow_lib.analysis.allocator import counts_of_rank
 from workflow_lib.analysis.clocks import clock_values
 from workflow_lib.analysis.counters import Counted, counted_shares
 from workflow_lib.analysis.generation import generation_values
@@ -236,6 +237,10 @@ def _nodes(
 ) -> list[Node]:
     """The run's nodes in the order of their names, including those without telemetry."""
     ranks = {(node, gpu): rank for node, gpus in users.items() for gpu, rank in gpus.items()}
+    by_ranks = {
+        place: merged(links, counts_of_rank(steps, steps.ranks[ranks[place]]))
+        for place, links in link_values(paths, ranks, steps).items()
+    }
     nodes = reduce_nodes(
         recordings,
         cell.hardware,
@@ -243,7 +248,7 @@ def _nodes(
         _before_training(paths, steps),
         cell.telemetry.idle_baseline_s,
         steps.phases,
-        link_values(paths, ranks, steps),
+        by_ranks,
         counted,
     )
     nodes += [

@@ -8,6 +8,7 @@ import polars as pl
 
 from workflow_lib import gpu_models, memory
 from workflow_lib.analysis import metrics
+from workflow_lib.analysis.allocator import allocator_values
 from workflow_lib.analysis.known import Known, Values, known, reasons_text
 from workflow_lib.analysis.steps import Steps, loss_of_ranks
 from workflow_lib.formulas import flops_per_token
@@ -21,6 +22,8 @@ from workflow_lib.records import (
     inapplicable,
 )
 
+#: columns of RUNS that a run's reduction finds beside its measures
+BESIDE_MEASURES = ("power_peak_sensor", "allocator", "memory_pressure")
 #: measure → the count of :class:`~workflow_lib.formulas.Flops` that it takes
 _CONVENTIONS = {
     "mfu_6n": "six_n",
@@ -38,7 +41,7 @@ def run_row(
     A measure that does not apply to the cell's workload is null, whatever ``values`` holds.
     """
     workload = cell.training.workload
-    whole = dict.fromkeys((*MEASURES, "power_peak_sensor"), (None, otherwise)) | values
+    whole = dict.fromkeys((*MEASURES, *BESIDE_MEASURES), (None, otherwise)) | values
     if values.keys() & MEASURES.keys():
         meaningless = (
             "inference reports prefill and decode apart, and has no loss"
@@ -70,6 +73,7 @@ def step_values(cell: Cell, steps: Steps) -> Values:
         "tokens_per_s_per_gpu": known(rate),
         "memory_peak_bytes": _of_fullest(steps, "memory_peak_bytes", "no rank recorded its memory"),
         **_memory_of_gpus(cell, steps),
+        **allocator_values(steps),
     }
     losses = steps.rows.drop_nulls("loss").sort("step", "rank")
     ends = steps.rows.select(first=pl.col("step").min(), last=pl.col("step").max()).row(0)
@@ -101,23 +105,10 @@ def _memory_of_gpus(cell: Cell, steps: Steps) -> Values:
         expected_bytes = expected.used(cell.hardware.gpu_memory_bytes)
         error = expected_bytes / used[0] - 1 if used[0] else None
     return {
-        "allocator_retries": _counted(steps, "allocator_retries", unknown),
-        "allocator_frees": _counted(steps, "allocator_frees", unknown),
         "memory_reserved_peak_bytes": reserved,
         "memory_used_peak_bytes": used,
         "memory_estimate_error": known(error, not_judged),
     }
-
-
-def _counted(steps: Steps, name: str, unknown: str) -> Known:
-    """By how much a cumulative count of ranks grew over the measured steps, over all ranks."""
-    before = steps.rows.filter(pl.col("step") == steps.first - 1)[name]
-    after = steps.rows.filter(pl.col("step") == pl.col("step").max())[name]
-    if after.null_count():
-        return None, unknown
-    if before.is_empty() or before.null_count():
-        return None, "no step before the measured ones has a count"
-    return float(sum(after.to_list()) - sum(before.to_list())), ""
 
 
 def _of_fullest(steps: Steps, name: str, unknown: str) -> Known:

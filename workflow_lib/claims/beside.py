@@ -206,9 +206,10 @@ def _told(measure: Measure, row: Row, one: Row, other: Row) -> str:
         about += f" with what {added} may do, {by_runs} by the runs alone"
     about += f"; coverage {100 * row['coverage']:g} %; {row['assumes']}"
     about += "".join(
-        f"; {name}: {each['power_limits']}"
+        f"; {name}: {each[note]}"
         for name, each in zip(_NAMES, (one, other), strict=True)
-        if each["power_limits"]
+        for note in ("power_limits", "memory")
+        if each[note]
     )
     if row["wide_low"] <= neutral <= row["wide_high"]:
         differs = "is not told apart from that"

@@ -14,7 +14,7 @@ from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
 from workflow_lib.records import CLAIMS
-from workflow_lib.report.labels import short_labels
+from workflow_lib.report.labels import marked, short_labels
 
 MEASURED, PROJECTED = "measured", "projected"
 #: whose claims are about cells of several nodes, as projections are
@@ -27,7 +27,8 @@ _COLUMNS = tuple(column.name for column in CLAIMS)
 def judge(ledger: Ledger, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """The rows of CLAIMS, in the order of the ledger, and of cells as in reports."""
     cells = list({cell["cell"]: cell for each in measured for cell in each.side.cells}.values())
-    labels = _labels(cells)
+    ids = (cell["cell"] for cell in cells)
+    labels = dict(zip(ids, marked(cells, short_labels(cells)), strict=True))
     return [row for claim in ledger.claims for row in _of_claim(claim, measured, labels)]
 
 
@@ -35,7 +36,8 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
     """The rows of CLAIMS that projections of planned cells give for the study's claims; none of a
     claim that cannot be projected.
     """
-    labels = _labels(planned.rows)
+    ids = (cell["cell"] for cell in planned.rows)
+    labels = dict(zip(ids, short_labels(planned.rows), strict=True))
     return [
         row
         for claim in ledger.claims
@@ -48,10 +50,6 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
             labels,
         )
     ]
-
-
-def _labels(cells: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    return dict(zip((cell["cell"] for cell in cells), short_labels(cells), strict=True))
 
 
 def _of_claim(

@@ -135,19 +135,29 @@ def unknown_dates(measure: Measure, found: Contrast, lie: Design) -> str:
     )
 
 
-def short_memory(name: str, runs: Sequence[Row]) -> str:
-    """A clause if torch's allocators gave blocks back in the measured steps of some runs."""
-    counts = [(run["allocator_retries"] or 0) + (run["allocator_frees"] or 0) for run in runs]
-    short = sum(count > 0 for count in counts)
-    return f"memory was short in {short} of {counted(len(runs), 'run')} of {name}" if short else ""
-
-
 def power_limits(name_a: str, limits_a: str, name_b: str, limits_b: str) -> str:
     """The GPUs' power limits if they differ: "power limits: 700 W in A, 400 W in B"; else ""."""
     if limits_a == limits_b:
         return ""
     a, b = (limits or "unknown" for limits in (limits_a, limits_b))
     return f"power limits: {a} in {name_a}, {b} in {name_b}"
+
+
+def allocators(a: Row, b: Row, name_a: str, name_b: str) -> str:
+    """Torch's allocators and their settings if those of two cells differ: "allocator: native in A,
+    cudaMallocAsync in B"; else ""."""
+    of_a, of_b = (cell["allocator"] or "unknown" for cell in (a, b))
+    if of_a == of_b and "; " not in of_a:
+        return ""
+    return f"allocator: {of_a} in {name_a}, {of_b} in {name_b}"
+
+
+def memory_pressure(name: str, runs: Sequence[Row]) -> str:
+    """A clause if some runs were under memory pressure."""
+    pressed = sum(run["memory_pressure"] is True for run in runs)
+    return (
+        f"memory pressure in {pressed} of {counted(len(runs), 'run')} of {name}" if pressed else ""
+    )
 
 
 def fate(a: Row, b: Row, name_a: str, name_b: str) -> str:

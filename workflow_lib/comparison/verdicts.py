@@ -71,16 +71,20 @@ def rows(
             limits = sentences.power_limits(
                 a.name, a.limits_of(pair.a), b.name, b.limits_of(pair.b)
             )
-            short = [
-                sentences.short_memory(side.name, completed_runs(side.runs_of(cell)))
-                for side, cell in ((a, pair.a), (b, pair.b))
+            of_memory = [
+                sentences.allocators(pair.a, pair.b, a.name, b.name),
+                *(
+                    sentences.memory_pressure(side.name, completed_runs(side.runs_of(cell)))
+                    for side, cell in ((a, pair.a), (b, pair.b))
+                ),
             ]
+            notes = {"power_limits": limits, "memory": "; ".join(filter(None, of_memory))}
             found += [
                 _row(
                     pair,
                     a,
                     b,
-                    **_named(_compared(each, pair.a, pair.b, a, b, coverage), limits, short),
+                    **_named(_compared(each, pair.a, pair.b, a, b, coverage), notes),
                 )
                 for each in measures
                 if each.applies(pair.a["workload"])
@@ -92,12 +96,10 @@ def _design(runs_a: Sequence[Row], runs_b: Sequence[Row], a: Side, b: Side) -> D
     return design(runs_a, runs_b, a.gpus_of_runs(runs_a), b.gpus_of_runs(runs_b))
 
 
-def _named(compared: dict[str, Any], limits: str, short: Sequence[str]) -> dict[str, Any]:
-    """A comparison, with the power limits added if they differ, and the sides whose memory was
-    short."""
-    words = "; ".join([compared["in_words"], *filter(None, [limits, *short])])
-    named = {**compared, "in_words": words}
-    return named | {"power_limits": limits} if limits else named
+def _named(compared: dict[str, Any], notes: Mapping[str, str]) -> dict[str, Any]:
+    """A comparison, with notes added on what else differs, by their columns; "" if nothing does."""
+    said = {name: note for name, note in notes.items() if note}
+    return {**compared, **said, "in_words": "; ".join([compared["in_words"], *said.values()])}
 
 
 def _alone(pair: Pair, a: Side, b: Side) -> tuple[str, str]:

@@ -41,6 +41,13 @@ COMPARISON = columns(
         "the enforced power limits of both sides' GPUs if they differ; else null",
     ),
     (
+        "memory",
+        str,
+        "",
+        "torch's allocators of both sides with their settings if they differ, and in how many runs "
+        "of a side memory was under pressure; null if neither",
+    ),
+    (
         "measure",
         str,
         "",

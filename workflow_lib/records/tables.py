@@ -101,6 +101,20 @@ RUNS = (
             "the sensor of power_peak_w, and the time over which each of its values is a mean; "
             "peaks of different sensors are not compared",
         ),
+        (
+            "allocator",
+            str,
+            "",
+            "torch's allocator of GPU memory with its settings, native if none is set; if ranks "
+            "differ, all of them",
+        ),
+        (
+            "memory_pressure",
+            bool,
+            "",
+            "whether a rank's allocator tried again, or gave blocks back to the driver, in the "
+            "measured steps",
+        ),
         ("order_seed", int, "", "seed of the random order of submission"),
         ("order_block", int, "", "the block of that order: one run of each cell"),
         ("order_place", int, "", "the run's place in it, from 1, over all sweeps of the platform"),
@@ -163,6 +177,8 @@ GPUS = (
             "first and the last reading in the measured steps, if these span 30 % of them) or "
             "events (event bits as sampled); null without either",
         ),
+        ("allocator_retries", int, "", "as in runs.parquet, of its rank"),
+        ("allocator_frees", int, "", "likewise"),
         ("throttle_power_sampled_share", float, "", "at the power cap, from sampled event bits"),
         ("throttle_thermal_sampled_share", float, "", "in thermal slowdown, from the same"),
         ("throttle_brake_sampled_share", float, "", "in power-brake slowdown, from the same"),
@@ -247,6 +263,19 @@ CELLS = (
             str,
             "",
             "as in runs.parquet; if completed runs differ, all of them, and power_peak_w is null",
+        ),
+        (
+            "allocator",
+            str,
+            "",
+            "as in runs.parquet; if completed runs differ, all of them; null if those of one are "
+            "not known",
+        ),
+        (
+            "memory_pressure",
+            bool,
+            "",
+            "whether a completed run was, as in runs.parquet; null if that is not known",
         ),
         ("repeats", int, "", "runs that the plan asks for"),
         ("completed", int, "", "runs that completed"),

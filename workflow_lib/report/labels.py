@@ -53,6 +53,14 @@ def labels(
     return found
 
 
+def marked(cells: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Labels of cells of CELLS, with a mark on those under memory pressure."""
+    return [
+        f"{name} [memory pressure]" if cell["memory_pressure"] else name
+        for cell, name in zip(cells, names, strict=True)
+    ]
+
+
 def short_labels(cells: Sequence[Row]) -> list[str]:
     """The labels of :func:`labels`, without degrees of 1."""
     return labels(cells, short=True)

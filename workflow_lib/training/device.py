@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 
 from workflow_lib import gpu_models
 from workflow_lib.records import Hardware, Telemetry
+from workflow_lib.training import allocator
 from workflow_lib.training.launch import Launch
 from workflow_lib.words import counted
 
@@ -58,14 +58,8 @@ class Device:
 
     @property
     def allocator(self) -> str | None:
-        """torch's allocator of the device, and what its environment variable sets of it; None on a
-        CPU."""
-        if not on_gpu(self.torch):
-            return None
-        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
-        settings = next(filter(None, map(os.environ.get, names)), None)
-        backend = torch.cuda.get_allocator_backend()
-        return f"{backend}, {settings}" if settings else backend
+        """torch's allocator of the device, and its settings; None on a CPU."""
+        return allocator.described(self.torch) if on_gpu(self.torch) else None
 
     def memory(self) -> Memory:
         """The memory of this rank's device."""
@@ -81,8 +75,7 @@ class Device:
                 stats["allocated_bytes.all.peak"],
                 reserved,
                 total - free + given_back,
-                stats.get("num_alloc_retries"),
-                stats.get("num_device_free"),
+                *allocator.shortages(stats),
             )
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         now = pages * resource.getpagesize()

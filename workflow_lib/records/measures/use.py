@@ -58,6 +58,7 @@ MEASURES: tuple[Measure, ...] = (
         "how often torch's allocators found no memory, gave blocks back and tried again in the "
         "measured steps, over all ranks: memory was short, which makes steps slower",
         "Allocations tried again",
+        type=int,
         sensor="memory",
         places=("watched",),
     ),
@@ -66,6 +67,7 @@ MEASURES: tuple[Measure, ...] = (
         "",
         "how many blocks they gave back to the driver in these steps",
         "Blocks given back",
+        type=int,
         sensor="memory",
         places=("watched",),
     ),

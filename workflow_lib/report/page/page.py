@@ -38,7 +38,7 @@ from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import labels
+from workflow_lib.report.labels import labels, marked
 from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.report.page import failures, summary
 from workflow_lib.report.page.energy_errors import energy_errors
@@ -47,7 +47,7 @@ from workflow_lib.report.page.overlap import slower_with_overlap
 from workflow_lib.report.page.power_caps import capped_below_limit
 from workflow_lib.report.page.predictions import predictions
 from workflow_lib.report.page.rebuilding import rebuilding_commands
-from workflow_lib.report.page.short_memory import short_memory
+from workflow_lib.report.page.short_memory import allocators_set, short_memory
 from workflow_lib.report.page.unmeasured import has_values, left_out, unmeasured
 from workflow_lib.report.page.watching import (
     overhead_lines,
@@ -84,7 +84,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
     # If nothing completed, empty columns show what would have been measured.
     columns = [each for each in applying if not done or has_values(each.name, done)]
     watched = [each for each in _WATCHED if has_values(each.name, done)]
-    names = labels(cells)
+    names = marked(cells, labels(cells))
     of_cell = {cell["cell"]: label for cell, label in zip(cells, names, strict=True)}
     present = {column.name for column in CELLS if has_values(column.name, done)}
     side = Side(sweep, sweep, tuple(cells), tables.runs, **of_gpus(tables.gpus))
@@ -123,6 +123,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         capped=capped_below_limit(cells, names, tables.runs),
         energy_errors=energy_errors(cells, names, tables.runs),
         short_memory=short_memory(cells, names, tables.runs),
+        allocators_set=allocators_set(cells, names),
         overhead=overhead_lines(overhead, of_cell),
         plan=[planned_row(cell, label) for cell, label in zip(plan, labels(plan), strict=True)],
         gpu_hours=failures.gpu_hours(plan, NOTHING),

@@ -1,0 +1,57 @@
+"""Which cells a page names for memory pressure and for settings of the allocator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.comparison.sides import known, measured
+from workflow_lib.report.labels import marked
+from workflow_lib.report.page.short_memory import allocators_set, short_memory
+
+from .pages import build
+from .sweep import Planned
+
+
+def test_runs_under_pressure_are_counted_with_the_worst_of_them() -> None:
+    cell, runs = measured(
+        known(), allocator_retries=[0, 3, 1], allocator_frees=[0, 11, None],
+        memory_pressure=[False, True, True],
+    )  # fmt: skip
+    (told,) = short_memory([cell], ["tp2-pp16"], runs)
+    assert told == (
+        "tp2-pp16 (llama3-70b on h200): up to 3 allocations tried again and 11 blocks given back "
+        "in 2 of 3 runs"
+    )
+    quiet, runs = measured(known(), memory_pressure=[False, None])
+    assert short_memory([quiet], ["tp2-pp16"], runs) == ()
+
+
+def test_settings_are_named_that_are_not_the_default_ones() -> None:
+    cells = [
+        {**known(), "allocator": text}
+        for text in (None, "native", "native; native, expandable_segments:True")
+    ]
+    assert allocators_set(cells, ["a", "b", "c"]) == (
+        "c (llama3-70b on h200): native; native, expandable_segments:True",
+    )
+
+
+def test_labels_are_marked() -> None:
+    cells = [{"memory_pressure": each} for each in (True, False, None)]
+    assert marked(cells, ["a", "b", "c"]) == ["a [memory pressure]", "b", "c"]
+
+
+def test_the_headline_of_a_cell_under_pressure_says_so(tmp_path: Path) -> None:
+    pressed = {
+        "tokens_per_s": 50_000.0,
+        "allocator_retries": 3,
+        "allocator_frees": 11,
+        "memory_pressure": True,
+        "allocator": "native",
+    }
+    quiet = {"allocator_retries": 0, "allocator_frees": 0, "memory_pressure": False}
+    cells = [Planned("tp1-pp1-dp2", measures=pressed), Planned("tp2-pp1-dp1", measures=quiet)]
+    text = build(tmp_path, cells).text
+    assert "Fastest: tp1-pp1-dp2 [memory pressure] " in text
+    assert "tp2-pp1-dp1 [memory pressure]" not in text
+    assert "tp1-pp1-dp2 [memory pressure] (gpt3-175b on h200): up to 3 allocations tried " in text
