@@ -133,7 +133,7 @@ def projected(monkeypatch):
 
 def test_a_projected_step_is_the_estimate_and_its_upper_end_the_time_limit(platform, projected):
     cost = feasibility.estimate(a_cell(measured_steps=58), platform)
-    assert cost.step_time == feasibility.StepTime(10.0, 8.0, 20.0, "projected")
+    assert cost.step_time == feasibility.StepTime(10.0, 8.0, 20.0, "projected", "own")
     # Start-up, the idle baseline and 60 steps: 750 s likely, 1,350 s at most. Twice that:
     assert (cost.run_time_s, cost.needed_min, cost.time_limit_min) == (750.0, 25, 45)
 

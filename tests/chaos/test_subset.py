@@ -67,7 +67,8 @@ def test_an_outcome_explains_a_fault_only_where_its_cause_says_so():
 
 def test_a_torn_last_line_is_no_loss_but_a_torn_line_before_it_is(tmp_path: Path):
     names = [column.name for column in records.STEPS]
-    whole = "0,warmup,1.0,,2.0,0.5,64,1,1,,,,\n"
+    told = dict(zip(names, ["0", "warmup", "1.0", "", "2.0", "0.5", "64", "1", "1"], strict=False))
+    whole = ",".join(told.get(name, "") for name in names) + "\n"
     path = tmp_path / "steps" / "rank0.csv"
     path.parent.mkdir()
     path.write_text(",".join(names) + "\n" + whole + whole[:9])

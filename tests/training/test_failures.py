@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 
 from workflow_lib.records import Outcome
+from workflow_lib.training.clipping import NonfiniteGradient
 from workflow_lib.training.failures import NonfiniteLoss, describe, outcome_of
 
 
@@ -36,6 +37,7 @@ def test_a_rank_that_never_comes_is_a_communication_timeout():
 
 def test_a_loss_that_is_not_finite_and_anything_else_are_told_apart():
     assert outcome_of(NonfiniteLoss("the loss of step 3 is nan")) == Outcome.NONFINITE_LOSS
+    assert outcome_of(NonfiniteGradient("the gradient of step 1")) == Outcome.NONFINITE_LOSS
     assert outcome_of(KeyError("x")) == Outcome.ERROR
     assert outcome_of(ZeroDivisionError("division by zero")) == Outcome.ERROR
     assert outcome_of(KeyError("CUDA out of memory")) == Outcome.ERROR

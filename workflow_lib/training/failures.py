@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from workflow_lib import memory
 from workflow_lib.records import Cell, ErrorRecord, Outcome, node_name
+from workflow_lib.training.clipping import NonfiniteGradient
 
 
 class NonfiniteLoss(ArithmeticError):
@@ -61,7 +62,7 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome.OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno == errno.ENOMEM:
         return Outcome.OUT_OF_MEMORY
-    if isinstance(error, NonfiniteLoss):
+    if isinstance(error, (NonfiniteLoss, NonfiniteGradient)):
         return Outcome.NONFINITE_LOSS
     if not isinstance(error, RuntimeError):
         return Outcome.ERROR
