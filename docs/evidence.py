@@ -134,6 +134,16 @@ def stale(rebuilt: Path) -> list[str]:
     return sorted(path.relative_to(CHECKOUT).as_posix() for path in [*others, *changed])
 
 
+def _write_fit(rebuilt: Path) -> bool:
+    """Write what projections are fitted to, and the fit. Returns whether the fit changed."""
+    before = OWN_FIT.read_text(encoding="utf-8") if OWN_FIT.is_file() else ""
+    for path, text in fitted_to(rebuilt).items():
+        path.write_text(text, encoding="utf-8", newline="")
+    for path, text in fit.files().items():
+        path.write_text(text, encoding="utf-8", newline="")
+    return OWN_FIT.read_text(encoding="utf-8") != before
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 1 if anything is not what it was, or after one message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m docs.evidence", description=__doc__)
@@ -154,12 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(draft, ignore_errors=True)
         return 1
     if chosen.write:
+        # Plans and pages have projections, which are fitted to these runs.
+        if _write_fit(REBUILT):
+            shutil.rmtree(REBUILT)
+            rebuild_all(REBUILT)
         DIGESTS.write_text(digests(REBUILT), encoding="utf-8")
-        # First, because pages have projections, which are fitted to these runs.
-        for path, text in fitted_to(REBUILT).items():
-            path.write_text(text, encoding="utf-8", newline="")
-        for path, text in fit.files().items():
-            path.write_text(text, encoding="utf-8", newline="")
         for path, text in pages(REBUILT).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -123,7 +123,8 @@ def write_run(paths: RunPaths, cell: Cell, recording: RunPaths, ranks: RunPaths,
             phase = "warmup" if step < warmup else "measured"
             loss = f"{10 - step * 0.01:.4f}" if kind == 3 else ""
             times = f"{started:.6f},,{ended:.6f}"
-            lines.append(f"{step},{phase},{times},{loss},{tokens},{10**10},{2 * 10**10},,,,")
+            told = f"{step},{phase},{times},{loss},{tokens},{10**10},{2 * 10**10}"
+            lines.append(told + "," * (len(STEPS) - told.count(",") - 1))
         texts.append("\n".join(lines) + "\n")
     for rank in range(cell.degrees.world_size):
         paths.rank_steps(rank).write_text(texts[rank % 4], encoding="utf-8")
