@@ -121,9 +121,9 @@ def stale(rebuilt: Path) -> list[str]:
     """Files of docs/results, README.md and the files of runs and times to fit to, if they are not
     what the rebuilt tables and records say.
     """
-    made = {**pages(rebuilt), **fitted_to(rebuilt), **fit.files()}
+    made = {**pages(rebuilt), **fitted_to(rebuilt)}
     here = {path for path in findings.DIRECTORY.rglob("*") if path.is_file()}
-    here |= {verdicts.README, *(path for path in (OWN_RUNS, OWN_PARTS, OWN_FIT) if path.is_file())}
+    here |= {verdicts.README, *(path for path in (OWN_RUNS, OWN_PARTS) if path.is_file())}
     # Pages that somebody wrote of measurements without an archive are left alone.
     others = {
         path
