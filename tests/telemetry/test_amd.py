@@ -171,6 +171,9 @@ def test_one_die_of_a_package_has_its_power_and_energy(node: Node) -> None:
     assert [row.get("energy_j") for row in counters] == [100.0, None, 200.0, None]
     assert [gpu["package"] for gpu in source.gpus] == [0, 0, 1, 1]
     assert [gpu["reports_power"] for gpu in source.gpus] == [True, False, True, False]
+    assert [gpu["pci_bus_id"] for gpu in source.gpus] == [
+        f"0000:{bus}:00.0" for bus in ("11", "14", "2e", "32")
+    ]
     assert [gpu["power_limit_w"] for gpu in source.gpus] == [500.0, None, 500.0, None]
     assert source.power_limits_w() == [500.0, None, 500.0, None]
     assert source.errors == {}

@@ -76,10 +76,11 @@ def write_rank(
     node: str = NODE,
     gpu: int | None = 0,
     uuid: str | None = None,
+    address: str | None = None,
 ) -> None:
     """A rank's record and steps."""
     place = (rank, node, gpu, "NVIDIA H200", 0, 0, rank, 0, 1000, 1, 90.0)
-    record = records.RankRecord(*place, gpu_uuid=uuid)
+    record = records.RankRecord(*place, gpu_uuid=uuid, pci_address=address)
     records.write_json(paths.rank(rank), record)
     write_steps(paths, rank)
 
@@ -298,6 +299,35 @@ def test_the_gpu_of_a_rank_is_found_by_its_uuid(paths: records.RunPaths) -> None
     assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
     write_rank(paths, 1, gpu=1, uuid="GPU-c")
     assert "rank 1 trained on GPU-c, which is none of the 2 GPUs" in reason(paths)
+
+
+def test_without_uuids_the_gpu_of_a_rank_is_found_by_its_pci_address(
+    paths: records.RunPaths,
+) -> None:
+    # AMD SMI lists GPUs in another order than HIP, which numbered the ranks' GPUs.
+    listed = ("0000:c1:00.0", "0000:32:00.0")
+    gpus = tuple({"name": "NVIDIA H200", "pci_bus_id": each} for each in listed)
+    write_telemetry(paths, samples(), gpus_told=gpus)
+    start = records.read_record(paths.telemetry_start(NODE), records.TelemetryStart)
+    for rank, address in enumerate(("0000:32:00", "0000:c1:00")):
+        write_rank(paths, rank, gpu=rank, address=address)
+        record = records.read_record(paths.rank(rank), records.RankRecord)
+        assert start.number_of(record) == 1 - rank
+    assert invalid_reason(paths, CELL) is None
+    write_rank(paths, 1, gpu=1, address="0000:32:00")
+    assert "ranks 0 and 1 trained on the same GPU, 1" in reason(paths)
+    write_rank(paths, 1, gpu=1, address="0000:05:00")
+    assert "the GPU at 0000:05:00, which is none of the 2 GPUs" in reason(paths)
+
+
+def test_partitions_of_one_gpu_share_an_address_and_are_taken_in_order(
+    paths: records.RunPaths,
+) -> None:
+    gpus = tuple({"name": "NVIDIA H200", "pci_bus_id": f"0000:c1:00.{i}"} for i in range(2))
+    write_telemetry(paths, samples(), gpus_told=gpus)
+    for rank in range(2):
+        write_rank(paths, rank, gpu=rank, address="0000:c1:00")
+    assert invalid_reason(paths, CELL) is None
 
 
 def test_two_nodes_with_one_gpu_are_refused(paths: records.RunPaths) -> None:

@@ -30,7 +30,12 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(
         torch.cuda,
         "get_device_properties",
-        lambda device: SimpleNamespace(uuid=f"5f2a-{device.index}"),
+        lambda device: SimpleNamespace(
+            uuid=f"5f2a-{device.index}",
+            pci_domain_id=0,
+            pci_bus_id=0xC1 + device.index,
+            pci_device_id=0,
+        ),
     )
     return current
 
@@ -47,6 +52,7 @@ def test_a_rank_takes_the_gpu_that_the_order_gives_it(two_gpus, order, local_ran
     # Telemetry finds the rank's GPU by the same number.
     assert (device.gpu, device.name) == (gpu, f"GPU {gpu}")
     assert device.uuid == f"GPU-5f2a-{gpu}"
+    assert device.pci_address == f"0000:c{1 + gpu}:00"
     assert device.torch == torch.device("cuda", gpu)
     assert two_gpus == [torch.device("cuda", gpu)]
 

@@ -327,10 +327,10 @@ def _users_of_gpus(paths: RunPaths, steps: Steps) -> dict[str, dict[int, int]]:
     for rank in steps.ranks:
         gpus, start, number = users.setdefault(rank.node, {}), starts[rank.node], rank.gpu
         if number is not None and start is not None:
-            number = start.number_of(number, rank.gpu_uuid)
+            number = start.number_of(rank)
             if number is None:
                 raise RecordError(
-                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_uuid}, which is none "
+                    f"{paths.rank(rank.rank)}: the rank trained on {rank.gpu_told}, which is none "
                     f"of the GPUs that {paths.telemetry_start(rank.node)} lists"
                 )
         gpu = len(gpus) if number is None else number

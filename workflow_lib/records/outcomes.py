@@ -156,6 +156,15 @@ class SuspensionRecord:
     seconds: float
 
 
+def pci_address(bus_id: str | None) -> str | None:
+    """A PCI bus id without the function, and with a domain of four digits: "0000:c1:00" of NVML's
+    "00000000:C1:00.0" and AMD SMI's "0000:c1:00.0". None if there is none."""
+    if bus_id is None:
+        return None
+    domain, bus, device = bus_id.partition(".")[0].split(":")
+    return f"{int(domain, 16):04x}:{int(bus, 16):02x}:{int(device, 16):02x}"
+
+
 @dataclass(frozen=True)
 class RankRecord:
     """``steps/rank<n>.json``: where a rank ran and which part of the model it held."""
@@ -179,6 +188,9 @@ class RankRecord:
     #: the UUID that the driver gives its GPU; null on a CPU, on AMD GPUs, and in records of earlier
     #: versions
     gpu_uuid: str | None = None
+    #: PCI domain, bus and device of its GPU, "0000:c1:00"; null on a CPU, if torch does not tell
+    #: them, and in records of earlier versions
+    pci_address: str | None = None
     #: the kernel's boot id of the node, and the job's id; null if not known, and in records of
     #: earlier versions
     boot_id: str | None = None
@@ -194,6 +206,11 @@ class RankRecord:
     #: torch's allocator of the GPU, and its settings: "native, expandable_segments:True"; null on a
     #: CPU, and in records of earlier versions
     allocator: str | None = None
+
+    @property
+    def gpu_told(self) -> str:
+        """Its GPU, by the identity that messages give."""
+        return self.gpu_uuid or f"the GPU at {self.pci_address}"
 
 
 @dataclass(frozen=True)
@@ -280,17 +297,24 @@ class TelemetryStart:
     boot_id: str | None = None
     job_id: str | None = None
 
-    def number_of(self, gpu: int, uuid: str | None) -> int | None:
-        """The sampler's index of the GPU that a rank trained on.
+    def number_of(self, rank: RankRecord) -> int | None:
+        """The sampler's index of the GPU that a rank trained on, None if it is none of them.
 
-        ``gpu`` and ``uuid`` are those of the rank's record. The GPU is found by its UUID if the
-        rank and all GPUs of the sampler have one; else its index is ``gpu``. None if no GPU has the
-        UUID.
+        The GPU is found by its UUID if the rank and all GPUs of the sampler have one, else by its
+        PCI address. Partitions of one GPU share an address: they are taken in the driver's order,
+        if the address is right. Where there is neither, the index is the rank's own.
         """
         known = [str(entry.get("uuid") or "").lower() for entry in self.gpus]
-        if uuid is None or not all(known):
-            return gpu
-        return known.index(uuid.lower()) if uuid.lower() in known else None
+        if rank.gpu_uuid is not None and all(known):
+            uuid = rank.gpu_uuid.lower()
+            return known.index(uuid) if uuid in known else None
+        addresses = [pci_address(entry.get("pci_bus_id")) for entry in self.gpus]
+        if rank.gpu is None or rank.pci_address is None or None in addresses:
+            return rank.gpu
+        if addresses[rank.gpu : rank.gpu + 1] == [rank.pci_address]:
+            return rank.gpu
+        found = [gpu for gpu, each in enumerate(addresses) if each == rank.pci_address]
+        return found[0] if len(found) == 1 else None
 
     def power_sensor(self, gpu: int, gpus_per_package: int) -> int:
         """The index of the GPU that reports the power of this GPU's package, as the source found

@@ -185,6 +185,7 @@ def _run(
         pid=os.getpid(),
         started_unix_s=started,
         gpu_uuid=device.uuid,
+        pci_address=device.pci_address,
         boot_id=boot_id(),
         job_id=job_id(),
         imported_unix_s=imported,

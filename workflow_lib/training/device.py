@@ -6,6 +6,7 @@ import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,6 +51,8 @@ class Device:
     backend: str
     #: the UUID by which telemetry identifies the GPU; None on a CPU, and if torch does not give it
     uuid: str | None = None
+    #: the GPU's PCI domain, bus and device, "0000:c1:00"; None on a CPU, and if torch does not tell
+    pci_address: str | None = None
 
     def synchronise(self) -> None:
         """Wait until the device has finished all work that it was given."""
@@ -126,7 +129,7 @@ def choose(
             "node of these GPUs, or place it again"
         )
     # Telemetry numbers the GPUs that the job sees in the same way.
-    return Device(device, name, gpu, "nccl", uuid)
+    return Device(device, name, gpu, "nccl", uuid, _pci_address(device))
 
 
 def _uuid(device: torch.device) -> str | None:
@@ -135,3 +138,12 @@ def _uuid(device: torch.device) -> str | None:
     if torch.version.hip is not None:
         return None
     return f"GPU-{str(torch.cuda.get_device_properties(device).uuid).removeprefix('GPU-')}"
+
+
+def _pci_address(device: torch.device) -> str | None:
+    """The GPU's PCI domain, bus and device, by which telemetry finds it on ROCm. HIP and AMD SMI
+    may number GPUs in different orders."""
+    told: Any = torch.cuda.get_device_properties(device)
+    if not hasattr(told, "pci_bus_id"):
+        return None  # torch is older than these properties
+    return f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}"

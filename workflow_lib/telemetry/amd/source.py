@@ -170,6 +170,7 @@ class AmdSource(PolledSource):
             "index": index,
             "package": package,
             "reports_power": reports_power,
+            "pci_bus_id": str(smi.amdsmi_get_gpu_device_bdf(handle)),
         }
 
     def _power_limit_w(self, handle: Any) -> float | None:

@@ -185,10 +185,10 @@ def _check_gpus(path: Path, start: TelemetryStart, ranks: Sequence[RankRecord]) 
     taken: dict[int, int] = {}
     for rank in ranks:
         assert rank.gpu is not None
-        gpu = start.number_of(rank.gpu, rank.gpu_uuid)
+        gpu = start.number_of(rank)
         if gpu is None:
             raise InvalidTelemetryError(
-                f"{path}: rank {rank.rank} trained on {rank.gpu_uuid}, which is none of the "
+                f"{path}: rank {rank.rank} trained on {rank.gpu_told}, which is none of the "
                 f"{counted(len(start.gpus), 'GPU')} with samples."
             )
         if gpu >= len(start.gpus):
