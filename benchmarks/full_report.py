@@ -32,7 +32,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import reported_study
 from benchmarks.reduce_64_gpus import Cost, cost_of
-
 from tests.browser.chromium import Browser, Page, why_not
 from tests.workflow.conftest import SNAKEMAKE, copy
 

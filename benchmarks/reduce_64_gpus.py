@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.measuring import matrix
-
 from workflow_lib.records import Cell, RunPaths
 
 BAR_DURATION_S = 600

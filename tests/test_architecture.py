@@ -60,9 +60,9 @@ def third_party(path):
     return {name.partition(".")[0] for name in imports(path)} - {house.PACKAGE, *house.BESIDE}
 
 
-def pinned(path):
+def pinned(file):
     """The packages that a file of versions pins."""
-    return set(re.findall(r"^([\w-]+)==", path.read_text(encoding="utf-8"), re.MULTILINE))
+    return set(re.findall(r"^([\w-]+)==", (ROOT / file).read_text("utf-8"), re.MULTILINE))
 
 
 def everything_behind(module):

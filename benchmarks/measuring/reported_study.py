@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measuring import matrix
-
 from tests.report import full_matrix
 from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.config import Platform
