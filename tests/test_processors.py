@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-#: prints the changes of noisy series of several lengths, and the projected step times of some sweeps
+#: prints the changes of noisy series of several lengths, and projected step times
 PROGRAM = """
 import random
 from pathlib import Path
