@@ -155,7 +155,7 @@ test-older-cpu: $(VENV)/.installed-tests ## training, with what takes longer, li
 SLOTS := rebuilt/evidence/evidence-slots-x2/results/sweeps/evidence-slots-x2
 PIPELINE := h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9
 
-# Evidence of OpenBLAS's products for another processor has to be the same.
+# With numpy's kernels for another processor the evidence and a rebuilt archive have to be the same.
 test-without-torch: ## make the evidence as on two processors, and what else needs no torch, in an environment of its own
 	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory VENV=.venv-analysis evidence
 	@env -u OPENBLAS_CORETYPE $(MAKE) --no-print-directory VENV=.venv-analysis evidence claims
@@ -170,7 +170,7 @@ test-demo: ## the demo twice in an environment made from nothing, and its archiv
 	@$(MAKE) --no-print-directory VENV=.venv-demo demo
 	@rm -rf .venv-demo
 	@$(MAKE) --no-print-directory VENV=.venv-analysis archive SWEEP=demo LICENCE=CC0-1.0
-	@$(MAKE) --no-print-directory VENV=.venv-analysis rebuild ARCHIVE=demo AGAIN=1
+	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory VENV=.venv-analysis rebuild ARCHIVE=demo AGAIN=1
 
 LONG := "long and not kills"
 
