@@ -164,13 +164,15 @@ test-without-torch: ## make the evidence as on two processors, and what else nee
 	@$(MAKE) --no-print-directory VENV=.venv-analysis place MEASURED=$(SLOTS) CELL=$(PIPELINE)
 	@rm config/sweeps/placed.yaml
 
-test-demo: ## the demo twice in an environment made from nothing, and its archive rebuilt without torch
-	@rm -rf .venv-demo
-	@$(MAKE) --no-print-directory VENV=.venv-demo demo
-	@$(MAKE) --no-print-directory VENV=.venv-demo demo
-	@rm -rf .venv-demo
-	@$(MAKE) --no-print-directory VENV=.venv-analysis archive SWEEP=demo LICENCE=CC0-1.0
-	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory VENV=.venv-analysis rebuild ARCHIVE=demo AGAIN=1
+CLONE := rebuilt/clone
+
+test-demo: ## the demo twice in a clone without an environment, and its archive rebuilt without torch
+	@rm -rf $(CLONE) && git clone -q . $(CLONE)
+	@$(MAKE) --no-print-directory -C $(CLONE) demo
+	@$(MAKE) --no-print-directory -C $(CLONE) demo
+	@$(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" archive SWEEP=demo LICENCE=CC0-1.0
+	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" rebuild ARCHIVE=demo
+	@rm -rf $(CLONE)
 
 LONG := "long and not kills"
 
