@@ -166,8 +166,9 @@ test-without-torch: ## make the evidence as on two processors, and what else nee
 
 CLONE := rebuilt/clone
 
-test-demo: ## the demo twice in a clone without an environment, and its archive rebuilt without torch
-	@rm -rf $(CLONE) && git clone -q . $(CLONE)
+test-demo: ## the demo twice in a copy without an environment, and its archive rebuilt without torch
+	@rm -rf $(CLONE) && mkdir -p $(CLONE)
+	@tar -c --exclude='./.*' --exclude='./rebuilt' --exclude='./results/*' . | tar -x -C $(CLONE)
 	@$(MAKE) --no-print-directory -C $(CLONE) demo
 	@$(MAKE) --no-print-directory -C $(CLONE) demo
 	@$(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" archive SWEEP=demo LICENCE=CC0-1.0
