@@ -27,7 +27,7 @@ OTHERS := $(filter-out $(ON_CLUSTER) $(LONGEST),$(DIRECTORIES)) $(wildcard tests
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help environment test-without-torch demo plan project slots place partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
+.PHONY: help environment test-without-torch test-demo demo plan project slots place partition status archive rebuild evidence compare claims profiles test test-older-cpu test-long test-all lint format equality benchmarks chaos test-slurm test-apptainer try-slurm slurm-cluster slurm-cluster-stop clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 22
@@ -155,12 +155,25 @@ test-older-cpu: $(VENV)/.installed-tests ## training, with what takes longer, li
 SLOTS := rebuilt/evidence/evidence-slots-x2/results/sweeps/evidence-slots-x2
 PIPELINE := h200x2/llama3-8b/tp1-pp2-dp1_mb1-gb8-bf16-zero1-compiled-torch_d47963b9
 
-test-without-torch: ## make the evidence, and what else needs no torch, in an environment of its own
-	@$(MAKE) --no-print-directory VENV=.venv-analysis evidence claims
+# With numpy's kernels for another processor the evidence and a rebuilt archive have to be the same.
+test-without-torch: ## make the evidence as on two processors, and what else needs no torch, in an environment of its own
+	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory VENV=.venv-analysis evidence
+	@env -u OPENBLAS_CORETYPE $(MAKE) --no-print-directory VENV=.venv-analysis evidence claims
 	@$(MAKE) --no-print-directory VENV=.venv-analysis compare A=evidence-one-gpu-h200x1 B=evidence-one-gpu-h100x1
 	@$(MAKE) --no-print-directory VENV=.venv-analysis slots MEASURED=$(SLOTS)
 	@$(MAKE) --no-print-directory VENV=.venv-analysis place MEASURED=$(SLOTS) CELL=$(PIPELINE)
 	@rm config/sweeps/placed.yaml
+
+CLONE := rebuilt/clone
+
+test-demo: ## the demo twice in a copy without an environment, and its archive rebuilt without torch
+	@rm -rf $(CLONE) && mkdir -p $(CLONE)
+	@tar -c --exclude='./.*' --exclude='./rebuilt' --exclude='./results/*' . | tar -x -C $(CLONE)
+	@$(MAKE) --no-print-directory -C $(CLONE) demo
+	@$(MAKE) --no-print-directory -C $(CLONE) demo
+	@$(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" archive SWEEP=demo LICENCE=CC0-1.0
+	@OPENBLAS_CORETYPE=Haswell $(MAKE) --no-print-directory -C $(CLONE) VENV="$(CURDIR)/.venv-analysis" rebuild ARCHIVE=demo
+	@rm -rf $(CLONE)
 
 LONG := "long and not kills"
 

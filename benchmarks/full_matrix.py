@@ -24,11 +24,10 @@ import pandas as pd
 import polars as pl
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from measuring import matrix, pandas_reduction
-from reduce_64_gpus import Cost, cost_of
-
+from benchmarks.measuring import matrix, pandas_reduction
+from benchmarks.reduce_64_gpus import Cost, cost_of
 from workflow_lib.records import RunPaths
 
 PROCESSES = 2

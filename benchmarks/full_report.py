@@ -28,11 +28,10 @@ import pandas as pd
 import polars as pl
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from measuring import reported_study
-from reduce_64_gpus import Cost, cost_of
-
+from benchmarks.measuring import reported_study
+from benchmarks.reduce_64_gpus import Cost, cost_of
 from tests.browser.chromium import Browser, Page, why_not
 from tests.workflow.conftest import SNAKEMAKE, copy
 

@@ -26,10 +26,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path.insert(0, str(ROOT))
 
-from measuring import matrix
-
+from benchmarks.measuring import matrix
 from workflow_lib.records import Cell, RunPaths
 
 BAR_DURATION_S = 600

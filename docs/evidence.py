@@ -182,7 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"  not as it was: {name}", file=sys.stderr)
     if changed or old:
         print(
-            "If the change is meant, keep it: .venv/bin/python -m docs.evidence --write",
+            "If you changed nothing, `make rebuild ARCHIVE=<one of evidence/>` says which packages "
+            "are others than\nwhen it was packed. If you meant the change, keep it: "
+            ".venv/bin/python -m docs.evidence --write",
             file=sys.stderr,
         )
     return 1 if changed or old else 0

@@ -15,15 +15,20 @@ from pathlib import Path
 from tabulate import tabulate
 
 PACKAGE = "workflow_lib"
+#: beside it: their modules import its own, and none of it imports theirs
+BESIDE = ("docs", "benchmarks")
 Graph = Mapping[str, set[str]]
 
 
-def modules(root: Path) -> dict[str, Path]:
-    """Name within the package → file; the package's own name is empty."""
+def modules(root: Path, *beside: str) -> dict[str, Path]:
+    """Name within the package → file; the package's own name is empty. With directories of
+    ``BESIDE`` also their modules, by their whole names."""
     found = {}
-    for path in sorted((root / PACKAGE).rglob("*.py")):
-        parts = path.relative_to(root / PACKAGE).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for top in (PACKAGE, *beside):
+        base = root / PACKAGE if top == PACKAGE else root
+        for path in sorted((root / top).rglob("*.py")):
+            parts = path.relative_to(base).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
@@ -48,7 +53,7 @@ def project_imports(path: Path, known: Mapping[str, Path]) -> set[str]:
     """The modules of the project that a file imports, of those that are ``known``."""
     found = set()
     for name in imports(path):
-        if is_within(name, PACKAGE):
+        if name.partition(".")[0] in (PACKAGE, *BESIDE):
             inner = name.removeprefix(PACKAGE).strip(".")
             # Of a module's contents, the module; of the package's, the package itself.
             found.add(inner if inner in known else inner.rpartition(".")[0])

@@ -12,10 +12,11 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from docs import engine, evidence, findings, hosts, jitter, projecting, provenance, sweeps, verdicts
-from workflow_lib.analysis.tables import read_table
+from workflow_lib.analysis.tables import read_table, write_table
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.own import read_own
 from workflow_lib.records import CELLS, GPUS, PLAN, RUNS
@@ -58,6 +59,24 @@ def test_a_table_that_changes_goes_or_comes_is_noticed(
     monkeypatch.setattr(evidence, "DIGESTS", kept)
     names = [line.rstrip("\n").split("  ")[1] for line in (first, second, gone)]
     assert evidence.differing(rebuilt) == sorted(names)
+
+
+def test_a_value_that_changes_by_its_last_digit_is_noticed(
+    rebuilt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = SWEEPS[1]
+    shutil.copytree(rebuilt / sweep, tmp_path / "made" / sweep)
+    kept = tmp_path / "products.sha256"
+    kept.write_text(evidence.digests(tmp_path / "made"), encoding="utf-8")
+    monkeypatch.setattr(evidence, "DIGESTS", kept)
+    name = f"{sweep}/results/sweeps/{sweep}/runs.parquet"
+    runs = read_table(tmp_path / "made" / name, RUNS)
+    write_table(runs, tmp_path / "made" / name)
+    assert evidence.differing(tmp_path / "made") == []
+    drift = pl.col("step_time_drift")
+    assert runs.select((drift == drift.round(6)).all()).item()
+    write_table(runs.with_columns(drift + 1e-6), tmp_path / "made" / name)
+    assert evidence.differing(tmp_path / "made") == [name]
 
 
 def test_pages_say_what_the_tables_hold(

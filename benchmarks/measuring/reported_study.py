@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from measuring import matrix
-
+from benchmarks.measuring import matrix
 from tests.report import full_matrix
 from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.config import Platform

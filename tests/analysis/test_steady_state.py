@@ -204,6 +204,16 @@ def test_gpus_that_go_on_warming_are_not_steady(tmp_path: Path) -> None:
     assert row["temperature_drift_c"] == pytest.approx(24, abs=0.1)
 
 
+def test_drifts_are_rounded_to_what_they_mean(tmp_path: Path) -> None:
+    row, _ = reduced(tmp_path, [4.0, *(2 + 0.013 * math.sin(step) for step in range(13))])
+    drifts = {name: value for name, value in row.items() if "_drift" in name}
+    assert len(drifts) == 6
+    assert drifts == {name: round(value, 6) for name, value in drifts.items()}
+    assert 0 not in (drifts["step_time_drift"], drifts["temperature_drift_c"])
+    # Of steady power the noise of the last digits is left, and its sign is none.
+    assert str(drifts["power_drift"]) == "0.0"
+
+
 def test_without_temperatures_nothing_is_called_steady(tmp_path: Path) -> None:
     row, reasons = reduced(tmp_path, EVEN, lambda row: {**row, "temperature_c": None})
     assert row["steady"] is None

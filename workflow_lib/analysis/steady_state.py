@@ -48,6 +48,9 @@ _NORMAL = 1.4826
 _MOST_BLOCKS = 200
 _SHORTEST_BLOCK_S = 1.0
 _SHORTEST_BLOCK_PERIODS = 2.0
+#: of a drift and its margin, as shares and in °C: to a thousandth of what matters and less, and far
+#: from the digits in which processors differ
+_DECIMALS = 6
 
 
 @dataclass(frozen=True)
@@ -178,8 +181,9 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
         found = None if series is None else drift(series)
         drifts.append(found)
         plain, unit = name.removesuffix("_c"), "_c" if name.endswith("_c") else ""
-        values[name] = known(found and found.trend.change, why or few)
-        values[f"{plain}_margin{unit}"] = known(found and found.trend.margin, why or few)
+        trend = found and found.trend
+        values[name] = known(trend and _rounded(trend.change), why or few)
+        values[f"{plain}_margin{unit}"] = known(trend and _rounded(trend.margin), why or few)
     verdicts = [None if each is None else each.steady for each in drifts]
     steady = False if False in verdicts else True if all(verdicts) else None
     reason = power_reason or temperature_reason
@@ -187,6 +191,10 @@ def steady_state(cell: Cell, steps: Steps, recordings: Recordings | None, unknow
         reason = few if None in drifts else _not_told(drifts)
     values["steady"] = known(steady, reason)
     return values
+
+
+def _rounded(value: float) -> float:
+    return round(value, _DECIMALS) + 0.0  # which -0.0 is not
 
 
 def _not_told(drifts: Sequence[Drift | None]) -> str:

@@ -82,31 +82,51 @@ def change(values: Sequence[float]) -> Change:
         raise ValueError(f"{len(values)} values, expected {FEWEST_VALUES} or more")
     series = np.array(values, dtype=np.float64)
     of = _of_length(series.size)
-    residuals = of.residuals @ series
-    squares = float(residuals @ residuals)
-    differences = float(np.square(np.diff(residuals)).sum())
-    autocorrelation = _autocorrelation(of, residuals, squares)
-    powers: Floats = np.power(autocorrelation, np.arange(series.size), dtype=np.float64)
-    correlations: Floats = powers[of.apart]
+    line = of.shapes[0]
+    residuals = series - series.mean()
+    residuals -= _sum(line * residuals) / of.squares[0] * line
+    squares = _sum(residuals**2)
+    powers = _powers(_autocorrelation(of, residuals, squares), series.size)
+    of_residuals = _without_line(powers[of.apart], line)
+    of_differences = np.diff(np.diff(of_residuals, axis=0), axis=1)
     # Both are factors of the margin; the smaller one counts.
     spread = min(
-        _standard_error(squares, of.residuals, correlations),
-        _standard_error(differences, of.roughness, correlations),
+        _standard_error(squares, of_residuals),
+        _standard_error(_sum(np.diff(residuals) ** 2), of_differences),
     )
     estimates = []
-    for shape, lags in zip(of.shapes, of.shape_lags, strict=True):
-        length = float(shape @ shape)
-        found = float(shape @ series) / length
-        estimates.append(Estimate(found, spread * math.sqrt(float(lags @ powers)) / length))
+    for shape, length, lags in zip(of.shapes, of.squares, of.shape_lags, strict=True):
+        found = _sum(shape * series) / length
+        estimates.append(Estimate(found, spread * math.sqrt(_sum(lags * powers)) / length))
     return Change(*estimates)
 
 
-def _standard_error(squares: float, form: Floats, correlations: Floats) -> float:
-    """The factor of √(shape′ R shape) in a margin, from a sum of squares and the matrix of its
-    form."""
-    expected = form @ correlations
-    trace = float(np.trace(expected))
-    degrees = trace * trace / float((expected * expected.T).sum())
+def _sum(values: Floats) -> float:
+    """Their sum, in the same order on every processor. A product of BLAS is not: it has other last
+    digits on other processors, and with other numbers of threads."""
+    return float(values.sum())
+
+
+def _powers(base: float, count: int) -> Floats:
+    """1, base, base², …: products one after another, which are the same on every processor."""
+    return np.cumprod([1.0, *[base] * (count - 1)], dtype=np.float64)
+
+
+def _without_line(form: Floats, line: Floats) -> Floats:
+    """M·form·M of a symmetric form: without what the mean and the line take of it."""
+    for shape in (np.ones(line.size), line):
+        unit = shape / math.sqrt(_sum(shape**2))
+        taken = (form * unit).sum(axis=1)
+        taken -= _sum(taken * unit) / 2 * unit
+        form = form - np.outer(taken, unit) - np.outer(unit, taken)
+    return form
+
+
+def _standard_error(squares: float, covariance: Floats) -> float:
+    """The factor of √(shape′ R shape) in a margin, from a sum of squares and the covariance that
+    noise of variance 1 gives to what was squared."""
+    trace = _sum(np.diag(covariance))
+    degrees = trace * trace / _sum(covariance**2)
     return students_t.quantile(max(degrees, 1.0), _SHARE) * math.sqrt(squares / trace)
 
 
@@ -115,12 +135,12 @@ def _autocorrelation(of: _OfLength, residuals: Floats, squares: float) -> float:
     residuals."""
     if squares <= 0:
         return 0.0
-    shown = float(residuals[1:] @ residuals[:-1]) / squares
+    shown = _sum(residuals[1:] * residuals[:-1]) / squares
     low, high = -_MOST_AUTOCORRELATION, _MOST_AUTOCORRELATION
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        powers = middle ** np.arange(residuals.size)
-        expected = float(of.neighbour_lags @ powers) / float(of.residual_lags @ powers)
+        powers = _powers(middle, residuals.size)
+        expected = _sum(of.neighbour_lags * powers) / _sum(of.residual_lags * powers)
         low, high = (middle, high) if expected < shown else (low, middle)
     with_error = (low + high) / 2 + 1 / math.sqrt(residuals.size)
     return min(max(with_error, 0.0), _MOST_AUTOCORRELATION)
@@ -130,20 +150,19 @@ def _autocorrelation(of: _OfLength, residuals: Floats, squares: float) -> float:
 class _OfLength:
     """What depends only on the number of values, n. Arrays are of shape (n) or (n, n). The ``lags``
     are sums over all pairs of places that are equally far apart, of shape (n); multiplied by powers
-    of φ they are traces with R."""
+    of φ and summed they are traces with R."""
 
     #: how far apart two places are
     apart: npt.NDArray[np.int64]
     #: the forms of the line and of the parabola, which each change by 1 and have no mean
     shapes: tuple[Floats, Floats]
+    #: the sum of squares of each
+    squares: tuple[float, float]
     shape_lags: tuple[Floats, Floats]
     #: M, which leaves the residuals of a straight line
-    residuals: Floats
     residual_lags: Floats
     #: M L M, the product of residuals and their neighbours
     neighbour_lags: Floats
-    #: M D′D M, the squares of differences of residuals
-    roughness: Floats
 
 
 @functools.lru_cache(maxsize=8)
@@ -153,10 +172,6 @@ def _of_length(count: int) -> _OfLength:
     line = np.linspace(-0.5, 0.5, count)
     arch = -4 * line**2
     arch -= arch.mean()
-    design = np.stack([np.ones(count), line], axis=1)
-    residuals = np.eye(count) - design @ np.linalg.pinv(design)
-    neighbours = (apart == 1) / 2
-    steps = np.diff(np.eye(count), axis=0) @ residuals
 
     def lags(form: Floats) -> Floats:
         sums = np.bincount(apart.ravel(), form.ravel(), minlength=count)
@@ -165,9 +180,8 @@ def _of_length(count: int) -> _OfLength:
     return _OfLength(
         apart,
         (line, arch),
+        (_sum(line**2), _sum(arch**2)),
         (lags(np.outer(line, line)), lags(np.outer(arch, arch))),
-        residuals,
-        lags(residuals),
-        lags(residuals @ neighbours @ residuals),
-        steps.T @ steps,
+        lags(_without_line(np.eye(count), line)),
+        lags(_without_line((apart == 1) / 2, line)),
     )

@@ -30,4 +30,5 @@ def quantile(degrees_of_freedom: float, share: float = 0.975) -> float:
     density = np.cos(angles) ** (degrees - 1)
     mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
     angle = np.interp(2 * share - 1, mass / mass[-1], angles)
-    return math.sqrt(degrees) * math.tan(float(angle))
+    # The integral is good to about six digits, and the last ones are those of the processor.
+    return float(f"{math.sqrt(degrees) * math.tan(float(angle)):.9g}")

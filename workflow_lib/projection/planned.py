@@ -15,6 +15,9 @@ from workflow_lib.records import Cell
 
 #: how probably an interval should hold a run
 COVERAGE = 0.9
+#: of projected seconds: far finer than an interval's width, and far from the digits in which
+#: processors differ
+_DIGITS = 6
 #: measures of which two cells are contrasted
 _OF_ENERGY = ("energy_per_token_j", "tokens_per_j", "samples_per_s_per_mj")
 CONTRASTED = (
@@ -49,7 +52,8 @@ def step_time(cell: Cell) -> StepTime | None:
         return None
     widths = stack.widths_of(found, time)
     low, high = widths.interval(time.median_s, time.sd, COVERAGE)
-    return StepTime(time.median_s, low, high, widths.kind)
+    median_s, low_s, high_s = (float(f"{s:.{_DIGITS}g}") for s in (time.median_s, low, high))
+    return StepTime(median_s, low_s, high_s, widths.kind)
 
 
 def layout(cell: Cell) -> Layout | None:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Hashable
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +34,10 @@ _DATA = Path(str(resources.files("workflow_lib.projection") / "data"))
 SHIPPED = _DATA / "own_fit.json"
 #: files that a fit is made from
 _SOURCES = ("*.csv", "*.jsonl", "*.toml")
-#: significant digits: far more than the fit is good for, and fewer than differ between processors
+#: significant digits: far more than the fit is good for
 _DIGITS = 10
+#: far below what the fit is good for, and far above what processors and numbers of threads change
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-5, 1e-9
 
 
 def digest() -> str:
@@ -65,6 +69,17 @@ def text() -> str:
     }
     lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in kept.items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def is_same(kept: Any, new: Any) -> bool:
+    """Whether what two files hold, or a part of it, is the same fit to the tolerances."""
+    if isinstance(kept, float) and isinstance(new, float):
+        return math.isclose(kept, new, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
+    if isinstance(kept, dict) and isinstance(new, dict):
+        return kept.keys() == new.keys() and all(is_same(kept[key], new[key]) for key in kept)
+    if isinstance(kept, list) and isinstance(new, list):
+        return len(kept) == len(new) and all(map(is_same, kept, new))
+    return bool(kept == new)
 
 
 @functools.cache
