@@ -26,7 +26,7 @@ except ImportError:
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
-from workflow_lib.study import ConfigError, checked, load_study, lookup, of_view, plain_of
+from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 #: where the package lies, for jobs to import it from
 ROOT = str(Path(workflow_lib.__file__).parents[1])
@@ -76,35 +76,46 @@ REDUCED = ("summary.json", "steps.parquet", "series.parquet")
 TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 
 
-def asked_for(sweep, spec):
-    """Whether a sweep is chosen, or lies on the command line: a mistake in its files is fatal.
-
-    Snakemake has not yet read its targets when it reads this.
-    """
-    views = re.findall(r"\bsweeps/([^/]+)/", " ".join(sys.argv))
-    return sweep in INVOCATION.sweeps or of_view(*views)(sweep, spec)
-
-
 def study_of_platform():
-    """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
+    """The study's configuration, and its sweeps on every platform; the platform must be chosen.
+
+    A mistake in the files of a sweep that is chosen, or lies on the command line, is fatal: Snakemake
+    has not yet read its targets when it reads this, and would show the frames of a function that
+    refuses an input.
+    """
     try:
-        study = load_study(Path(CONFIG), asked_for)
-        for mistake in study.left_out:
-            print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
+        study = load_study(Path(CONFIG))
+        sweeps = cells.expand_study(study)
         if INVOCATION.platform is None:
             raise ConfigError(
                 "no platform is chosen: use a profile, as in `snakemake --profile profiles/local`, "
                 f"or `--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
         lookup("platform", INVOCATION.platform, study.platforms)
-        for sweep in INVOCATION.sweeps:
-            lookup("sweep", sweep, study.sweeps)
+        asked = dict.fromkeys(
+            on_the_command_line(r"sweeps/([^/\s]+)/")
+            + on_the_command_line(r"comparisons/([^/\s]+)_vs_([^/\s]+)/")
+        )
+        for name in INVOCATION.sweeps:
+            spec = lookup("sweep", name, study.sweeps)
+            if INVOCATION.platform in spec.platforms:
+                asked[cells.view_of(name, spec, INVOCATION.platform)] = None
+        for name in asked:
+            lookup("sweep", name, sweeps)
     except ConfigError as error:
         raise WorkflowError(str(error)) from None
-    return study, cells.expand_study(study)
+    for mistake in sweeps.mistakes:
+        print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
+    return study, sweeps, asked
 
 
-STUDY, SWEEPS = study_of_platform()
+def on_the_command_line(pattern):
+    """What stands for the groups of a pattern in targets below the results directory."""
+    found = re.findall(rf"(?<!\S){re.escape(RESULTS)}/{pattern}", " ".join(sys.argv))
+    return [each for groups in found for each in ([groups] if isinstance(groups, str) else groups)]
+
+
+STUDY, SWEEPS, ASKED_FOR = study_of_platform()
 CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
 OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == INVOCATION.platform}
 
@@ -112,8 +123,8 @@ OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == I
 def refuse_unreadable_tokens():
     """Refuse, in a sentence, tokens that this user cannot read, of sweeps that are asked for and of
     single runs on the command line."""
-    asked = [each for each in OF_PLATFORM.values() if asked_for(each.spec, STUDY.sweeps[each.spec])]
-    named = re.findall(r"\bcells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)", " ".join(sys.argv))
+    asked = [SWEEPS[name] for name in ASKED_FOR]
+    named = on_the_command_line(r"cells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)")
     planned = [of for each in asked for of in each.cells] + [CELLS[n] for n in named if n in CELLS]
     for data in sorted({each.cell.data for each in planned}, key=str):
         tokens = results.tokens(Path(RESULTS), data)

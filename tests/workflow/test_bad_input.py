@@ -110,12 +110,23 @@ def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
 
 
-def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
-    done = checkout.snakemake("results/sweeps/tinny/report.html")
-    # Snakemake shows the frames of a function that refuses an input; they follow the message.
-    said, _, _ = (done.stdout + done.stderr).partition("Wildcards:")
-    assert done.returncode == 1
+@pytest.mark.parametrize("target", ["sweeps/tinny/report.html", "comparisons/tiny_vs_tinny/all"])
+def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout, target):
+    said = message_of(checkout.snakemake(f"results/{target}"))
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in said
+    assert "InputFunctionException" not in said
+
+
+def test_a_bad_file_stops_only_what_needs_it(checkout):
+    bad = checkout.directory / "config" / "sweeps" / "broken.yaml"
+    bad.write_text("[", encoding="utf-8")
+    done = checkout.snakemake("results/sweeps/tiny/report.html", "--dry-run")
+    assert done.returncode == 0
+    assert "config/sweeps/broken.yaml: not valid YAML" in done.stdout + done.stderr
+    for asked in ("results/sweeps/broken-local/report.html", "--config=sweeps=[broken]"):
+        said = message_of(checkout.snakemake(asked, "--dry-run"))
+        assert "config/sweeps/broken.yaml: not valid YAML" in said
+        assert "InputFunctionException" not in said
 
 
 def test_runs_on_this_machine_follow_one_another_with_the_profile_of_a_cluster(checkout):
