@@ -804,7 +804,7 @@ def test_a_name_that_no_file_has_is_still_no_name(study_directory):
 BAD = [
     ("sweeps/broken.yaml", "[", "broken"),
     ("models/llama3-70b.yaml", "layers: [1", "parallelism-h200"),
-    ("data/python-sources.yaml", "made_up: 1", "evidence-data-h200x1"),
+    ("data/synthetic.yaml", "made_up: 1", "smoke-h200"),
     ("platforms/mi250.yaml", "made_up: 1", "mi250-counterpart"),
 ]
 
