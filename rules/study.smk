@@ -38,7 +38,10 @@ try:
             plain_of(Path(file))
     INVOCATION = checked("config/config.yaml or --config", Invocation, config)
 except ConfigError as error:
-    raise WorkflowError(str(error)) from None
+    said = str(error)
+    if not Path("config/config.yaml").is_file():
+        said += f"\n{Path.cwd()} has no config/config.yaml: change to the clone, by cd {CLONE}"
+    raise WorkflowError(said) from None
 if "{" in ROOT or "}" in ROOT:
     raise WorkflowError(f"{ROOT}: Snakemake reads braces; move the repository")
 CONFIG = str(Path(INVOCATION.config_directory))
@@ -123,13 +126,24 @@ OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == I
 def refuse_unreadable_tokens():
     """Refuse, in a sentence, tokens that this user cannot read, of sweeps that are asked for and of
     single runs on the command line."""
-    asked = [SWEEPS[name] for name in ASKED_FOR]
+    asked = [of.cell for name in ASKED_FOR for of in SWEEPS[name].cells]
     named = on_the_command_line(r"cells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)")
-    planned = [of for each in asked for of in each.cells] + [CELLS[n] for n in named if n in CELLS]
-    for data in sorted({each.cell.data for each in planned}, key=str):
+    asked += [cell_named(name) for name in named]
+    for data in sorted({cell.data for cell in asked}, key=str):
         tokens = results.tokens(Path(RESULTS), data)
         if tokens and (unreadable := results.unreadable_tokens(tokens)):
             raise WorkflowError(unreadable)
+
+
+def cell_named(name):
+    """The cell of this id; one that cannot run is refused with the reason."""
+    try:
+        planned = lookup("cell", name, CELLS)
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
+    if not planned.feasible:
+        raise WorkflowError(f"{name} cannot run: {planned.reason}")
+    return planned.cell
 
 
 refuse_unreadable_tokens()
@@ -146,6 +160,11 @@ def chosen_sweeps():
             "'sweeps=[NAME]', or name the platform in the sweep's file"
         )
     return chosen
+
+
+# Before Snakemake asks for the inputs of its default target: it would show the frames, too.
+if workflow.is_main_process and "--unlock" not in sys.argv and not on_the_command_line(r"(\S)"):
+    chosen_sweeps()
 
 
 wildcard_constraints:
@@ -198,13 +217,7 @@ def run_file(run, name):
 
 def cell_of(wildcards):
     """The cell that a job is for; one that cannot run is refused with the reason."""
-    try:
-        planned = lookup("cell", wildcards.cell, CELLS)
-    except ConfigError as error:
-        raise WorkflowError(str(error)) from None
-    if not planned.feasible:
-        raise WorkflowError(f"{wildcards.cell} cannot run: {planned.reason}")
-    return planned.cell
+    return cell_named(wildcards.cell)
 
 
 def run_inputs(wildcards):
@@ -342,6 +355,14 @@ def analysis_sources():
 def configuration_files(wildcards):
     """Every file of the configuration."""
     return sorted(str(path) for path in Path(CONFIG).rglob("*.yaml"))
+
+
+def show_reports():
+    """Say where the pages of the sweeps and comparisons are that were asked for."""
+    named = on_the_command_line(r"((?:sweeps|comparisons)/[^/\s]+)/")
+    for directory in dict.fromkeys(named or [f"sweeps/{name}" for name in ASKED_FOR]):
+        for page in Path(RESULTS, directory).glob("*.html"):
+            print(f"look at {page}", file=sys.stderr)
 
 
 def report_what_there_is():
