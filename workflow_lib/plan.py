@@ -220,32 +220,26 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         study = load_study(arguments.config)
         sweeps = cells.expand_study(study)
         bad: dict[str, ConfigError] = {}
+        default = None
         if arguments.sweep:
             chosen = [lookup("sweep", arguments.sweep, sweeps)]
             refuse_idle(chosen[0], arguments.config)
         else:
             chosen, bad = of_platform(study, sweeps, arguments.platform)
+            try:
+                default = default_of(study, arguments.platform, chosen) if chosen else None
+            except ConfigError as error:
+                bad["config.yaml"] = error
         plan = table(chosen)
         if arguments.output:
             write(plan, arguments.output)
-        try:
-            default = (
-                default_of(study, arguments.platform, chosen)
-                if arguments.platform and chosen
-                else None
-            )
-        except ConfigError as error:
-            default, bad["config.yaml"] = None, error
     except (ConfigError, RecordError, OSError) as error:
         print(f"triptych: {said(error)}", file=sys.stderr)
         return 1
-    for mistake in (
-        ()
-        if arguments.quiet and not bad
-        else dict.fromkeys((*sweeps.mistakes, *map(str, bad.values())))
-    ):
-        print(f"triptych: left out: {mistake}", file=sys.stderr)
-    if not arguments.quiet:
+    if bad or not arguments.quiet:
+        for mistake in dict.fromkeys((*sweeps.mistakes, *map(str, bad.values()))):
+            print(f"triptych: left out: {mistake}", file=sys.stderr)
+    if chosen and not arguments.quiet:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         for warning in warnings(chosen, study, memory):
             print(f"triptych: {warning}", file=sys.stderr)

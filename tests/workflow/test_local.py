@@ -233,7 +233,7 @@ def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
     assert not rules & {"run", "render"}
 
 
-def started(checkout, path, seconds=60):
+def started(checkout, path, seconds=LONGEST_S):
     """Wait for a file that a run leaves."""
     deadline = time.monotonic() + seconds
     while not (found := list(checkout.directory.glob(path))):

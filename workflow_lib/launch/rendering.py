@@ -10,8 +10,8 @@ from workflow_lib.cells import PlannedCell
 from workflow_lib.launch.script import render
 from workflow_lib.study import ConfigError, Study
 
-#: the interpreter of the environment that `make` makes, unless VENV names another place for it: then
-#: jobs have that, which renders this
+#: the interpreter of the environment that `make` makes; where VENV names another place for it, jobs
+#: have the interpreter of the environment that renders their script
 _OF_MAKE = ".venv/bin/python"
 
 

@@ -95,8 +95,8 @@ def read(config: ConfigJson, sequence_length: int | None) -> Plain:
     if kind not in readers:
         why = _REFUSED.get(
             kind,
-            "this import does not know it. If it is one of those by another name, write that name; "
-            "if the engine computes it, write its model file by hand (docs/how-to/bring-a-model.md)",
+            "this import does not know it; if it computes as one of those, write that name; if the "
+            "engine can be told of it, write its model file (docs/how-to/bring-a-model.md)",
         )
         raise config.refuse(
             "model_type", f"{kind or 'missing'}: {why}; can be imported: {', '.join(readers)}"
