@@ -80,36 +80,59 @@ TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 
 
 def study_of_platform():
-    """The study's configuration, and its sweeps on every platform; the platform must be chosen.
-
-    A mistake in the files of a sweep that is chosen, or lies on the command line, is fatal: Snakemake
-    has not yet read its targets when it reads this, and would show the frames of a function that
-    refuses an input.
-    """
+    """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
         study = load_study(Path(CONFIG))
-        sweeps = cells.expand_study(study)
         if INVOCATION.platform is None:
             raise ConfigError(
                 "no platform is chosen: use a profile, as in `snakemake --profile profiles/local`, "
                 f"or `--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
         lookup("platform", INVOCATION.platform, study.platforms)
-        asked = dict.fromkeys(
-            on_the_command_line(r"sweeps/([^/\s]+)/")
-            + on_the_command_line(r"comparisons/([^/\s]+)_vs_([^/\s]+)/")
-        )
-        for name in INVOCATION.sweeps:
-            spec = lookup("sweep", name, study.sweeps)
-            if INVOCATION.platform in spec.platforms:
-                asked[cells.view_of(name, spec, INVOCATION.platform)] = None
-        for name in asked:
-            lookup("sweep", name, sweeps)
     except ConfigError as error:
         raise WorkflowError(str(error)) from None
-    for mistake in sweeps.mistakes:
-        print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
-    return study, sweeps, asked
+    return study, cells.expand_study(study)
+
+
+STUDY, SWEEPS = study_of_platform()
+CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
+OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == INVOCATION.platform}
+
+
+def known(kind, name, of):
+    """What is called so, or a refusal with the mistake in its file, or with a name that there is."""
+    try:
+        return lookup(kind, name, of)
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def sweep_of(name):
+    """The sweep of this name; a target may name one that does not exist."""
+    return known("sweep", name, SWEEPS)
+
+
+def cell_named(name):
+    """The cell of this id; one that cannot run is refused with the reason."""
+    planned = known("cell", name, CELLS)
+    if not planned.feasible:
+        raise WorkflowError(f"{name} cannot run: {planned.reason}")
+    return planned.cell
+
+
+def chosen_sweeps():
+    """The sweeps that are run unless targets on the command line name others."""
+    platform, specs = INVOCATION.platform, STUDY.sweeps
+    named = [(name, known("sweep", name, specs)) for name in INVOCATION.sweeps]
+    chosen = [cells.view_of(*each, platform) for each in named if platform in each[1].platforms]
+    if not chosen:
+        there = sorted({sweep.spec for sweep in OF_PLATFORM.values()})
+        raise WorkflowError(
+            f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform "
+            f"{INVOCATION.platform}; these are: {', '.join(there) or 'none'}. Choose with --config "
+            "'sweeps=[NAME]', or name the platform in the sweep's file"
+        )
+    return [sweep_of(name).name for name in chosen]
 
 
 def on_the_command_line(pattern):
@@ -118,16 +141,30 @@ def on_the_command_line(pattern):
     return [each for groups in found for each in ([groups] if isinstance(groups, str) else groups)]
 
 
-STUDY, SWEEPS, ASKED_FOR = study_of_platform()
-CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).items()}
-OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == INVOCATION.platform}
+def asked_for():
+    """The sweeps that are chosen, or whose files are targets on the command line.
+
+    They are looked up before Snakemake reads its targets: it would show the frames of a function
+    that refuses an input.
+    """
+    views = on_the_command_line(r"sweeps/([^/\s]+)/")
+    views += on_the_command_line(r"comparisons/([^/\s]+)_vs_([^/\s]+)/")
+    takes_targets = workflow.is_main_process and "--unlock" not in sys.argv
+    if takes_targets and not on_the_command_line(r"(\S)"):
+        views += chosen_sweeps()
+    return {name: sweep_of(name) for name in views}
+
+
+ASKED_FOR = asked_for()
+for mistake in SWEEPS.mistakes:
+    print(f"Left out, as no sweep needs it that is asked for: {mistake}", file=sys.stderr)
 
 
 def refuse_unreadable_tokens():
     """Refuse, in a sentence, tokens that this user cannot read, of sweeps that are asked for and of
     single runs on the command line."""
-    asked = [of.cell for name in ASKED_FOR for of in SWEEPS[name].cells]
     named = on_the_command_line(r"cells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)")
+    asked = [of.cell for sweep in ASKED_FOR.values() for of in sweep.cells]
     asked += [cell_named(name) for name in named]
     for data in sorted({cell.data for cell in asked}, key=str):
         tokens = results.tokens(Path(RESULTS), data)
@@ -135,50 +172,13 @@ def refuse_unreadable_tokens():
             raise WorkflowError(unreadable)
 
 
-def cell_named(name):
-    """The cell of this id; one that cannot run is refused with the reason."""
-    try:
-        planned = lookup("cell", name, CELLS)
-    except ConfigError as error:
-        raise WorkflowError(str(error)) from None
-    if not planned.feasible:
-        raise WorkflowError(f"{name} cannot run: {planned.reason}")
-    return planned.cell
-
-
 refuse_unreadable_tokens()
-
-
-def chosen_sweeps():
-    """The sweeps that are run unless targets on the command line name others."""
-    chosen = [name for name, sweep in OF_PLATFORM.items() if sweep.spec in INVOCATION.sweeps]
-    if not chosen:
-        there = sorted({sweep.spec for sweep in OF_PLATFORM.values()})
-        raise WorkflowError(
-            f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform "
-            f"{INVOCATION.platform}; these are: {', '.join(there) or 'none'}. Choose with --config "
-            "'sweeps=[NAME]', or name the platform in the sweep's file"
-        )
-    return chosen
-
-
-# Before Snakemake asks for the inputs of its default target: it would show the frames, too.
-if workflow.is_main_process and "--unlock" not in sys.argv and not on_the_command_line(r"(\S)"):
-    chosen_sweeps()
 
 
 wildcard_constraints:
     sweep=r"[A-Za-z0-9.-]+",
     cell=r"[^/]+/[^/]+/[^/]+",
     run=r"[0-9]+",
-
-
-def sweep_of(name):
-    """The sweep of this name; a target may name one that does not exist."""
-    try:
-        return lookup("sweep", name, SWEEPS)
-    except ConfigError as error:
-        raise WorkflowError(str(error)) from None
 
 
 def runs_of(sweep):

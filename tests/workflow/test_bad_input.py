@@ -153,11 +153,12 @@ def test_a_profile_by_its_absolute_path_is_read_elsewhere(checkout, tmp_path):
 def test_a_bad_file_stops_only_what_needs_it(checkout):
     bad = checkout.directory / "config" / "sweeps" / "broken.yaml"
     bad.write_text("[", encoding="utf-8")
-    done = checkout.snakemake("results/sweeps/tiny/report.html", "--dry-run")
+    chosen = "--config=sweeps=[broken]"
+    done = checkout.snakemake("results/sweeps/tiny/report.html", chosen, "--dry-run")
     assert done.returncode == 0
     assert "config/sweeps/broken.yaml: not valid YAML" in done.stdout + done.stderr
-    for asked in ("results/sweeps/broken-local/report.html", "--config=sweeps=[broken]"):
-        said = message_of(checkout.snakemake(asked, "--dry-run"))
+    for asked in (["results/sweeps/broken-local/report.html"], [chosen], ["all", chosen]):
+        said = message_of(checkout.snakemake(*asked, "--dry-run"))
         assert "config/sweeps/broken.yaml: not valid YAML" in said
         assert "InputFunctionException" not in said
 
