@@ -839,9 +839,9 @@ def test_a_platforms_plan_goes_on_without_what_is_bad_and_fails(
     (study_directory / name).write_text(text, encoding="utf-8")
     assert plan.main(["--config", str(study_directory), "--platform", "h200"]) == 1
     printed = capsys.readouterr()
-    assert printed.err.count(f"{study_directory / name}: ") == 1
+    assert printed.err.count(f"left out: {study_directory / name}: ") == 1
     assert re.search(rf"the plan lacks .*\b{lacking}\b", printed.err)
-    assert ("inference-h200" in printed.out) == (name != "data/synthetic.yaml")
+    assert ("slots-h200" in printed.out) == (name != "data/synthetic.yaml")
 
 
 def test_a_platforms_plan_does_not_need_the_sweeps_of_others(study_directory, edit, capsys):
