@@ -42,6 +42,7 @@ $(BIN)/python:
 	    "clone of your own, or name other places, as in make VENV=/tmp/triptych-venv RESULTS=/tmp/triptych-results plan" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 	  { rm -rf $(VENV); echo "python3 -m venv failed: on Debian, apt-get install python3-venv" >&2; exit 1; }
+	@$@ -c 'import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "triptych.pth").write_text(sys.argv[1] + "\n")' "$(CURDIR)"
 
 $(VENV)/.installed: envs/local.txt envs/analysis.txt envs/training.txt | $(BIN)/python
 	@$(BIN)/python envs/install.py envs/local.txt

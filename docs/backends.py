@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workflow_lib.cells import Sweep, expand_study
+from workflow_lib.cells import Sweep, expand_study, view_of
 from workflow_lib.records import Backend, Cell, Degrees, Model, Training
 from workflow_lib.study import Study, load_study
 from workflow_lib.training import capabilities
@@ -311,9 +311,9 @@ def answers(study: Study) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 def sweep_rows(study: Study) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Platform by platform the cells of the parallelism sweep, and what becomes of them."""
-    for sweep in expand_study(study).values():
-        if sweep.spec == "parallelism":
-            yield sweep.platform, _cells(sweep)
+    views, spec = expand_study(study), study.sweeps["parallelism"]
+    for platform in spec.platforms:
+        yield platform, _cells(views[view_of("parallelism", spec, platform)])
 
 
 def _cells(sweep: Sweep) -> list[tuple[str, ...]]:

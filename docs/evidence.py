@@ -41,7 +41,7 @@ from workflow_lib.projection.part_times import SHIPPED as SHIPPED_PARTS
 from workflow_lib.projection.shipped_fit import SHIPPED as SHIPPED_FIT
 from workflow_lib.records import RecordError, bounds
 from workflow_lib.safety import printable
-from workflow_lib.study import ConfigError
+from workflow_lib.study import ConfigError, load_ledger, load_study
 
 CHECKOUT = Path(__file__).parents[1]
 ARCHIVES = CHECKOUT / "evidence"
@@ -149,6 +149,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m docs.evidence", description=__doc__)
     parser.add_argument("--write", action="store_true", help="keep what is made as what has to be")
     chosen = parser.parse_args(arguments)
+    try:
+        return _make(write=chosen.write)
+    except (ArchiveError, ConfigError, RecordError, OSError) as error:
+        print(printable(f"evidence: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
+        if isinstance(error, ArchiveError):
+            print(
+                "Nothing was made. `git status evidence` names archives that differ.",
+                file=sys.stderr,
+            )
+        return 1
+
+
+def _make(write: bool) -> int:
+    """Rebuild, compare and say. Raises as :func:`rebuild_all` and :func:`pages`."""
+    # First, as it takes no time: pages need the claims, and no sweep that is not of the evidence.
+    load_ledger(verdicts.LEDGER)
+    for mistake in load_study(verdicts.LEDGER.parent).mistakes:
+        print(printable(f"evidence: left out: {mistake}"), file=sys.stderr)
     # Whole or not at all: other commands take what lies there for all of the evidence.
     draft = REBUILT.with_name("evidence.draft")
     for each in (REBUILT, draft):
@@ -156,14 +174,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rebuild_all(draft)
         draft.rename(REBUILT)
-    except (ArchiveError, ConfigError, RecordError, OSError) as error:
-        print(printable(f"evidence: {error}", bounds.MESSAGE_LETTERS.most), file=sys.stderr)
-        print(
-            "Nothing was made. `git status evidence` names archives that differ.", file=sys.stderr
-        )
+    finally:
         shutil.rmtree(draft, ignore_errors=True)
-        return 1
-    if chosen.write:
+    if write:
         # Plans and pages have projections, which are fitted to these runs.
         if _write_fit(REBUILT):
             shutil.rmtree(REBUILT)

@@ -135,7 +135,9 @@ def _span(values: pl.Series, factor: float) -> str:
 def _description(sweep: str) -> str:
     """What its file says that it is for; a sweep of several platforms has a view of each."""
     known = load_study(findings.CHECKOUT / "config").sweeps
-    fitting = [name for name in known if sweep == name or sweep.startswith(f"{name}-")]
+    fitting = [
+        name for name in (*known, *known.bad) if sweep == name or sweep.startswith(f"{name}-")
+    ]
     if not fitting:
         return sweep
     name = max(fitting, key=len)

@@ -65,6 +65,13 @@ def main(path: Path) -> int:
     if child.returncode:
         print(f"pip could not install {path}:", file=sys.stderr)
         sys.stderr.writelines(lines[-_LINES:])
+        print(
+            "where no index of packages can be reached, docs/how-to/gpu-machine-without-network.md "
+            "says how to bring them",
+            file=sys.stderr,
+        )
+    else:
+        print(f"done: the {count} packages of {path} are in {sys.prefix}", flush=True)
     return child.returncode
 
 

@@ -26,7 +26,7 @@ except ImportError:
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
-from workflow_lib.study import ConfigError, checked, load_study, lookup, of_view, plain_of
+from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 #: where the package lies, for jobs to import it from
 ROOT = str(Path(workflow_lib.__file__).parents[1])
@@ -38,7 +38,10 @@ try:
             plain_of(Path(file))
     INVOCATION = checked("config/config.yaml or --config", Invocation, config)
 except ConfigError as error:
-    raise WorkflowError(str(error)) from None
+    said = str(error)
+    if not Path("config/config.yaml").is_file():
+        said += f"\n{Path.cwd()} has no config/config.yaml: change to the clone, by cd {CLONE}"
+    raise WorkflowError(said) from None
 if "{" in ROOT or "}" in ROOT:
     raise WorkflowError(f"{ROOT}: Snakemake reads braces; move the repository")
 CONFIG = str(Path(INVOCATION.config_directory))
@@ -76,29 +79,16 @@ REDUCED = ("summary.json", "steps.parquet", "series.parquet")
 TRACE_TABLES = ("traces/kernels.parquet", "traces/traces.parquet")
 
 
-def asked_for(sweep, spec):
-    """Whether a sweep is chosen, or lies on the command line: a mistake in its files is fatal.
-
-    Snakemake has not yet read its targets when it reads this.
-    """
-    views = re.findall(r"\bsweeps/([^/]+)/", " ".join(sys.argv))
-    return sweep in INVOCATION.sweeps or of_view(*views)(sweep, spec)
-
-
 def study_of_platform():
     """The study's configuration, and its sweeps on every platform; the platform must be chosen."""
     try:
-        study = load_study(Path(CONFIG), asked_for)
-        for mistake in study.left_out:
-            print(f"Left out, as no chosen sweep needs it: {mistake}", file=sys.stderr)
+        study = load_study(Path(CONFIG))
         if INVOCATION.platform is None:
             raise ConfigError(
                 "no platform is chosen: use a profile, as in `snakemake --profile profiles/local`, "
                 f"or `--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
         lookup("platform", INVOCATION.platform, study.platforms)
-        for sweep in INVOCATION.sweeps:
-            lookup("sweep", sweep, study.sweeps)
     except ConfigError as error:
         raise WorkflowError(str(error)) from None
     return study, cells.expand_study(study)
@@ -109,13 +99,74 @@ CELLS = {cell: planned for cell, (planned, _) in cells.merge(SWEEPS.values()).it
 OF_PLATFORM = {name: each for name, each in SWEEPS.items() if each.platform == INVOCATION.platform}
 
 
+def known(kind, name, of):
+    """What is called so, or a refusal with the mistake in its file, or with a name that there is."""
+    try:
+        return lookup(kind, name, of)
+    except ConfigError as error:
+        raise WorkflowError(str(error)) from None
+
+
+def sweep_of(name):
+    """The sweep of this name; a target may name one that does not exist."""
+    return known("sweep", name, SWEEPS)
+
+
+def cell_named(name):
+    """The cell of this id; one that cannot run is refused with the reason."""
+    planned = known("cell", name, CELLS)
+    if not planned.feasible:
+        raise WorkflowError(f"{name} cannot run: {planned.reason}")
+    return planned.cell
+
+
+def chosen_sweeps():
+    """The sweeps that are run unless targets on the command line name others."""
+    platform, specs = INVOCATION.platform, STUDY.sweeps
+    named = [(name, known("sweep", name, specs)) for name in INVOCATION.sweeps]
+    chosen = [cells.view_of(*each, platform) for each in named if platform in each[1].platforms]
+    if not chosen:
+        there = sorted({sweep.spec for sweep in OF_PLATFORM.values()})
+        raise WorkflowError(
+            f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform "
+            f"{INVOCATION.platform}; these are: {', '.join(there) or 'none'}. Choose with --config "
+            "'sweeps=[NAME]', or name the platform in the sweep's file"
+        )
+    return [sweep_of(name).name for name in chosen]
+
+
+def on_the_command_line(pattern):
+    """What stands for the groups of a pattern in targets below the results directory."""
+    found = re.findall(rf"(?<!\S){re.escape(RESULTS)}/{pattern}", " ".join(sys.argv))
+    return [each for groups in found for each in ([groups] if isinstance(groups, str) else groups)]
+
+
+def asked_for():
+    """The sweeps that are chosen, or whose files are targets on the command line.
+
+    They are looked up before Snakemake reads its targets: it would show the frames of a function
+    that refuses an input.
+    """
+    views = on_the_command_line(r"sweeps/([^/\s]+)/")
+    views += on_the_command_line(r"comparisons/([^/\s]+)_vs_([^/\s]+)/")
+    takes_targets = workflow.is_main_process and "--unlock" not in sys.argv
+    if takes_targets and not on_the_command_line(r"(\S)"):
+        views += chosen_sweeps()
+    return {name: sweep_of(name) for name in views}
+
+
+ASKED_FOR = asked_for()
+for mistake in SWEEPS.mistakes:
+    print(f"Left out, as no sweep needs it that is asked for: {mistake}", file=sys.stderr)
+
+
 def refuse_unreadable_tokens():
     """Refuse, in a sentence, tokens that this user cannot read, of sweeps that are asked for and of
     single runs on the command line."""
-    asked = [each for each in OF_PLATFORM.values() if asked_for(each.spec, STUDY.sweeps[each.spec])]
-    named = re.findall(r"\bcells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)", " ".join(sys.argv))
-    planned = [of for each in asked for of in each.cells] + [CELLS[n] for n in named if n in CELLS]
-    for data in sorted({each.cell.data for each in planned}, key=str):
+    named = on_the_command_line(r"cells/((?:[^/\s]+/){2}[^/\s]+)/run\d+\b(?!/job\.sh)")
+    asked = [of.cell for sweep in ASKED_FOR.values() for of in sweep.cells]
+    asked += [cell_named(name) for name in named]
+    for data in sorted({cell.data for cell in asked}, key=str):
         tokens = results.tokens(Path(RESULTS), data)
         if tokens and (unreadable := results.unreadable_tokens(tokens)):
             raise WorkflowError(unreadable)
@@ -124,31 +175,10 @@ def refuse_unreadable_tokens():
 refuse_unreadable_tokens()
 
 
-def chosen_sweeps():
-    """The sweeps that are run unless targets on the command line name others."""
-    chosen = [name for name, sweep in OF_PLATFORM.items() if sweep.spec in INVOCATION.sweeps]
-    if not chosen:
-        there = sorted({sweep.spec for sweep in OF_PLATFORM.values()})
-        raise WorkflowError(
-            f"none of the sweeps {', '.join(INVOCATION.sweeps)} is for platform "
-            f"{INVOCATION.platform}; these are: {', '.join(there) or 'none'}. Choose with --config "
-            "'sweeps=[NAME]', or name the platform in the sweep's file"
-        )
-    return chosen
-
-
 wildcard_constraints:
     sweep=r"[A-Za-z0-9.-]+",
     cell=r"[^/]+/[^/]+/[^/]+",
     run=r"[0-9]+",
-
-
-def sweep_of(name):
-    """The sweep of this name; a target may name one that does not exist."""
-    try:
-        return lookup("sweep", name, SWEEPS)
-    except ConfigError as error:
-        raise WorkflowError(str(error)) from None
 
 
 def runs_of(sweep):
@@ -187,13 +217,7 @@ def run_file(run, name):
 
 def cell_of(wildcards):
     """The cell that a job is for; one that cannot run is refused with the reason."""
-    try:
-        planned = lookup("cell", wildcards.cell, CELLS)
-    except ConfigError as error:
-        raise WorkflowError(str(error)) from None
-    if not planned.feasible:
-        raise WorkflowError(f"{wildcards.cell} cannot run: {planned.reason}")
-    return planned.cell
+    return cell_named(wildcards.cell)
 
 
 def run_inputs(wildcards):
@@ -331,6 +355,14 @@ def analysis_sources():
 def configuration_files(wildcards):
     """Every file of the configuration."""
     return sorted(str(path) for path in Path(CONFIG).rglob("*.yaml"))
+
+
+def show_reports():
+    """Say where the pages of the sweeps and comparisons are that were asked for."""
+    named = on_the_command_line(r"((?:sweeps|comparisons)/[^/\s]+)/")
+    for directory in dict.fromkeys(named or [f"sweeps/{name}" for name in ASKED_FOR]):
+        for page in Path(RESULTS, directory).glob("*.html"):
+            print(f"look at {page}", file=sys.stderr)
 
 
 def report_what_there_is():

@@ -122,9 +122,15 @@ def note_place(wildcards):
 
 
 def interrupt(number, frame):
-    """Have the jobs cancelled of all runs that are waited for, and end Snakemake."""
+    """Have the jobs cancelled of all runs that are waited for, and end Snakemake.
+
+    Only the first Ctrl-C ends it: another one would interrupt Snakemake while it waits for those
+    runs, and nobody would see their end. They count each.
+    """
+    is_first = not interruption.is_asked()
     interruption.note_sigint()
-    raise KeyboardInterrupt
+    if is_first:
+        raise KeyboardInterrupt
 
 
 # Not where whoever started Snakemake has it ignore Ctrl-C, as a shell does for `snakemake &`.

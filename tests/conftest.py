@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.slurm.cluster import Cluster, default_directory, missing_prerequisite
+from workflow_lib import cells
+from workflow_lib.study import Study, load_study
 
 ROOT = Path(__file__).parent.parent
 # A shell has what it starts in the background ignore Ctrl-C, and children inherit that.
@@ -22,6 +24,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def study_directory(tmp_path: Path) -> Path:
     """A copy of the shipped configuration that a test may edit."""
     return Path(shutil.copytree(ROOT / "config", tmp_path / "config"))
+
+
+def load_sound(directory: Path) -> Study:
+    """A study of which no file has a mistake. Raises ConfigError with the first one."""
+    study = load_study(directory)
+    for mistake in study.mistakes or cells.expand_study(study).bad.values():
+        raise mistake
+    return study
 
 
 @pytest.fixture

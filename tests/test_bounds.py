@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from tests.analysis.synthetic_run import Run
-from tests.conftest import ROOT
-from workflow_lib import cells, records
+from tests.conftest import ROOT, load_sound
+from workflow_lib import records
 from workflow_lib.analysis.reduce import reduce_run
 from workflow_lib.analysis.traces.reading import read_trace
 from workflow_lib.archive import versions
 from workflow_lib.archive.bag import ArchiveError, write_bag
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.records import Cell, RecordError, bounds, read_json, read_record
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib.study import ConfigError
 
 BOMB = "\n".join(
     ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
@@ -48,7 +48,7 @@ def test_yaml_that_would_take_for_ever_is_refused(study_directory, text, said):
     (study_directory / "models" / "hostile.yaml").write_text(text, encoding="utf-8")
     began_s = time.process_time()
     with pytest.raises(ConfigError, match=r"models/hostile\.yaml: ") as caught:
-        load_study(study_directory)
+        load_sound(study_directory)
     assert said in str(caught.value)
     assert time.process_time() - began_s < 20
 
@@ -72,7 +72,7 @@ def test_counts_beyond_any_machine_are_refused(study_directory, edit, file, key,
     assert found is not None
     edit(file, found[0], new)
     with pytest.raises(ConfigError, match=said):
-        load_study(study_directory)
+        load_sound(study_directory)
 
 
 def test_a_matrix_that_multiplies_beyond_bounds_is_refused_before_it_does(study_directory, edit):
@@ -86,7 +86,7 @@ def test_a_matrix_that_multiplies_beyond_bounds_is_refused_before_it_does(study_
     )
     began_s = time.process_time()
     with pytest.raises(ConfigError, match=r"makes 1000000 cells on .*, more than 20000"):
-        cells.expand_study(load_study(study_directory))
+        load_sound(study_directory)
     assert time.process_time() - began_s < 20
 
 

@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 from workflow_lib import cells, feasibility
 from workflow_lib.plan import table
 from workflow_lib.records import Degrees
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib.study import ConfigError, Files, load_study
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,11 @@ def nothing_projected(monkeypatch):
 def expanded(directory, *names):
     """These sweeps of a configuration, and no others: all take a second."""
     study = load_study(directory)
-    of_names = dataclasses.replace(study, sweeps={name: study.sweeps[name] for name in names})
-    return cells.expand_study(of_names)
+    of_names = Files({name: study.sweeps[name] for name in names})
+    views = cells.expand_study(dataclasses.replace(study, sweeps=of_names))
+    for mistake in views.bad.values():
+        raise mistake
+    return views
 
 
 def layouts(sweep, model):

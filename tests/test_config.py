@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from workflow_lib import formulas, plan
+from tests.conftest import load_sound
+from workflow_lib import cells, formulas, plan
 from workflow_lib.config import (
     DataSpec,
     Exclusion,
@@ -17,12 +18,12 @@ from workflow_lib.config import (
     synonyms,
 )
 from workflow_lib.config.mistakes import nearest
-from workflow_lib.study import ConfigError, all_sweeps, load_study, of_view
+from workflow_lib.study import ConfigError, load_study, lookup
 
 
 def refusal(directory) -> str:
     with pytest.raises(ConfigError) as caught:
-        load_study(directory)
+        load_sound(directory)
     return str(caught.value)
 
 
@@ -743,7 +744,7 @@ def test_a_file_with_the_other_ending_of_yaml_is_not_passed_over(study_directory
     (sweeps / "demo.yaml").rename(sweeps / "demo.yml")
     expected = f"{sweeps}/demo.yml: only *.yaml is read; rename it to demo.yaml"
     with pytest.raises(ConfigError, match=re.escape(expected)):
-        load_study(study_directory, of_view("demo"))
+        load_study(study_directory).sweeps["demo"]
 
 
 def test_every_synonym_is_of_a_key_that_there_is():
@@ -765,36 +766,85 @@ def test_a_key_of_two_mappings_and_one_that_an_alias_repeats_are_not_given_twice
 
 @pytest.mark.parametrize(
     ("name", "needed_by"),
-    [("models/llama3-70b.yaml", "parallelism"), ("platforms/mi250.yaml", "mi250-counterpart")],
+    [("models/llama3-70b.yaml", "parallelism-h200"), ("platforms/mi250.yaml", "smoke-mi250")],
 )
 def test_a_mistake_in_a_file_stops_only_the_sweeps_that_need_it(study_directory, name, needed_by):
     path = study_directory / name
     path.write_text("made_up: 1\n", encoding="utf-8")
-    study = load_study(study_directory, of_view("demo"))
-    assert "demo" in study.sweeps
-    assert needed_by not in study.sweeps
-    assert path.stem not in {**study.models, **study.platforms}
+    study = load_study(study_directory)
+    sweeps = cells.expand_study(study)
+    assert sweeps["demo"].cells
+    assert sweeps["smoke-h200"].cells
+    assert needed_by not in sweeps
     # Told once, however many sweeps need it.
-    (told,) = study.left_out
+    (told,) = sweeps.mistakes
     assert told.startswith(f"{path}: ")
-    for stopped in (all_sweeps, of_view(needed_by), of_view(f"{needed_by}-h200")):
+    for stopped, known in ((needed_by, sweeps), (path.stem, getattr(study, path.parent.name))):
         with pytest.raises(ConfigError, match=re.escape(str(path))):
-            load_study(study_directory, stopped)
+            lookup("file", stopped, known)
 
 
-def test_a_sweep_that_cannot_be_read_stops_only_its_own_plan(study_directory):
+@pytest.mark.parametrize("name", ["mine", "mine-h200"])
+def test_a_sweep_that_cannot_be_read_stops_only_itself(study_directory, name):
     path = study_directory / "sweeps" / "mine.yaml"
     path.write_text("[", encoding="utf-8")
-    assert load_study(study_directory, of_view("demo")).left_out
+    sweeps = cells.expand_study(load_study(study_directory))
+    assert sweeps["demo"].cells
     with pytest.raises(ConfigError, match=re.escape(str(path))):
-        load_study(study_directory, of_view("mine-h200"))
+        lookup("sweep", name, sweeps)
 
 
-def test_a_plan_tells_what_it_left_out(study_directory, monkeypatch, capsys):
-    (study_directory / "models" / "broken.yaml").write_text("layers: [1", encoding="utf-8")
-    monkeypatch.setattr("sys.argv", ["plan", "--config", str(study_directory), "--sweep", "demo"])
-    assert plan.main() == 0
+def test_a_name_that_no_file_has_is_still_no_name(study_directory):
+    (study_directory / "models" / "llama.yaml").write_text("[", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no model is called 'llama-9'"):
+        lookup("model", "llama-9", load_study(study_directory).models)
+
+
+#: a file that the sweep "demo" and the platform "local" do without, and a sweep that needs it
+BAD = [
+    ("sweeps/broken.yaml", "[", "broken"),
+    ("models/llama3-70b.yaml", "layers: [1", "parallelism-h200"),
+    ("data/synthetic.yaml", "made_up: 1", "smoke-h200"),
+    ("platforms/mi250.yaml", "made_up: 1", "mi250-counterpart"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "needed_by"), BAD)
+def test_a_named_sweep_is_planned_beside_a_bad_file(study_directory, capsys, name, text, needed_by):
+    (study_directory / name).write_text(text, encoding="utf-8")
+    arguments = ["--config", str(study_directory), "--sweep"]
+    assert plan.main([*arguments, "demo"]) == 0
     printed = capsys.readouterr()
-    assert "left out, as no planned sweep needs it" in printed.err
-    assert "models/broken.yaml: not valid YAML" in printed.err
+    assert f"left out: {study_directory / name}: " in printed.err
     assert "llama3-tiny" in printed.out
+    assert plan.main([*arguments, needed_by]) == 1
+    printed = capsys.readouterr()
+    assert f"triptych: {study_directory / name}: " in printed.err
+    assert not printed.out
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lacking"),
+    [
+        ("sweeps/broken.yaml", "[", "broken"),
+        ("sweeps/smoke.yaml", "platforms: [h200]", "smoke"),
+        ("data/synthetic.yaml", "made_up: 1", "parallelism-h200"),
+        ("models/llama3-70b.yaml", "layers: [1", "parallelism-h200"),
+        ("config.yaml", "made_up: 1", "config.yaml"),
+    ],
+)
+def test_a_platforms_plan_goes_on_without_what_is_bad_and_fails(
+    study_directory, capsys, name, text, lacking
+):
+    (study_directory / name).write_text(text, encoding="utf-8")
+    assert plan.main(["--config", str(study_directory), "--platform", "h200"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err.count(f"left out: {study_directory / name}: ") == 1
+    assert re.search(rf"the plan lacks .*\b{lacking}\b", printed.err)
+    assert ("slots-h200" in printed.out) == (name != "data/synthetic.yaml")
+
+
+def test_a_platforms_plan_does_not_need_the_sweeps_of_others(study_directory, edit, capsys):
+    edit("sweeps/mi250-counterpart.yaml", "data: synthetic", "data: synthetics")
+    assert plan.main(["--config", str(study_directory), "--platform", "local"]) == 0
+    assert "mi250-counterpart.yaml" in capsys.readouterr().err

@@ -43,3 +43,26 @@ def test_a_damaged_archive_is_one_message(
     (archives / "damaged.zip").write_bytes(b"PK")
     assert evidence.main([]) == 1
     assert "damaged.zip: damaged, or no ZIP file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_claims", [True, False])
+def test_a_bad_file_of_the_configuration_stops_only_what_needs_it(
+    archives: Path,
+    study_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    is_claims: bool,
+) -> None:
+    monkeypatch.setattr(evidence.verdicts, "LEDGER", study_directory / "claims.yaml")
+    bad = study_directory / ("claims.yaml" if is_claims else "sweeps/broken.yaml")
+    bad.write_text("[", encoding="utf-8")
+    rebuilt: list[Path] = []
+    monkeypatch.setattr(
+        evidence, "rebuild_all", lambda into: (rebuilt.append(into), into.mkdir(parents=True))
+    )
+    for name in ("differing", "stale"):
+        monkeypatch.setattr(evidence, name, lambda rebuilt: [])
+    monkeypatch.setattr(evidence, "CHECKOUT", archives.parent)
+    assert evidence.main([]) == (1 if is_claims else 0)
+    assert f"{bad}: " in capsys.readouterr().err
+    assert bool(rebuilt) != is_claims

@@ -14,10 +14,10 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_sound
 from tests.hostile import HOSTILE
 from workflow_lib.config import DataSpec, Invocation, ModelSpec, Platform, Strict, SweepSpec
-from workflow_lib.study import ConfigError, checked, load_study
+from workflow_lib.study import ConfigError, checked
 
 #: in a place: the key of a mapping, where others are names of fields, or 0 for an entry of a list
 KEY = "<key>"
@@ -179,7 +179,7 @@ def test_a_name_of_nothing_is_refused_with_the_file_and_the_key(place, tmp_path)
         path = tmp_path / "sweeps" / "sweep.yaml"
         path.write_text(yaml.safe_dump(put(whole, keys_, value)), encoding="utf-8")
         with pytest.raises(ConfigError) as refused:
-            load_study(tmp_path)
+            load_sound(tmp_path)
         message = str(refused.value)
         assert message.startswith(f"{path}: {'.'.join(keys).removesuffix('.0')}: "), message
         assert message.isprintable(), message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -91,3 +92,40 @@ def test_where_no_environment_can_be_made_it_is_said_what_else_to_do(tmp_path: P
     assert done.returncode
     assert f"{place} cannot be made: {place.parent} is missing, or read-only for you" in done.stderr
     assert "make VENV=/tmp/triptych-venv RESULTS=/tmp/triptych-results plan" in done.stderr
+
+
+def test_commands_of_the_environment_find_the_package_elsewhere(tmp_path: Path):
+    place = tmp_path / "environment"
+    python = place / "bin" / "python"
+    make = ["make", f"PYTHON={sys.executable}", f"VENV={place}", str(python)]
+    subprocess.run(make, cwd=ROOT, check=True, capture_output=True)
+    found = [python, "-c", "import workflow_lib; print(workflow_lib.__file__)"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        found, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()) == ROOT / "workflow_lib" / "__init__.py"
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "said"),
+    [
+        ("pip", 0, "done: the 1 packages of "),
+        ("no-such-package-of-anyone", 1, "docs/how-to/gpu-machine-without-network.md"),
+    ],
+)
+def test_an_installation_says_in_a_file_how_it_ended(tmp_path: Path, package, code, said):
+    """As without a network: pip looks in no index."""
+    pins = tmp_path / "pins.txt"
+    pins.write_text(f"{package}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "envs/install.py", str(pins)],
+        cwd=ROOT,
+        env=os.environ | {"PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code
+    last = (done.stderr or done.stdout).splitlines()[-1]
+    assert said in last
+    assert code == 0 or (ROOT / said).is_file()

@@ -26,7 +26,7 @@ from workflow_lib.records import PLAN, cell_axes, identity
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.page.page import planned_row as page_row
 from workflow_lib.results import run_directory
-from workflow_lib.study import load_study, of_view
+from workflow_lib.study import load_study
 
 STUDY = load_study(Path("config"))
 SWEEPS = cells.expand_study(STUDY)
@@ -302,7 +302,7 @@ def test_a_sweep_whose_exclude_leaves_nothing_says_so(study_directory, edit, cap
 
 
 def test_cells_that_are_larger_than_the_machine_are_counted(study_directory):
-    study = load_study(study_directory, of_view("demo"))
+    study = load_study(study_directory)
     sweep = cells.expand_study(study)["demo"]
     needs = [
         planned.estimate.memory.total * planned.cell.degrees.world_size

@@ -6,6 +6,7 @@ none.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 
@@ -25,6 +26,7 @@ def here() -> Path:
         raise CheckoutError(
             f"{Path.cwd()} has no workflow/Snakefile with rules/ and profiles/: this command needs "
             "a clone of the repository; change to the clone and give the command again"
+            + (f": cd {shlex.quote(str(clone))}" if (clone := of_package()) else "")
         )
     return found
 

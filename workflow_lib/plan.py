@@ -18,7 +18,7 @@ import polars as pl
 from workflow_lib import cells, records
 from workflow_lib.analysis import tables
 from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.cells import PlannedCell, Sweep
+from workflow_lib.cells import PlannedCell, Sweep, Views, view_of
 from workflow_lib.config import Invocation, Prediction
 from workflow_lib.feasibility import StepTime
 from workflow_lib.options import add_config
@@ -28,11 +28,9 @@ from workflow_lib.results import nearest_existing
 from workflow_lib.study import (
     ConfigError,
     Study,
-    Wanted,
     checked,
     load_study,
     lookup,
-    of_view,
     plain_of,
 )
 from workflow_lib.words import counted
@@ -98,15 +96,32 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
     return found
 
 
-def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
-    """The sweep of this name, else all sweeps of the platform. Raises ConfigError for an unknown
-    name.
+def of_platform(
+    study: Study, sweeps: Views, platform: str
+) -> tuple[list[Sweep], dict[str, ConfigError]]:
+    """The sweeps of a platform; and name → mistake of those that have one, or of which a file does
+    not tell the platform. Raises ConfigError if there are neither.
     """
-    if sweep is not None:
-        return [lookup("sweep", sweep, sweeps)]
-    platforms = {each.platform: each for each in sweeps.values()}
-    lookup("platform with a sweep", platform or "", platforms)
-    return [each for each in sweeps.values() if each.platform == platform]
+    views = {
+        view_of(name, spec, platform)
+        for name, spec in study.sweeps.items()
+        if platform in spec.platforms
+    }
+    planned = []
+    bad = {
+        name: error for name, error in sweeps.bad.items() if name in views | study.sweeps.bad.keys()
+    }
+    for sweep in (each for each in sweeps.values() if each.platform == platform):
+        try:
+            refuse_idle(sweep, study.directory)
+        except ConfigError as error:
+            bad[sweep.name] = error
+        else:
+            planned.append(sweep)
+    if not views and not bad:
+        there = {each for spec in study.sweeps.values() for each in spec.platforms}
+        lookup("platform with a sweep", platform, dict.fromkeys(there))
+    return planned, bad
 
 
 def default_of(
@@ -123,35 +138,29 @@ def default_of(
     return command, table(each for each in sweeps if each.spec in chosen)
 
 
-def _of_platform(platform: str) -> Wanted:
-    """Select the sweeps for a platform. A sweep whose file cannot be read may be one of them."""
-    return lambda _, spec: spec is None or platform in spec.platforms
-
-
-def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
+def refuse_idle(sweep: Sweep, directory: Path) -> None:
     """Raise ConfigError for a sweep of which no cell can run: that is a mistake, while a sweep in
     which some cells cannot run is valid.
     """
-    for sweep in sweeps:
-        path = directory / "sweeps" / f"{sweep.spec}.yaml"
-        if not sweep.cells:
-            raise ConfigError(
-                f"{path}: it has no cell on {sweep.platform}: its exclude leaves all of them out, "
-                "or no entry of its matrix is for this platform"
-            )
-        if not any(planned.feasible for planned in sweep.cells):
-            first = sweep.cells[0]
-            raise ConfigError(
-                f"{path}: none of its {counted(len(sweep.cells), 'cell')} can run on "
-                f"{sweep.platform}; {first.cell.id}: {first.reason}"
-            )
+    path = directory / "sweeps" / f"{sweep.spec}.yaml"
+    if not sweep.cells:
+        raise ConfigError(
+            f"{path}: it has no cell on {sweep.platform}: its exclude leaves all of them out, "
+            "or no entry of its matrix is for this platform"
+        )
+    if not any(planned.feasible for planned in sweep.cells):
+        first = sweep.cells[0]
+        raise ConfigError(
+            f"{path}: none of its {counted(len(sweep.cells), 'cell')} can run on "
+            f"{sweep.platform}; {first.cell.id}: {first.reason}"
+        )
 
 
 def warnings(sweeps: Iterable[Sweep], study: Study, machine_bytes: int) -> list[str]:
     """What the planned sweeps allow and nobody is likely to want. ``machine_bytes`` is the memory
     of this machine.
     """
-    said = [f"left out, as no planned sweep needs it: {mistake}" for mistake in study.left_out]
+    said = []
     for sweep in sweeps:
         path = study.directory / "sweeps" / f"{sweep.spec}.yaml"
         said += [f"{path}: exclude.{each}: fits no cell" for each in sweep.idle_exclusions]
@@ -208,19 +217,29 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
     try:
         if arguments.output:
             refuse_unwritable(arguments.output)
-        wanted = of_view(arguments.sweep) if arguments.sweep else _of_platform(arguments.platform)
-        study = load_study(arguments.config, wanted)
+        study = load_study(arguments.config)
         sweeps = cells.expand_study(study)
-        chosen = choose(sweeps, arguments.platform, arguments.sweep)
-        refuse_idle(chosen, arguments.config)
+        bad: dict[str, ConfigError] = {}
+        default = None
+        if arguments.sweep:
+            chosen = [lookup("sweep", arguments.sweep, sweeps)]
+            refuse_idle(chosen[0], arguments.config)
+        else:
+            chosen, bad = of_platform(study, sweeps, arguments.platform)
+            try:
+                default = default_of(study, arguments.platform, chosen) if chosen else None
+            except ConfigError as error:
+                bad["config.yaml"] = error
         plan = table(chosen)
         if arguments.output:
             write(plan, arguments.output)
-        default = default_of(study, arguments.platform, chosen) if arguments.platform else None
     except (ConfigError, RecordError, OSError) as error:
         print(f"triptych: {said(error)}", file=sys.stderr)
         return 1
-    if not arguments.quiet:
+    if bad or not arguments.quiet:
+        for mistake in dict.fromkeys((*sweeps.mistakes, *map(str, bad.values()))):
+            print(f"triptych: left out: {mistake}", file=sys.stderr)
+    if chosen and not arguments.quiet:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         for warning in warnings(chosen, study, memory):
             print(f"triptych: {warning}", file=sys.stderr)
@@ -228,6 +247,12 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         print(describe(plan, by_sweep, default))
         if arguments.output:
             print(f"\nWritten to {arguments.output}")
+    if bad:
+        print(
+            f"triptych: the plan lacks {', '.join(sorted(bad))}, for the mistakes above",
+            file=sys.stderr,
+        )
+        return 1
     return 0
 
 

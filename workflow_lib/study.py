@@ -6,11 +6,11 @@ wrong, the nearest valid one.
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -47,8 +47,21 @@ class ConfigError(ValueError):
         super().__init__(printable(message, bounds.MESSAGE_LETTERS.most))
 
 
-#: says whether a sweep is wanted, by its name and its file's content; null if that cannot be read
-Wanted = Callable[[str, SweepSpec | None], bool]
+Item = TypeVar("Item")
+
+
+class Files(dict[str, Item]):
+    """Name → what a file says, of the files without a mistake. Whoever looks up the name of a file
+    with one gets its ConfigError.
+    """
+
+    def __init__(self, files: Mapping[str, Item] = MappingProxyType({})) -> None:
+        super().__init__(files)
+        #: name → the mistake in its file
+        self.bad: dict[str, ConfigError] = {}
+
+    def __missing__(self, name: str) -> Item:
+        raise self.bad.get(name, KeyError(name))
 
 
 @dataclass(frozen=True)
@@ -56,12 +69,16 @@ class Study:
     """The files under ``config/``, by their names."""
 
     directory: Path
-    models: Mapping[str, ModelSpec]
-    platforms: Mapping[str, Platform]
-    data: Mapping[str, DataSpec]
-    sweeps: Mapping[str, SweepSpec]
-    #: mistakes in files that no wanted sweep needs
-    left_out: tuple[str, ...] = ()
+    models: Files[ModelSpec]
+    platforms: Files[Platform]
+    data: Files[DataSpec]
+    sweeps: Files[SweepSpec]
+
+    @property
+    def mistakes(self) -> tuple[ConfigError, ...]:
+        """The mistakes in all files, each of which stops what needs that file."""
+        kinds = (self.models, self.platforms, self.data, self.sweeps)
+        return tuple(error for files in kinds for error in files.bad.values())
 
     def files_of(self, sweep: str) -> tuple[Path, ...]:
         """A sweep's file and the files that it refers to, as paths below ``directory``."""
@@ -78,62 +95,22 @@ class Study:
         )
 
 
-def all_sweeps(name: str, spec: SweepSpec | None) -> bool:
-    """Want every sweep, and so every file."""
-    return True
-
-
-def of_view(*views: str) -> Wanted:
-    """Want the sweeps whose results may have these names: ``<sweep>`` or ``<sweep>-<platform>``."""
-    return lambda name, _: any(view == name or view.startswith(f"{name}-") for view in views)
-
-
-def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
-    """Read the files under ``directory``, and check them and the references between them.
-
-    Unless all sweeps are wanted, a file with a mistake is left out if no wanted sweep needs it.
-    Raises ConfigError for any other mistake.
+def load_study(directory: Path) -> Study:
+    """Read the files under ``directory``. A mistake in one of them is raised where that file is
+    looked up. Raises ConfigError if there is no such directory.
     """
     if not directory.is_dir():
         raise ConfigError(
             f"{directory}: no such directory; expected the study's configuration: change to the "
             "clone, or name its config with --config"
         )
-    broken: dict[Path, ConfigError] = {}
-    study = Study(
+    return Study(
         directory=directory,
-        models=_load_all(directory / "models", ModelSpec, broken),
-        platforms=_load_all(directory / "platforms", Platform, broken),
-        data=_load_all(directory / "data", DataSpec, broken),
-        sweeps=_load_all(directory / "sweeps", SweepSpec, broken),
+        models=_load_all(directory / "models", ModelSpec),
+        platforms=_load_all(directory / "platforms", Platform),
+        data=_load_all(directory / "data", DataSpec),
+        sweeps=_load_all(directory / "sweeps", SweepSpec),
     )
-    if wanted is all_sweeps and broken:
-        raise next(iter(broken.values()))
-    for path, error in broken.items():
-        if path.parent.name == "sweeps" and wanted(path.stem, None):
-            raise error
-    sweeps = dict(study.sweeps)
-    for name, sweep in study.sweeps.items():
-        path = directory / "sweeps" / f"{name}.yaml"
-        try:
-            for needed in _files_of(sweep, directory):
-                if needed in broken:
-                    raise broken[needed]
-            _check_references(path, sweep, study)
-        except ConfigError as error:
-            if wanted(name, sweep):
-                raise
-            del sweeps[name]
-            broken.setdefault(path, error)
-    left_out = tuple(dict.fromkeys(str(error) for error in broken.values()))
-    return dataclasses.replace(study, sweeps=sweeps, left_out=left_out)
-
-
-def _files_of(sweep: SweepSpec, directory: Path) -> list[Path]:
-    """The files that a sweep's file refers to."""
-    models = [name for entry in sweep.matrix for name in values(entry.models)]
-    named = {"models": models, "platforms": sweep.platforms, "data": sweep.all_data}
-    return [directory / kind / f"{name}.yaml" for kind, names in named.items() for name in names]
 
 
 def load_ledger(path: Path) -> Ledger:
@@ -157,31 +134,30 @@ def remedy(kind: str, name: str, known: Iterable[str]) -> str:
     return mistakes.listed(known) if kind.startswith("platform") else mistakes.nearest(name, known)
 
 
-Item = TypeVar("Item")
-
-
 def lookup(kind: str, name: str, known: Mapping[str, Item]) -> Item:
-    """``known[name]``. Raises ConfigError, which lists valid names or the nearest one."""
-    if name not in known:
-        raise ConfigError(f"no {kind} is called {name!r}; {remedy(kind, name, known)}")
-    return known[name]
+    """``known[name]``. Raises ConfigError: the mistake in the file of this name; or one that lists
+    valid names or the nearest one.
+    """
+    try:
+        return known[name]
+    except KeyError:
+        raise ConfigError(f"no {kind} is called {name!r}; {remedy(kind, name, known)}") from None
 
 
 Spec = TypeVar("Spec", bound=Strict)
 
 
-def _load_all(
-    directory: Path, kind: type[Spec], broken: dict[Path, ConfigError]
-) -> dict[str, Spec]:
-    """Name → contents of each file of a directory. Files with a mistake go into ``broken``."""
-    specs = {}
+def _load_all(directory: Path, kind: type[Spec]) -> Files[Spec]:
+    specs: Files[Spec] = Files()
     for path in sorted(directory.glob("*.yml")):
-        broken[path] = ConfigError(f"{path}: only *.yaml is read; rename it to {path.stem}.yaml")
+        specs.bad[path.stem] = ConfigError(
+            f"{path}: only *.yaml is read; rename it to {path.stem}.yaml"
+        )
     for path in sorted(directory.glob("*.yaml")):
         try:
             specs[path.stem] = _load_named(path, kind)
         except ConfigError as error:
-            broken[path] = error
+            specs.bad[path.stem] = error
     return specs
 
 
@@ -246,7 +222,8 @@ def _check_published(path: Path, model: records.Model, published: Published | No
 def _check_idle_temperatures(place: str, platforms: Iterable[str], study: Study) -> None:
     """Raises ConfigError if GPUs are to cool down and nobody knows to what."""
     for name in platforms:
-        if study.platforms[name].idle_temperature_c is None:
+        platform = study.platforms.get(name)
+        if platform is not None and platform.idle_temperature_c is None:
             raise ConfigError(
                 f"{place}.cool_down: platform {name} has no idle_temperature_c to cool "
                 f"down to; set it in {study.directory}/platforms/{name}.yaml to what its GPUs show "
@@ -254,17 +231,20 @@ def _check_idle_temperatures(place: str, platforms: Iterable[str], study: Study)
             )
 
 
-def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
+def check_references(sweep: SweepSpec, study: Study) -> None:
+    """Raise ConfigError, which names the key, if a sweep refers to a file that is not there."""
+
     def check(key: str, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+        there = {*known, *(known.bad if isinstance(known, Files) else ())}
         for name in names:
-            if name not in set(known):
+            if name not in there:
                 raise ConfigError(
-                    f"{path}: {key}: no {kind} is called {name!r}; {remedy(kind, name, known)}"
+                    f"{key}: no {kind} is called {name!r}; {remedy(kind, name, known)}"
                 )
 
     check("platforms", "platform", sweep.platforms, study.platforms)
     if sweep.protocol.cool_down:
-        _check_idle_temperatures(f"{path}: protocol", sweep.platforms, study)
+        _check_idle_temperatures("protocol", sweep.platforms, study)
     check("data", "data", [sweep.data], study.data)
     for number, entry in enumerate(sweep.matrix):
         check(f"matrix.{number}.models", "model", values(entry.models), study.models)
@@ -278,7 +258,7 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
             )
         if entry.cool_down:
             where = sweep.platforms if entry.platforms is None else values(entry.platforms)
-            _check_idle_temperatures(f"{path}: matrix.{number}", where, study)
+            _check_idle_temperatures(f"matrix.{number}", where, study)
     for number, exclusion in enumerate(sweep.exclude):
         if exclusion.data is not None:
             check(f"exclude.{number}.data", "data", values(exclusion.data), study.data)

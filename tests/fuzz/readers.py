@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from tests.analysis.synthetic_run import START, Run
 from tests.analysis.traces import kineto
 from tests.archive.sweeps import write_study
-from tests.conftest import ROOT
+from tests.conftest import ROOT, load_sound
 from tests.fuzz.inputs import as_json, edited, replaced, resealed
 from workflow_lib import cells, records
 from workflow_lib.analysis.collect import read_summary
@@ -45,7 +45,7 @@ from workflow_lib.report.cell_page.text import cleaning, tail
 from workflow_lib.report.environments import environments
 from workflow_lib.report.figures.style import save
 from workflow_lib.report.safe_svg import safe_svg
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib.study import ConfigError
 from workflow_lib.telemetry.validity.csv_rows import InvalidTelemetryError, read_csv
 from workflow_lib.training.data import DataError, TokenFile
 
@@ -223,7 +223,7 @@ def _configuration(directory: Path) -> Reader:
         path = config / names[number]
         path.write_bytes(content)
         try:
-            loaded = load_study(config)
+            loaded = load_sound(config)
             for sweep in itertools.islice(cells.expand_study(loaded).values(), 3):
                 for planned in sweep.cells[:20]:
                     _check_cell(planned, scratch)

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import load_sound
 from tests.hostile import HOSTILE, NAMES, canaries
 from tests.launch import scripts
 from workflow_lib.config import Platform
 from workflow_lib.launch.script import render
 from workflow_lib.launch.script.render import RenderError
-from workflow_lib.study import ConfigError, load_study
+from workflow_lib.study import ConfigError
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_names_of_configuration_files_are_refused(study_directory):
         path = source.with_name(f"{value}.yaml")
         shutil.copy(source, path)
         with pytest.raises(ConfigError, match="cannot be a name"):
-            load_study(study_directory)
+            load_sound(study_directory)
         path.unlink()
 
 

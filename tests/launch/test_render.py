@@ -15,6 +15,7 @@ import pytest
 from tests.launch import scripts
 from workflow_lib import cells, results
 from workflow_lib.launch import __main__ as command
+from workflow_lib.launch.rendering import render_run
 from workflow_lib.launch.script import checksum, render
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -249,3 +250,28 @@ def test_only_a_feasible_cell_can_be_rendered(study_directory, tmp_path, capsys,
     assert command.main() == 1
     assert f"{infeasible} cannot run: " in capsys.readouterr().err
     assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.parametrize(
+    ("of_make", "python", "expected"),
+    [
+        (True, ".venv/bin/python", "{prefix}/bin/python"),
+        (False, ".venv/bin/python", "{root}/.venv/bin/python"),
+        (True, "other/bin/python", "{root}/other/bin/python"),
+    ],
+)
+def test_jobs_have_the_environment_that_make_made_elsewhere(
+    tmp_path, monkeypatch, of_make, python, expected
+):
+    prefix, root = tmp_path / "environment", tmp_path / "clone"
+    prefix.mkdir()
+    if of_make:
+        (prefix / ".installed").touch()
+    monkeypatch.setattr("sys.prefix", str(prefix))
+    study, planned = scripts.study(), scripts.planned("demo")
+    platform = study.platforms["local"].model_copy(update={"python": python})
+    study = dataclasses.replace(study, platforms={"local": platform})
+    render_run(study, planned, 1, tmp_path / "results", root)
+    script = results.run_directory(tmp_path / "results", planned.cell.id, 1) / "job.sh"
+    lines = script.read_text(encoding="utf-8").splitlines()
+    assert f"python={expected.format(prefix=prefix, root=root)}" in lines

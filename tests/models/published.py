@@ -248,6 +248,36 @@ QWEN3_MOE = {
     "output_router_logits": False,
     "router_aux_loss_coef": 0.001,
 }
+PHI_3_MINI = {
+    "_name_or_path": "Phi-3-mini-4k-instruct",
+    "architectures": ["Phi3ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+    },
+    "bos_token_id": 1,
+    "embd_pdrop": 0.0,
+    "eos_token_id": 32000,
+    "hidden_act": "silu",
+    "initializer_range": 0.02,
+    "max_position_embeddings": 4096,
+    "model_type": "phi3",
+    "original_max_position_embeddings": 4096,
+    "pad_token_id": 32000,
+    "resid_pdrop": 0.0,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 10000.0,
+    "sliding_window": 2047,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.40.2",
+    "use_cache": True,
+    "vocab_size": 32064,
+    **_sizes(3072, 8192, 32, 32, 32),
+}
 LONG = {"max_position_embeddings": 131072}
 
 PUBLISHED = {
@@ -340,6 +370,23 @@ PUBLISHED = {
             "vocab_size": 100352,
         },
         14_659_507_200,
+    ),
+    "Phi-3-mini-4k-instruct": Published(PHI_3_MINI, 3_821_079_552),
+    "SmolLM2-135M": Published(
+        LLAMA
+        | _sizes(576, 1536, 30, 9, 3)
+        | {
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "initializer_range": 0.041666666666666664,
+            "is_llama_config": True,
+            "max_position_embeddings": 8192,
+            "rope_interleaved": False,
+            "rope_theta": 100000,
+            "tie_word_embeddings": True,
+            "vocab_size": 49152,
+        },
+        134_515_008,
     ),
     "gpt2": Published(GPT2, 124_439_808),
     "gpt2-xl": Published(GPT2 | {"n_embd": 1600, "n_head": 25, "n_layer": 48}, 1_557_611_200),

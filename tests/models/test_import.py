@@ -190,7 +190,9 @@ def test_a_window_changes_nothing_up_to_its_length(written):
         ({**LLAMA, "hidden_size": 64}, "num_attention_heads: is missing"),
         (QWEN3 | {"model_type": "qwen3_next"}, "qwen3_next: most of its layers have linear"),
         (GEMMA_2B | {"model_type": "gemma2"}, "gemma2: it caps logits (attn_logit_softcapping"),
-        (GEMMA | {"model_type": "new"}, "new: the engine has no layers like its; can be imported"),
+        (GEMMA | {"model_type": "new"}, "new: this import does not know it"),
+        (LLAMA_1B | {"rope_interleaved": True}, "rope_interleaved: is True"),
+        (LLAMA_1B | {"add_cross_attention": True}, "add_cross_attention: is True"),
         (PHI_4 | {"rope_scaling": {"type": "longrope"}}, "rope_scaling: longrope: the engine"),
         (LLAMA_1B | {"model_type": "olmo2"}, "olmo2: it has norms behind its parts"),
         (LLAMA_1B | {"model_type": "smollm3"}, "smollm3: some of its layers have no positions"),
@@ -214,6 +216,20 @@ def test_a_key_that_nobody_knows_is_left_out_only_when_asked(written):
     imported = import_model(path, ignored=["made_up", "other"])
     assert "made_up is 3: left out, as --ignore made_up asked" in imported.notes
     assert "# made_up is 3: left out" in imported.text
+
+
+def test_keys_of_every_configuration_of_transformers_are_known(written):
+    # As transformers 4 writes them all where a file is saved with its defaults.
+    saved = {"_num_labels": 2, "num_labels": 2, "is_decoder": True, "typical_p": 1.0}
+    saved |= {"num_beam_groups": 1, "bad_words_ids": [[1]], "tie_encoder_decoder": False}
+    plain, imported = import_model(written(LLAMA_1B)), import_model(written(LLAMA_1B | saved))
+    assert imported.spec == plain.spec
+    assert imported.notes == plain.notes
+
+
+def test_code_beside_a_file_is_told(written):
+    notes = import_model(written(PUBLISHED["Phi-3-mini-4k-instruct"].config)).notes
+    assert any(note.startswith("auto_map ") for note in notes)
 
 
 def test_what_training_leaves_out_is_listed(written):

@@ -88,8 +88,8 @@ class Checkout:
             [str(SNAKEMAKE), "--profile", "profiles/local", "results/sweeps/tiny/report.html"],
             cwd=self.directory,
             env=os.environ | {"TRIPTYCH_ASK_SCHEDULER_EVERY_S": "2"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=(self.directory / "snakemake.log").open("wb"),
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         )
 

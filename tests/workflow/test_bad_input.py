@@ -110,12 +110,57 @@ def test_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in message_of(done)
 
 
-def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout):
-    done = checkout.snakemake("results/sweeps/tinny/report.html")
-    # Snakemake shows the frames of a function that refuses an input; they follow the message.
-    said, _, _ = (done.stdout + done.stderr).partition("Wildcards:")
-    assert done.returncode == 1
+@pytest.mark.parametrize("target", ["sweeps/tinny/report.html", "comparisons/tiny_vs_tinny/all"])
+def test_a_target_of_an_unknown_sweep_is_refused_with_the_nearest_one(checkout, target):
+    said = message_of(checkout.snakemake(f"results/{target}"))
     assert "no sweep is called 'tinny'; did you mean 'tiny'?" in said
+    assert "InputFunctionException" not in said
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (["results/cells/local/gpt3-tiny/none/run1/outcome.json"], "no cell is called 'local/gpt3"),
+        (
+            ["--config", "sweeps=[tiny]", "platform=mi250"],
+            "none of the sweeps tiny is for platform",
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_refused_without_frames_of_a_function(checkout, asked, expected):
+    said = message_of(checkout.snakemake(*asked, "--dry-run"))
+    assert expected in said
+    assert "InputFunctionException" not in said
+
+
+def test_a_profile_by_its_absolute_path_is_read_elsewhere(checkout, tmp_path):
+    clone, elsewhere = checkout.directory, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    command = [SNAKEMAKE, "--profile", clone / "profiles" / "local", "--dry-run"]
+    here, there = (
+        subprocess.run(
+            [*command, "--snakefile", clone / "workflow" / "Snakefile"],
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+        )
+        for cwd in (clone, elsewhere)
+    )
+    assert here.returncode == 0, here.stderr
+    assert f"change to the clone, by cd {clone}" in message_of(there)
+
+
+def test_a_bad_file_stops_only_what_needs_it(checkout):
+    bad = checkout.directory / "config" / "sweeps" / "broken.yaml"
+    bad.write_text("[", encoding="utf-8")
+    chosen = "--config=sweeps=[broken]"
+    done = checkout.snakemake("results/sweeps/tiny/report.html", chosen, "--dry-run")
+    assert done.returncode == 0
+    assert "config/sweeps/broken.yaml: not valid YAML" in done.stdout + done.stderr
+    for asked in (["results/sweeps/broken-local/report.html"], [chosen], ["all", chosen]):
+        said = message_of(checkout.snakemake(*asked, "--dry-run"))
+        assert "config/sweeps/broken.yaml: not valid YAML" in said
+        assert "InputFunctionException" not in said
 
 
 def test_runs_on_this_machine_follow_one_another_with_the_profile_of_a_cluster(checkout):

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.workflow.conftest import SNAKEMAKE, SWEEP
+from tests.workflow.conftest import LONGEST_S, SNAKEMAKE, SWEEP
 from workflow_lib.records import (
     JobRecord,
     Outcome,
@@ -233,7 +233,7 @@ def test_editing_a_comment_of_the_configuration_trains_nothing(finished):
     assert not rules & {"run", "render"}
 
 
-def started(checkout, path, seconds=60):
+def started(checkout, path, seconds=LONGEST_S):
     """Wait for a file that a run leaves."""
     deadline = time.monotonic() + seconds
     while not (found := list(checkout.directory.glob(path))):
@@ -269,14 +269,21 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
     assert not run.attempts.exists()
 
 
-def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout):
+@pytest.mark.parametrize("presses", [1, pytest.param(3, marks=pytest.mark.long)])
+def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout, presses):
     block = {"models": "gpt3-tiny", "gpus": 1, "dp": 1}
     checkout.write_sweep(matrix=[block], protocol=SWEEP["protocol"] | {"measured_steps": 100})
     snakemake = checkout.start()
     rank = started(checkout, "results/cells/*/*/*/run1/steps/rank0.json")
     process = json.loads(rank.read_text())["pid"]
-    snakemake.send_signal(signal.SIGINT)
-    assert snakemake.wait(timeout=120) != 0
+    log = checkout.directory / "snakemake.log"
+    for _ in range(presses):
+        snakemake.send_signal(signal.SIGINT)
+        while "Terminating processes on user request" not in log.read_text(encoding="utf-8"):
+            assert snakemake.poll() is None
+            time.sleep(0.05)
+    assert snakemake.wait(timeout=LONGEST_S) != 0
+    assert "event loop" not in log.read_text(encoding="utf-8")
     assert not Path(f"/proc/{process}").exists()
     (run,) = checkout.runs().values()
     assert json.loads(run.failure.read_text())["outcome"] == "cancelled"

@@ -18,7 +18,7 @@ from workflow_lib.archive.crate import METADATA_NAME, Description, Run, metadata
 from workflow_lib.cells import Sweep, expand_study
 from workflow_lib.records import PLAN, RUNS, TABLES, OutcomeRecord, read_outcome
 from workflow_lib.records.formats import ARCHIVE_FORMAT
-from workflow_lib.study import load_study, lookup, of_view
+from workflow_lib.study import load_study, lookup
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def pack(
     Raises ConfigError, RecordError, OSError. Raises ArchiveError if a run is under way, or if the
     plan on disk is not that of the configuration, or the tables do not know a run's end.
     """
-    study = load_study(configuration, of_view(sweep_name))
+    study = load_study(configuration)
     sweep = lookup("sweep", sweep_name, expand_study(study))
     of_sweep = results.sweep_paths(results_directory, sweep.name)
     _refuse_old_plan(sweep, configuration, of_sweep.plan)

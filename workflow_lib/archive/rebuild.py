@@ -16,7 +16,7 @@ from workflow_lib.archive.products import make_products
 from workflow_lib.archive.unpacking import unpack
 from workflow_lib.cells import expand_study
 from workflow_lib.safety import printable
-from workflow_lib.study import load_study, lookup, of_view
+from workflow_lib.study import load_study, lookup
 from workflow_lib.words import counted
 
 #: how many archives a message lists at most
@@ -90,7 +90,7 @@ def rebuild(
             f"to {into}"
         )
     then_with = versions.read_versions(into / versions.NAME)
-    study = load_study(into / CONFIGURATION, of_view(sweeps[0]))
+    study = load_study(into / CONFIGURATION)
     sweep = lookup("sweep", sweeps[0], expand_study(study))
     make_products(sweep, into / RESULTS)
     made = {

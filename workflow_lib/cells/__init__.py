@@ -24,9 +24,9 @@ from workflow_lib.cells.resolution import (
 from workflow_lib.config import Prediction, SweepSpec, values
 from workflow_lib.feasibility import Estimate, does_not_fit, estimate, infeasibility
 from workflow_lib.records import Cell
-from workflow_lib.study import ConfigError, Study, lookup
+from workflow_lib.study import ConfigError, Files, Study, check_references, lookup
 
-__all__ = ["PlannedCell", "Sweep", "expand_study", "hardware_of", "merge"]
+__all__ = ["PlannedCell", "Sweep", "Views", "expand_study", "hardware_of", "merge", "view_of"]
 
 
 @dataclass(frozen=True)
@@ -71,22 +71,48 @@ class Sweep:
     idle_exclusions: tuple[int, ...] = ()
 
 
-def expand_study(study: Study) -> dict[str, Sweep]:
-    """Name → sweep, for every sweep of the study on each of its platforms.
-
-    Raises ConfigError, which names the sweep's file.
+class Views(Files[Sweep]):
+    """Name → sweep, for those without a mistake; ``bad`` has the others, a file that cannot be read
+    by its own name.
     """
-    sweeps = {}
+
+    #: every mistake in the study's files, in words
+    mistakes: tuple[str, ...] = ()
+
+    def __missing__(self, name: str) -> Sweep:
+        files = (each for each in self.bad if name == each or name.startswith(f"{each}-"))
+        return super().__missing__(max(files, key=len, default=name))
+
+
+def view_of(name: str, spec: SweepSpec, platform: str) -> str:
+    """What a sweep, by its file's name, is called on one of its platforms."""
+    return name if len(spec.platforms) == 1 else f"{name}-{platform}"
+
+
+def expand_study(study: Study) -> Views:
+    """Every sweep of the study on each of its platforms. A mistake, which names the file, is raised
+    where that sweep is looked up.
+    """
+    sweeps, mistakes = Views(), study.mistakes
+    sweeps.bad |= study.sweeps.bad
     for name, spec in study.sweeps.items():
         used: set[int] = set()
-        try:
-            of_file = {each: tuple(_expand(study, spec, each, used)) for each in spec.platforms}
-        except ConfigError as error:
-            raise ConfigError(f"{study.directory / 'sweeps' / name}.yaml: {error}") from None
-        idle = tuple(number for number in range(len(spec.exclude)) if number not in used)
-        for platform, planned in of_file.items():
-            view = name if len(spec.platforms) == 1 else f"{name}-{platform}"
+        of_file: dict[str, tuple[str, tuple[PlannedCell, ...]]] = {}
+        for platform in spec.platforms:
+            view = view_of(name, spec, platform)
+            try:
+                check_references(spec, study)
+                of_file[view] = (platform, tuple(_expand(study, spec, platform, used)))
+            except ConfigError as error:
+                path = study.directory / "sweeps" / f"{name}.yaml"
+                is_other_file = error in mistakes
+                sweeps.bad[view] = error if is_other_file else ConfigError(f"{path}: {error}")
+        whole = len(of_file) == len(spec.platforms)
+        idle = tuple(n for n in range(len(spec.exclude)) if whole and n not in used)
+        for view, (platform, planned) in of_file.items():
             sweeps[view] = Sweep(view, name, spec.description, platform, planned, idle)
+    # Told once, however many sweeps need the file.
+    sweeps.mistakes = tuple(dict.fromkeys(map(str, (*mistakes, *sweeps.bad.values()))))
     return sweeps
 
 

@@ -50,8 +50,10 @@ def write(
     rows = judge(ledger, known)
     projected = []
     if config is not None:
-        planned = cells_of(expand_study(load_study(config)).values())
-        projected = project(ledger, planned)
+        study = expand_study(load_study(config))
+        for mistake in study.mistakes:
+            print(printable(f"claims: left out: {mistake}"), file=sys.stderr)
+        projected = project(ledger, cells_of(study.values()))
     write_table(table([*rows, *projected], CLAIMS), output / "claims.parquet")
 
     directories = {name: path for each in known for name, path in each.directories.items()}

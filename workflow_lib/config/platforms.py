@@ -141,7 +141,7 @@ class Platform(Strict):
 
     python: Text
     """The Python interpreter of jobs: a path in the checkout, an absolute path, or a name on the
-    PATH."""
+    PATH. `.venv/bin/python` is that of `make`'s environment, and follows `make VENV=DIRECTORY`."""
     modules: tuple[Text, ...] = Field(default=(), strict=False)
     """Environment modules to load."""
     container: Container | None = None

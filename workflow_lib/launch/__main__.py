@@ -60,8 +60,7 @@ def _render(arguments: argparse.Namespace) -> int:
     from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        # No sweep's file needs to be sound: the rules have checked the sweep that wants the cell.
-        study = load_study(arguments.config, lambda *_: False)
+        study = load_study(arguments.config)
         planned, _ = lookup("cell", arguments.cell, cells.merge(cells.expand_study(study).values()))
         render_run(study, planned, arguments.run, arguments.results, arguments.root)
     except (ConfigError, RenderError, OSError) as error:
@@ -85,10 +84,10 @@ def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
     from workflow_lib.launch.script.render import RenderError
-    from workflow_lib.study import ConfigError, load_study, lookup, of_view
+    from workflow_lib.study import ConfigError, load_study, lookup
 
     try:
-        study = load_study(arguments.config, of_view(*arguments.sweep))
+        study = load_study(arguments.config)
         sweeps = cells.expand_study(study)
         chosen = cells.merge(lookup("sweep", name, sweeps) for name in arguments.sweep)
         runs = {

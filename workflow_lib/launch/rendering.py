@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from workflow_lib import results
 from workflow_lib.cells import PlannedCell
 from workflow_lib.launch.script import render
 from workflow_lib.study import ConfigError, Study
+
+#: the interpreter of the environment that `make` makes; where VENV names another place for it, jobs
+#: have the interpreter of the environment that renders their script
+_OF_MAKE = ".venv/bin/python"
 
 
 def render_run(
@@ -34,6 +39,8 @@ def render_run(
         tokens=results.tokens(results_directory.absolute(), cell.data),
     )
     platform = study.platforms[cell.hardware.platform]
+    if platform.python == _OF_MAKE and Path(sys.prefix, ".installed").is_file():
+        platform = platform.model_copy(update={"python": f"{sys.prefix}/bin/python"})
     limit_min = planned.estimate.time_limit_min
     script = render.job_script(cell, platform, places, limit_min, profiled_steps)
     render.write(cell, script, places.run_directory)

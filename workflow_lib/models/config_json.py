@@ -8,10 +8,12 @@ from typing import Any
 
 from workflow_lib.records import RecordError, read_json, shown
 
-#: keys that do not change what a model computes from tokens to logits
+#: keys that do not change what a model computes from tokens to logits; most are fields of every
+#: model's configuration in transformers (PreTrainedConfig, version 4)
 _WITHOUT_EFFECT = frozenset(
     (
         *("_name_or_path", "_commit_hash", "_attn_implementation", "transformers_version"),
+        *("_num_labels", "num_labels", "tf_legacy_loss", "is_decoder"),
         *("model_type", "torch_dtype", "dtype", "use_bfloat16", "torchscript"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
         *("decoder_start_token_id", "tokenizer_class", "prefix", "task_specific_params"),
@@ -21,6 +23,12 @@ _WITHOUT_EFFECT = frozenset(
         # Options of text generation; see generation_config.json.
         *("max_length", "min_length", "do_sample", "num_beams", "temperature", "top_k", "top_p"),
         *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "early_stopping"),
+        *("num_beam_groups", "diversity_penalty", "typical_p", "encoder_no_repeat_ngram_size"),
+        *("bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate"),
+        *("forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values"),
+        *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"),
+        # nanotron's, which tells its formats apart: SmolLM2 has it.
+        "is_llama_config",
         # Products are cut into slices that give the same sum.
         "pretraining_tp",
     )
@@ -133,7 +141,14 @@ class ConfigJson:
         Raises ImportRefusedError for a key that may change what the model computes.
         """
         self.must_be("is_encoder_decoder", False, "only decoders can be trained")
+        self.must_be("tie_encoder_decoder", False, "only decoders can be trained")
+        self.must_be("add_cross_attention", False, "it is not implemented")
         self.must_be("pruned_heads", {}, "all layers have the same heads")
+        if self.take("auto_map"):
+            self.notes.append(
+                "auto_map names code beside the file: the model is that of transformers' own "
+                f"{self.take('model_type')}, not of that code"
+            )
         if "quantization_config" in self._values:
             raise self.refuse(
                 "quantization_config",

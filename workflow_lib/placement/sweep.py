@@ -18,7 +18,7 @@ from workflow_lib.config import OF_A_WORKLOAD, MatrixEntry, SweepSpec, TrainingA
 from workflow_lib.intervals.differences import Interval
 from workflow_lib.placement.advice import Advice
 from workflow_lib.records import Cell, RecordError, whole_file
-from workflow_lib.study import Study
+from workflow_lib.study import Files, Study, lookup
 
 #: of each cell: two pairs of blocks
 REPEATS = 4
@@ -91,7 +91,7 @@ def placed_cell(study: Study, cell: Cell, plain: Mapping[str, Any]) -> PlannedCe
     sweep has not the cell as it was.
     """
     spec = SweepSpec.model_validate(plain)
-    (view,) = expand_study(replace(study, sweeps={"placed": spec})).values()
+    view = lookup("sweep", "placed", expand_study(replace(study, sweeps=Files({"placed": spec}))))
     ids = [planned.cell.id for planned in view.cells]
     if cell.id not in ids:
         raise RecordError(f"the sweep that was made for {cell.id} has other cells: {ids}")
@@ -111,10 +111,13 @@ def _entry_of(study: Study, cell: Cell) -> tuple[SweepSpec, MatrixEntry]:
         if cell.hardware.platform not in spec.platforms:
             continue
         for entry in spec.matrix:
-            alone = replace(study, sweeps={name: spec.model_copy(update={"matrix": (entry,)})})
+            alone = replace(
+                study, sweeps=Files({name: spec.model_copy(update={"matrix": (entry,)})})
+            )
             views = expand_study(alone).values()
             if any(planned.cell.id == cell.id for view in views for planned in view.cells):
                 return spec, entry
     raise RecordError(
         f"no sweep of the configuration has {cell.id}: give the --config that it was measured with"
+        + "".join(f"\nleft out: {mistake}" for mistake in study.mistakes)
     )

@@ -6,11 +6,11 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.cells import Sweep, expand_study, hardware_of
+from workflow_lib.cells import Views, expand_study, hardware_of
 from workflow_lib.options import add_config
 from workflow_lib.projection import (
     calibrating,
@@ -224,7 +224,7 @@ def _twin(chosen: argparse.Namespace) -> None:
         print(f"a twin: its step time multiplied by {factor:.4f} is that of the whole model")
 
 
-def _side(sweeps: Mapping[str, Sweep], part: str) -> twins.Side:
+def _side(sweeps: Views, part: str) -> twins.Side:
     """The one planned cell whose id contains ``part``. Raises ConfigError if there is none or
     several."""
     found = {
@@ -235,7 +235,10 @@ def _side(sweeps: Mapping[str, Sweep], part: str) -> twins.Side:
     }
     if len(found) != 1:
         examples = ", ".join(sorted(found)[:3]) or "none"
-        raise ConfigError(f"{part!r} is in the ids of {len(found)} cells, expected 1: {examples}")
+        raise ConfigError(
+            f"{part!r} is in the ids of {len(found)} cells, expected 1: {examples}"
+            + "".join(f"\nleft out: {mistake}" for mistake in sweeps.mistakes)
+        )
     (cell,) = found.values()
     return twins.Side(cell.model, cell.degrees, cell.training)
 
