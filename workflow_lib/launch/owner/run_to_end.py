@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch import attempts
-from workflow_lib.launch.interruption import InterruptedRunError
+from workflow_lib.launch import attempts, interruption
+from workflow_lib.launch.interruption import InterruptedRunError, ToldToEndError
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner import run_place
 from workflow_lib.launch.owner.cancellation import cancel
@@ -33,7 +33,7 @@ def run_to_end(
     renders the run's script again if the results were moved or copied since it was rendered.
 
     Raises SubmissionError if the job cannot be submitted, RecordError if a record of the run cannot
-    be read, and InterruptedRunError if Ctrl-C ended the wait before the job's end.
+    be read, and InterruptedRunError if a signal ended the wait before the job's end.
     """
     paths = RunPaths(directory.absolute())
     failed_before = _written_at(paths.failure)
@@ -42,6 +42,8 @@ def run_to_end(
             return records.read_record(paths.failure, OutcomeRecord)
         try:
             return _with_retries(run)
+        except ToldToEndError:
+            raise
         except InterruptedRunError:
             return cancel(run)
 
@@ -52,6 +54,8 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
     while True:
         ended, had_ended = _attempt(run)
         if ended.outcome.is_result:
+            return ended
+        if interruption.is_asked():
             return ended
         if had_ended:
             # It ended while no process waited. Only a result is taken; else the run is tried again.
@@ -80,7 +84,8 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     elif not had_ended:
         job = submit(run)
     wait = JobWait(run, job) if job else None
-    ended = record_outcome(run, wait)
+    with interruption.with_job():
+        ended = record_outcome(run, wait)
     # A job may have ended without an end record, e.g. on a full file system; the scheduler knows.
     return ended, had_ended or (was_submitted_before and wait is not None and wait.was_over)
 

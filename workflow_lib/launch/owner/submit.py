@@ -94,6 +94,7 @@ def _try_to_submit(
     order = records.read_if_there(run.paths.order, OrderRecord)
     try:
         with run.scheduler.submission_lock(order.place if order else 0):
+            interruption.check()
             submission = Submission(run.paths, cell, _announce(run.paths, cell), run.lock, avoid)
             job_id = run.scheduler.submit(submission)
         unclear = UnclearError("sbatch submitted a job, but did not print its id alone on a line")
