@@ -5,7 +5,7 @@ rule reduce:
     input:
         outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
-        sources=analysis_sources(),
+        sources=run_sources,
     output:
         summary=f"{RESULTS}/cells/{{cell}}/run{{run}}/summary.json",
         steps=f"{RESULTS}/cells/{{cell}}/run{{run}}/steps.parquet",
@@ -27,7 +27,7 @@ rule traces:
     input:
         outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
         cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
-        sources=analysis_sources(),
+        sources=run_sources,
     output:
         kernels=f"{RESULTS}/cells/{{cell}}/run{{run}}/traces/kernels.parquet",
         traces=f"{RESULTS}/cells/{{cell}}/run{{run}}/traces/traces.parquet",

@@ -118,7 +118,7 @@ def comes_soon(job):
 def note_place(wildcards):
     """Write the run's place in the order of submission beside it."""
     run = (wildcards.cell, int(wildcards.run))
-    if run in ORDER:
+    if run in ORDER and not is_only_read(wildcards):
         order.write(RunPaths(results.run_directory(Path(RESULTS), *run)), ORDER[run])
 
 

@@ -215,7 +215,7 @@ def test_after_sigterm_no_run_is_submitted_and_that_under_way_is_waited_for(
         called = len(calls.read_text().splitlines())
         (ours,) = [run for run in site.runs("h200") if run.job.exists()]
         slurm_cluster.run("scontrol", "release", json.loads(ours.job.read_text())["job_id"])
-        assert snakemake.wait(300) == 1
+        assert snakemake.wait(240) == 1
     finally:
         snakemake.kill()
     assert len(calls.read_text().splitlines()) == called

@@ -121,8 +121,10 @@ def _array(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fail(problem: object) -> int:
-    say(str(problem))
+def _fail(error: Exception) -> int:
+    from workflow_lib.records import said
+
+    say(said(error))
     return 1
 
 
