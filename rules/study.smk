@@ -230,10 +230,13 @@ def is_only_read(wildcards):
     return why_only_read(results.run_directory(Path(RESULTS), *run)) is not None
 
 
-def run_sources(wildcards):
-    """What a run's summary and tables are made by; its age matters only where they can be."""
-    found = analysis_sources()
-    return [ancient(each) for each in found] if is_only_read(wildcards) else found
+def reduce_inputs(wildcards):
+    """What a run's summary and tables are made of and by. Their age matters only to a user who can
+    make them anew.
+    """
+    run = (wildcards.cell, wildcards.run)
+    files = [run_file(run, "outcome.json"), run_file(run, "cell.json"), *analysis_sources()]
+    return [ancient(each) for each in files] if is_only_read(wildcards) else files
 
 
 def scheduler(wildcards):
