@@ -961,7 +961,7 @@ def test_after_sigterm_a_run_is_not_tried_again_and_one_under_way_is_taken(paths
     with pytest.raises(ToldToEndError):
         run_to_end.run_to_end(paths.directory, "slurm")
     assert scheduler.submitted == ["1"]
-    assert not paths.submission.exists()
+    assert paths.failure.exists()
 
 
 def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, commands):

@@ -93,6 +93,7 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     """How the run's latest job ended, and whether it had ended before this call."""
     paths = run.paths
     if paths.failure.exists():
+        interruption.check()  # what is set aside is tried again
         attempts.set_aside(paths)
     job = _known_job(paths)
     had_ended = paths.ended.exists()
