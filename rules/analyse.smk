@@ -3,9 +3,7 @@
 
 rule reduce:
     input:
-        outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
-        cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
-        sources=analysis_sources(),
+        reduce_inputs,
     output:
         summary=f"{RESULTS}/cells/{{cell}}/run{{run}}/summary.json",
         steps=f"{RESULTS}/cells/{{cell}}/run{{run}}/steps.parquet",
@@ -25,9 +23,7 @@ rule reduce:
 # One job a run: all of its traces, one after the other.
 rule traces:
     input:
-        outcome=f"{RESULTS}/cells/{{cell}}/run{{run}}/outcome.json",
-        cell=f"{RESULTS}/cells/{{cell}}/run{{run}}/cell.json",
-        sources=analysis_sources(),
+        reduce_inputs,
     output:
         kernels=f"{RESULTS}/cells/{{cell}}/run{{run}}/traces/kernels.parquet",
         traces=f"{RESULTS}/cells/{{cell}}/run{{run}}/traces/traces.parquet",

@@ -2,6 +2,7 @@
 # same command makes it again. Snakemake itself sees modification times alone.
 from workflow_lib import damage
 from workflow_lib.launch.script.render import write_cell
+from workflow_lib.records import said
 
 
 def mend_damage():
@@ -35,4 +36,4 @@ def mend_damage():
 try:
     mend_damage()
 except OSError as error:
-    raise WorkflowError(f"{error}: a damaged file can be neither read nor mended") from None
+    raise WorkflowError(f"{said(error)}: a damaged file can be neither read nor mended") from None

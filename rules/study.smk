@@ -25,7 +25,8 @@ except ImportError:
 
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
-from workflow_lib.records import TABLES
+from workflow_lib.launch.owner.other_users import why_only_read
+from workflow_lib.records import TABLES, owner_in_the_way
 from workflow_lib.study import ConfigError, checked, load_study, lookup, plain_of
 
 #: where the package lies, for jobs to import it from
@@ -54,15 +55,17 @@ def refuse_unwritable(directory, what):
         raise WorkflowError(broken)
     there = results.nearest_existing(directory)
     if not os.access(there, os.W_OK | os.X_OK):
+        whose = owner_in_the_way(there) or ""
         raise WorkflowError(
-            f"{there} cannot be written to, and {what}. Work in a checkout of your own, with "
-            "`--config results_directory=DIRECTORY` if need be; to look at what is there, `python "
-            f"-m workflow_lib.status --results {shlex.quote(RESULTS)}` only reads"
+            f"{there} cannot be written to, and {what}{whose and f'; {whose}'}. Work in a checkout "
+            "of your own, with `--config results_directory=DIRECTORY` if need be; to look at what "
+            f"is there, `python -m workflow_lib.status --results {shlex.quote(RESULTS)}` only reads"
         )
 
 
 refuse_unwritable(Path(".snakemake").absolute(), "Snakemake keeps its records there")
-refuse_unwritable(Path(RESULTS).absolute(), "results go there")
+for below in ("", "cells", "logs", "sweeps"):
+    refuse_unwritable(Path(RESULTS, below).absolute(), "results go there")
 
 # Commands say `python` and find the package beside the rules. Unless Snakemake makes the
 # environment, it is the one that Snakemake itself runs in.
@@ -242,7 +245,22 @@ def platform_file(wildcards):
     run = (wildcards.cell, wildcards.run)
     submitted = Path(run_file(run, "job.json")).exists()
     failed = Path(run_file(run, "failure.json")).exists()
-    return ancient(path) if submitted and not failed else path
+    return ancient(path) if submitted and not failed or is_only_read(wildcards) else path
+
+
+def is_only_read(wildcards):
+    """Whether a run is another user's, of which this one can make nothing anew."""
+    run = (wildcards.cell, wildcards.run)
+    return why_only_read(results.run_directory(Path(RESULTS), *run)) is not None
+
+
+def reduce_inputs(wildcards):
+    """What a run's summary and tables are made of and by. Their age matters only to a user who can
+    make them anew.
+    """
+    run = (wildcards.cell, wildcards.run)
+    files = [run_file(run, "outcome.json"), run_file(run, "cell.json"), *analysis_sources()]
+    return [ancient(each) for each in files] if is_only_read(wildcards) else files
 
 
 def scheduler(wildcards):

@@ -1,4 +1,5 @@
-# Threads of Snakemake wait for runs, hundreds at once, and Ctrl-C reaches them.
+# Threads of Snakemake wait for runs, hundreds at once, and Ctrl-C and SIGTERM reach them.
+import _thread
 import signal
 import sys
 import threading
@@ -117,7 +118,7 @@ def comes_soon(job):
 def note_place(wildcards):
     """Write the run's place in the order of submission beside it."""
     run = (wildcards.cell, int(wildcards.run))
-    if run in ORDER:
+    if run in ORDER and not is_only_read(wildcards):
         order.write(RunPaths(results.run_directory(Path(RESULTS), *run)), ORDER[run])
 
 
@@ -133,9 +134,27 @@ def interrupt(number, frame):
         raise KeyboardInterrupt
 
 
+def note_sigterm_too():
+    """Have SIGTERM end what waits to be submitted, beside what Snakemake does about it."""
+    usual = signal.getsignal(signal.SIGTERM)
+
+    def end(number, frame):
+        interruption.note_sigterm()
+        # Not here: Snakemake's handler takes a lock, which this thread may hold.
+        _thread.start_new_thread(usual, (number, frame))
+
+    if callable(usual):
+        signal.signal(signal.SIGTERM, end)
+
+
 # Not where whoever started Snakemake has it ignore Ctrl-C, as a shell does for `snakemake &`.
 if (
     threading.current_thread() is threading.main_thread()
     and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 ):
     signal.signal(signal.SIGINT, interrupt)
+
+
+# Only now has Snakemake set its own handler of SIGTERM.
+onstart:
+    note_sigterm_too()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -18,6 +18,8 @@ from workflow_lib.records import bounds
 
 #: bytes of one read; pipes of Linux hold 64 KiB
 _BLOCK_BYTES = 1 << 16
+#: how often a caller that waits for a command is asked whether it still does
+_LOOK_EVERY_S = 0.5
 #: Variables that are options of Slurm's commands, or that describe an outer allocation: see
 #: "ENVIRONMENT VARIABLES" of their manuals. With SQUEUE_PARTITION, for instance, squeue does not
 #: list jobs of other partitions.
@@ -105,20 +107,27 @@ def slurm_environment() -> dict[str, str]:
     }
 
 
-def run_slurm(command: Sequence[str], timeout_s: float) -> Answer:
+def run_slurm(
+    command: Sequence[str], timeout_s: float, check: Callable[[], None] = lambda: None
+) -> Answer:
     """Run a command of Slurm to its end, as :func:`run`, in the :func:`slurm_environment`."""
-    return run(command, timeout_s, slurm_environment())
+    return run(command, timeout_s, slurm_environment(), check)
 
 
 def run(
-    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Answer:
     """Run a command to its end, with the variables ``environment`` or else those of this process.
-    Ctrl-C in a terminal does not reach the command.
+    Ctrl-C in a terminal does not reach the command. ``check`` is called twice a second.
 
-    Raises OSError if it cannot be started; TooMuchError, which is an OSError; and
-    subprocess.TimeoutExpired after ``timeout_s`` seconds, when the command is killed.
+    Raises OSError if it cannot be started; TooMuchError, which is an OSError;
+    subprocess.TimeoutExpired after ``timeout_s`` seconds; and what ``check`` raises. The command is
+    killed then.
     """
+    until_s = time.monotonic() + timeout_s
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -129,7 +138,14 @@ def run(
     ) as process:
         listener = Listener(process)
         try:
-            return listener.wait(timeout_s)
+            while True:
+                try:
+                    left_s = max(0.0, until_s - time.monotonic())
+                    return listener.wait(min(left_s, _LOOK_EVERY_S))
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() >= until_s:
+                        raise subprocess.TimeoutExpired(command, timeout_s) from None
+                check()
         finally:
             if process.poll() is None:
                 listener.kill()

@@ -61,6 +61,14 @@ def node_lost(victim: Victim) -> None:
     _hurry_if_requeued(victim)
 
 
+def gpu_lost(victim: Victim) -> None:
+    """The driver has lost a GPU of a node. Where there is another node, the run ends well there."""
+    node = f"{victim.site.platform}-1"
+    victim.note(node)
+    victim.release()
+    victim.start(CHAOS_LOST_GPU=node)
+
+
 def preempted_and_requeued(victim: Victim) -> None:
     """A job of a QoS that may preempt wants the node; Slurm starts the run again."""
     _preempted(victim, "requeue")

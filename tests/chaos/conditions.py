@@ -11,19 +11,44 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from tests.chaos.victim import Victim
 
 _COMMANDS = ("sbatch", "squeue", "sacct", "scancel")
 #: a wrapper of one of Slurm's commands; ``count`` says how often it was called
 _WRAPPER = """#!/usr/bin/env bash
+own={command}
 count() {{ echo >>"$0.calls"; n=$(wc -l <"$0.calls"); }}
 {before}
-{command} "$@"
+"$own" "$@"
 code=$?
 {after}
 exit "$code"
 """
+#: the first answers are lost, and garbage comes in their place; what was asked for is done
+_GARBLE = """count
+if [ "$n" -le {calls} ]; then
+  "$own" "$@" >/dev/null 2>&1
+  head -c 600 /dev/urandom
+  echo "${{own##*/}}: error: Unexpected message received" >&2
+  exit {code}
+fi"""
+#: what users have in their shells: with each of the first lines squeue or sacct hides a job
+_USER_DEFAULTS = {
+    "SQUEUE_PARTITION": "nowhere",
+    "SQUEUE_STATES": "COMPLETED",
+    "SQUEUE_FORMAT": "%i",
+    "SQUEUE_SORT": "-i",
+    "SACCT_FORMAT": "JobID",
+    "SACCT_FEDERATION": "1",
+    "SBATCH_JOB_NAME": "mine",
+    "SBATCH_PARTITION": "nowhere",
+    "SBATCH_HOLD": "1",
+    "SBATCH_DEPENDENCY": "singleton",
+    "SCANCEL_STATE": "SUSPENDED",
+    "SLURM_CLUSTERS": "elsewhere",
+}
 _FAIL = 'count; [ $((n % 2)) = {turn} ] || {{ echo "licence server does not answer" >&2; exit 1; }}'
 
 
@@ -60,6 +85,26 @@ def wrappers_fail_before(victim: Victim) -> None:
 
 def wrappers_fail_after(victim: Victim) -> None:
     _wrapped(victim, after=_FAIL.format(turn=victim.random.randrange(2)))
+
+
+def controller_garbles(victim: Victim) -> None:
+    calls, code = victim.random.choice((1, 2)), victim.random.choice((0, 1))
+    victim.details.append(f"{calls} answers each, exit code {code}")
+    _wrapped(victim, _GARBLE.format(calls=calls, code=code))
+
+
+def user_defaults(victim: Victim) -> None:
+    victim.variables |= _USER_DEFAULTS
+
+
+def refuse(victim: Victim) -> Path:
+    """Have sbatch refuse for now, while the file that is returned exists."""
+    refusing = victim.site.directory / f"refusing-{victim.name}"
+    refusing.touch()
+    said = "sbatch: error: Unable to contact slurm controller (connect failure)"
+    block = f"[ ! -e {shlex.quote(str(refusing))} ] || {{ echo '{said}' >&2; exit 1; }}"
+    _wrapped(victim, block, only="sbatch")
+    return refusing
 
 
 def wrappers_speak_otherwise(victim: Victim) -> None:

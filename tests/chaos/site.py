@@ -30,9 +30,10 @@ SWEEP = "chaos"
 #: how often Slurm is asked by each process that waits, in seconds
 ASK_EVERY_S = 3
 _COPIED = ("workflow_lib", "rules", "envs", "workflow")
-#: sbatch that notes what it submitted, holds it in the queue where it is told to, and kills whoever
-#: called it, before it can hear of the job or just after
+#: sbatch that notes what it submitted, holds it in the queue or takes another account where it is
+#: told to, and kills whoever called it, before it can hear of the job or just after
 _SBATCH = """#!/usr/bin/env bash
+[ -z "${CHAOS_ACCOUNT:-}" ] || set -- --account="$CHAOS_ACCOUNT" "$@"
 [ -z "${CHAOS_HOLD_IN_QUEUE:-}" ] || set -- --hold "$@"
 answer=$(%s "$@") || exit
 # In one write, so that lines of two submissions are not mixed up.
@@ -40,6 +41,21 @@ printf -v line '\\t%%s' "$@"
 printf '%%s\\n' "${answer%%%%;*}$line" >>%s
 [ -z "${CHAOS_KILL_SUBMITTER:-}" ] || kill -KILL "$PPID"
 printf '%%s\\n' "$answer"
+"""
+
+#: what the copy has beside its own telemetry: on the node that CHAOS_LOST_GPU names, a GPU is lost
+#: before training begins
+_LOST_GPU = """
+
+_open_usual = _open
+
+
+def _open(name, cell, node):
+    import os
+
+    if node == os.environ.get("CHAOS_LOST_GPU"):
+        raise LostGpuError(0, "GPU 0 does not answer: GPU is lost")
+    return _open_usual(name, cell, node)
 """
 
 
@@ -201,6 +217,8 @@ def ensure_copy(parent: Path, real: bool) -> Path:
     if not real:
         stand_in = Path(__file__).with_name("stand_in.py")
         shutil.copy2(stand_in, copy / "workflow_lib" / "training" / "__main__.py")
+        with (copy / "workflow_lib" / "telemetry" / "choice.py").open("a") as stream:
+            stream.write(_LOST_GPU)
     # Thousands of processes start from it.
     compileall.compile_dir(copy / "workflow_lib", quiet=1)
     return copy

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import time
 import zlib
 from pathlib import Path
 
+from tests.chaos import conditions
 from tests.chaos.victim import ASK_EVERY_S, Victim
 
 #: nobody's number: without a name, as where users come from a directory that is away
@@ -51,10 +53,26 @@ def submissions_limited(victim: Victim) -> None:
     run("sacctmgr", "--immediate", "add", "user", "root", f"account={account}", "MaxSubmitJobs=1")
     blocks = ("--parsable", "--hold", f"--account={account}", "--wrap=true", "--output=/dev/null")
     job = run("sbatch", *blocks).stdout.partition(";")[0].strip()
-    victim.start(SBATCH_ACCOUNT=account)
+    victim.start(CHAOS_ACCOUNT=account)
     victim.until_said("Slurm takes no jobs now; trying again")
     victim.note(account)
     run("scancel", job)
+    victim.train()
+
+
+def told_to_end(victim: Victim) -> None:
+    """SIGTERM while Slurm takes no job; later it does."""
+    refusing = conditions.refuse(victim)
+    process = victim.start()
+    victim.until_said("Slurm takes no jobs now; trying again")
+    victim.note()
+    process.terminate()
+    if (code := process.wait(30)) != 128 + signal.SIGTERM:
+        raise AssertionError(f"after SIGTERM it ended with {code}: {victim.said()}")
+    refusing.unlink()
+    if victim.jobs():
+        raise AssertionError("a job was submitted after SIGTERM")
+    victim.start()
     victim.train()
 
 

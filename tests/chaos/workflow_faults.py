@@ -79,6 +79,17 @@ def interrupt(victims: list[Victim]) -> None:
     _release(victims)
 
 
+def terminated(victims: list[Victim]) -> None:
+    """SIGTERM of Snakemake alone: it waits for the jobs that train, and then ends."""
+    process = _all_train(victims)
+    process.terminate()
+    _release(victims)
+    process.wait(PATIENCE_S)
+    for victim in victims:
+        if len(victim.jobs()) != 1 or not victim.paths.outcome.exists():
+            raise AssertionError(f"{victim.paths.directory}: it was not waited for")
+
+
 def arrays_forbidden(victims: list[Victim]) -> None:
     """The site takes no job arrays (MaxArraySize=0): a sentence says so, and a job a run goes."""
     site = victims[0].site

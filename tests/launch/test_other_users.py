@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.analysis.synthetic_run import Run
 from tests.launch import runs
-from tests.launch.test_submit import Fake
+from tests.launch.test_submit import ROOT, Fake
 from workflow_lib import records
 from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
@@ -18,7 +22,15 @@ from workflow_lib.launch.job import node
 from workflow_lib.launch.owner import job_wait, run_to_end, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
+from workflow_lib.records import (
+    Cell,
+    JobRecord,
+    JobState,
+    Outcome,
+    OutcomeRecord,
+    RunPaths,
+    SubmissionRecord,
+)
 
 OWN = JobRecord("slurm", "41", 1.0, "me (process 7)", "triptych-1", os.getuid())
 OTHERS = dataclasses.replace(OWN, submitted_by="alice (process 7)", user_id=os.getuid() + 1)
@@ -139,6 +151,120 @@ def test_who_submitted_is_on_record(paths, scheduler, monkeypatch):
     run_to_end.run_to_end(paths.directory, "slurm")
     assert records.read_record(paths.submission, SubmissionRecord).user_id == os.getuid()
     assert records.read_record(paths.job, JobRecord).user_id == os.getuid()
+
+
+# ------------------------------------------------------- a run whose directory may only be read
+
+#: nobody's number, whose processes may read everything and write what anybody may
+STRANGER = 61234
+AS_STRANGER = (
+    *("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+
+
+def as_stranger(directory: Path, *call: str) -> subprocess.CompletedProcess[str]:
+    """A command of another user, whose Slurm says that job 41 failed."""
+    commands = directory / "bin"
+    commands.mkdir(exist_ok=True)
+    for name in ("squeue", "sacct"):
+        (commands / name).write_text("#!/bin/sh\necho '41|triptych-1|FAILED|None|256|'\n")
+        (commands / name).chmod(0o755)
+    path = f"{commands}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        [*AS_STRANGER, sys.executable, *call],
+        cwd=ROOT,
+        env=os.environ | {"PATH": path, "TRIPTYCH_ASK_SCHEDULER_EVERY_S": "0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def taking(paths: RunPaths) -> tuple[str, ...]:
+    return ("-m", "workflow_lib.launch", "run", str(paths.directory), "--scheduler", "slurm")
+
+
+def taken_on(paths: RunPaths, directory: Path) -> subprocess.CompletedProcess[str]:
+    """The run, as another user takes it on; its lock is one that anybody may hold."""
+    paths.lock.touch()
+    paths.lock.chmod(0o666)
+    before = listing(paths.directory)
+    done = as_stranger(directory, *taking(paths))
+    assert listing(paths.directory) == before
+    assert "Traceback" not in done.stderr
+    told = f"{paths.directory} belongs to {getpass.getuser()}"
+    assert told in done.stderr
+    assert "--config results_directory=DIRECTORY" in done.stderr
+    return done
+
+
+def listing(directory: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in directory.rglob("*")}
+
+
+@needs_root
+def test_a_finished_run_of_another_user_is_judged_and_nothing_is_written(paths, tmp_path):
+    records.write_json(paths.job, OWN)
+    runs.complete(paths, "41")
+    done = taken_on(paths, tmp_path)
+    assert "completed: " in done.stderr
+    # What comes after needs its file.
+    assert done.returncode == 1
+
+
+@needs_root
+def test_a_result_that_another_user_has_written_is_taken(paths, tmp_path):
+    runs.complete(paths, "41")
+    run_to_end.run_to_end(paths.directory, "local")
+    assert as_stranger(tmp_path, *taking(paths)).returncode == 0
+
+
+@needs_root
+@pytest.mark.parametrize("is_judged", [False, True])
+def test_a_failed_run_of_another_user_is_judged_and_not_set_aside(paths, tmp_path, is_judged):
+    records.write_json(paths.job, OTHERS)
+    runs.end(paths, "training", 3, job_id="41")
+    if is_judged:
+        runs.failure(paths, "error")
+    done = taken_on(paths, tmp_path)
+    assert done.returncode == 1
+    assert "error: " in done.stderr
+
+
+@needs_root
+def test_a_run_of_another_user_that_has_no_job_is_left_to_them(paths, tmp_path):
+    assert taken_on(paths, tmp_path).returncode == 1
+
+
+@needs_root
+def test_a_lock_that_only_another_user_may_write_keeps_no_result_back(paths, tmp_path):
+    records.write_json(paths.job, OWN)
+    runs.complete(paths, "41")
+    paths.lock.touch(mode=0o644)
+    paths.directory.chmod(0o777)
+    done = as_stranger(tmp_path, *taking(paths))
+    assert done.returncode == 0, done.stderr
+    assert records.read_record(paths.outcome, OutcomeRecord).outcome is Outcome.COMPLETED
+
+
+@needs_root
+@pytest.mark.parametrize("stage", ["reduce", "render"])
+def test_what_is_made_beside_another_users_run_names_its_owner(tmp_path, stage):
+    if stage == "reduce":
+        paths = Run().write(tmp_path / "run1")
+        command = ["-m", "workflow_lib.analysis", stage, str(paths.directory)]
+    else:
+        paths = runs.rendered(tmp_path)
+        command = ["-m", "workflow_lib.launch", "render", "--config", str(ROOT / "config")]
+        command += ["--results", str(tmp_path / "results"), "--root", str(ROOT)]
+        command += ["--cell", records.read_record(paths.cell, Cell).id, "--run", "1"]
+    done = as_stranger(tmp_path, *command)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"{paths.directory} belongs to {getpass.getuser()}" in done.stderr, done.stderr
 
 
 def test_a_job_by_hand_says_whose_it_is(paths, monkeypatch):

@@ -20,6 +20,8 @@ import pytest
 
 from tests.launch import runs
 from workflow_lib import records
+from workflow_lib.launch import interruption
+from workflow_lib.launch.interruption import ToldToEndError
 from workflow_lib.launch.owner import cancellation, job_wait, owned_run, run_to_end, submit
 from workflow_lib.launch.schedulers import choice, refusals, slurm
 from workflow_lib.launch.schedulers.local import Local
@@ -880,14 +882,86 @@ def test_what_cannot_be_cancelled_is_said_to_be_left(waiting, slurm_paths, comma
     assert not slurm_paths.failure.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-def test_other_signals_leave_the_job_to_the_next_invocation(waiting, slurm_paths, commands, number):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_other_signals_leave_the_job_to_the_next_invocation(
+    waiting, slurm_paths, commands, number, code
+):
     waiting.send_signal(number)
     waiting.communicate(timeout=120)
-    assert waiting.returncode == -number
+    assert waiting.returncode == code
     assert not (commands.directory / "cancelled").exists()
     assert not slurm_paths.failure.exists()
     assert records.read_record(slurm_paths.job, JobRecord).job_id == "4242"
+
+
+#: what a controller does that takes no job: its commands, and the last one that is called
+UNWILLING = {
+    "refuses": (
+        "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+        "exit 1",
+        "sbatch",
+    ),
+    "may have taken it, and does not answer": (
+        "echo 'sbatch: error: Zero Bytes were transmitted or received' >&2; exit 1",
+        "exec sleep 600",
+        "squeue",
+    ),
+    "does not answer": ("exec sleep 600", "exec sleep 600", "sbatch"),
+}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize("unwilling", UNWILLING)
+def test_a_signal_ends_the_wait_for_a_controller_that_takes_no_job(
+    slurm_paths, commands, unwilling, number, code, capfd
+):
+    sbatch, squeue, last = UNWILLING[unwilling]
+    called = commands.directory / "called"
+    for name, script in {"sbatch": sbatch, "squeue": squeue, "sacct": "exit 1"}.items():
+        commands.write(name, f"echo {name} $$ >>{called}\n{script}")
+    commands.write("scancel", "exit 1")
+
+    def calls() -> list[list[str]]:
+        return [line.split() for line in called.read_text().splitlines()] if called.exists() else []
+
+    process = start(slurm_paths, TRIPTYCH_ASK_SCHEDULER_EVERY_S="5")
+    try:
+        while not calls() or calls()[-1][0] != last:
+            assert process.poll() is None
+            time.sleep(0.02)
+        if unwilling == "refuses":
+            assert process.stderr is not None
+            assert "trying again" in process.stderr.readline()
+        process.send_signal(number)
+        said = process.communicate(timeout=40)[1]
+    finally:
+        process.kill()
+    assert process.returncode == code, said
+    assert "Traceback" not in said
+    assert [name for name, _ in calls()].count("sbatch") == 1
+    assert not any(Path("/proc", pid).exists() for _, pid in calls())
+    # What may have been submitted is looked for by the next invocation.
+    assert slurm_paths.submission.exists() == (unwilling != "refuses")
+    assert not slurm_paths.failure.exists()
+
+
+def test_after_sigterm_a_run_is_not_tried_again_and_one_under_way_is_taken(paths, use, monkeypatch):
+    """As in Snakemake, of which other threads wait for other runs."""
+
+    def end(job_id: str) -> None:
+        monkeypatch.setattr(interruption, "_is_told_to_end", True)
+
+    scheduler = use(Fake(end, end, states=("RUNNING", "RUNNING", "NODE_FAIL")))
+    assert run_to_end.run_to_end(paths.directory, "slurm").outcome is Outcome.NODE_FAILURE
+    assert scheduler.submitted == ["1"]
+    assert paths.failure.exists()
+    with pytest.raises(ToldToEndError):
+        run_to_end.run_to_end(paths.directory, "slurm")
+    assert scheduler.submitted == ["1"]
+    assert paths.failure.exists()
 
 
 def test_a_result_exits_with_0_and_a_failure_with_1_and_its_reason(slurm_paths, commands):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,6 +172,69 @@ def test_a_profile_takes_a_sweep_to_its_report(
 
     again = site.snakemake(f"slurm_{platform}", "--dry-run")
     assert "Nothing to be done" in again.stdout + again.stderr
+
+
+#: lets one job into the queue, held; then it says that there is no controller
+_ONE_ONLY = """#!/bin/sh
+echo "$$" >>"{calls}"
+mkdir "{calls}.first" 2>/dev/null && exec {sbatch} --hold "$@"
+echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1
+"""
+
+
+@pytest.mark.slow
+def test_after_sigterm_no_run_is_submitted_and_that_under_way_is_waited_for(
+    site, slurm_cluster, tmp_path
+):
+    calls, own = tmp_path / "calls", tmp_path / "bin" / "sbatch"
+    own.parent.mkdir()
+    own.write_text(_ONE_ONLY.format(calls=calls, sbatch=shutil.which("sbatch")))
+    own.chmod(0o755)
+    site.environment["PATH"] = f"{own.parent}{os.pathsep}{site.environment['PATH']}"
+    log = tmp_path / "snakemake.log"
+    with log.open("w") as output:
+        snakemake = subprocess.Popen(
+            site.command("slurm_h200", "--until", "run", "--retries", "2"),
+            cwd=study.ROOT,
+            env=site.environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+
+    def until(condition: Callable[[], object]) -> None:
+        while not condition():
+            assert snakemake.poll() is None, log.read_text()
+            time.sleep(0.2)
+
+    try:
+        until(lambda: any(run.job.exists() for run in site.runs("h200")))
+        until(lambda: log.read_text().count("trying again") >= 2)
+        snakemake.send_signal(signal.SIGTERM)
+        until(lambda: "SIGTERM" in log.read_text())
+        called = len(calls.read_text().splitlines())
+        (ours,) = [run for run in site.runs("h200") if run.job.exists()]
+        slurm_cluster.run("scontrol", "release", json.loads(ours.job.read_text())["job_id"])
+        assert snakemake.wait(240) == 1
+    finally:
+        snakemake.kill()
+    assert len(calls.read_text().splitlines()) == called
+    assert json.loads(ours.outcome.read_text())["outcome"] == "completed"
+    for run in site.runs("h200"):
+        if run.directory != ours.directory:
+            assert not any(path.exists() for path in (run.submission, run.failure, run.attempts))
+    assert not _session(snakemake.pid)
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session."""
+    pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+    found = []
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(pid) == leader:
+                found.append(pid)
+    return found
 
 
 @pytest.mark.long

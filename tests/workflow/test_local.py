@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.workflow import conftest
 from tests.workflow.conftest import LONGEST_S, SNAKEMAKE, SWEEP
 from workflow_lib.records import (
     JobRecord,
@@ -176,6 +177,28 @@ def test_editing_the_analysis_analyses_again_and_trains_nothing(finished, module
         rules = {rule for rule, _ in finished.planned_jobs()}
     assert {"reduce", "traces", "collect", "figures", "page"} <= rules
     assert not rules & {"run", "render", "tokenize"}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives directories to another user")
+def test_editing_the_analysis_reduces_no_run_in_which_another_user_alone_may_write(
+    finished, tmp_path, monkeypatch
+):
+    limited = tmp_path / "snakemake"
+    limited.write_text(f'#!/bin/sh\nexec setpriv --bounding-set -dac_override {SNAKEMAKE} "$@"\n')
+    limited.chmod(0o755)
+    monkeypatch.setattr(conftest, "SNAKEMAKE", limited)
+    theirs = list((finished.directory / "results" / "cells").glob("*/*/*/run*"))
+    assert theirs
+    for directory in theirs:
+        os.chown(directory, 1, 1)
+    try:
+        with edited(finished, "workflow_lib/analysis/collect.py", '"""', '# a comment\n"""'):
+            rules = {rule for rule, _ in finished.planned_jobs()}
+    finally:
+        for directory in theirs:
+            os.chown(directory, 0, 0)
+    assert "collect" in rules
+    assert not rules & {"reduce", "traces", "run", "render"}
 
 
 def test_editing_the_report_draws_again_and_reduces_nothing(finished):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workflow_lib.records import RecordError, RunPaths
+from workflow_lib.records import RecordError, RunPaths, said
 
 
 @contextmanager
@@ -24,4 +24,4 @@ def of_run(paths: RunPaths) -> Iterator[None]:
 
 def in_full(error: Exception) -> str:
     """An error's message with its notes, joined by semicolons."""
-    return "; ".join([str(error), *getattr(error, "__notes__", ())])
+    return "; ".join([said(error), *getattr(error, "__notes__", ())])

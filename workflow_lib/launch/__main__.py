@@ -11,13 +11,10 @@ from pathlib import Path
 from workflow_lib.launch.messages import say
 from workflow_lib.options import add_config, add_results
 
-#: the exit code after Ctrl-C, as shells give it
-INTERRUPTED = 130
-
 
 def main() -> int:
     """Run one command. Returns the exit code: 0 if it succeeded, which for ``run`` means that the
-    run has a result; 130 if Ctrl-C ended ``run``; else 1.
+    run has a result; 130 if Ctrl-C ended it, 143 if SIGTERM did; else 1.
     """
     parser = argparse.ArgumentParser(prog="python -m workflow_lib.launch", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -72,14 +69,15 @@ def _run(arguments: argparse.Namespace) -> int:
     from workflow_lib.launch import interruption
     from workflow_lib.launch.owner import rule_run
 
-    with interruption.sigint_noted():
+    with interruption.signals_noted():
         if rule_run.run(arguments.directory, arguments.scheduler) is None:
             return 0
-        return INTERRUPTED if interruption.is_asked() else 1
+        return interruption.exit_code() or 1
 
 
 def _array(arguments: argparse.Namespace) -> int:
     from workflow_lib import cells, order, records, results
+    from workflow_lib.launch import interruption
     from workflow_lib.launch.owner import array
     from workflow_lib.launch.rendering import render_run
     from workflow_lib.launch.schedulers.refusals import SubmissionError
@@ -107,7 +105,13 @@ def _array(arguments: argparse.Namespace) -> int:
             render_run(study, runs[cell, run], run, arguments.results, root)
 
         order.write_all((directory, place) for directory, (_, place) in directories.items())
-        array.submit_all(directories, arguments.results.absolute(), arguments.at_once, render_anew)
+        with interruption.signals_noted():
+            array.submit_all(
+                directories, arguments.results.absolute(), arguments.at_once, render_anew
+            )
+    except interruption.InterruptedRunError as error:
+        say(f"{error}; arrays that were submitted go on")
+        return interruption.exit_code() or 1
     except (
         *(ConfigError, RenderError, SubmissionError, records.RecordError),
         OSError,
@@ -116,8 +120,10 @@ def _array(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _fail(problem: object) -> int:
-    say(str(problem))
+def _fail(error: Exception) -> int:
+    from workflow_lib.records import said
+
+    say(said(error))
     return 1
 
 

@@ -83,6 +83,7 @@ from workflow_lib.records.outcomes import (
     TelemetryEnd,
     TelemetryStart,
 )
+from workflow_lib.records.owners import may, owner_in_the_way, user_name
 from workflow_lib.records.paths import (
     ComparisonPaths,
     RunPaths,
@@ -203,8 +204,10 @@ __all__ = [
     "identity",
     "inapplicable",
     "job_id",
+    "may",
     "node_name",
     "open_file",
+    "owner_in_the_way",
     "precisions_of",
     "rank_number",
     "read_bytes",
@@ -214,6 +217,7 @@ __all__ = [
     "read_record",
     "said",
     "shown",
+    "user_name",
     "whole_file",
     "write_checksums",
     "write_json",

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from workflow_lib.records.owners import owner_in_the_way
+
 
 @contextmanager
 def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
@@ -27,6 +29,10 @@ def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
                 os.fsync(stream.fileno())
         draft.replace(path)
     except OSError as error:
+        if isinstance(error, PermissionError) and error.filename is None:
+            # As of polars, which names a part of the draft's path in a text.
+            code = errno.EACCES
+            raise PermissionError(code, os.strerror(code), str(path)) from None
         # Nobody has asked for the draft, and a write that finds no room names no file.
         unnamed = error.filename is None and error.errno in _REMEDY
         if unnamed or str(error.filename) == str(draft):
@@ -52,4 +58,7 @@ def said(error: Exception) -> str:
     remedy = _REMEDY.get(
         error.errno or 0, "name a file that you may read, or a place where you may write"
     )
-    return f"{os.fsdecode(error.filename)}: {error.strerror}; {remedy}"
+    path = Path(os.fsdecode(error.filename))
+    if isinstance(error, PermissionError) and (whose := owner_in_the_way(path)):
+        remedy = f"{whose}. Have its owner do it, or {remedy}"
+    return f"{path}: {error.strerror}; {remedy}"

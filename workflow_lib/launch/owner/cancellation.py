@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from workflow_lib import records
+from workflow_lib.launch import interruption
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.owner.job_wait import JobWait, NotYetError
@@ -16,11 +17,16 @@ CANCEL_PATIENCE_S = 45.0
 
 
 def cancel(run: OwnedRun) -> OutcomeRecord:
-    """Cancel the run's job, wait for its end, and record how it ended.
+    """Cancel the run's job, wait for its end, and record how it ended. A second Ctrl-C ends this.
 
     Raises InterruptedRunError if the job was not cancelled or has not ended; the message says what
     is left.
     """
+    with interruption.with_job(times=2):
+        return _cancel(run)
+
+
+def _cancel(run: OwnedRun) -> OutcomeRecord:
     job = records.read_if_there(run.paths.job, JobRecord)
     submission = records.read_if_there(run.paths.submission, SubmissionRecord)
     if job is None and submission is None:
@@ -48,9 +54,8 @@ def cancel(run: OwnedRun) -> OutcomeRecord:
         f"cancelled job {job.job_id}; waiting up to {CANCEL_PATIENCE_S:.0f} s for its end. Press "
         "Ctrl-C again to stop waiting"
     )
-    wait = JobWait(run, job, patience_s=CANCEL_PATIENCE_S, interruptions=2)
     try:
-        return record_outcome(run, wait)
+        return record_outcome(run, JobWait(run, job, patience_s=CANCEL_PATIENCE_S))
     except (InterruptedRunError, NotYetError):
         raise InterruptedRunError(
             f"job {job.job_id} was cancelled, but has not ended; start again to wait for it"

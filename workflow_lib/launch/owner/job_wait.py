@@ -40,23 +40,14 @@ class NotYetError(RuntimeError):
 class JobWait:
     """One process's wait for the end of a run's job."""
 
-    def __init__(
-        self,
-        run: OwnedRun,
-        job: JobRecord,
-        patience_s: float | None = None,
-        interruptions: int = 1,
-    ) -> None:
-        """``patience_s`` is how long to wait, in s; None means without end. The wait also ends when
-        SIGINT has come ``interruptions`` times.
-        """
+    def __init__(self, run: OwnedRun, job: JobRecord, patience_s: float | None = None) -> None:
+        """``patience_s`` is how long to wait, in s; None means without end."""
         self.job = job
         #: whether the scheduler's first answer was that the job is over
         self.was_over = False
         self._paths = run.paths
         self._scheduler = run.scheduler
         self._deadline = None if patience_s is None else time.monotonic() + patience_s
-        self._interruptions = interruptions
         self._progress = Progress(run.paths)
         self._held_since: float | None = None
         #: names, sizes and times of the job's files, and when they were last seen to change
@@ -171,7 +162,7 @@ class JobWait:
             os.scandir(self._paths.directory).close()
             if self._paths.ended.exists():
                 return
-            interruption.pause(LOOK_EVERY_S, self._interruptions)
+            interruption.pause(LOOK_EVERY_S)
 
     def _settled(self) -> JobState | None:
         """The job's state after its end record, once the scheduler knows how it ended."""
@@ -187,7 +178,7 @@ class JobWait:
         return self._scheduler.state(self.job)
 
     def _pause(self, seconds: float) -> None:
-        interruption.pause(seconds, self._interruptions)
+        interruption.pause(seconds)
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise NotYetError(f"job {self.job.job_id} has not ended")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from typing import IO
 from workflow_lib.launch import interruption
 from workflow_lib.launch.messages import say
 from workflow_lib.launch.schedulers.scheduler import Scheduler
-from workflow_lib.records import RunPaths
+from workflow_lib.records import RunPaths, may
 
-#: errors of a file system that is mounted without locks
-_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+#: errors of a file system that is mounted without locks; the last is of NFS, for a file that this
+#: user may only read
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EBADF)
 _TRY_EVERY_S = 0.5
 
 
@@ -41,7 +43,9 @@ def own(
     paths: RunPaths, scheduler: Scheduler, render_anew: Callable[[], None] | None = None
 ) -> Iterator[OwnedRun]:
     """Wait for the run's lock, and hold it meanwhile. Raises InterruptedRunError, OSError."""
-    with paths.lock.open("a") as stream:
+    # A lock file that another user left may be one that only they may write.
+    is_theirs = paths.lock.exists() and not may(paths.lock, os.W_OK)
+    with paths.lock.open("r" if is_theirs else "a") as stream:
         had_to_wait = False
         while (locked := try_to_lock(stream)) is None:
             if not had_to_wait:

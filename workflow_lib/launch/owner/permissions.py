@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import grp
 import os
-import pwd
 import stat
 from pathlib import Path
 
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.records import RunPaths
+from workflow_lib.records import RunPaths, user_name
 
 
 def check(paths: RunPaths) -> None:
@@ -22,7 +21,7 @@ def check(paths: RunPaths) -> None:
         found = path.stat()
         if found.st_uid not in (os.getuid(), 0):
             raise SubmissionError(
-                f"{path} belongs to {_user(found.st_uid)}, and a job runs as you. Delete "
+                f"{path} belongs to {user_name(found.st_uid)}, and a job runs as you. Delete "
                 f"{paths.directory} to have its script rendered again as yours, or have its owner "
                 "run snakemake"
             )
@@ -37,13 +36,6 @@ def _writable(path: Path, who: str, paths: RunPaths) -> str:
         "rendered again and closed; or, if you trust these files, `chmod go-w` the file and the "
         "run's directory"
     )
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"
 
 
 def _group(number: int) -> str:

@@ -11,8 +11,8 @@ from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.records import OutcomeRecord
 
 
-def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
-    """Wait for the run's job, if one is known. Write and return how the run ended.
+def judge(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
+    """Wait for the run's job, if one is known. Returns how the run ended.
 
     Raises what JobWait.wait and outcome.classify raise.
     """
@@ -24,7 +24,12 @@ def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
             run.scheduler.forget(wait.job)
     if run.scheduler.runs_elsewhere:
         wait_for_files(run.paths)
-    ended = outcome.classify(run.paths, state)
+    return outcome.classify(run.paths, state)
+
+
+def record_outcome(run: OwnedRun, wait: JobWait | None) -> OutcomeRecord:
+    """As :func:`judge`, and write it."""
+    ended = judge(run, wait)
     path = run.paths.outcome if ended.outcome.is_result else run.paths.failure
     try:
         records.write_json(path, ended)

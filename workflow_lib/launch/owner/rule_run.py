@@ -10,6 +10,7 @@ from workflow_lib import records
 from workflow_lib.launch import messages
 from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.messages import say
+from workflow_lib.launch.owner import other_users
 from workflow_lib.launch.owner.run_to_end import run_to_end
 from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.launch.script.render import RenderError
@@ -20,24 +21,31 @@ def run(
 ) -> str | None:
     """Submit the run, or find its job, and wait for it.
 
-    Prints and returns why the run has no result; returns None if it has one. ``render_anew`` is as
-    in run_to_end.
+    Prints and returns why the run has no result; returns None if it has one. A result that this
+    user cannot write down is none for what comes after. ``render_anew`` is as in run_to_end.
     """
+    why_only_read = other_users.why_only_read(directory)
     try:
         ended = run_to_end(directory, scheduler, render_anew)
     except (
         *(InterruptedRunError, SubmissionError, RenderError, records.RecordError),
         OSError,
     ) as error:
-        problem = str(error)
+        problem = records.said(error)
     else:
-        if ended.outcome.is_result:
-            if records.LIMITS_LEFT in ended.cause:
-                say(f"{ended.cause}; the evidence is in {directory}")
-            return None
         problem = f"{ended.outcome}: {ended.cause}; the evidence is in {directory}"
+        if ended.outcome.is_result and not (why_only_read and _is_unwritten(directory)):
+            if records.LIMITS_LEFT in ended.cause:
+                say(problem)
+            return None
+    if why_only_read:
+        problem += f". {why_only_read}"
     say(problem)
     return problem
+
+
+def _is_unwritten(directory: Path) -> bool:
+    return not records.RunPaths(directory).outcome.exists()
 
 
 def run_logged(

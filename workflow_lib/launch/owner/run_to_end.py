@@ -8,16 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch import attempts
-from workflow_lib.launch.interruption import InterruptedRunError
+from workflow_lib.launch import attempts, interruption
+from workflow_lib.launch.interruption import InterruptedRunError, ToldToEndError
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner import run_place
+from workflow_lib.launch.owner import other_users, run_place
 from workflow_lib.launch.owner.cancellation import cancel
 from workflow_lib.launch.owner.job_wait import JobWait
 from workflow_lib.launch.owner.owned_run import OwnedRun, own
-from workflow_lib.launch.owner.record_outcome import record_outcome
+from workflow_lib.launch.owner.record_outcome import judge, record_outcome
 from workflow_lib.launch.owner.submit import submit
 from workflow_lib.launch.schedulers import choice
+from workflow_lib.launch.schedulers.refusals import SubmissionError
 from workflow_lib.records import JobRecord, OutcomeRecord, RunPaths
 
 #: how often a run is tried again at once if the cluster, not the run, is at fault
@@ -29,21 +30,42 @@ def run_to_end(
 ) -> OutcomeRecord:
     """Take the run in ``directory`` to its end, and return how it ended.
 
-    Writes ``outcome.json`` if the outcome is a result, else ``failure.json``. ``render_anew``
-    renders the run's script again if the results were moved or copied since it was rendered.
+    Writes ``outcome.json`` if the outcome is a result, else ``failure.json``; nothing if this user
+    may only read the directory. ``render_anew`` renders the run's script again if the results were
+    moved or copied since it was rendered.
 
     Raises SubmissionError if the job cannot be submitted, RecordError if a record of the run cannot
-    be read, and InterruptedRunError if Ctrl-C ended the wait before the job's end.
+    be read, and InterruptedRunError if a signal ended the wait before the job's end.
     """
     paths = RunPaths(directory.absolute())
+    scheduler = choice.choose(scheduler_name)
+    if other_users.why_only_read(paths.directory):
+        return _read_to_end(OwnedRun(paths, scheduler, lock=None, had_to_wait=False))
     failed_before = _written_at(paths.failure)
-    with own(paths, choice.choose(scheduler_name), render_anew) as run:
+    with own(paths, scheduler, render_anew) as run:
         if run.had_to_wait and _written_at(paths.failure) not in (None, failed_before):
             return records.read_record(paths.failure, OutcomeRecord)
         try:
             return _with_retries(run)
+        except ToldToEndError:
+            raise
         except InterruptedRunError:
             return cancel(run)
+
+
+def _read_to_end(run: OwnedRun) -> OutcomeRecord:
+    """How a run ended of which nothing may be written. Waits for its job.
+
+    Raises SubmissionError if the run has no job.
+    """
+    for path in (run.paths.outcome, run.paths.failure):
+        if (told := records.read_if_there(path, OutcomeRecord)) is not None:
+            return told
+    job = records.read_if_there(run.paths.job, JobRecord)
+    if job is None and not run.paths.ended.exists():
+        raise SubmissionError("the run has no job")
+    with interruption.with_job():
+        return judge(run, JobWait(run, job) if job else None)
 
 
 def _with_retries(run: OwnedRun) -> OutcomeRecord:
@@ -52,6 +74,8 @@ def _with_retries(run: OwnedRun) -> OutcomeRecord:
     while True:
         ended, had_ended = _attempt(run)
         if ended.outcome.is_result:
+            return ended
+        if interruption.is_asked():
             return ended
         if had_ended:
             # It ended while no process waited. Only a result is taken; else the run is tried again.
@@ -69,6 +93,7 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     """How the run's latest job ended, and whether it had ended before this call."""
     paths = run.paths
     if paths.failure.exists():
+        interruption.check()  # what is set aside is tried again
         attempts.set_aside(paths)
     job = _known_job(paths)
     had_ended = paths.ended.exists()
@@ -80,7 +105,8 @@ def _attempt(run: OwnedRun) -> tuple[OutcomeRecord, bool]:
     elif not had_ended:
         job = submit(run)
     wait = JobWait(run, job) if job else None
-    ended = record_outcome(run, wait)
+    with interruption.with_job():
+        ended = record_outcome(run, wait)
     # A job may have ended without an end record, e.g. on a full file system; the scheduler knows.
     return ended, had_ended or (was_submitted_before and wait is not None and wait.was_over)
 

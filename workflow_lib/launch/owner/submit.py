@@ -9,7 +9,6 @@ id.
 from __future__ import annotations
 
 import os
-import pwd
 import time
 
 from workflow_lib import records, results
@@ -94,6 +93,7 @@ def _try_to_submit(
     order = records.read_if_there(run.paths.order, OrderRecord)
     try:
         with run.scheduler.submission_lock(order.place if order else 0):
+            interruption.check()
             submission = Submission(run.paths, cell, _announce(run.paths, cell), run.lock, avoid)
             job_id = run.scheduler.submit(submission)
         unclear = UnclearError("sbatch submitted a job, but did not print its id alone on a line")
@@ -142,7 +142,7 @@ def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
     record = SubmissionRecord(
         job_name=f"triptych-{digest}-{number}-{os.urandom(4).hex()}",
         unix_time_s=time.time(),
-        submitted_by=f"{_user()} (process {os.getpid()})",
+        submitted_by=f"{records.user_name(os.getuid())} (process {os.getpid()})",
         user_id=os.getuid(),
     )
     records.write_json(paths.submission, record)
@@ -171,11 +171,3 @@ def look_for(scheduler: Scheduler, record: SubmissionRecord) -> str | None:
             )
             patience = float("inf")
         interruption.pause(min(1.0, ASK_EVERY_S))
-
-
-def _user() -> str:
-    """This user's name; the user id if the machine knows no name."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"user {os.getuid()}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from workflow_lib import commands
+from workflow_lib.launch import interruption
 from workflow_lib.records import JobState
 
 #: how long a command may take to answer
@@ -210,9 +211,11 @@ def _told(value: str) -> str | None:
 
 
 def _output(*command: str) -> str:
-    """What a command prints. Raises NoAnswerError if it fails, hangs or is missing."""
+    """What a command prints. Raises NoAnswerError if it fails, hangs or is missing, and
+    InterruptedRunError if a signal ends this thread's wait.
+    """
     try:
-        done = commands.run_slurm(command, ANSWER_TIMEOUT_S)
+        done = commands.run_slurm(command, ANSWER_TIMEOUT_S, interruption.check)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoAnswerError(f"{command[0]}: {error}") from None
     if done.exit_code:

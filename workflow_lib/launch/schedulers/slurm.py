@@ -13,6 +13,7 @@ from pathlib import Path
 
 from workflow_lib import commands
 from workflow_lib.launch import interruption, open_files
+from workflow_lib.launch.interruption import InterruptedRunError
 from workflow_lib.launch.schedulers import queries
 from workflow_lib.launch.schedulers.job_state_cache import LONGEST_PERIOD_S, JobStateCache
 from workflow_lib.launch.schedulers.refusals import (
@@ -27,8 +28,9 @@ from workflow_lib.records import JobRecord, JobState, SubmissionRecord
 
 #: how often Slurm is asked for the states of jobs, for all runs that this process waits for
 ASK_EVERY_S = float(os.environ.get("TRIPTYCH_ASK_SCHEDULER_EVERY_S", "10"))
-#: how long scancel may take; also sbatch after Ctrl-C
-_PATIENCE_S = queries.ANSWER_TIMEOUT_S
+#: how long sbatch may go on after Ctrl-C or SIGTERM: as Slurm waits for an answer (MessageTimeout).
+#: A job that it has submitted by then is found by its name.
+_SBATCH_PATIENCE_S = 10.0
 _LOOK_EVERY_S = 0.5
 #: how often scancel is tried: a site's wrapper of it may fail sometimes
 _CANCEL_TRIES = 5
@@ -83,10 +85,10 @@ def _told_id(said: str) -> str | None:
 
 
 def _listen(sbatch: commands.Listener) -> commands.Answer:
-    """Wait for sbatch's output. Raises InterruptedRunError if sbatch hangs after Ctrl-C, and
+    """Wait for sbatch's output. Raises InterruptedRunError if sbatch hangs after a signal, and
     UnclearError if its output does not end.
     """
-    patience = _PATIENCE_S
+    patience = _SBATCH_PATIENCE_S
     while True:
         try:
             return sbatch.wait(1.0)
@@ -192,10 +194,12 @@ def _excluded(script: Path) -> list[str]:
 def _scancel(*which: str) -> str | None:
     problem = None
     for again in range(_CANCEL_TRIES):
-        time.sleep(_LOOK_EVERY_S if again else 0.0)
         try:
-            done = commands.run_slurm(["scancel", *which], _PATIENCE_S)
-        except (OSError, subprocess.TimeoutExpired) as error:
+            if again:
+                interruption.pause(_LOOK_EVERY_S)
+            command = ["scancel", *which]
+            done = commands.run_slurm(command, queries.ANSWER_TIMEOUT_S, interruption.check)
+        except (OSError, subprocess.TimeoutExpired, InterruptedRunError) as error:
             return f"scancel: {error}"
         if not done.exit_code:
             return None
