@@ -291,7 +291,7 @@ def test_no_value_adds_a_line_that_sbatch_reads(tmp_path):
 
 def test_a_cell_cannot_be_named_so_that_it_leaves_its_comment():
     planned = scripts.planned("demo")
-    places = render.Places(Path("/root"), Path("/root/run"), None)
+    places = render.Places(Path("/root"), Path("/root/run"), None, scripts.CODE)
     for value in HOSTILE:
         cell = dataclasses.replace(planned.cell, id=f"local/{value} /x_1")
         with pytest.raises(RenderError):

@@ -10,12 +10,12 @@ import pytest
 
 from tests.launch import runs, scripts
 from tests.launch.test_submit import Fake
-from workflow_lib import records
+from workflow_lib import records, results
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.owner import job_wait, run_to_end, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import place, render
+from workflow_lib.launch.script import place, render, snapshot
 from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
 
 
@@ -63,7 +63,10 @@ def rendered_anew(paths: RunPaths) -> None:
     """As rule render would, for where the run lies now."""
     cell = records.read_record(paths.cell, records.Cell)
     site = scripts.study().platforms[cell.hardware.platform]
-    places = render.Places(Path("/repository"), paths.directory, None)
+    places = render.Places(
+        *(Path("/repository"), paths.directory, None),
+        snapshot.write(results.code_directory(results.of_run(paths.directory, cell.id))),
+    )
     render.write(cell, render.job_script(cell, site, places, 15), paths.directory)
 
 

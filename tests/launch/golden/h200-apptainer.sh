@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 62c4a49a1c29f6b92e623c9d84f789ca6d6d7c3ee8936635141adb7747355fe9
+# sha256 of all lines below: fcc438835dccf9a24b0215eb0256500692225a1325c3c79aed5661058e12afb6
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -29,6 +29,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # dollar signs in these values are not variables
 root=/srv/triptych
+code=/srv/triptych/results/code/1000/0123456789abcdef.zip
 run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd/run1
 python=python3
 cell="$run_directory/cell.json"
@@ -51,6 +52,12 @@ if ! [ "$lies_in" -ef "$run_directory" ]; then
     echo "copied. Delete it, and snakemake renders it anew" >&2
     exit 76
 fi
+if ! [ -r "$code" ]; then
+    printf 'triptych: %s, the code of this job, is not there. Delete this script, and snakemake ' \
+        "$code" >&2
+    echo "renders it anew" >&2
+    exit 78
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -60,7 +67,10 @@ module load openmpi/5.0 || exit 74
 export GREETING='it'"'"'s $HOME'
 export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# The repository may change while the job waits and runs, so its code is imported from a copy, and
+# not from the working directory, which Python would search first.
+export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
@@ -81,6 +91,7 @@ container=(
     '/images/training 1.sif'
     # Set again, because an image may set them, too.
     env CUDA_DEVICE_ORDER="$CUDA_DEVICE_ORDER" PYTHONPATH="$PYTHONPATH"
+    PYTHONSAFEPATH=1
     GREETING="$GREETING"
     NCCL_DEBUG="$NCCL_DEBUG"
     NCCL_IB_HCA="$NCCL_IB_HCA"

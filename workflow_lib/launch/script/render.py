@@ -31,9 +31,10 @@ _HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: variables that the script or bash sets itself; a platform's value would not reach the job
 _TAKEN = re.compile(
-    r"root|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank"
-    r"|here|changes|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
-    r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
+    r"root|code|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu"
+    r"|each_rank|here|changes|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
+    r"|PYTHONUNBUFFERED|PYTHONSAFEPATH|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER"
+    r"|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
 )
@@ -54,6 +55,8 @@ class Places:
     run_directory: Path
     #: tokens.json of the cell's data; null for synthetic tokens
     tokens: Path | None
+    #: the zip of the code that the job runs: see snapshot
+    code: Path
 
 
 def job_script(
@@ -75,10 +78,10 @@ def job_script(
     for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
         environment.filters[each.__name__] = each
     template = environment.get_template("job.sh.j2")
-    if ":" in str(places.root):
+    if ":" in str(places.code):
         raise RenderError(
-            f"{str(places.root)!r}: Python's search path cannot hold a directory with a colon in "
-            "its name; move the repository"
+            f"{str(places.code)!r}: Python's search path cannot hold a path with a colon; move the "
+            "results"
         )
     body = template.render(
         cell=cell,
@@ -145,11 +148,15 @@ def _interpreter(python: str, root: Path) -> str:
 
 
 def _mounted(platform: Platform, places: Places) -> list[Path]:
-    """The directories that a container must see: the repository, the run, its tokens, and those
-    that the site adds.
+    """The directories that a container must see: the repository, the run, its code and tokens,
+    and those that the site adds.
     """
     mounted = [places.root]
-    needed = [places.run_directory, *([places.tokens.parent] if places.tokens else [])]
+    needed = [
+        places.run_directory,
+        places.code.parent,
+        *([places.tokens.parent] if places.tokens else []),
+    ]
     if platform.container is not None:
         needed += [Path(path) for path in platform.container.mounts]
     for path in needed:
