@@ -112,7 +112,9 @@ class Site:
                     root=self.directory,
                     run_directory=directory,
                     tokens=results.tokens(below, planned.cell.data),
-                    code=snapshot.write(results.code_directory(below)),
+                    code=snapshot.write(
+                        results.code_directory(below), self.directory / "workflow_lib"
+                    ),
                 )
                 script = render.job_script(
                     planned.cell,

@@ -13,7 +13,7 @@ import pytest
 from tests.hostile import HOSTILE, NAMES, canaries
 from tests.launch import scripts
 from workflow_lib.config import Platform
-from workflow_lib.launch.script import render
+from workflow_lib.launch.script import place, render
 from workflow_lib.launch.script.render import RenderError
 from workflow_lib.study import ConfigError, load_study
 
@@ -149,7 +149,7 @@ def test_paths_and_the_interpreter_reach_the_job_unchanged(tmp_path, recorders):
         assert ("-m", "workflow_lib.telemetry", f"{run}/cell.json") in calls
         for arguments, call in calls.items():
             assert call.argv[0] == str(root / site.python)
-            assert call.environment["PYTHONPATH"] == str(root)
+            assert call.environment["PYTHONPATH"] == str(places.code.archive)
             if arguments[1] == "workflow_lib.launch.job.node":
                 assert arguments[3] == run
                 job = arguments[arguments.index("--job") + 1] if "--job" in arguments else job
@@ -226,7 +226,8 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
         done = recorders.run(script, SLURM_JOB_ID="7")
         assert (done.returncode, done.stderr) == (0, "")
         binds = [word for mount in [str(root), *mounts] for word in ("--bind", mount)]
-        own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", f"PYTHONPATH={root}", "NCCL_DEBUG=WARN"]
+        code = f"PYTHONPATH={place.code_of(script)}"
+        own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", code, "PYTHONSAFEPATH=1", "NCCL_DEBUG=WARN"]
         inside = ["exec", "--nv", *binds, image, "env", *own, "python3", "-m"]
         calls = [call.argv for call in recorders.calls()]
         # What watches the run may be ended while it is recorded.

@@ -183,7 +183,7 @@ def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
     )
     places = render.Places(
         *(Path("/repository"), Path("/results/run1"), Path("/results/data/tokens.json")),
-        Path("/results/code/0.zip"),
+        render.Code(Path("/results/code/0.zip"), None, None),
     )
     script = render.job_script(planned.cell, site, places, 15)
     assert "--bind /repository\n" in script
@@ -231,7 +231,9 @@ def test_a_mount_that_a_container_would_misread_is_refused(path, tmp_path):
 
 def test_code_below_a_colon_is_refused():
     planned = scripts.planned("demo")
-    places = render.Places(Path("/r"), Path("/results/run1"), None, Path("/a:b/0.zip"))
+    places = render.Places(
+        Path("/r"), Path("/results/run1"), None, render.Code(Path("/a:b/0.zip"), None, None)
+    )
     with pytest.raises(render.RenderError, match="colon"):
         render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
 

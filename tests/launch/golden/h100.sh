@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 4fb9228ec8f284336e3f898cb4a9cd09ecb766a2b4c949e31957b19a8ee4ecee
+# sha256 of all lines below: c58d126bedab03e11171e51b730f4d3cb7e1ec843ccca8332266c78d0268a425
 #
 # One run of the cell
 #   h100/llama3-70b/tp8-pp4-dp2_mb1-gb128-bf16-zero1-sp-recompute_d514b4f3
@@ -60,6 +60,9 @@ export NCCL_DEBUG=WARN
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: fcc438835dccf9a24b0215eb0256500692225a1325c3c79aed5661058e12afb6
+# sha256 of all lines below: e87200fc027a319db004853747cc17da0872a2601f3a27c17ffeaa2856d3aa8e
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -72,6 +72,9 @@ export NCCL_IB_HCA='=mlx5_0:1'
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.
@@ -96,14 +99,9 @@ container=(
     NCCL_DEBUG="$NCCL_DEBUG"
     NCCL_IB_HCA="$NCCL_IB_HCA"
 )
-# Slurm's commands and git tell these. An image may lack both.
+# Slurm's commands tell it. An image may lack them.
 TRIPTYCH_NODES=$(scontrol show hostnames 2>/dev/null | tr '\n' ' ')
 export TRIPTYCH_NODES
-TRIPTYCH_COMMIT=$(timeout 10 git rev-parse HEAD 2>/dev/null)
-export TRIPTYCH_COMMIT
-if changes=$(timeout 10 git status --porcelain -uno 2>/dev/null); then
-    export TRIPTYCH_UNCOMMITTED_CHANGES=${changes:+yes}
-fi
 
 # Arrays, not functions: then $! is the launcher's process id, so that the launcher can be ended.
 # One process a node, beside other steps that run there.

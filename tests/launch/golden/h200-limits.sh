@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: a70049bf3d442345cef9e4947c7022ebba6f021a133a4e86406b86d715f05aea
+# sha256 of all lines below: 9bbdb96f801ad8c4f4b470e8e58735cafedea750dcf09bf90b93f1c6f0887e77
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -60,6 +60,9 @@ export NCCL_DEBUG=WARN
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 5c144f50d6fb112e5a77d30b799cd0f1af159d6500cf45c9d8cec99a8b5f5360
+# sha256 of all lines below: 6a6f0600033f79d9d52d419f2023503a70d682a50bc232fc36984e5e7f244951
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -60,6 +60,9 @@ export NCCL_DEBUG=WARN
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 8dbf9138f93e768ae33821a8832c609a95d4f248be64f8eb2ab95c03e263b3f0
+# sha256 of all lines below: c8fdbc30f3be07c26f0894cc78f24ec8cd3ac5652e41fb913cddd44fa09737eb
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -60,6 +60,9 @@ export NCCL_DEBUG=WARN
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

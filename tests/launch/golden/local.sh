@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c039022ad34e17e8dba43b4572592a826ac303a2b8cc78d6ec999b5e40b2660c
+# sha256 of all lines below: a436fdb1747d87f3fc88ce946008227db2f728eaf3ad892e01b149dada64a935
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -39,6 +39,9 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: b2d38913ea82235dd64441675e63b3cd16b94d0ee0ef5da75b94ec7b3294aef2
+# sha256 of all lines below: 1a798bdfdc6f866ea810f6dce32ed4be7a6440094b30bcdfaa74eb30c2df7aee
 #
 # One run of the cell
 #   mi250/gpt3-30b/tp1-pp16-dp2_mb1-gb128-bf16-zero1-torch_f9598a86
@@ -60,6 +60,9 @@ export NCCL_DEBUG=WARN
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

@@ -37,7 +37,7 @@ def render_if_stale(paths: RunPaths, render_anew: Callable[[], None] | None) -> 
     origin, code = place.moved_from(paths), place.code_of(paths.script)
     if origin is not None:
         why = f"was rendered for {origin}, from where the results were moved or copied"
-    elif code is None or code.name != snapshot.name():
+    elif code is None or code.name != snapshot.taken().name:
         why = "was rendered by another version of the code"
     elif not code.exists():
         why = f"runs the code in {code}, which is gone"

@@ -32,7 +32,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: variables that the script or bash sets itself; a platform's value would not reach the job
 _TAKEN = re.compile(
     r"root|code|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu"
-    r"|each_rank|here|changes|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
+    r"|each_rank|here|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
     r"|PYTHONUNBUFFERED|PYTHONSAFEPATH|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER"
     r"|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
@@ -47,16 +47,26 @@ class RenderError(ValueError):
 
 
 @dataclass(frozen=True)
+class Code:
+    """The code that a job runs: see snapshot."""
+
+    #: the absolute path of the zip
+    archive: Path
+    #: what git said when the code was taken; null if it said nothing
+    commit: str | None
+    has_changes: bool | None
+
+
+@dataclass(frozen=True)
 class Places:
-    """The absolute paths that a script holds."""
+    """The absolute paths that a script holds, and its code."""
 
     #: the repository
     root: Path
     run_directory: Path
     #: tokens.json of the cell's data; null for synthetic tokens
     tokens: Path | None
-    #: the zip of the code that the job runs: see snapshot
-    code: Path
+    code: Code
 
 
 def job_script(
@@ -78,10 +88,10 @@ def job_script(
     for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
         environment.filters[each.__name__] = each
     template = environment.get_template("job.sh.j2")
-    if ":" in str(places.code):
+    if ":" in str(places.code.archive):
         raise RenderError(
-            f"{str(places.code)!r}: Python's search path cannot hold a path with a colon; move the "
-            "results"
+            f"{str(places.code.archive)!r}: Python's search path cannot hold a path with a colon; "
+            "move the results"
         )
     body = template.render(
         cell=cell,
@@ -154,7 +164,7 @@ def _mounted(platform: Platform, places: Places) -> list[Path]:
     mounted = [places.root]
     needed = [
         places.run_directory,
-        places.code.parent,
+        places.code.archive.parent,
         *([places.tokens.parent] if places.tokens else []),
     ]
     if platform.container is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
+import subprocess
 import zipfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from workflow_lib import records
-from workflow_lib.launch.script.render import close
+from workflow_lib.launch.script.render import Code, close
 
 _PACKAGE = Path(__file__).parents[2]
 #: What jobs import, below the package. Nothing else counts: an edit of a figure is no other code.
@@ -26,41 +28,74 @@ PARTS = (
 )
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """The code as it was when it was taken."""
+
+    #: the zip's bytes
+    content: bytes
+    #: the name of the zip's file, by which two versions of the code differ
+    name: str
+    #: the commit that was checked out, and whether a tracked file differed from it; null outside of
+    #: a git repository
+    commit: str | None
+    has_changes: bool | None
+
+
 @functools.cache
-def taken() -> bytes:
-    """The zip of the code as it is when this is first called.
+def taken(package: Path = _PACKAGE) -> Snapshot:
+    """The code as it is when this is first called; ``package`` is the directory of workflow_lib.
 
     A process that renders for days keeps it: the rest of its code is of that moment, too.
     """
-    content = io.BytesIO()
+    zipped = io.BytesIO()
     # Not compressed: versions of zlib give other bytes, and so another name, for the same code.
-    with zipfile.ZipFile(content, "w") as archive:
-        for path in _modules():
+    with zipfile.ZipFile(zipped, "w") as archive:
+        for path in _modules(package):
             # ZipInfo's date is always the same.
-            name = path.relative_to(_PACKAGE.parent).as_posix()
+            name = path.relative_to(package.parent).as_posix()
             archive.writestr(zipfile.ZipInfo(name), path.read_bytes())
-    return content.getvalue()
+    content = zipped.getvalue()
+    changes = _git(package, "status", "--porcelain", "-uno")
+    return Snapshot(
+        content,
+        f"{hashlib.sha256(content).hexdigest()}.zip",
+        _git(package, "rev-parse", "HEAD") or None,
+        None if changes is None else bool(changes),
+    )
 
 
-@functools.cache
-def name() -> str:
-    """The name of the zip's file, by which two versions of the code differ."""
-    return f"{hashlib.sha256(taken()).hexdigest()}.zip"
-
-
-def write(directory: Path) -> Path:
-    """Write the zip to ``directory`` unless it is there; returns its path. Raises OSError."""
-    path = directory / name()
+def write(directory: Path, package: Path = _PACKAGE) -> Code:
+    """Write the zip to ``directory`` unless it is there. Raises OSError."""
+    snapshot = taken(package)
+    path = directory / snapshot.name
     directory.mkdir(parents=True, exist_ok=True)
     close(directory)
-    if not (path.exists() and path.read_bytes() == taken()):
+    if not (path.exists() and path.read_bytes() == snapshot.content):
         with records.whole_file(path, durable=True) as draft:
-            draft.write_bytes(taken())
+            draft.write_bytes(snapshot.content)
             draft.chmod(0o444)
-    return path
+    close(path)
+    return Code(path, snapshot.commit, snapshot.has_changes)
 
 
-def _modules() -> Iterator[Path]:
+def _modules(package: Path) -> Iterator[Path]:
     for part in PARTS:
-        path = _PACKAGE / part
+        path = package / part
         yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def _git(package: Path, *arguments: str) -> str | None:
+    """What git prints about the repository; None if it is missing or fails."""
+    try:
+        done = subprocess.run(
+            ("git", *arguments),
+            cwd=package.parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
