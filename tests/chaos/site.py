@@ -113,7 +113,8 @@ class Site:
                     run_directory=directory,
                     tokens=results.tokens(below, planned.cell.data),
                     code=snapshot.write(
-                        results.code_directory(below), self.directory / "workflow_lib"
+                        results.code_directory(below),
+                        snapshot.take(self.directory / "workflow_lib"),
                     ),
                 )
                 script = render.job_script(

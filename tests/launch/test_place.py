@@ -155,7 +155,8 @@ def older(original, tmp_path) -> RunPaths:
     shutil.copytree(Path(workflow_lib.__file__).parent, package)
     (package / "words.py").write_text("")
     cell = records.read_record(original.cell, records.Cell)
-    code = snapshot.write(results.code_directory(tmp_path / "original" / "results"), package)
+    directory = results.code_directory(tmp_path / "original" / "results")
+    code = snapshot.write(directory, snapshot.take(package))
     places = render.Places(Path("/repository"), original.directory, None, code)
     site = scripts.study().platforms["local"]
     render.write(cell, render.job_script(cell, site, places, 15), original.directory)

@@ -53,11 +53,11 @@ def test_it_is_named_by_its_content_and_written_once(code, tmp_path):
     shutil.copytree(Path(workflow_lib.__file__).parent, package)
     for path in package.rglob("*.py"):
         os.utime(path, (1e9, 1e9))
-    assert snapshot.write(code.parent, package).archive == code
+    assert snapshot.write(code.parent, snapshot.take(package)).archive == code
     (package / "report" / "page" / "page.py").write_text("")
-    assert snapshot.taken.__wrapped__(package).name == code.name
+    assert snapshot.take(package).name == code.name
     (package / "training" / "loop.py").write_text("")
-    assert snapshot.taken.__wrapped__(package).name != code.name
+    assert snapshot.take(package).name != code.name
 
 
 def test_one_that_was_damaged_is_written_again(code):
@@ -91,3 +91,42 @@ def test_a_job_imports_it_whatever_lies_in_its_directory(code, entry, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [code.stem, [str(code)]]
+
+
+def test_a_process_that_renders_goes_on_with_the_code_that_it_began_with(tmp_path):
+    package = tmp_path / "copy" / "workflow_lib"
+    shutil.copytree(Path(workflow_lib.__file__).parent, package)
+    config = Path(workflow_lib.__file__).parents[1] / "config"
+    program = f"""
+from pathlib import Path
+from workflow_lib import cells
+from workflow_lib.launch import rendering
+from workflow_lib.launch.script import snapshot
+from workflow_lib.study import load_study
+
+snapshot.taken()
+package = Path({str(package)!r})
+for path in ("launch/job/node.py", "launch/script/templates/job.sh.j2"):
+    text = (package / path).read_text()
+    assert "--telemetry-exit" in text
+    (package / path).write_text(text.replace("--telemetry-exit", "--sampler-exit"))
+study = load_study(Path({str(config)!r}))
+planned = next(each for each in cells.expand_study(study)["demo"].cells if each.feasible)
+rendering.render_run(study, planned, 1, package.parent / "results", package.parent)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(package.parent)},
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (script,) = (package.parent / "results").rglob("job.sh")
+    (code,) = (package.parent / "results" / "code").glob("*/*.zip")
+    with zipfile.ZipFile(code) as archive:
+        step = archive.read("workflow_lib/launch/job/node.py").decode()
+    assert "--telemetry-exit" in script.read_text()
+    assert "--telemetry-exit" in step

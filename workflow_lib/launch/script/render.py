@@ -39,6 +39,9 @@ _TAKEN = re.compile(
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
 )
 
+#: read with this module: a process that renders for days goes on with the code that it began with
+_TEMPLATE = Path(__file__).with_name("templates").joinpath("job.sh.j2").read_text(encoding="utf-8")
+
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -78,7 +81,6 @@ def job_script(
     run. Raises RenderError for a value that cannot be written into the script.
     """
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("workflow_lib.launch.script"),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # shell, not HTML: every value goes through a filter below
         trim_blocks=True,
@@ -87,7 +89,7 @@ def job_script(
     )
     for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
         environment.filters[each.__name__] = each
-    template = environment.get_template("job.sh.j2")
+    template = environment.from_string(_TEMPLATE)
     if ":" in str(places.code.archive):
         raise RenderError(
             f"{str(places.code.archive)!r}: Python's search path cannot hold a path with a colon; "

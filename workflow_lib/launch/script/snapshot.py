@@ -43,11 +43,16 @@ class Snapshot:
 
 
 @functools.cache
-def taken(package: Path = _PACKAGE) -> Snapshot:
-    """The code as it is when this is first called; ``package`` is the directory of workflow_lib.
+def taken() -> Snapshot:
+    """The code as it is when this is first called.
 
     A process that renders for days keeps it: the rest of its code is of that moment, too.
     """
+    return take(_PACKAGE)
+
+
+def take(package: Path) -> Snapshot:
+    """The code as it is now below ``package``, a directory of workflow_lib."""
     zipped = io.BytesIO()
     # Not compressed: versions of zlib give other bytes, and so another name, for the same code.
     with zipfile.ZipFile(zipped, "w") as archive:
@@ -65,9 +70,11 @@ def taken(package: Path = _PACKAGE) -> Snapshot:
     )
 
 
-def write(directory: Path, package: Path = _PACKAGE) -> Code:
-    """Write the zip to ``directory`` unless it is there. Raises OSError."""
-    snapshot = taken(package)
+def write(directory: Path, snapshot: Snapshot | None = None) -> Code:
+    """Write the zip to ``directory`` unless it is there: by default that of ``taken``. Raises
+    OSError.
+    """
+    snapshot = snapshot or taken()
     path = directory / snapshot.name
     directory.mkdir(parents=True, exist_ok=True)
     close(directory)
