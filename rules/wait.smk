@@ -11,9 +11,12 @@ from snakemake.resources import Resource
 from workflow_lib.launch import interruption, open_files
 from workflow_lib.launch.rendering import render_run
 from workflow_lib.launch.owner.rule_run import run_logged
+from workflow_lib.launch.script import snapshot
 from workflow_lib.records import RunPaths
 
 open_files.raise_limit()
+# Now, as the code that this process goes on with.
+snapshot.taken()
 
 
 def bound_runs_in_flight():
@@ -47,7 +50,7 @@ def wait_for(directory, scheduler, log, wildcards):
     """See a run to its end, in the thread of rule run; one that is no result fails the rule."""
 
     def render_anew():
-        """After the results were moved or copied."""
+        """After the results were moved or copied, or the code was changed."""
         planned, run = CELLS[wildcards.cell], int(wildcards.run)
         render_run(STUDY, planned, run, Path(RESULTS), Path(ROOT))
 

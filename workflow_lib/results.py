@@ -81,6 +81,13 @@ def token_array(description: Path) -> Path:
     return description.with_name("tokens.bin")
 
 
+def code_directory(results: Path) -> Path:
+    """The directory of the code that this user's jobs run, a file for each version. It is not
+    shared, because who can write it can have a job run as this user.
+    """
+    return results / "code" / str(os.getuid())
+
+
 def nearest_existing(path: Path) -> Path:
     """The path, or the lowest of its parents that exists. ``Path.exists`` raises PermissionError
     below a directory that may not be looked into.

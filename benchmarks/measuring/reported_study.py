@@ -14,7 +14,7 @@ from tests.report import full_matrix
 from workflow_lib.analysis.tables import read_table, table, write_table
 from workflow_lib.config import Platform
 from workflow_lib.launch.job import node
-from workflow_lib.launch.script.render import Places, job_script
+from workflow_lib.launch.script.render import Code, Places, job_script
 from workflow_lib.records import (
     CELLS,
     KERNELS,
@@ -60,7 +60,12 @@ def _write_files(
     """What a job leaves for its cell's page: script, environment, and the log of training."""
     cell = read_record(paths.cell, Cell)
     platform = platforms[cell.hardware.platform]
-    places = Places(Path("/srv/triptych"), Path("/srv/triptych/results/run"), None)
+    places = Places(
+        Path("/srv/triptych"),
+        Path("/srv/triptych/results/run"),
+        None,
+        Code(Path("/srv/triptych/results/code/1000/0.zip"), None, None),
+    )
     paths.script.write_text(job_script(cell, platform, places, 60), encoding="utf-8")
     ran = {"node": f"node{number % 4 + 1}", "job_id": str(10_000 + number), "nvidia_driver": "580"}
     write_json(paths.environment, environment | ran)

@@ -22,7 +22,7 @@ import yaml
 from tests.slurm import study
 from tests.slurm.cluster import Cluster
 from workflow_lib import cells, results
-from workflow_lib.launch.script import render
+from workflow_lib.launch.script import render, snapshot
 from workflow_lib.records import RunPaths
 from workflow_lib.study import load_study
 
@@ -128,6 +128,10 @@ class Site:
                     root=self.directory,
                     run_directory=directory,
                     tokens=results.tokens(below, planned.cell.data),
+                    code=snapshot.write(
+                        results.code_directory(below),
+                        snapshot.take(self.directory / "workflow_lib"),
+                    ),
                 )
                 script = render.job_script(
                     planned.cell,

@@ -15,11 +15,16 @@ import yaml
 
 from workflow_lib import cells, results
 from workflow_lib.config import Platform
-from workflow_lib.launch.script import render
+from workflow_lib.launch.script import render, snapshot
 from workflow_lib.records import Cell
 from workflow_lib.study import Study, load_study
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
+
+#: the code of scripts that nobody runs
+CODE = render.Code(
+    Path("/srv/triptych/results/code/1000/0123456789abcdef.zip"), "5ca1ab1e" * 5, False
+)
 
 #: each call leaves its name and arguments, and its environment, in two files, null-terminated
 _RECORDER = """#!/bin/sh
@@ -148,6 +153,7 @@ def write(cell: Cell, site: Platform, root: Path, results_directory: Path) -> re
         root=root,
         run_directory=results.run_directory(results_directory, cell.id, 1),
         tokens=results.tokens(results_directory, cell.data),
+        code=snapshot.write(results.code_directory(results_directory)),
     )
     render.write(cell, render.job_script(cell, site, places, 15), places.run_directory)
     return places

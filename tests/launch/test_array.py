@@ -17,7 +17,7 @@ from workflow_lib import cells, records, results
 from workflow_lib.launch import __main__ as command
 from workflow_lib.launch.owner import array
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import place, render
+from workflow_lib.launch.script import place, render, snapshot
 from workflow_lib.records import (
     Cell,
     JobRecord,
@@ -67,7 +67,7 @@ def rendered(tmp_path):
         cell = scripts.with_baseline(scripts.planned("smoke-h200").cell)
         site = scripts.platform(tmp_path, "h200", python="python3", **changes)
         directory = results.run_directory(tmp_path / "results", cell.id, number)
-        places = render.Places(tmp_path, directory, None)
+        places = render.Places(tmp_path, directory, None, snapshot.write(tmp_path / "code"))
         render.write(cell, render.job_script(cell, site, places, minutes), directory)
         return RunPaths(directory)
 
@@ -229,7 +229,7 @@ def test_a_task_runs_its_runs_script_as_it_was_submitted(name, rendered, sbatch,
     some = []
     for paths in (rendered(1), rendered(2)):
         moved = RunPaths(where / "results" / paths.directory.name)
-        places = render.Places(tmp_path, moved.directory, None)
+        places = render.Places(tmp_path, moved.directory, None, snapshot.write(tmp_path / "code"))
         cell = records.read_record(paths.cell, records.Cell)
         site = scripts.platform(tmp_path, "h200", python="python3")
         render.write(cell, render.job_script(cell, site, places, 15), moved.directory)
@@ -272,7 +272,7 @@ def test_the_command_takes_every_run_of_a_sweep(sbatch, tmp_path, monkeypatch, c
         for run in range(1, planned.repeats + 1):
             directory = results.run_directory(tmp_path / "results", planned.cell.id, run)
             site = scripts.study().platforms["h200"]
-            places = render.Places(tmp_path, directory, None)
+            places = render.Places(tmp_path, directory, None, snapshot.write(tmp_path / "code"))
             script = render.job_script(planned.cell, site, places, 15)
             render.write(planned.cell, script, directory)
             count += 1
@@ -296,7 +296,7 @@ def test_a_run_whose_results_were_moved_is_rendered_anew_before_it_becomes_a_tas
     def render_anew(directory: Path) -> None:
         cell = records.read_record(RunPaths(directory).cell, Cell)
         site = scripts.platform(tmp_path, "h200", python="python3")
-        places = render.Places(tmp_path, directory, None)
+        places = render.Places(tmp_path, directory, None, snapshot.write(tmp_path / "code"))
         render.write(cell, render.job_script(cell, site, places, 15), directory)
 
     assert array.submit_all([moved.directory], tmp_path / "moved", 4, render_anew) == ["71"]

@@ -19,8 +19,9 @@ from workflow_lib.records import Outcome, RunPaths
 @pytest.fixture
 def paths(tmp_path: Path) -> Iterator[RunPaths]:
     """A run whose training failed, on a small disk that is not full yet."""
-    with small_disk(tmp_path / "disk") as disk:
-        paths = runs.rendered(disk)
+    (tmp_path / "results").mkdir()
+    with small_disk(tmp_path / "results" / "cells"):
+        paths = runs.rendered(tmp_path)
         (paths.logs / "training.log").touch()
         runs.end(paths, stage="training", training_exit=1)
         yield paths

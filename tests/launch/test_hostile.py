@@ -14,7 +14,7 @@ from tests.conftest import load_sound
 from tests.hostile import HOSTILE, NAMES, canaries
 from tests.launch import scripts
 from workflow_lib.config import Platform
-from workflow_lib.launch.script import render
+from workflow_lib.launch.script import place, render
 from workflow_lib.launch.script.render import RenderError
 from workflow_lib.study import ConfigError
 
@@ -150,7 +150,7 @@ def test_paths_and_the_interpreter_reach_the_job_unchanged(tmp_path, recorders):
         assert ("-m", "workflow_lib.telemetry", f"{run}/cell.json") in calls
         for arguments, call in calls.items():
             assert call.argv[0] == str(root / site.python)
-            assert call.environment["PYTHONPATH"] == str(root)
+            assert call.environment["PYTHONPATH"] == str(places.code.archive)
             if arguments[1] == "workflow_lib.launch.job.node":
                 assert arguments[3] == run
                 job = arguments[arguments.index("--job") + 1] if "--job" in arguments else job
@@ -227,7 +227,8 @@ def test_apptainer_gets_image_and_mounts_unchanged(tmp_path, recorders):
         done = recorders.run(script, SLURM_JOB_ID="7")
         assert (done.returncode, done.stderr) == (0, "")
         binds = [word for mount in [str(root), *mounts] for word in ("--bind", mount)]
-        own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", f"PYTHONPATH={root}", "NCCL_DEBUG=WARN"]
+        code = f"PYTHONPATH={place.code_of(script)}"
+        own = ["CUDA_DEVICE_ORDER=PCI_BUS_ID", code, "PYTHONSAFEPATH=1", "NCCL_DEBUG=WARN"]
         inside = ["exec", "--nv", *binds, image, "env", *own, "python3", "-m"]
         calls = [call.argv for call in recorders.calls()]
         # What watches the run may be ended while it is recorded.
@@ -292,7 +293,7 @@ def test_no_value_adds_a_line_that_sbatch_reads(tmp_path):
 
 def test_a_cell_cannot_be_named_so_that_it_leaves_its_comment():
     planned = scripts.planned("demo")
-    places = render.Places(Path("/root"), Path("/root/run"), None)
+    places = render.Places(Path("/root"), Path("/root/run"), None, scripts.CODE)
     for value in HOSTILE:
         cell = dataclasses.replace(planned.cell, id=f"local/{value} /x_1")
         with pytest.raises(RenderError):

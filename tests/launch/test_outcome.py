@@ -392,6 +392,26 @@ def test_a_script_edited_by_hand_is_marked(paths):
     assert found.script_edited
 
 
+def test_the_code_is_that_of_all_parts_or_the_mixture_is_named(paths):
+    runs.complete(paths)
+    assert said(paths, "COMPLETED").code_sha256 is None  # as in records of earlier versions
+    files = [paths.ended, paths.rank(0), paths.rank(1), paths.telemetry_start(runs.NODE)]
+    for file in files:
+        records.write_json(file, records.read_json(file) | {"code_sha256": "a" * 64})
+    found = said(paths, "COMPLETED")
+    assert found.code_sha256 == "a" * 64
+    assert "versions" not in found.cause
+    for other in ("b" * 64, None):
+        for file in files:
+            whole = records.read_json(file)
+            records.write_json(file, whole | {"code_sha256": other})
+            found = said(paths, "COMPLETED")
+            assert found.code_sha256 is None
+            told = found.cause.partition("different versions of the code: ")[2]
+            assert told == f"aaaaaaaaaaaa, {'b' * 12 if other else 'one not recorded'}"
+            records.write_json(file, whole)
+
+
 def test_an_unreadable_end_record_is_named_and_the_rest_is_used(paths):
     paths.ended.write_text('{"job_id": ')
     runs.fail(paths, 1, Outcome.NONFINITE_LOSS, "the loss is NaN", 5)

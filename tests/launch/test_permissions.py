@@ -14,7 +14,7 @@ from workflow_lib.launch.end import outcome
 from workflow_lib.launch.owner import array, permissions, run_to_end
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import checksum
+from workflow_lib.launch.script import checksum, place
 from workflow_lib.records import JobState, RunPaths
 
 
@@ -37,10 +37,16 @@ def reseal(paths: RunPaths) -> None:
     assert checksum.is_intact(paths.script)
 
 
-@pytest.mark.parametrize("name", ["directory", "script", "cell"])
+def held(paths: RunPaths, name: str) -> Path:
+    code = place.code_of(paths.script)
+    assert code is not None
+    return {"code": code, "code's directory": code.parent}.get(name) or getattr(paths, name)
+
+
+@pytest.mark.parametrize("name", ["directory", "script", "cell", "code", "code's directory"])
 @pytest.mark.parametrize(("bit", "who"), [(stat.S_IWGRP, "group "), (stat.S_IWOTH, "everybody ")])
 def test_what_others_may_write_is_not_submitted(name, bit, who, paths, scheduler, tmp_path):
-    path = getattr(paths, name)
+    path = held(paths, name)
     path.chmod(path.stat().st_mode | bit)
     reseal(paths)
     for submit in (

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+import workflow_lib
 from tests.launch import runs, scripts
 from tests.launch.test_submit import Fake
-from workflow_lib import records
+from workflow_lib import records, results
 from workflow_lib.launch.end import outcome
 from workflow_lib.launch.owner import job_wait, run_to_end, submit
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import place, render
+from workflow_lib.launch.script import checksum, place, render, snapshot
 from workflow_lib.records import JobRecord, JobState, Outcome, RunPaths, SubmissionRecord
 
 
@@ -63,7 +64,10 @@ def rendered_anew(paths: RunPaths) -> None:
     """As rule render would, for where the run lies now."""
     cell = records.read_record(paths.cell, records.Cell)
     site = scripts.study().platforms[cell.hardware.platform]
-    places = render.Places(Path("/repository"), paths.directory, None)
+    places = render.Places(
+        *(Path("/repository"), paths.directory, None),
+        snapshot.write(results.code_directory(results.of_run(paths.directory, cell.id))),
+    )
     render.write(cell, render.job_script(cell, site, places, 15), paths.directory)
 
 
@@ -139,6 +143,77 @@ def test_the_place_is_read_as_it_was_written(name, tmp_path):
     script = tmp_path / "job.sh"
     script.write_bytes(f"\nrun_directory={render.quote(tmp_path / name)}\npython=x\n".encode())
     assert place.rendered_for(script) == tmp_path / name
+
+
+# ------------------------------------------------------------------ code that changed
+
+
+@pytest.fixture
+def older(original, tmp_path) -> RunPaths:
+    """A run whose script an older version of the code rendered."""
+    package = tmp_path / "older" / "workflow_lib"
+    shutil.copytree(Path(workflow_lib.__file__).parent, package)
+    (package / "words.py").write_text("")
+    cell = records.read_record(original.cell, records.Cell)
+    directory = results.code_directory(tmp_path / "original" / "results")
+    code = snapshot.write(directory, snapshot.take(package))
+    places = render.Places(Path("/repository"), original.directory, None, code)
+    site = scripts.study().platforms["local"]
+    render.write(cell, render.job_script(cell, site, places, 15), original.directory)
+    return original
+
+
+def without_code(original: RunPaths) -> RunPaths:
+    code = place.code_of(original.script)
+    assert code is not None
+    code.unlink()
+    return original
+
+
+def of_a_version_that_kept_no_code(original: RunPaths) -> RunPaths:
+    lines = original.script.read_text().split("\n")[2:]
+    body = "\n".join(line for line in lines if not line.startswith("code="))
+    original.script.write_text(checksum.with_checksum(body))
+    return original
+
+
+@pytest.mark.parametrize("stale", ["older", "gone", "oldest"])
+def test_a_run_is_submitted_with_the_code_that_is_here_then(
+    stale, original, scheduler, request, tmp_path
+):
+    made = {"gone": without_code, "oldest": of_a_version_that_kept_no_code}
+    paths = made[stale](original) if stale in made else request.getfixturevalue(stale)
+    with pytest.raises(SubmissionError, match="Start snakemake, or delete the script"):
+        run_to_end.run_to_end(paths.directory, "slurm")
+    assert scheduler.submitted == []
+    scheduler.courses = [lambda job_id: runs.complete(paths, job_id)]
+    run_to_end.run_to_end(paths.directory, "slurm", lambda: rendered_anew(paths))
+    code = place.code_of(paths.script)
+    assert code is not None
+    assert code.read_bytes() == snapshot.taken().content
+
+
+def test_a_run_in_flight_keeps_its_code(older, scheduler):
+    """Its job is waited for, and its script is that of the code that it runs."""
+    records.write_json(older.job, JobRecord("slurm", "41", 1.0, "somebody"))
+    runs.complete(older, "41")
+    scheduler.states = ["COMPLETED"]
+    rendered = older.script.read_bytes()
+    ended = run_to_end.run_to_end(older.directory, "slurm", lambda: rendered_anew(older))
+    assert ended.outcome is Outcome.COMPLETED
+    assert (older.script.read_bytes(), scheduler.submitted) == (rendered, [])
+
+
+def test_a_job_whose_code_is_gone_touches_nothing(original, tmp_path):
+    without_code(original)
+    before = everything(tmp_path)
+    recorders = scripts.Recorders(tmp_path / "commands")
+    done = recorders.run(original.script)
+    assert done.returncode == 78
+    assert "the code of this job, is not there" in done.stderr
+    assert [each for each in everything(tmp_path) if "/commands/" not in each[0]] == before
+    ended = outcome.classify(original, JobState("FAILED", exit_code="78:0"))
+    assert "the code that it was to run is not there any more" in ended.cause
 
 
 # ------------------------------------------------------------------ scripts submitted by hand

@@ -82,6 +82,7 @@ def rendered(name: str, directory: Path) -> str:
         root=ROOT,
         run_directory=results.run_directory(ROOT / "results", planned.cell.id, 1),
         tokens=results.tokens(ROOT / "results", planned.cell.data),
+        code=scripts.CODE,
     )
     assert planned.estimate is not None
     return render.job_script(cell, site, places, planned.estimate.time_limit_min)
@@ -147,7 +148,7 @@ def test_a_profiled_run_is_told_its_steps_and_waits_for_nothing():
     cell = scripts.planned("demo").cell
     telemetry = dataclasses.replace(cell.telemetry, cool_down_to_c=40.0, cool_down_limit_s=600.0)
     cell = dataclasses.replace(cell, telemetry=telemetry)
-    places = render.Places(ROOT, Path("/results/run0"), None)
+    places = render.Places(ROOT, Path("/results/run0"), None, scripts.CODE)
     site = scripts.study().platforms["local"]
     script = render.job_script(cell, site, places, 15, profiled_steps=3)
     assert '    -m workflow_lib.training "$cell" --profile 3\n' in script
@@ -182,12 +183,14 @@ def test_a_container_sees_results_that_lie_outside_the_repository(tmp_path):
         tmp_path, "local", container={"runtime": "apptainer", "image": "/i.sif", "mounts": []}
     )
     places = render.Places(
-        Path("/repository"), Path("/results/run1"), Path("/results/data/tokens.json")
+        *(Path("/repository"), Path("/results/run1"), Path("/results/data/tokens.json")),
+        render.Code(Path("/results/code/0.zip"), None, None),
     )
     script = render.job_script(planned.cell, site, places, 15)
     assert "--bind /repository\n" in script
     assert "--bind /results/run1\n" in script
     assert "--bind /results/data\n" in script
+    assert "--bind /results/code\n" in script
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_a_container_gets_the_gpus_that_its_telemetry_reads(source, begins, tmp_
     container = {"runtime": "apptainer", "image": "/i.sif", "mounts": []}
     site = scripts.platform(tmp_path, "local", container=container)
     cell = scripts.with_telemetry(scripts.planned("demo").cell, source=source)
-    places = render.Places(Path("/repository"), Path("/results/run1"), None)
+    places = render.Places(Path("/repository"), Path("/results/run1"), None, scripts.CODE)
     script = render.job_script(cell, site, places, 15)
     assert begins in script
     assert ("gpus_inside=()" in script) == (source == "auto")
@@ -227,16 +230,18 @@ def test_a_mount_that_a_container_would_misread_is_refused(path, tmp_path):
         scripts.write(scripts.planned("smoke-h200").cell, site, ROOT, tmp_path / "results")
 
 
-def test_a_repository_below_a_colon_is_refused():
+def test_code_below_a_colon_is_refused():
     planned = scripts.planned("demo")
-    places = render.Places(Path("/a:b"), Path("/results/run1"), None)
+    places = render.Places(
+        Path("/r"), Path("/results/run1"), None, render.Code(Path("/a:b/0.zip"), None, None)
+    )
     with pytest.raises(render.RenderError, match="colon"):
         render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
 
 
 def test_a_path_that_is_no_text_is_refused():
     planned = scripts.planned("demo")
-    places = render.Places(Path("/r"), Path("/results\udc80/run1"), None)
+    places = render.Places(Path("/r"), Path("/results\udc80/run1"), None, scripts.CODE)
     with pytest.raises(render.RenderError, match="UTF-8"):
         render.job_script(planned.cell, scripts.study().platforms["local"], places, 15)
 

@@ -105,7 +105,7 @@ def test_a_sweep_runs_in_a_container_to_its_report(contained, image, tmp_path):
         assert software["container"] == f"apptainer:{image}"
         recorded = json.loads(run.environment.read_text())
         assert recorded["operating_system"] == "A small image"
-        # The node's git said so: the image has none.
+        # What git said when the script was rendered: the image has none.
         assert (recorded["commit"], recorded["uncommitted_changes"]) == ("5ca1ab1e", False)
         # The platform's values, not the image's.
         assert values.items() <= recorded["environment_variables"].items()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workflow_lib import results
 from workflow_lib.cells import PlannedCell
-from workflow_lib.launch.script import render
+from workflow_lib.launch.script import render, snapshot
 from workflow_lib.study import ConfigError, Study
 
 #: the interpreter of the environment that `make` makes; where VENV names another place for it, jobs
@@ -18,8 +18,8 @@ _OF_MAKE = ".venv/bin/python"
 def render_run(
     study: Study, planned: PlannedCell, run: int, results_directory: Path, root: Path
 ) -> None:
-    """Write ``cell.json`` and ``job.sh`` of a run below ``results_directory``. ``root`` is the
-    repository's directory.
+    """Write ``cell.json`` and ``job.sh`` of a run below ``results_directory``, and the code that it
+    runs. ``root`` is the repository's directory.
 
     Raises ConfigError if the cell cannot run or no sweep asks for the run, RenderError, OSError.
     """
@@ -37,6 +37,7 @@ def render_run(
         root=root.absolute(),
         run_directory=results.run_directory(results_directory.absolute(), cell.id, run),
         tokens=results.tokens(results_directory.absolute(), cell.data),
+        code=snapshot.write(results.code_directory(results_directory.absolute())),
     )
     platform = study.platforms[cell.hardware.platform]
     if platform.python == _OF_MAKE and Path(sys.prefix, ".installed").is_file():

@@ -11,7 +11,7 @@ A run's directory, in the order in which its files appear::
     order.json              the run's place in the order of submission
     submission.json         the name of the job that is about to be submitted, and who submits it
     job.json                the scheduler's id of the job, when it was submitted, and by whom
-    environment.json        versions, host, commit
+    environment.json        versions, host, commit, checksum of the code
     gpu-limits/<node>.json  limits that the job set on GPUs and restored, if the cell asks for them
     telemetry/<node>.json   the GPUs that the sampler found on the node
     telemetry/<node>.csv    one row a tick and GPU, flushed every second
@@ -89,6 +89,7 @@ from workflow_lib.records.paths import (
     RunPaths,
     SweepPaths,
     boot_id,
+    code_sha256,
     job_id,
     node_name,
     rank_number,
@@ -196,6 +197,7 @@ __all__ = [
     "Training",
     "Workload",
     "boot_id",
+    "code_sha256",
     "coordinates",
     "damaged",
     "end_of_file",

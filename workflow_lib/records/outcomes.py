@@ -48,6 +48,9 @@ class OutcomeRecord:
     script_edited: bool
     #: nodes that are at fault, as far as known; a retry avoids them
     failed_nodes: tuple[str, ...] = ()
+    #: the checksum of the code that all parts of the job ran; null if they ran different code, if
+    #: no part recorded it, and in records of earlier versions
+    code_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,9 @@ class EndedRecord:
     #: bytes of each file that the job left, by its path in the run's directory; null in records of
     #: earlier versions
     left_bytes: Mapping[str, int] | None = None
+    #: the checksum of the zip that its process imported its code from, as in the records of ranks
+    #: and samplers; null in records of earlier versions
+    code_sha256: str | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +212,8 @@ class RankRecord:
     #: torch's allocator of the GPU, and its settings: "native, expandable_segments:True"; null on a
     #: CPU, and in records of earlier versions
     allocator: str | None = None
+    #: the checksum of the zip that it imported its code from; null in records of earlier versions
+    code_sha256: str | None = None
 
     @property
     def gpu_told(self) -> str:
@@ -296,6 +304,8 @@ class TelemetryStart:
     #: earlier versions
     boot_id: str | None = None
     job_id: str | None = None
+    #: the checksum of the zip that it imported its code from; null in records of earlier versions
+    code_sha256: str | None = None
 
     def number_of(self, rank: RankRecord) -> int | None:
         """The sampler's index of the GPU that a rank trained on, None if it is none of them.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import socket
+import sys
+import zipimport
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -320,6 +324,17 @@ def boot_id() -> str | None:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return None
+
+
+@functools.cache
+def code_sha256() -> str | None:
+    """The SHA-256 of the zip from which this process imports its code; None if the code is not in
+    one, as outside of a job.
+    """
+    loader = sys.modules[__name__].__loader__
+    if not isinstance(loader, zipimport.zipimporter):
+        return None
+    return hashlib.sha256(Path(loader.archive).read_bytes()).hexdigest()
 
 
 def job_id() -> str | None:

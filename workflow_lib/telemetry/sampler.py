@@ -152,6 +152,7 @@ class Sampler:
                 other_gpus=tuple(source.others),
                 boot_id=records.boot_id(),
                 job_id=records.job_id(),
+                code_sha256=records.code_sha256(),
             ),
         )
 

@@ -25,6 +25,7 @@ from workflow_lib.records import (
     RecordError,
     RunPaths,
     boot_id,
+    code_sha256,
     job_id,
     node_name,
     rank_number,
@@ -193,6 +194,7 @@ def _run(
         built_unix_s=time.time(),
         tokens_sha256=source.sha256,
         allocator=device.allocator,
+        code_sha256=code_sha256(),
     )
     clock = _compare_clocks(launch, cell, progress)
     run = Run(cell, mesh, device, source, paths, record, progress.enter, profiled_steps)

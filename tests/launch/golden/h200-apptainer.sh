@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 62c4a49a1c29f6b92e623c9d84f789ca6d6d7c3ee8936635141adb7747355fe9
+# sha256 of all lines below: e87200fc027a319db004853747cc17da0872a2601f3a27c17ffeaa2856d3aa8e
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -29,6 +29,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # dollar signs in these values are not variables
 root=/srv/triptych
+code=/srv/triptych/results/code/1000/0123456789abcdef.zip
 run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd/run1
 python=python3
 cell="$run_directory/cell.json"
@@ -51,6 +52,12 @@ if ! [ "$lies_in" -ef "$run_directory" ]; then
     echo "copied. Delete it, and snakemake renders it anew" >&2
     exit 76
 fi
+if ! [ -r "$code" ]; then
+    printf 'triptych: %s, the code of this job, is not there. Delete this script, and snakemake ' \
+        "$code" >&2
+    echo "renders it anew" >&2
+    exit 78
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
@@ -60,8 +67,14 @@ module load openmpi/5.0 || exit 74
 export GREETING='it'"'"'s $HOME'
 export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# The repository may change while the job waits and runs, so its code is imported from a copy, and
+# not from the working directory, which Python would search first.
+export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.
@@ -81,18 +94,14 @@ container=(
     '/images/training 1.sif'
     # Set again, because an image may set them, too.
     env CUDA_DEVICE_ORDER="$CUDA_DEVICE_ORDER" PYTHONPATH="$PYTHONPATH"
+    PYTHONSAFEPATH=1
     GREETING="$GREETING"
     NCCL_DEBUG="$NCCL_DEBUG"
     NCCL_IB_HCA="$NCCL_IB_HCA"
 )
-# Slurm's commands and git tell these. An image may lack both.
+# Slurm's commands tell it. An image may lack them.
 TRIPTYCH_NODES=$(scontrol show hostnames 2>/dev/null | tr '\n' ' ')
 export TRIPTYCH_NODES
-TRIPTYCH_COMMIT=$(timeout 10 git rev-parse HEAD 2>/dev/null)
-export TRIPTYCH_COMMIT
-if changes=$(timeout 10 git status --porcelain -uno 2>/dev/null); then
-    export TRIPTYCH_UNCOMMITTED_CHANGES=${changes:+yes}
-fi
 
 # Arrays, not functions: then $! is the launcher's process id, so that the launcher can be ended.
 # One process a node, beside other steps that run there.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: c12e6bf95fab5743fbdea682f28a5d992a9e368639579b2de1ac056f48f0dd91
+# sha256 of all lines below: 9bbdb96f801ad8c4f4b470e8e58735cafedea750dcf09bf90b93f1c6f0887e77
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -21,6 +21,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # dollar signs in these values are not variables
 root=/srv/triptych
+code=/srv/triptych/results/code/1000/0123456789abcdef.zip
 run_directory=/srv/triptych/results/cells/h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
@@ -43,13 +44,25 @@ if ! [ "$lies_in" -ef "$run_directory" ]; then
     echo "copied. Delete it, and snakemake renders it anew" >&2
     exit 76
 fi
+if ! [ -r "$code" ]; then
+    printf 'triptych: %s, the code of this job, is not there. Delete this script, and snakemake ' \
+        "$code" >&2
+    echo "renders it anew" >&2
+    exit 78
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
 export NCCL_DEBUG=WARN
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# The repository may change while the job waits and runs, so its code is imported from a copy, and
+# not from the working directory, which Python would search first.
+export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

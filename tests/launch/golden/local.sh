@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: faa209505b2487a5edf57478582d60fa9bfe909c9dc122fa2c4fd450e0ab090b
+# sha256 of all lines below: a436fdb1747d87f3fc88ce946008227db2f728eaf3ad892e01b149dada64a935
 #
 # One run of the cell
 #   local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c
@@ -9,6 +9,7 @@
 # ------------------------------------------------------------------------ where things are
 # shellcheck disable=SC2016  # dollar signs in these values are not variables
 root=/srv/triptych
+code=/srv/triptych/results/code/1000/0123456789abcdef.zip
 run_directory=/srv/triptych/results/cells/local/gpt3-tiny/tp1-pp1-dp2_mb2-gb16-fp32-zero1_61f5286c/run1
 python=/srv/triptych/.venv/bin/python
 cell="$run_directory/cell.json"
@@ -23,12 +24,24 @@ if ! [ "$lies_in" -ef "$run_directory" ]; then
     echo "copied. Delete it, and snakemake renders it anew" >&2
     exit 76
 fi
+if ! [ -r "$code" ]; then
+    printf 'triptych: %s, the code of this job, is not there. Delete this script, and snakemake ' \
+        "$code" >&2
+    echo "renders it anew" >&2
+    exit 78
+fi
 cd -- "$root" || exit 72
 mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 
 # ------------------------------------------------------------------------ the site's environment
-export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+# The repository may change while the job waits and runs, so its code is imported from a copy, and
+# not from the working directory, which Python would search first.
+export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONSAFEPATH=1
 export PYTHONUNBUFFERED=1
+# What git said of the code when it was copied.
+export TRIPTYCH_COMMIT=5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e
+export TRIPTYCH_UNCOMMITTED_CHANGES=
 # The sampler and ranks record the id of their job.
 export TRIPTYCH_JOB_ID=$job
 # Ranks number GPUs as the driver and the sampler do.

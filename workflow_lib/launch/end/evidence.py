@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -16,9 +18,11 @@ from workflow_lib.records import (
     EndedRecord,
     JobRecord,
     JobState,
+    RankRecord,
     RunPaths,
     StopRecord,
     SuspensionRecord,
+    TelemetryStart,
 )
 
 #: a file system with less free space than this, in bytes, is called full
@@ -51,6 +55,8 @@ class Evidence:
     #: the directory, of the run's files or of its logs, whose file system is full; null if there is
     #: none. A quota that is used up is not seen
     full: Path | None
+    #: the checksums of the code that the job's parts recorded; null for a part that recorded none
+    code: frozenset[str | None]
     #: records that could not be read, and why
     damaged: tuple[str, ...]
 
@@ -95,8 +101,26 @@ def gather(paths: RunPaths, state: JobState | None) -> Evidence:
         limits_not_kept=not_kept,
         limits_left=left,
         full=_full(paths),
+        code=frozenset(_code(paths, ended)),
         damaged=(*unread, *ranks.damaged, *unread_events),
     )
+
+
+def _code(paths: RunPaths, ended: EndedRecord | None) -> Iterator[str | None]:
+    """The checksum of the code that each part of the job recorded."""
+    if ended is not None:
+        yield ended.code_sha256
+    # Damaged records are named by those who need them.
+    with suppress(records.RecordError, FileNotFoundError):
+        began = records.read_json(paths.environment)
+        code = began.get("code_sha256") if isinstance(began, dict) else None
+        yield code if isinstance(code, str) else None
+    for path in paths.steps.glob("rank*.json"):
+        with suppress(records.RecordError):
+            yield records.read_record(path, RankRecord).code_sha256
+    for node in paths.sampled_nodes():
+        with suppress(records.RecordError):
+            yield records.read_record(paths.telemetry_start(node), TelemetryStart).code_sha256
 
 
 def _full(paths: RunPaths) -> Path | None:

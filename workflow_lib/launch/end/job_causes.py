@@ -40,6 +40,7 @@ _SCRIPT_EXITS = {
     74: "it could not load a module",
     76: "the results were moved or copied after it was rendered",
     77: "the array's copy of it belongs to another user",
+    78: "the code that it was to run is not there any more",
 }
 #: stages of the job that fail only because of telemetry, and what the cause says then
 _BEFORE_TRAINING = {

@@ -52,6 +52,8 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
     edited = _was_edited(paths, ended)
     if edited:
         cause += "; its job.sh was edited by hand after it was rendered"
+    if len(evidence.code) > 1:
+        cause += f"; its parts ran different versions of the code: {_named(evidence.code)}"
     return OutcomeRecord(
         outcome=outcome,
         # It may hold the output of any program.
@@ -63,7 +65,13 @@ def classify(paths: RunPaths, state: JobState | None) -> OutcomeRecord:
         scheduler_state=state.state if state is not None else None,
         script_edited=edited,
         failed_nodes=() if outcome is Outcome.COMPLETED else _failed_nodes(evidence, outcome),
+        code_sha256=next(iter(evidence.code)) if len(evidence.code) == 1 else None,
     )
+
+
+def _named(code: frozenset[str | None]) -> str:
+    """Versions of the code by the beginnings of their checksums."""
+    return ", ".join(sorted("one not recorded" if each is None else each[:12] for each in code))
 
 
 def _was_edited(paths: RunPaths, ended: EndedRecord | None) -> bool:

@@ -112,9 +112,8 @@ def environment() -> dict[str, Any]:
     """Versions and settings that can change what is measured. A value that is not known is null."""
     packages: dict[str, str | None] = {}
     drivers = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    changes = _output("git", "status", "--porcelain", "-uno")
-    if changes is None:
-        changes = os.environ.get("TRIPTYCH_UNCOMMITTED_CHANGES")
+    # Not git, which would tell of the repository, and that may have been changed since.
+    changes = os.environ.get("TRIPTYCH_UNCOMMITTED_CHANGES")
     for name in _PACKAGES:
         try:
             packages[name] = importlib.metadata.version(name)
@@ -124,9 +123,9 @@ def environment() -> dict[str, Any]:
         "recorded_unix_s": time.time(),
         "node": records.node_name(),
         "triptych": workflow_lib.__version__,
-        # An image may lack git, so the job script sets variables for both.
-        "commit": _output("git", "rev-parse", "HEAD") or os.environ.get("TRIPTYCH_COMMIT") or None,
+        "commit": os.environ.get("TRIPTYCH_COMMIT") or None,
         "uncommitted_changes": None if changes is None else bool(changes),
+        "code_sha256": records.code_sha256(),
         "python": platform.python_version(),
         "packages": packages,
         "kernel": platform.release(),
@@ -218,6 +217,7 @@ def end(paths: RunPaths, job: str, stage: str, training_exit: str, telemetry_exi
             telemetry_exit_code=int(telemetry_exit) if telemetry_exit else None,
             failed_stage=None if stage == "complete" else stage,
             script_sha256=started["script_sha256"] if started else "",
+            code_sha256=records.code_sha256(),
             left_bytes=_left_bytes(paths),
         ),
     )

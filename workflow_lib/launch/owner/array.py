@@ -10,6 +10,7 @@ A task is one run: it executes that run's own script, and the workflow afterward
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import re
@@ -31,7 +32,7 @@ from workflow_lib.launch.run_owner import become_owner
 from workflow_lib.launch.schedulers import choice
 from workflow_lib.launch.schedulers.refusals import NotNowError, SubmissionError, UnclearError
 from workflow_lib.launch.schedulers.slurm import sbatch
-from workflow_lib.launch.script import checksum, place, render
+from workflow_lib.launch.script import checksum, render
 from workflow_lib.records import Cell, JobRecord, RunPaths, SubmissionRecord
 
 #: How many tasks an array has at most. Slurm's own limit, MaxArraySize, is 1001 unless the site
@@ -95,10 +96,8 @@ def _check(
             f"{paths.script} was edited after it was rendered, so it may not measure the cell that "
             "it is for. Delete it to have it rendered again, or submit it by hand"
         )
-    if (origin := place.moved_from(paths)) is not None:
-        if render_anew is None:
-            raise SubmissionError(run_place.moved(paths, origin))
-        render_anew(paths.directory)
+    again = None if render_anew is None else functools.partial(render_anew, paths.directory)
+    run_place.render_if_stale(paths, again)
     cell = records.read_record(paths.cell, Cell)
     corpus.check(results_directory, cell)
 

@@ -10,14 +10,19 @@ import stat
 from pathlib import Path
 
 from workflow_lib.launch.schedulers.refusals import SubmissionError
+from workflow_lib.launch.script import place
 from workflow_lib.records import RunPaths, user_name
 
 
 def check(paths: RunPaths) -> None:
     """Raise SubmissionError if another user than this one and root may have written the run's
-    script, its cell or the directory that holds them. Raises FileNotFoundError.
+    script, its cell, the code that it runs, or a directory that holds them. Raises
+    FileNotFoundError.
     """
-    for path in (paths.directory, paths.script, paths.cell):
+    code = place.code_of(paths.script)
+    # A script whose code is gone is rendered again.
+    held = (code.parent, code) if code is not None and code.exists() else ()
+    for path in (paths.directory, paths.script, paths.cell, *held):
         found = path.stat()
         if found.st_uid not in (os.getuid(), 0):
             raise SubmissionError(

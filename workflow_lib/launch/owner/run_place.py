@@ -1,13 +1,14 @@
-"""Makes sure that a run's job writes into the run's present directory: results may have been moved
-or copied since the script was rendered.
+"""Makes sure that a run's job writes into the run's present directory, and runs the present code:
+results may have been moved or copied since the script was rendered, and code changed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from workflow_lib.launch.messages import say
-from workflow_lib.launch.owner.owned_run import OwnedRun
 from workflow_lib.launch.schedulers.refusals import SubmissionError
-from workflow_lib.launch.script import place
+from workflow_lib.launch.script import place, snapshot
 from workflow_lib.records import RunPaths
 
 
@@ -28,22 +29,24 @@ def check_known(paths: RunPaths, job: str) -> None:
     )
 
 
-def render_where_it_lies(run: OwnedRun) -> None:
-    """Render the script again if it names another directory.
+def render_if_stale(paths: RunPaths, render_anew: Callable[[], None] | None) -> None:
+    """Render the script again if it names another directory, or runs other code than this process.
 
     Raises SubmissionError if this process cannot render, and whatever rendering raises.
     """
-    if (origin := place.moved_from(run.paths)) is None:
+    origin, code = place.moved_from(paths), place.code_of(paths.script)
+    if origin is not None:
+        why = f"was rendered for {origin}, from where the results were moved or copied"
+    elif code is None or code.name != snapshot.taken().name:
+        why = "was rendered by another version of the code"
+    elif not code.exists():
+        why = f"runs the code in {code}, which is gone"
+    else:
         return
-    if run.render_anew is None:
-        raise SubmissionError(moved(run.paths, origin))
-    say(f"{run.paths.script} was rendered for {origin}; rendering it again")
-    run.render_anew()
-
-
-def moved(paths: RunPaths, origin: object) -> str:
-    """The message for a script that was rendered for another directory than its present one."""
-    return (
-        f"{paths.script} was rendered for {origin}, from where the results were moved or copied. "
-        "Start snakemake, or delete the script, to have it rendered again"
-    )
+    if render_anew is None:
+        raise SubmissionError(
+            f"{paths.script} {why}. Start snakemake, or delete the script, to have it rendered "
+            "again"
+        )
+    say(f"{paths.script} {why}; rendering it again")
+    render_anew()

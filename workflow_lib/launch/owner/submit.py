@@ -52,7 +52,7 @@ def submit(run: OwnedRun) -> JobRecord:
             raise other_users.left_alone(f"the job {known.job_name}", known, paths.submission)
         if (job_id := look_for(run.scheduler, known)) is not None:
             return _own(run, Submission(paths, cell, known, run.lock, avoid), job_id)
-    run_place.render_where_it_lies(run)
+    run_place.render_if_stale(paths, run.render_anew)
     corpus.check(results.of_run(paths.directory, cell.id), cell)
     # Copies of results often leave out empty directories, but Slurm writes the job's log there.
     try:

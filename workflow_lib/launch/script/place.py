@@ -1,4 +1,6 @@
-"""Tells for which directory a job script was rendered, and whether it still lies there."""
+"""Tells for which directory a job script was rendered, whether it still lies there, and which code
+it runs.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +9,28 @@ from pathlib import Path
 
 from workflow_lib.records import RunPaths
 
-#: the text before and behind the quoted path; the path itself may hold line ends
-_BEFORE, _BEHIND = "\nrun_directory=", "\npython="
-
 
 def rendered_for(script: Path) -> Path | None:
     """The run directory that the script names; None if it names none, because it was edited.
 
     Raises FileNotFoundError.
     """
+    return _named(script, "\nrun_directory=", "\npython=")
+
+
+def code_of(script: Path) -> Path | None:
+    """The zip of the code that the script runs; None if it names none, as in earlier versions.
+
+    Raises FileNotFoundError.
+    """
+    return _named(script, "\ncode=", "\nrun_directory=")
+
+
+def _named(script: Path, before: str, behind: str) -> Path | None:
+    """The quoted path between two texts of a script. The path itself may hold line ends."""
     # Bytes that are not UTF-8 are kept as surrogates, so that any path can be compared.
     text = script.read_bytes().decode("utf-8", "surrogateescape")
-    quoted = text.partition(_BEFORE)[2].partition(_BEHIND)[0]
+    quoted = text.partition(before)[2].partition(behind)[0]
     try:
         # shlex cannot read a carriage return as render.quote writes it.
         words = shlex.split(quoted.replace("'$'\\r''", "\r"))

@@ -31,12 +31,16 @@ _HOSTS = re.compile(r"[A-Za-z0-9_.,\[\]-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: variables that the script or bash sets itself; a platform's value would not reach the job
 _TAKEN = re.compile(
-    r"root|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu|each_rank"
-    r"|here|changes|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
-    r"|PYTHONUNBUFFERED|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER|TRIPTYCH_.*"
+    r"root|code|run_directory|lies_in|python|cell|logs|job|container|on_every_node|on_every_gpu"
+    r"|each_rank|here|stage|helper|limits|telemetry|telemetry_exit|training|training_exit|patience"
+    r"|PYTHONUNBUFFERED|PYTHONSAFEPATH|SUBMITIT_EXECUTOR|SRUN_CPUS_PER_TASK|CUDA_DEVICE_ORDER"
+    r"|TRIPTYCH_.*"
     r"|_|IFS|PWD|OLDPWD|SHLVL|UID|EUID|PPID|GROUPS|DIRSTACK|FUNCNAME|PIPESTATUS|LINENO|SECONDS|RANDOM"
     r"|SRANDOM|EPOCHSECONDS|EPOCHREALTIME|SHELLOPTS|BASHOPTS|BASHPID|BASH_.*"
 )
+
+#: read with this module: a process that renders for days goes on with the code that it began with
+_TEMPLATE = Path(__file__).with_name("templates").joinpath("job.sh.j2").read_text(encoding="utf-8")
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -46,14 +50,26 @@ class RenderError(ValueError):
 
 
 @dataclass(frozen=True)
+class Code:
+    """The code that a job runs: see snapshot."""
+
+    #: the absolute path of the zip
+    archive: Path
+    #: what git said when the code was taken; null if it said nothing
+    commit: str | None
+    has_changes: bool | None
+
+
+@dataclass(frozen=True)
 class Places:
-    """The absolute paths that a script holds."""
+    """The absolute paths that a script holds, and its code."""
 
     #: the repository
     root: Path
     run_directory: Path
     #: tokens.json of the cell's data; null for synthetic tokens
     tokens: Path | None
+    code: Code
 
 
 def job_script(
@@ -65,7 +81,6 @@ def job_script(
     run. Raises RenderError for a value that cannot be written into the script.
     """
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("workflow_lib.launch.script"),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # shell, not HTML: every value goes through a filter below
         trim_blocks=True,
@@ -74,11 +89,11 @@ def job_script(
     )
     for each in (quote, argument, word, constraint, hosts, variable, mount, mounts):
         environment.filters[each.__name__] = each
-    template = environment.get_template("job.sh.j2")
-    if ":" in str(places.root):
+    template = environment.from_string(_TEMPLATE)
+    if ":" in str(places.code.archive):
         raise RenderError(
-            f"{str(places.root)!r}: Python's search path cannot hold a directory with a colon in "
-            "its name; move the repository"
+            f"{str(places.code.archive)!r}: Python's search path cannot hold a path with a colon; "
+            "move the results"
         )
     body = template.render(
         cell=cell,
@@ -145,11 +160,15 @@ def _interpreter(python: str, root: Path) -> str:
 
 
 def _mounted(platform: Platform, places: Places) -> list[Path]:
-    """The directories that a container must see: the repository, the run, its tokens, and those
-    that the site adds.
+    """The directories that a container must see: the repository, the run, its code and tokens,
+    and those that the site adds.
     """
     mounted = [places.root]
-    needed = [places.run_directory, *([places.tokens.parent] if places.tokens else [])]
+    needed = [
+        places.run_directory,
+        places.code.archive.parent,
+        *([places.tokens.parent] if places.tokens else []),
+    ]
     if platform.container is not None:
         needed += [Path(path) for path in platform.container.mounts]
     for path in needed:

@@ -1,0 +1,132 @@
+"""The code that jobs run: what is in its zip, and that jobs import nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import workflow_lib
+from tests.test_architecture import MODULES, everything_behind
+from workflow_lib.launch.script import snapshot
+
+#: the modules that job.sh, the launchers and the limits' guard start
+ENTRIES = (
+    *("launch.job.node", "launch.job.rank", "launch.job.rank_watch"),
+    *("telemetry.__main__", "telemetry.limits", "training.__main__"),
+)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    return snapshot.write(tmp_path / "code").archive
+
+
+def test_it_has_every_module_that_a_job_imports(code):
+    with zipfile.ZipFile(code) as archive:
+        names = {*archive.namelist()}
+    package = Path(workflow_lib.__file__).parents[1]
+    for entry in ENTRIES:
+        needed = {
+            MODULES[module].relative_to(package).as_posix() for module in everything_behind(entry)
+        }
+        assert needed - names == set()
+        # And each package above.
+        assert {
+            str(parent / "__init__.py")
+            for name in needed
+            for parent in Path(name).parents[:-1]
+            if (package / parent / "__init__.py").exists()
+        } - names == set()
+
+
+def test_it_is_named_by_its_content_and_written_once(code, tmp_path):
+    written = code.stat().st_mtime_ns
+    assert snapshot.write(code.parent).archive.stat().st_mtime_ns == written
+    package = tmp_path / "copy" / "workflow_lib"
+    shutil.copytree(Path(workflow_lib.__file__).parent, package)
+    for path in package.rglob("*.py"):
+        os.utime(path, (1e9, 1e9))
+    assert snapshot.write(code.parent, snapshot.take(package)).archive == code
+    (package / "report" / "page" / "page.py").write_text("")
+    assert snapshot.take(package).name == code.name
+    (package / "training" / "loop.py").write_text("")
+    assert snapshot.take(package).name != code.name
+
+
+def test_one_that_was_damaged_is_written_again(code):
+    content = code.read_bytes()
+    code.chmod(0o666)
+    code.write_bytes(content[:1000])
+    snapshot.write(code.parent)
+    assert (code.read_bytes(), code.stat().st_mode & 0o777) == (content, 0o444)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_job_imports_it_whatever_lies_in_its_directory(code, entry, tmp_path):
+    changed = tmp_path / "repository" / "workflow_lib"
+    changed.mkdir(parents=True)
+    (changed / "__init__.py").write_text("raise SystemExit('of the repository')")
+    ask = (
+        f"import json, sys, workflow_lib.{entry}, workflow_lib.records as records; "
+        "own = [m for n, m in sys.modules.items() if n.partition('.')[0] == 'workflow_lib']; "
+        "print(json.dumps([records.code_sha256(), sorted({m.__loader__.archive for m in own})]))"
+    )
+    # As job.sh has it.
+    own = {"PYTHONPATH": f"{code}:{changed.parent}", "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        cwd=changed.parent,
+        env=os.environ | own,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [code.stem, [str(code)]]
+
+
+def test_a_process_that_renders_goes_on_with_the_code_that_it_began_with(tmp_path):
+    package = tmp_path / "copy" / "workflow_lib"
+    shutil.copytree(Path(workflow_lib.__file__).parent, package)
+    config = Path(workflow_lib.__file__).parents[1] / "config"
+    program = f"""
+from pathlib import Path
+from workflow_lib import cells
+from workflow_lib.launch import rendering
+from workflow_lib.launch.script import snapshot
+from workflow_lib.study import load_study
+
+snapshot.taken()
+package = Path({str(package)!r})
+for path in ("launch/job/node.py", "launch/script/templates/job.sh.j2"):
+    text = (package / path).read_text()
+    assert "--telemetry-exit" in text
+    (package / path).write_text(text.replace("--telemetry-exit", "--sampler-exit"))
+study = load_study(Path({str(config)!r}))
+planned = next(each for each in cells.expand_study(study)["demo"].cells if each.feasible)
+rendering.render_run(study, planned, 1, package.parent / "results", package.parent)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(package.parent)},
+        cwd=package.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (script,) = (package.parent / "results").rglob("job.sh")
+    (code,) = (package.parent / "results" / "code").glob("*/*.zip")
+    with zipfile.ZipFile(code) as archive:
+        step = archive.read("workflow_lib/launch/job/node.py").decode()
+    assert "--telemetry-exit" in script.read_text()
+    assert "--telemetry-exit" in step
