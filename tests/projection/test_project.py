@@ -33,6 +33,7 @@ from workflow_lib.projection.project import (
 from workflow_lib.projection.project_page import _number, meter, verdict
 from workflow_lib.projection.scaling import FABRICS, replicas
 from workflow_lib.records import RUNS, Degrees, RecordError
+from workflow_lib.records.labels import labels
 from workflow_lib.study import load_study
 
 STUDY = load_study(Path("config"))
@@ -63,23 +64,24 @@ def test_nodes_share_their_adapters():
 
 def test_every_candidate_spreads_over_all_gpus_and_takes_the_whole_batch():
     found = list(candidates(MODEL, MACHINE, 16, 512))
-    assert len({each.name for each in found}) == len(found) > 20
+    assert len({*labels([each.row for each in found])}) == len(found) > 20
     for each in found:
         assert each.layout.gpus == 16
         assert each.layout.tokens == 512 * 8192
 
 
 def test_every_stage_of_zero_that_differs_is_a_candidate():
-    found = {each.name: each for each in candidates(MODEL, MACHINE, 16, 512)}
+    every = list(candidates(MODEL, MACHINE, 16, 512))
+    found = dict(zip(labels([each.row for each in every]), every, strict=True))
     stages = {(each.degrees.dp > 1, each.training.zero_stage) for each in found.values()}
     assert stages == {(False, 1), (True, 1), (True, 2), (True, 3)}
     assert "ZeRO-1, 2, 3" in considered(MODEL)
     assert any(each.degrees.pp > 1 and each.training.zero_stage == 3 for each in found.values())
-    for each in found.values():
+    for name, each in found.items():
         if each.training.zero_stage == 2:
             # It reduces gradients in every micro-batch: of a single one it would be ZeRO-1.
             assert each.training.micro_batches(each.degrees.dp) > 1
-            first = found[each.name.replace("zero2", "zero1")]
+            first = found[name.replace("zero2", "zero1")]
             assert each.memory.total < first.memory.total
 
 

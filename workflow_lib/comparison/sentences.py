@@ -108,6 +108,20 @@ def _added(measure: Measure, wide: Wide) -> str:
     return " and ".join(parts)
 
 
+def by_medians(measure: Measure, a: float, b: float, wide: Wide, lie: Design) -> str:
+    """Says by what the medians of all runs differ, which tables show, if the interval of the
+    verdict excludes that, and why; "" if it does not."""
+    apart = a / b if is_ratio(measure) else a - b
+    if wide.low <= apart <= wide.high:
+        return ""
+    why = "and the verdict allows for a steady drift"
+    if lie.in_blocks:
+        why = "and the verdict is about the two runs of each block"
+    elif lie.sessions is not None:
+        why = f"which mix {lie.sessions.count} sessions, and the verdict is about runs of one"
+    return f"medians of all runs differ by {signed(measure, apart)}, {why}"
+
+
 def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> str:
     """Says that there are too few runs for a verdict, with the range of the runs."""
     if runs_a == runs_b == 1:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from workflow_lib.memory import Fit, MemoryEstimate, estimate
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import Machine
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records import Degrees, Model, Training, cell_axes
 from workflow_lib.training import capabilities
 
 #: values that are tried, besides every TP within a node that divides the model
@@ -20,6 +20,8 @@ _MICRO_BATCHES = (1, 2, 4)
 _RECOMPUTATIONS = ("none", "selective", "full")
 #: ZeRO's stages with replicas. Stage 0 takes the time of stage 1 and more memory.
 _SHARDINGS = (1, 2, 3)
+#: of a cell's parts, those that are searched
+_PARTS = ("degrees", "training")
 _TENSOR, _EXPERT = (1, 2, 4, 8, 16), (1, 2, 4, 8)
 #: tokens of a batch if none is given (arXiv 2407.21783, section 3.4.1, has 4 to 16 Mi)
 BATCH_TOKENS = 4 * 2**20
@@ -39,10 +41,11 @@ class Candidate:
         """The memory that its fullest GPU needs."""
         return estimate(self.model, self.degrees, self.training)
 
-    @property
-    def name(self) -> str:
-        """The layout's name, in the form of a cell's."""
-        return f"{self.degrees.name}_{self.training.name}"
+    @functools.cached_property
+    def row(self) -> dict[str, object]:
+        """What tables of cells hold of the layout and its options."""
+        of_parts = (axis for axis in cell_axes.AXES.values() if axis.part in _PARTS)
+        return {"platform": "", "model": "", **{axis.name: axis.of(self) for axis in of_parts}}
 
     @property
     def fits(self) -> Fit:

@@ -22,6 +22,7 @@ from workflow_lib.projection.measured import measured
 from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.records import Model, RecordError
+from workflow_lib.records.labels import labels
 from workflow_lib.words import counted, power_of_ten
 
 #: coverage of the intervals by which two layouts are told apart
@@ -65,6 +66,8 @@ class Projected:
     """A layout with its predicted values. Energy is that of GPUs, by their sensors."""
 
     candidate: Candidate
+    #: its name among the layouts that it was projected with
+    label: str
     prediction: mixed.Prediction
     power: GpuPower
     widths: Widths
@@ -112,7 +115,7 @@ class Projected:
         """The layout as a row of the table."""
         degrees, training = self.candidate.degrees, self.candidate.training
         row: dict[str, Any] = {
-            "layout": self.candidate.name,
+            "layout": self.label,
             "gpus": degrees.world_size,
             "tp": degrees.tp,
             "pp": degrees.pp,
@@ -176,16 +179,18 @@ def predicted(
 ) -> list[Projected]:
     """The candidates with their predicted values."""
     times = stack.predict([each.layout for each in found], platform)
+    names = labels([each.row for each in found])
     return [
         Projected(
             each,
+            name,
             time,
             gpu_power(each.layout, time, known),
             stack.widths_of(each.layout, time),
             model,
             tokens,
         )
-        for each, time in zip(found, times, strict=True)
+        for each, name, time in zip(found, names, times, strict=True)
     ]
 
 
@@ -214,10 +219,8 @@ def recommended(rows: Sequence[Projected]) -> Projected | None:
 
 def table(rows: Iterable[Projected], alike: Sequence[Projected]) -> pl.DataFrame:
     """One row for each layout; ``told_apart`` says whether the first is told apart from it."""
-    names = {each.candidate.name for each in alike}
-    return pl.DataFrame(
-        [each.row() | {"told_apart": each.candidate.name not in names} for each in rows]
-    )
+    names = {each.label for each in alike}
+    return pl.DataFrame([each.row() | {"told_apart": each.label not in names} for each in rows])
 
 
 def basis(best: Projected, stack: OwnStack, known: Levels, platform: str) -> list[tuple[str, str]]:

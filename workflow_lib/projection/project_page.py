@@ -21,6 +21,7 @@ from workflow_lib.projection.project import (
     table,
 )
 from workflow_lib.records import whole_file
+from workflow_lib.records.labels import left_out
 from workflow_lib.report.drawn import saved
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
@@ -34,14 +35,14 @@ MOST_SHOWN = 10
 def ranked(rows: Sequence[Projected], alike: Sequence[Projected]) -> list[dict[str, str]]:
     """A line for each layout, with the 90 % interval after each value. ``alike`` are those that are
     not told apart from the first."""
-    names = {each.candidate.name for each in alike}
+    names = {each.label for each in alike}
     return [
         {
-            "layout": each.candidate.name,
+            "layout": each.label,
             "told from the first": "–"
             if each is rows[0]
             else "no"
-            if each.candidate.name in names
+            if each.label in names
             else "yes",
             "GB allocated": f"{each.candidate.memory.allocated / 1e9:.0f}",
             "GB used": _used(each),
@@ -62,7 +63,7 @@ def of_first(first: Projected) -> list[dict[str, str]]:
     """A line for each measure of a layout, with the interval of each level."""
     return [
         {
-            f"of {first.candidate.name}": heading,
+            f"of {first.label}": heading,
             "median": _word(measure, first.values()[measure][0]),
             **{f"{level * 100:.0f} % interval": _range(first, measure, level) for level in LEVELS},
         }
@@ -98,10 +99,11 @@ def describe(
     """The projection as text: the first layouts, which of them are told apart, and how each part is
     known."""
     first = recommended(rows)
+    names = left_out([each.candidate.row for each in rows])
     lines = [
         tabulate(ranked(rows, alike)[:5], headers="keys", disable_numparse=True),
-        f"{_fitting(rows)} Medians, and intervals that should hold 90 % of runs; energy and power "
-        "are the GPUs'.",
+        f"{_fitting(rows)} {names} Medians, and intervals that should hold 90 % of runs; "
+        "energy and power are the GPUs'.",
         verdict(rows, alike),
         *([tabulate(of_first(first), headers="keys", disable_numparse=True)] if first else []),
         tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
@@ -112,7 +114,7 @@ def describe(
 def verdict(rows: Sequence[Projected], alike: Sequence[Projected]) -> str:
     """Whether there is a best layout of those that fit, and which median is the shortest."""
     first = rows[0]
-    name, time = first.candidate.name, _word("step_time_s", first.step_time_s)
+    name, time = first.label, _word("step_time_s", first.step_time_s)
     if first.candidate.fits != "yes":
         return "No layout surely fits, so none is named the fastest."
     if len(alike) == 1:
@@ -175,6 +177,7 @@ def write_projection(
         ranked=ranked(rows, alike),
         fitting=_fitting(rows),
         verdict=verdict(rows, alike),
+        left_out=left_out([each.candidate.row for each in rows]),
         first=of_first(first) if (first := recommended(rows)) else [],
         basis=basis,
         at_meter=at_meter,

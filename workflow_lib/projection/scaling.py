@@ -84,12 +84,12 @@ def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[Fi
             )
         )
     if all(len(each) > 1 for each in fabrics.values()):
-        base = next(iter(fabrics.values()))[-1].candidate
+        base = next(iter(fabrics.values()))[-1]
         entries.append(
             FigureEntry(
                 stem="two-fabrics",
                 title=f"{subject}: replicas of one layout on two fabrics",
-                caption=f"Up to {base.name}, with the same work per GPU. {bands}"
+                caption=f"Up to {base.label}, with the same work per GPU. {bands}"
                 "No fabric was measured: bands include the differences between fabrics of one "
                 "rate.",
                 draw=partial(_draw, fabrics, f"{subject}: two fabrics"),
