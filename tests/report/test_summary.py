@@ -92,9 +92,9 @@ def test_joules_per_token_stand_beside_tokens_per_joule() -> None:
         cell("b", tokens_per_j=(2.0, 1.999, 2.001), energy_per_token_j=0.5),
     ]
     found = answer("Most tokens per joule", *cells)
-    assert found.value == "2.00 tokens/J (2.00–2.00), or 0.500 J/token"
-    assert found.shortest == "2.00 tokens/J, or 0.500 J/token"
-    assert "a, 1.00 tokens/J (0.999–1.00), or 1.00 J/token" in found.rest
+    assert found.value == "2.00 tokens/J (2.00–2.00) or 0.500 J/token"
+    assert (found.shortest, found.beside) == ("2.00 tokens/J", "0.500 J/token")
+    assert "a, 1.00 tokens/J (0.999–1.00) or 1.00 J/token" in found.rest
 
 
 def test_of_one_run_nothing_is_claimed() -> None:

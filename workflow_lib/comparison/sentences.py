@@ -114,12 +114,13 @@ def by_medians(measure: Measure, a: float, b: float, wide: Wide, lie: Design) ->
     apart = a / b if is_ratio(measure) else a - b
     if wide.low <= apart <= wide.high:
         return ""
-    why = "and the verdict allows for a steady drift"
+    of, why = "all runs", "the verdict allows for a steady drift"
     if lie.in_blocks:
-        why = "and the verdict is about the two runs of each block"
+        why = "the verdict is about the two runs of each block"
     elif lie.sessions is not None:
-        why = f"which mix {lie.sessions.count} sessions, and the verdict is about runs of one"
-    return f"medians of all runs differ by {signed(measure, apart)}, {why}"
+        of = f"all runs, of {lie.sessions.count} sessions together,"
+        why = "the verdict is about runs within a session"
+    return f"medians of {of} differ by {signed(measure, apart)}, but {why}"
 
 
 def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> str:

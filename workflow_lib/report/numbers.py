@@ -35,11 +35,11 @@ def significant(value: float, digits: int = 3, decimals: int | None = None) -> s
 
 
 def in_words(cell: Mapping[str, Any], measure: Measure) -> str:
-    """A cell's median and its range, and that of the measure beside it: "2.0 tokens/J (1.9–2.1), or
-    0.50 J/token"."""
+    """A cell's median and its range, and the median of the measure beside it: "2.0 tokens/J
+    (1.9–2.1) or 0.50 J/token"."""
     text, interval, _ = shown(cell, measure)
-    said = f"{text} {measure.people_unit}" + (f" ({interval})" if interval else "")
-    return f"{said}, or {beside(cell, measure)}" if measure.beside else said
+    said = [f"{text} {measure.people_unit}", *([f"({interval})"] if interval else [])]
+    return " ".join([*said, *([f"or {beside(cell, measure)}"] if measure.beside else [])])
 
 
 def beside(cell: Mapping[str, Any], measure: Measure) -> str:

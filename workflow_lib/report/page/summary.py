@@ -6,7 +6,6 @@ of sensors (:mod:`workflow_lib.comparison.verdicts`).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import WITH_INTERVAL, rows, told
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.numbers import in_words, shown
+from workflow_lib.report.numbers import beside, in_words, shown
 from workflow_lib.words import counted
 
 #: measures for which the best cell is named
@@ -39,11 +38,13 @@ class Answer:
     rest: str
     #: from how many cells it is not told apart
     rivals: int = 0
+    #: the value of the measure that is shown beside; "" if there is none
+    beside: str = ""
 
     @property
     def shortest(self) -> str:
         """The value alone: "99 tokens/s"; of a cell with rivals, that it is not told apart."""
-        return "not told apart" if self.rivals else re.sub(r" \(.*?\)", "", self.value)
+        return "not told apart" if self.rivals else self.value.partition(" (")[0]
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str], si
     if missing := len(done) - len(known):
         lack = "lacks" if missing == 1 else "lack"
         rest += f" {counted(missing, 'completed cell')} {lack} this measure."
-    return Answer(question, best, labels[best["cell"]], in_words(best, measure), rest, rivals)
+    label, value = labels[best["cell"]], in_words(best, measure)
+    return Answer(question, best, label, value, rest, rivals, beside(best, measure))
 
 
 def _leader(
