@@ -149,7 +149,7 @@ def table_of(side: Side, cells: Sequence[Row]) -> str:
         values = [_value(cell, name) for name in shown]
         number = f"{cell['completed']} of {cell['repeats']}"
         lines.append(f"| `{named[cell['cell']]}` | {' | '.join(values)} | {number} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", left_out(side.cells)])
 
 
 def _value(cell: Row, name: str) -> str:
@@ -166,8 +166,7 @@ def _value(cell: Row, name: str) -> str:
 
 def note(side: Side) -> str:
     return (
-        f"{left_out(side.cells)} Values are medians over completed runs. In brackets is "
-        f"{interval_in_words(side.cells)}, "
+        f"Values are medians over completed runs. In brackets is {interval_in_words(side.cells)}, "
         "which is not a confidence interval; it is left out if all runs have the same four digits. "
         f"Power, tokens/J and J/token come from the GPUs' own sensors{_error(side)}. "
         'Memory used is a lower bound ("at least") '

@@ -85,6 +85,15 @@ def test_every_stage_of_zero_that_differs_is_a_candidate():
             assert each.memory.total < first.memory.total
 
 
+def test_zero_2_takes_longer_than_zero_1_by_what_it_scatters():
+    stack = own_stack()
+    measured = next(run.layout for run in read_own() if run.dp == 2 and run.layers == 32)
+    one, two = stack.predict([measured, dataclasses.replace(measured, sharding=2)], "h200x2")
+    # The layer of the one is that of the other, whose factor a run gave.
+    assert one.unseen == two.unseen
+    assert 1.0 < two.median_s / one.median_s < 1.1
+
+
 def test_layouts_whose_ratio_may_be_one_are_not_told_apart(projected):
     stack = own_stack()
     alike = not_told_apart(projected, stack, "h200")
