@@ -10,9 +10,10 @@ from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import rows
 from workflow_lib.records import MEASURES
+from workflow_lib.records.labels import labels, left_out
 from workflow_lib.report.cells import Row, in_words, profiled_runs
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import labels, marked
+from workflow_lib.report.labels import marked
 from workflow_lib.report.numbers import NOTHING, significant
 from workflow_lib.report.systematic_error import systematic_error
 from workflow_lib.words import counted
@@ -25,13 +26,17 @@ _FIRST = (
     "tokens_per_j",
     "decode_tokens_per_j",
 )
-_SHOWN = (*_FIRST, "memory_used_peak_bytes", "mfu_causal")
+_SHOWN = (
+    *(name for first in _FIRST for name in (first, MEASURES[first].beside) if name),
+    "memory_used_peak_bytes",
+    "mfu_causal",
+)
 _CONTRASTED = (*_FIRST, "temperature_mean_c")
 
 
 def names_of(cells: Sequence[Row]) -> dict[str, str]:
     """The label of each cell."""
-    names = marked(cells, labels(cells, short=True))
+    names = marked(cells, labels(cells))
     return dict(zip((cell["cell"] for cell in cells), names, strict=True))
 
 
@@ -144,7 +149,7 @@ def table_of(side: Side, cells: Sequence[Row]) -> str:
         values = [_value(cell, name) for name in shown]
         number = f"{cell['completed']} of {cell['repeats']}"
         lines.append(f"| `{named[cell['cell']]}` | {' | '.join(values)} | {number} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", left_out(side.cells)])
 
 
 def _value(cell: Row, name: str) -> str:
@@ -163,7 +168,7 @@ def note(side: Side) -> str:
     return (
         f"Values are medians over completed runs. In brackets is {interval_in_words(side.cells)}, "
         "which is not a confidence interval; it is left out if all runs have the same four digits. "
-        f"Power and tokens/J come from the GPUs' own sensors{_error(side)}. "
+        f"Power, tokens/J and J/token come from the GPUs' own sensors{_error(side)}. "
         'Memory used is a lower bound ("at least") '
         "if the driver was read after torch's allocator had returned memory. "
         "[Measurement](../explanation/measurement.md) explains each measure. "

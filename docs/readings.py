@@ -29,7 +29,7 @@ from workflow_lib.records import (
     SweepPaths,
     read_record,
 )
-from workflow_lib.report.labels import labels
+from workflow_lib.records.labels import labels
 from workflow_lib.report.numbers import NOTHING
 from workflow_lib.results import run_directory
 from workflow_lib.words import counted
@@ -112,7 +112,7 @@ def links(sweep: Path) -> Iterator[str]:
     runs = _done(sweep)
     yield "| layout | counted, GB a step | arithmetic | difference | what the arithmetic adds up |"
     yield "|---|---|---|---|---|"
-    for row, label in zip(cells, labels(cells, short=True), strict=True):
+    for row, label in zip(cells, labels(cells), strict=True):
         own = [run for run in runs if run["cell"] == row["cell"]]
         steps = [
             run["gpu_link_sent_bytes"] / run["measured_steps"] / run["gpus"]
@@ -172,7 +172,7 @@ def memory(sweep: Path) -> Iterator[str]:
     runs, runtimes, kept = _done(sweep), list[float](), list[float]()
     yield "| layout | allocated | reserved | used | expected over used, less 1 | runs |"
     yield "|---|---|---|---|---|---|"
-    for row, label in zip(cells, labels(cells, short=True), strict=True):
+    for row, label in zip(cells, labels(cells), strict=True):
         own = [run for run in runs if run["cell"] == row["cell"]]
         known = [[run[name] for run in own] for name in _MEMORY]
         if not own or any(None in values for values in known):

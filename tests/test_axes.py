@@ -21,9 +21,9 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.config import Exclusion
 from workflow_lib.records import CELLS, PLAN, RUNS, Cell, cell_axes
 from workflow_lib.records.cell_axes import ALL_AXES, AXES, CellAxis
+from workflow_lib.records.labels import labels
 from workflow_lib.report.figures import KINDS
 from workflow_lib.report.figures.kernel_bars import Bar
-from workflow_lib.report.labels import labels
 from workflow_lib.report.page import summary
 from workflow_lib.report.tables import Tables
 
@@ -129,10 +129,8 @@ def test_a_cell_that_waits_for_cool_gpus_is_told_from_one_that_does_not() -> Non
 def test_cells_that_differ_in_an_axis_are_called_by_it(axis: CellAxis) -> None:
     cells = pair(axis)
     assert cell_axes.differing(cells) == [axis.name]
-    for short in (False, True):
-        told = labels(cells, short=short)
-        whole = {(t, c["platform"], c["model"]) for t, c in zip(told, cells, strict=True)}
-        assert len(whole) == 2
+    told = labels(cells)
+    assert len({(t, c["platform"], c["model"]) for t, c in zip(told, cells, strict=True)}) == 2
 
 
 @pytest.mark.parametrize("figure", VARIED)

@@ -1,10 +1,9 @@
-"""Writes the plan as text: a line for each cell with the values in which cells differ, cells that
+"""Writes the plan as text: a line for each cell by its name, cells that
 cannot run with the reason, the cost of each sweep, and the sweeps that run by default.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from tabulate import tabulate
 from workflow_lib import gpu_models
 from workflow_lib.projection.kinds import KINDS
 from workflow_lib.records import cell_axes
+from workflow_lib.records.labels import labels, left_out
 from workflow_lib.words import counted
 
 Row = dict[str, Any]
@@ -31,23 +31,24 @@ def describe(
     sweeps of the configuration, and their plan.
     """
     rows = list(plan.iter_rows(named=True))
-    telling = _telling(rows)
+    names = dict(zip((row["cell"] for row in rows), labels(rows), strict=True))
     several = len({name for row in rows for name in _sweeps(row)}) > 1
     each = {name: list(own.iter_rows(named=True)) for name, own in (by_sweep or {}).items()}
     runnable = [row for row in rows if row["feasible"]]
     others = [row for row in rows if not row["feasible"]]
-    parts = [_feasible(runnable, telling, several)]
+    parts = [_feasible(runnable, names, several)]
     if others:
-        heads = ["cannot run", *map(_heading, telling), *(["sweeps"] if several else []), "because"]
+        heads = ["cannot run", *(["sweeps"] if several else []), "because"]
         lines = [
             [
-                *(_short(row), *(_value(row, name) for name in telling)),
+                _named(row, names),
                 *([", ".join(_sweeps(row))] if several else []),
                 row["reason"],
             ]
             for row in others
         ]
         parts.append(tabulate(lines, heads, disable_numparse=True))
+    parts.append(left_out(rows))
     if len(each) > 1:
         parts.append(_by_sweep(rows, each))
     if emulated := cell_axes.emulated_in_words(rows):
@@ -66,15 +67,14 @@ def describe(
     return "\n\n".join(parts)
 
 
-def _feasible(rows: Sequence[Row], telling: Sequence[str], several: bool) -> str:
+def _feasible(rows: Sequence[Row], names: Mapping[str, str], several: bool) -> str:
     """A line for each cell that can run."""
     memory = ["GB allocated", "GB used", "fits"]
     numbers = ["nodes", "GPUs", *memory, "bubble %", "s/step", "runs", "GPU-hours"]
-    heads = ["cell", *map(_heading, telling), *numbers, *(["sweeps"] if several else [])]
+    heads = ["cell", *numbers, *(["sweeps"] if several else [])]
     lines = [
         [
-            _short(row),
-            *(_value(row, name) for name in telling),
+            _named(row, names),
             row["nodes"],
             row["gpus"],
             _number(row["memory_allocated_per_gpu_bytes"], 1e-9, 1),
@@ -88,56 +88,13 @@ def _feasible(rows: Sequence[Row], telling: Sequence[str], several: bool) -> str
         ]
         for row in rows
     ]
-    alignment = ["left", *["right"] * (len(telling) + len(numbers)), *["left"] * several]
+    alignment = ["left", *["right"] * len(numbers), *["left"] * several]
     colalign = tuple(alignment) if lines else None
     return str(tabulate(lines, heads, disable_numparse=True, colalign=colalign))
 
 
-# ---------------------------------------------------------------------- what tells rows apart
-
-
-def _short(row: Row) -> str:
-    """The cell's name without its platform and digest. Several cells may have the same."""
-    return f"{row['model']} {row['parallelism']} {row['options']}"
-
-
-def _telling(rows: Sequence[Row]) -> list[str]:
-    """The columns to show besides the names of cells, so that no two rows look the same: axes, and
-    environment variables as ``software.NAME``.
-    """
-    alike: dict[str, list[Row]] = {}
-    for row in rows:
-        alike.setdefault(_short(row), []).append(row)
-    found: dict[str, None] = {}
-    for group in alike.values():
-        for name in cell_axes.differing(group):
-            if name != "software":
-                found[name] = None
-                continue
-            of_rows = [_software(row) for row in group]
-            for variable in sorted({each for of_row in of_rows for each in of_row}):
-                if len({of_row.get(variable) for of_row in of_rows}) > 1:
-                    found[f"software.{variable}"] = None
-    return list(found)
-
-
-def _software(row: Row) -> dict[str, str]:
-    return dict(json.loads(row["software"] or "{}"))
-
-
-def _heading(name: str) -> str:
-    if name.startswith("software."):
-        return name.removeprefix("software.").removeprefix("environment.")
-    return name.replace("_", " ")
-
-
-def _value(row: Row, name: str) -> str:
-    if name.startswith("software."):
-        return _software(row).get(name.removeprefix("software."), "–")
-    value = row[name]
-    if value is None or isinstance(value, bool):
-        return "–" if value is None else "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _named(row: Row, names: Mapping[str, str]) -> str:
+    return f"{row['model']} {names[row['cell']]}"
 
 
 def _number(value: float | None, scale: float, digits: int) -> str:

@@ -54,6 +54,7 @@ def test_prefill_and_decode_are_measured_apart(tmp_path: Path) -> None:
         "prefill_energy_j": 2 * (5 * 325 + 5 * 425),
         "decode_energy_j": 2 * (5 * 375 + 5 * 475),
         "decode_tokens_per_j": 2 * 4 * 5 / (2 * (5 * 375 + 5 * 475)),
+        "decode_energy_per_token_j": 2 * (5 * 375 + 5 * 475) / (2 * 4 * 5),
         "step_time_s": 10.0,
         "energy_j": 2 * 20 * 400,
         "samples_per_s_per_mj": 8 / 20 / (2 * 10 * 400 / 1e6),
@@ -101,7 +102,10 @@ def test_a_gpu_without_power_leaves_no_phase_an_energy(tmp_path: Path) -> None:
 
     row, reasons = reduced(Run(cell=INFERENCE, prefill_s=5.0, edit=of_one), tmp_path)
 
-    for name in ("prefill_energy_j", "decode_energy_j", "decode_tokens_per_j"):
+    for name in (
+        *("prefill_energy_j", "decode_energy_j"),
+        *("decode_tokens_per_j", "decode_energy_per_token_j"),
+    ):
         assert reasons[name] == "node1 GPU 1: no sample has a power_w"
     assert row["decode_time_s"] == 5.0
 

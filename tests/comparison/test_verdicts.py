@@ -628,7 +628,10 @@ def test_runs_of_two_hosts_are_compared_within_them():
     assert (row["design"], row["date_allowance"], row["verdict"]) == ("within_hosts", 0.0, "a_more")
     assert row["estimate"] == pytest.approx(1.01, abs=0.001)
     assert row["wide_low"] > 1.005
-    assert row["in_words"].endswith(f"coverage 95 %; {WITHIN})")
+    # Medians of all runs say the opposite, because they are of other hosts: that stands with it.
+    assert row["value_a"] < row["value_b"]
+    assert "of 2 sessions together, differ by −0.88 %" in row["medians"]
+    assert row["in_words"].endswith(f"coverage 95 %; {WITHIN}); {row['medians']}")
     assert row["assumes"] == WITHIN
     assert abs(row["drift_per_run"]) < 0.001
     assert row["drift_per_run_low"] < row["drift_per_run"] < row["drift_per_run_high"]
@@ -637,6 +640,7 @@ def test_runs_of_two_hosts_are_compared_within_them():
 def test_what_hosts_alone_make_is_no_difference():
     row = on_hosts("ax by ay bx by ay", [100.05, 102.0, 102.1], [102.0, 99.95, 102.05])
     assert (row["design"], row["verdict"]) == ("within_hosts", "not_told_apart")
+    assert row["medians"] is None
     row = on_hosts(
         "ax bx bx bx bx ay ay by ay ay",
         [100.0, 102.0, 102.1, 101.9, 102.0],

@@ -89,6 +89,15 @@ def test_replicas_exchange_once_a_step(rates):
     assert shown < expected
 
 
+def test_zero_2_scatters_gradients_in_every_pass_but_the_last(rates):
+    layout = replace(LAYOUT, dp=2, sharding=2)
+    found = measured(layout, rates)
+    # 4 bytes of 12 000 000 weights of a layer, of which a rank receives half: 3 passes, 8 layers.
+    assert found["gather alone"] == pytest.approx(3 * 8 * took_s(1, 2.4e7))
+    assert found["reduce alone"] == measured(replace(layout, sharding=1), rates)["reduce alone"]
+    assert "gather alone" not in measured(replace(layout, micro_batches=1), rates)
+
+
 def test_pipeline_ranks_send_there_and_back_for_each_chunk(rates):
     layout = replace(LAYOUT, pp=2, virtual_stages=2, sequence_parallel=False)
     # 4 + 1/2 passes; each of 4 sends has 10 000 tokens · 1000 · 2 bytes.
@@ -141,7 +150,7 @@ def test_a_refused_line_keeps_the_usual_part(tmp_path):
     stack = own_stack([run for run in read_own() if run.gpu == "H200"][:3], found.times)
     model = load_study(Path("config")).models["llama3-8b"].record("llama3-8b")
     best, *_ = project(model, published_machine("H200"), "h200", 2, 64, 1e12, stack)
-    said = dict(basis(best, stack, levels(stack.runs, "H200")))
+    said = dict(basis(best, stack, levels(stack.runs, "H200"), "h200x2"))
     assert "optimiser alone" in said["parts that were measured alone on this GPU"]
     assert "refused: 64 MiB took" in said["reduce-scatter of 2 measured alone"]
 

@@ -123,3 +123,15 @@ def test_zero_3_gathers_with_every_micro_batch_and_reduces_nothing_at_the_end():
     # 6 bytes · 120 000 weights · 1/2 for each of 8 layers and 4 micro-batches, over the links.
     each = 6 * 120_000 * 0.5 / 1e11
     assert seconds(dp=2, sharding=3)["gather"] == pytest.approx(8 * 4 * each)
+
+
+def test_zero_2_scatters_gradients_in_every_pass_and_ends_a_step_as_zero_1_does():
+    # 4 bytes · 120 000 weights · 1/2 for each of 8 layers, in 3 passes before the last one.
+    found, each = seconds(dp=2, sharding=2), 4 * 120_000 * 0.5 / 1e11
+    assert found["gather"] == pytest.approx(8 * 3 * each)
+    assert found["reduce"] == seconds(dp=2)["reduce"]
+    # Recomputation repeats no gradients, and a pipeline waits for those of its bubble's 1 pass.
+    assert seconds(dp=2, sharding=2, recomputation="full")["gather"] == found["gather"]
+    assert seconds(dp=2, sharding=2, pp=2)["gather"] == pytest.approx(4 * 4 * each)
+    # With a single micro-batch nothing tells it from ZeRO-1.
+    assert seconds(dp=2, sharding=2, micro_batches=1) == seconds(dp=2, micro_batches=1)

@@ -10,21 +10,30 @@ import polars as pl
 import pytest
 
 from tests.report.full_matrix import identity, run_row
-from workflow_lib.analysis.tables import table, write_table
+from workflow_lib.analysis import tables
+from workflow_lib.analysis.tables import write_table
 from workflow_lib.cells import hardware_of
-from workflow_lib.memory import MemoryEstimate
 from workflow_lib.projection.__main__ import main
-from workflow_lib.projection.candidates import batch, candidates
+from workflow_lib.projection.candidates import batch, candidates, considered
 from workflow_lib.projection.collecting import collect
 from workflow_lib.projection.gpu_power import Levels, gpu_power, levels, waiting_share
 from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.mixed import Prediction
 from workflow_lib.projection.own import read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
-from workflow_lib.projection.project import Facility, basis, facility_mwh, project, recommended
-from workflow_lib.projection.project_page import _number, meter
+from workflow_lib.projection.project import (
+    Facility,
+    basis,
+    facility_mwh,
+    not_told_apart,
+    project,
+    recommended,
+    table,
+)
+from workflow_lib.projection.project_page import _number, meter, verdict
 from workflow_lib.projection.scaling import FABRICS, replicas
 from workflow_lib.records import RUNS, Degrees, RecordError
+from workflow_lib.records.labels import labels
 from workflow_lib.study import load_study
 
 STUDY = load_study(Path("config"))
@@ -55,10 +64,54 @@ def test_nodes_share_their_adapters():
 
 def test_every_candidate_spreads_over_all_gpus_and_takes_the_whole_batch():
     found = list(candidates(MODEL, MACHINE, 16, 512))
-    assert len({each.name for each in found}) == len(found) > 20
+    assert len({*labels([each.row for each in found])}) == len(found) > 20
     for each in found:
         assert each.layout.gpus == 16
         assert each.layout.tokens == 512 * 8192
+
+
+def test_every_stage_of_zero_that_differs_is_a_candidate():
+    every = list(candidates(MODEL, MACHINE, 16, 512))
+    found = dict(zip(labels([each.row for each in every]), every, strict=True))
+    stages = {(each.degrees.dp > 1, each.training.zero_stage) for each in found.values()}
+    assert stages == {(False, 1), (True, 1), (True, 2), (True, 3)}
+    assert "ZeRO-1, 2, 3" in considered(MODEL)
+    assert any(each.degrees.pp > 1 and each.training.zero_stage == 3 for each in found.values())
+    for name, each in found.items():
+        if each.training.zero_stage == 2:
+            # It reduces gradients in every micro-batch: of a single one it would be ZeRO-1.
+            assert each.training.micro_batches(each.degrees.dp) > 1
+            first = found[name.replace("zero2", "zero1")]
+            assert each.memory.total < first.memory.total
+
+
+def test_zero_2_takes_longer_than_zero_1_by_what_it_scatters():
+    stack = own_stack()
+    measured = next(run.layout for run in read_own() if run.dp == 2 and run.layers == 32)
+    one, two = stack.predict([measured, dataclasses.replace(measured, sharding=2)], "h200x2")
+    # The layer of the one is that of the other, whose factor a run gave.
+    assert one.unseen == two.unseen
+    assert 1.0 < two.median_s / one.median_s < 1.1
+
+
+def test_layouts_whose_ratio_may_be_one_are_not_told_apart(projected):
+    stack = own_stack()
+    alike = not_told_apart(projected, stack, "h200")
+    assert alike[0] is projected[0]
+    assert len(alike) > 1
+    # A layout of very many micro-batches takes so much longer that it is told apart.
+    slow = dataclasses.replace(
+        projected[1],
+        candidate=dataclasses.replace(
+            projected[1].candidate,
+            layout=dataclasses.replace(projected[1].candidate.layout, micro_batches=8e5),
+        ),
+    )
+    assert not_told_apart([projected[0], slow], stack, "h200") == [projected[0]]
+    # So is the word "fastest" licensed, and else is not there.
+    assert "not told apart" in verdict(projected, alike)
+    assert "fastest layout that fits is" in verdict(projected, alike[:1])
+    assert table(projected, alike)["told_apart"].sum() == len(projected) - len(alike)
 
 
 def test_a_batch_has_four_mebi_tokens_and_a_sequence_a_gpu():
@@ -106,13 +159,20 @@ def test_on_several_nodes_an_unknown_fabric_makes_intervals_wider(projected):
 
 def test_what_it_rests_on_is_said(projected):
     stack = own_stack()
-    said = dict(basis(projected[0], stack, levels(stack.runs, "H200")))
+    said = dict(basis(projected[0], stack, levels(stack.runs, "H200"), "h200"))
     assert said["number of GPUs"] == "extrapolated: 16 from 2 of our own"
     assert said["speed of this workflow's stack on this GPU"].startswith(
         "measured: 33 cells of this workflow on up to 2 GPUs, 25 of them on H200; each predicted"
     )
     assert said["power of a GPU that computes or waits"] == "measured on H200"
-    assert said["exchanges between GPUs by this workflow's stack"] == "measured"
+    # Two GPUs of another platform are not these nodes, and nothing ran between nodes.
+    assert said["exchanges within a node"].startswith("assumed as there: 15 cells on up to 2 GPUs")
+    assert said["exchanges between nodes"].startswith("assumed: 100 Gb/s a node, by the platform's")
+    said = dict(basis(projected[0], stack, levels(stack.runs, "H200"), "h200x2"))
+    assert said["exchanges within a node"].startswith(
+        "measured: 15 cells on up to 2 GPUs of h200x2"
+    )
+    assert said["exchanges between nodes"].startswith("assumed")
     taken = levels(stack.runs, "H100")
     # The evidence has pipelines on H200 alone.
     assert taken.source == (
@@ -135,7 +195,7 @@ def test_layouts_that_cannot_be_compiled_are_projected_without_it():
     }
     assert {each.candidate.training.backend for each in found} == {"torch"}
     experts = next(each for each in found if each.candidate.degrees.ep == 2)
-    said = dict(basis(experts, stack, levels(stack.runs, "H200")))
+    said = dict(basis(experts, stack, levels(stack.runs, "H200"), "h200"))
     assert said["experts by this workflow's stack"] == "measured"
     assert said["layers that are not compiled by this workflow's stack"] == "measured"
     dense = own_stack([run for run in read_own() if not run.experts])
@@ -144,7 +204,7 @@ def test_layouts_that_cannot_be_compiled_are_projected_without_it():
         for each in project(mixture, MACHINE, "h200", 2, 16, 1e12, dense)
         if each.candidate == experts.candidate
     )
-    said = dict(basis(other, dense, levels(dense.runs, "H200")))
+    said = dict(basis(other, dense, levels(dense.runs, "H200"), "h200"))
     assert said["experts by this workflow's stack"].startswith("not measured")
     assert said["layers that are not compiled by this workflow's stack"].startswith("not measured")
     # Each may differ as much as stacks do, 15 %: both together by 21 %.
@@ -159,7 +219,7 @@ def test_a_stack_that_was_never_measured_is_said_to_be_so():
     stack = own_stack([run for run in read_own() if run.gpu == "H200"])
     h100 = hardware_machine(hardware_of("h100", STUDY.platforms["h100"]))
     best = project(MODEL, h100, "h100", 8, 512, 1e12, stack)[0]
-    said = dict(basis(best, stack, levels(stack.runs, "H100")))
+    said = dict(basis(best, stack, levels(stack.runs, "H100"), "h100"))
     assert said["speed of this workflow's stack on this GPU"].startswith("not measured")
     # Stacks differ by 15 %.
     assert best.prediction.sd > 0.15
@@ -175,10 +235,10 @@ def test_runs_on_one_gpu_say_nothing_of_exchanges():
     )
     # They may differ as much as those of two stacks.
     assert two.prediction.sd > 0.15 > one.prediction.sd
-    what = "exchanges between GPUs by this workflow's stack"
+    what = "exchanges within a node"
     known = levels(stack.runs, "H200")
-    assert dict(basis(two, stack, known))[what].startswith("not measured")
-    assert what not in dict(basis(one, stack, known))
+    assert "published runs" in dict(basis(two, stack, known, "h200x2"))[what]
+    assert what not in dict(basis(one, stack, known, "h200x2"))
 
 
 def test_no_layout_is_an_error():
@@ -323,7 +383,7 @@ def test_cells_that_a_row_cannot_describe_are_not_fitted(tmp_path, other):
     }
     limited = {**usual, "cell": usual["cell"] + "-other", **other}
     rows = [run_row(each, 1, step_time_s=3.0) | {"simulated": False} for each in (usual, limited)]
-    write_table(table(rows, RUNS), tmp_path / "runs.parquet")
+    write_table(tables.table(rows, RUNS), tmp_path / "runs.parquet")
     assert [run.cell for run in collect([tmp_path])] == [usual["cell"]]
 
 
@@ -332,7 +392,7 @@ def test_a_cell_that_was_not_compiled_is_fitted_as_that(tmp_path):
     changed = {"backend": "torch", "gpu_model": "H200", "gpus_per_node": 2}
     for compiled in (False, True):
         row = run_row({**cell, **changed, "compile": compiled}, 1, step_time_s=3.0)
-        write_table(table([row | {"simulated": False}], RUNS), tmp_path / "runs.parquet")
+        write_table(tables.table([row | {"simulated": False}], RUNS), tmp_path / "runs.parquet")
         (found,) = collect([tmp_path])
         assert found.compile == compiled
         assert found.layout.compiled == compiled
@@ -354,7 +414,7 @@ def test_runs_of_a_cell_in_several_sweeps_are_taken_together_and_each_counts_onc
             | {"simulated": False}
             for run, (step_s, start) in runs.items()
         ]
-        write_table(table(rows, RUNS), tmp_path / name / "runs.parquet")
+        write_table(tables.table(rows, RUNS), tmp_path / name / "runs.parquet")
     for order in (("one", "two"), ("two", "one")):
         (found,) = collect([tmp_path / name for name in order])
         assert (found.sweep, found.runs) == ("one two", 3)
@@ -378,7 +438,7 @@ def test_gpus_that_a_site_limits_are_not_fitted(tmp_path, limit_w, is_fitted):
     }
     cell |= {"gpu_model": "H200"}
     row = run_row(cell, 1, step_time_s=3.0) | {"simulated": False, "power_limit_w": limit_w}
-    write_table(table([row], RUNS), tmp_path / "runs.parquet")
+    write_table(tables.table([row], RUNS), tmp_path / "runs.parquet")
     assert len(collect([tmp_path])) == is_fitted
 
 
@@ -402,7 +462,8 @@ def test_numbers_have_three_digits():
 
 def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     arguments = ["--model", "llama3-8b", "--platform", "h200", "--gpus", "16"]
-    assert main(["project", *arguments, "--output", str(tmp_path), "--node-rest-w", "1800"]) == 0
+    arguments += ["--tokens", "1.5e13", "--node-rest-w", "1800"]
+    assert main(["project", *arguments, "--output", str(tmp_path)]) == 0
     rows = pl.read_parquet(tmp_path / "projection.parquet")
     assert rows["gpus"].unique().to_list() == [16]
     assert rows["step_time_s_low_90"].null_count() == 0
@@ -416,6 +477,8 @@ def test_the_command_writes_a_table_and_a_page(tmp_path, capsys):
     assert f"{_number(low)} to {_number(high)}" in said
     assert f"{_number(low)} to {_number(high)}" in page
     assert "50 % interval" in said
+    # What the whole training takes is said of so many tokens.
+    assert all("MWh for 1.5·10¹³ tokens" in text for text in (said, page))
 
 
 @pytest.mark.parametrize("given", [["--pue", "1.2"], ["--cooling", "air"]])
@@ -432,7 +495,7 @@ def test_energy_at_the_meter_names_the_cooling(projected):
         "With 1800 W per node besides its GPUs and a PUE of 1.2, as given for nodes cooled by air,"
         in said
     )
-    assert "for nodes whose cooling was not named, the best" in meter(projected[0], Facility(1800))
+    assert "for nodes whose cooling was not named, the" in meter(projected[0], Facility(1800))
 
 
 def test_the_command_names_a_model_that_is_not_there(tmp_path, capsys):
@@ -443,8 +506,8 @@ def test_the_command_names_a_model_that_is_not_there(tmp_path, capsys):
 
 def test_a_candidate_that_needs_more_memory_than_there_is_does_not_fit():
     each = next(iter(candidates(MODEL, MACHINE, 16, 512)))
-    much = MemoryEstimate(weights=160e9, gradients=0, optimizer=0)
-    assert dataclasses.replace(each, memory=much).fits == "no"
+    large = STUDY.models["gpt3-175b"].record("gpt3-175b")
+    assert dataclasses.replace(each, model=large).fits == "no"
 
 
 @pytest.mark.parametrize(

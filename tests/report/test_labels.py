@@ -6,7 +6,8 @@ import dataclasses
 
 from tests.made_cells import made_cell
 from workflow_lib.records import Degrees, identity
-from workflow_lib.report.labels import group_labels, labels, layouts_of_two, short_layout
+from workflow_lib.records.labels import group_labels, labels, shared, short_layout
+from workflow_lib.report.labels import layouts_of_two
 
 TRAINING = made_cell().training
 
@@ -23,33 +24,26 @@ def row(degrees=None, software=None, **training):
 
 def test_a_label_has_the_layout_and_the_options_that_not_all_have() -> None:
     cells = [row(), row(micro_batch_size=4, recomputation="full"), row(overlap=True)]
-    assert labels(cells) == [
-        "tp2-pp16-dp1 mb1",
-        "tp2-pp16-dp1 mb4 recompute",
-        "tp2-pp16-dp1 mb1 overlap",
-    ]
-    assert labels(cells, short=True) == [
-        "tp2-pp16 mb1",
-        "tp2-pp16 mb4 recomp.",
-        "tp2-pp16 mb1 overlap",
-    ]
+    assert labels(cells) == ["tp2-pp16 mb1", "tp2-pp16 mb4 recompute", "tp2-pp16 mb1 overlap"]
+    # What is left out all of them have: with it a name says everything that an id does.
+    assert shared(cells) == "gb128 bf16 zero1"
 
 
 def test_cells_whose_names_are_one_are_told_apart_by_all_in_which_they_differ() -> None:
     cells = [row(), row(seed=2), row(balancing_loss=0.1), row(balancing_loss=0.01)]
     assert labels(cells) == [
-        "tp2-pp16-dp1 seed 1",
-        "tp2-pp16-dp1 seed 2",
-        "tp2-pp16-dp1 auxloss balancing loss 0.1",
-        "tp2-pp16-dp1 auxloss balancing loss 0.01",
+        "tp2-pp16 seed 1",
+        "tp2-pp16 seed 2",
+        "tp2-pp16 auxloss balancing loss 0.1",
+        "tp2-pp16 auxloss balancing loss 0.01",
     ]
 
 
 def test_variables_of_the_job_tell_cells_apart_by_name() -> None:
     cells = [row(software={"environment.NCCL_ALGO": "Ring", "module.0": "cuda"}), row()]
     assert labels(cells) == [
-        "tp2-pp16-dp1 NCCL_ALGO Ring, module.0 cuda",
-        "tp2-pp16-dp1 no NCCL_ALGO, no module.0",
+        "tp2-pp16 NCCL_ALGO Ring, module.0 cuda",
+        "tp2-pp16 no NCCL_ALGO, no module.0",
     ]
 
 

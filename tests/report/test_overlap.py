@@ -84,7 +84,7 @@ def test_the_time_goes_where_the_tables_say() -> None:
     assert sentences(
         cell("off", False, OFF), cell("on", True, ON), kernels=kernels, traces=traces
     ) == (
-        "on is 10.0 % slower than without: 900 tokens/s/GPU (895–905) against 1,000 tokens/s/GPU "
+        "on is 10 % slower than without: 900 tokens/s/GPU (895–905) against 1,000 tokens/s/GPU "
         "(990–1,010). On the mean rank a profiled step took 100 → 110 ms: "
         "computation 75.0 → 95.0 (GEMM +22.0); nothing running 5.00 → 5.00; "
         "exposed communication 20.0 → 10.0 (all-gather −15.0, send/receive +5.00).",
@@ -95,6 +95,29 @@ def test_cells_whose_intervals_meet_or_that_are_faster_are_not_named() -> None:
     # Ranges that do not overlap tell nothing apart where runs spread so.
     for on in ((900.0, 880.0, 989.0), (1100.0, 1090.0, 1110.0)):
         assert sentences(cell("off", False, OFF), cell("on", True, on)) == ()
+
+
+def test_how_much_slower_is_what_the_comparison_says_also_where_medians_mix_hosts() -> None:
+    # One host is 2 % faster, and overlap costs 3.5 % on each. Two runs without overlap were on the
+    # slow host, and two with overlap on the fast one: medians differ by 1.6 %.
+    off = cell("off", False, (1000.5, 999.5, 1020.0))
+    on = cell("on", True, (984.0, 965.0, 984.5))
+    hosts = {"off": (0, 0, 1), "on": (0, 1, 1)}
+    rates = {"off": (999.5, 1000.5, 1020.0), "on": (965.0, 984.0, 984.5)}
+    starts = {"off": (0.0, 300.0, 1e6), "on": (100.0, 1e6 + 100, 1e6 - 100)}
+    runs, gpus = [], []
+    for each in (off, on):
+        name = each["cell"]
+        for run, (host, rate, start) in enumerate(
+            zip(hosts[name], rates[name], starts[name], strict=True), start=1
+        ):
+            runs.append(run_row(each, run, tokens_per_s_per_gpu=rate, started_unix_s=1e9 + start))
+            powers = dict.fromkeys(("power_limit_w", "power_mean_w", "power_peak_w"))
+            gpus.append({"cell": name, "run": run, "gpu_uuid": f"GPU-{host}", **powers})
+    tables = Tables((off, on), tuple(runs), tuple(gpus))
+    (sentence,) = slower_with_overlap(tables, {"on": "on", "off": "off"})
+    assert sentence.startswith("on is 3.5 % slower than without: 984 tokens/s/GPU (965–984)")
+    assert "differ by −1.6 %" in sentence
 
 
 def test_only_cells_that_differ_in_overlap_alone_are_compared() -> None:

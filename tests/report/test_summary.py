@@ -25,9 +25,14 @@ def cell(name: str, outcome: str = "completed", **values: Any) -> dict[str, Any]
     return row | {"simulated": simulated, "completed": runs if outcome == "completed" else 0}
 
 
-def told(*cells: dict[str, Any], of_gpus: dict[str, dict[str, float]] | None = None) -> list[Group]:
+def told(
+    *cells: dict[str, Any],
+    of_gpus: dict[str, dict[str, float]] | None = None,
+    of_blocks: dict[str, Three] | None = None,
+) -> list[Group]:
     """The answers, by runs in blocks of which each value's three are the lowest, the median and the
-    highest; ``of_gpus`` has the power of each GPU of cells, in W."""
+    highest; ``of_gpus`` has the power of each GPU of cells, in W, and ``of_blocks`` the throughput
+    of the runs of cells that have other ones."""
     runs, gpus, power_w = [], {}, {}
     for each in cells:
         powers = (of_gpus or {}).get(each["cell"], {"GPU-1": 700.0})
@@ -35,6 +40,8 @@ def told(*cells: dict[str, Any], of_gpus: dict[str, dict[str, float]] | None = N
             key = each["cell"], block + 1
             ends = ("_low", "", "_high")[block]
             measures = {m: each[m + ends] for m in MEASURES if each.get(m) is not None}
+            if of_blocks and each["cell"] in of_blocks:
+                measures["tokens_per_s"] = of_blocks[each["cell"]][block]
             began = {"order_seed": 1, "order_block": block + 1, "started_unix_s": 1e9 + 100 * block}
             measures |= {"power_per_gpu_mean_w": sum(powers.values()) / 8}
             runs.append(run_row(each, block + 1, **measures, **began) | {"sensors": "nvidia"})
@@ -70,6 +77,24 @@ def test_cells_that_no_comparison_tells_apart_are_named_nearest_first() -> None:
     assert found.rest.startswith("Not told apart from c, a: ")
     many = [cell(f"x{n}", tokens_per_s=(200.0 - n, 150.0, 240.0)) for n in range(6)]
     assert "from x1, x2, x3 and 2 more: " in answer("Fastest", *many).rest
+
+
+def test_the_leader_is_whom_the_comparison_tells_to_be_better_not_the_best_median() -> None:
+    # By medians a is ahead; a pair of runs on one host is one block, and b is ahead in each.
+    cells = [cell("a", tokens_per_s=(120.0, 100.0, 130.0)), cell("b", tokens_per_s=(1.0, 1.0, 1.0))]
+    found = answer("Fastest", *cells, of_blocks={"b": (110.0, 132.0, 143.0)})
+    assert (found.label, found.rivals) == ("b", 0)
+
+
+def test_joules_per_token_stand_beside_tokens_per_joule() -> None:
+    cells = [
+        cell("a", tokens_per_j=(1.0, 0.999, 1.001), energy_per_token_j=1.0),
+        cell("b", tokens_per_j=(2.0, 1.999, 2.001), energy_per_token_j=0.5),
+    ]
+    found = answer("Most tokens per joule", *cells)
+    assert found.value == "2.00 tokens/J (2.00–2.00) or 0.500 J/token"
+    assert (found.shortest, found.beside) == ("2.00 tokens/J", "0.500 J/token")
+    assert "a, 1.00 tokens/J (0.999–1.00) or 1.00 J/token" in found.rest
 
 
 def test_of_one_run_nothing_is_claimed() -> None:

@@ -43,7 +43,7 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
         reason = "each sequence generates one token, which its prefill chooses"
         names = (
             *("decode_time_s", "decode_tokens_per_s_per_gpu", "time_per_output_token_s"),
-            *("decode_energy_j", "decode_tokens_per_j"),
+            *("decode_energy_j", "decode_tokens_per_j", "decode_energy_per_token_j"),
         )
         return found | dict.fromkeys(names, (None, reason))
     decode_j, reason = _energy_j(energy, nodes, "decode", decode_s)
@@ -56,8 +56,10 @@ def generation_values(cell: Cell, steps: Steps, energy: Known, nodes: Sequence[N
     tokens = batch * later * len(steps.phases["decode"])
     if decode_j is not None and decode_j <= 0:
         decode_j, reason = None, f"decode_energy_j is {decode_j}, so nothing can be divided by it"
-    found["decode_tokens_per_j"] = known(None if decode_j is None else tokens / decode_j, reason)
-    return found
+    return found | {
+        "decode_tokens_per_j": known(None if decode_j is None else tokens / decode_j, reason),
+        "decode_energy_per_token_j": known(None if decode_j is None else decode_j / tokens, reason),
+    }
 
 
 def _energy_j(energy: Known, nodes: Sequence[Node], phase: str, duration_s: float) -> Known:

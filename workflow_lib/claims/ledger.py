@@ -14,7 +14,8 @@ from workflow_lib.config import Claim, ClaimTest, Ledger
 from workflow_lib.intervals.differences import COVERAGE
 from workflow_lib.projection.planned import COVERAGE as PROJECTED_COVERAGE
 from workflow_lib.records import CLAIMS
-from workflow_lib.report.labels import marked, short_labels
+from workflow_lib.records.labels import labels
+from workflow_lib.report.labels import marked
 
 MEASURED, PROJECTED = "measured", "projected"
 #: whose claims are about cells of several nodes, as projections are
@@ -28,8 +29,8 @@ def judge(ledger: Ledger, measured: Sequence[Measured]) -> list[dict[str, Any]]:
     """The rows of CLAIMS, in the order of the ledger, and of cells as in reports."""
     cells = list({cell["cell"]: cell for each in measured for cell in each.side.cells}.values())
     ids = (cell["cell"] for cell in cells)
-    labels = dict(zip(ids, marked(cells, short_labels(cells)), strict=True))
-    return [row for claim in ledger.claims for row in _of_claim(claim, measured, labels)]
+    named = dict(zip(ids, marked(cells, labels(cells)), strict=True))
+    return [row for claim in ledger.claims for row in _of_claim(claim, measured, named)]
 
 
 def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
@@ -37,7 +38,7 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
     claim that cannot be projected.
     """
     ids = (cell["cell"] for cell in planned.rows)
-    labels = dict(zip(ids, short_labels(planned.rows), strict=True))
+    named = dict(zip(ids, labels(planned.rows), strict=True))
     return [
         row
         for claim in ledger.claims
@@ -47,7 +48,7 @@ def project(ledger: Ledger, planned: Cells) -> list[dict[str, Any]]:
             PROJECTED,
             lambda test, coverage: projected.found(test, planned, coverage),
             PROJECTED_COVERAGE,
-            labels,
+            named,
         )
     ]
 

@@ -108,6 +108,21 @@ def _added(measure: Measure, wide: Wide) -> str:
     return " and ".join(parts)
 
 
+def by_medians(measure: Measure, a: float, b: float, wide: Wide, lie: Design) -> str:
+    """Says by what the medians of all runs differ, which tables show, if the interval of the
+    verdict excludes that, and why; "" if it does not."""
+    apart = a / b if is_ratio(measure) else a - b
+    if wide.low <= apart <= wide.high:
+        return ""
+    of, why = "all runs", "the verdict allows for a steady drift"
+    if lie.in_blocks:
+        why = "the verdict is about the two runs of each block"
+    elif lie.sessions is not None:
+        of = f"all runs, of {lie.sessions.count} sessions together,"
+        why = "the verdict is about runs within a session"
+    return f"medians of {of} differ by {signed(measure, apart)}, but {why}"
+
+
 def no_verdict(measure: Measure, found: Contrast, runs_a: int, runs_b: int) -> str:
     """Says that there are too few runs for a verdict, with the range of the runs."""
     if runs_a == runs_b == 1:

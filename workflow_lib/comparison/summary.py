@@ -20,7 +20,7 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import TOLD_APART
 from workflow_lib.records import MEASURES, Measure
 from workflow_lib.report.cells import natural
-from workflow_lib.report.numbers import NOTHING, significant
+from workflow_lib.report.numbers import NOTHING, beside, significant
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -128,6 +128,7 @@ def side(row: Mapping[str, Any], end: str, measure: Measure, labels: Labels) -> 
         "value": NOTHING if value is None else significant(value * measure.factor),
         "number": "" if value is None else value * measure.factor,
         "unit": measure.people_unit,
+        "beside": beside(labels.record(row, end), measure),
     }
 
 

@@ -97,8 +97,10 @@ def _design(runs_a: Sequence[Row], runs_b: Sequence[Row], a: Side, b: Side) -> D
 
 
 def _named(compared: dict[str, Any], notes: Mapping[str, str]) -> dict[str, Any]:
-    """A comparison, with notes added on what else differs, by their columns; "" if nothing does."""
-    said = {name: note for name, note in notes.items() if note}
+    """A comparison, with notes added on what medians show and what else differs, by their columns;
+    "" if nothing does."""
+    known = {"medians": compared.get("medians"), **notes}
+    said = {name: note for name, note in known.items() if note}
     return {**compared, **said, "in_words": "; ".join([compared["in_words"], *said.values()])}
 
 
@@ -177,6 +179,9 @@ def _compared(
     if words := _same_runs(runs_a, runs_b):
         return {**known, "verdict": "same_runs", "in_words": words}
     verdict, words = _verdict(measure, found, wide, lie, a.name, (len(runs_a), len(runs_b)))
+    if wide is not None and verdict != "no_verdict":
+        middle = known["value_a"], known["value_b"]
+        known["medians"] = sentences.by_medians(measure, *middle, wide, lie) or None
     return {**known, "verdict": verdict, "in_words": words}
 
 

@@ -17,6 +17,7 @@ from workflow_lib.projection import (
     own_validation,
     part_times,
     rates,
+    shipped_fit,
     twins,
     validation_page,
 )
@@ -27,10 +28,16 @@ from workflow_lib.projection.machines import hardware_machine
 from workflow_lib.projection.own import SHIPPED, read_own, write_own
 from workflow_lib.projection.own_stack import own_stack
 from workflow_lib.projection.own_validation import validate_own
-from workflow_lib.projection.project import COOLINGS, Facility, project, recommended
+from workflow_lib.projection.project import (
+    COOLINGS,
+    Facility,
+    not_told_apart,
+    project,
+    recommended,
+)
 from workflow_lib.projection.project import basis as basis_of
 from workflow_lib.projection.project_page import describe, meter, write_projection
-from workflow_lib.projection.scaling import FABRICS, best_by_gpus, figures, replicas
+from workflow_lib.projection.scaling import FABRICS, fastest_by_gpus, figures, replicas
 from workflow_lib.projection.validation import Peer, validate
 from workflow_lib.records import RecordError, bounds, said
 from workflow_lib.safety import printable
@@ -128,20 +135,27 @@ def _project(chosen: argparse.Namespace) -> None:
     machine = hardware_machine(hardware_of(chosen.platform, platform))
     if isinstance(machine, str):
         raise RecordError(f"{chosen.platform} cannot be projected: {machine}")
-    stack = own_stack(read_own(chosen.runs), part_times.read_parts(chosen.parts))
+    shipped = (chosen.runs, chosen.parts) == (SHIPPED, part_times.SHIPPED)
+    stack = (
+        shipped_fit.own_stack()
+        if shipped
+        else own_stack(read_own(chosen.runs), part_times.read_parts(chosen.parts))
+    )
     stack.check()
     sequences = batch(model, chosen.gpus, chosen.batch)
     asked = model, machine, chosen.platform
     rows = project(*asked, chosen.gpus, sequences, chosen.tokens, stack)
-    best = rows[0]
-    fabrics = {name: replicas(best, chosen.platform, stack, rate) for name, rate in FABRICS.items()}
-    basis = basis_of(best, stack, levels(stack.runs, machine.gpu))
-    lines = best_by_gpus(*asked, chosen.tokens, stack)
+    first, alike = rows[0], not_told_apart(rows, stack, chosen.platform)
+    fabrics = {
+        name: replicas(first, chosen.platform, stack, rate) for name, rate in FABRICS.items()
+    }
+    basis = basis_of(first, stack, levels(stack.runs, machine.gpu), chosen.platform)
+    lines = fastest_by_gpus(*asked, chosen.tokens, stack)
     entries = figures(lines, fabrics, f"{model.name} on {chosen.platform}")
-    at_meter = meter(best, facility) if recommended(rows) else ""
+    at_meter = meter(first, facility) if recommended(rows) else ""
     title = f"{model.name} on {counted(chosen.gpus, 'GPU')} of {chosen.platform}"
-    page = write_projection(rows, basis, entries, title, at_meter, chosen.output)
-    print(describe(rows, basis, at_meter))
+    page = write_projection(rows, alike, basis, entries, title, at_meter, chosen.output)
+    print(describe(rows, alike, basis, at_meter))
     print(f"\n{page}")
 
 

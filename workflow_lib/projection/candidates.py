@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from workflow_lib import memory
-from workflow_lib.memory import Fit
+from workflow_lib.memory import Fit, MemoryEstimate, estimate
 from workflow_lib.projection.layouts import Layout, own_layout
 from workflow_lib.projection.machines import Machine
-from workflow_lib.records import Degrees, Model, Training
+from workflow_lib.records import Degrees, Model, Training, cell_axes
 from workflow_lib.training import capabilities
 
 #: values that are tried, besides every TP within a node that divides the model
@@ -18,23 +18,34 @@ _PIPELINES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 _CHUNKS = (1, 2, 4, 5, 8)
 _MICRO_BATCHES = (1, 2, 4)
 _RECOMPUTATIONS = ("none", "selective", "full")
+#: ZeRO's stages with replicas. Stage 0 takes the time of stage 1 and more memory.
+_SHARDINGS = (1, 2, 3)
+#: of a cell's parts, those that are searched
+_PARTS = ("degrees", "training")
+_TENSOR, _EXPERT = (1, 2, 4, 8, 16), (1, 2, 4, 8)
 #: tokens of a batch if none is given (arXiv 2407.21783, section 3.4.1, has 4 to 16 Mi)
 BATCH_TOKENS = 4 * 2**20
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout, and the memory that its fullest GPU needs."""
+    """A layout of a model."""
 
+    model: Model
     degrees: Degrees
     training: Training
     layout: Layout
-    memory: memory.MemoryEstimate
 
-    @property
-    def name(self) -> str:
-        """The layout's name, in the form of a cell's."""
-        return f"{self.degrees.name}_{self.training.name}"
+    @functools.cached_property
+    def memory(self) -> MemoryEstimate:
+        """The memory that its fullest GPU needs."""
+        return estimate(self.model, self.degrees, self.training)
+
+    @functools.cached_property
+    def row(self) -> dict[str, object]:
+        """What tables of cells hold of the layout and its options."""
+        of_parts = (axis for axis in cell_axes.AXES.values() if axis.part in _PARTS)
+        return {"platform": "", "model": "", **{axis.name: axis.of(self) for axis in of_parts}}
 
     @property
     def fits(self) -> Fit:
@@ -48,20 +59,31 @@ def batch(model: Model, gpus: int, wanted: int | None = None) -> int:
     return wanted or max(BATCH_TOKENS // model.sequence_length, gpus)
 
 
+def considered(model: Model) -> str:
+    """Which layouts are tried, in words, and which are not."""
+    experts = f"EP {_listed(_EXPERT)}, " if model.experts else ""
+    return (
+        f"TP {_listed(_TENSOR)} within a node, PP {_listed(_PIPELINES)}, virtual stages "
+        f"{_listed(_CHUNKS)}, {experts}DP by the rest, ZeRO-{_listed(_SHARDINGS)}, micro-batches "
+        f"of {_listed(_MICRO_BATCHES)}, recomputation {_listed(_RECOMPUTATIONS)}; all in bf16 by "
+        "the torch backend, with overlap, if it can run them. Not ZeRO-0, context parallelism, "
+        "zero-bubble schedules, fp8 or DeepSpeed"
+    )
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
 def candidates(model: Model, machine: Machine, gpus: int, global_batch: int) -> Iterator[Candidate]:
-    """Every layout that the torch backend can run, whether or not it fits into memory. ZeRO-1 is
-    tried, and ZeRO-3 as well with replicas and no pipeline. Layers are compiled unless they cannot
-    be."""
+    """Every layout of :func:`considered` that the torch backend can run, whether or not it fits
+    into memory. Layers are compiled unless they cannot be."""
     for degrees in _degrees(model, machine, gpus):
         for compiled in _trainings(degrees, global_batch, model):
             training = _able(degrees, compiled, model)
             if training is not None:
-                yield Candidate(
-                    degrees,
-                    training,
-                    own_layout(model, degrees, training, machine),
-                    memory.estimate(model, degrees, training),
-                )
+                layout = own_layout(model, degrees, training, machine)
+                yield Candidate(model, degrees, training, layout)
 
 
 def _able(degrees: Degrees, compiled: Training, model: Model) -> Training | None:
@@ -73,7 +95,7 @@ def _able(degrees: Degrees, compiled: Training, model: Model) -> Training | None
 
 
 def _degrees(model: Model, machine: Machine, gpus: int) -> Iterator[Degrees]:
-    for tp in (1, 2, 4, 8, 16):
+    for tp in _TENSOR:
         if tp > machine.gpus_per_node or gpus % tp or model.kv_heads % tp:
             continue
         for pp in _PIPELINES:
@@ -83,16 +105,24 @@ def _degrees(model: Model, machine: Machine, gpus: int) -> Iterator[Degrees]:
             for chunks in _CHUNKS if pp > 1 else (1,):
                 if model.layers % (pp * chunks):
                     continue
-                for ep in (1, 2, 4, 8) if model.experts else (1,):
+                for ep in _EXPERT if model.experts else (1,):
                     if dp % ep == 0 and max(model.experts, 1) % ep == 0:
                         yield Degrees(tp=tp, pp=pp, virtual_stages=chunks, dp=dp, ep=ep)
+
+
+def _shardings(degrees: Degrees, micro_batches: int) -> Iterator[int]:
+    """ZeRO's stages that differ: all are one without replicas, and stage 2 is stage 1 with a single
+    micro-batch."""
+    for stage in _SHARDINGS if degrees.dp > 1 else _SHARDINGS[:1]:
+        if stage != 2 or micro_batches > 1:
+            yield stage
 
 
 def _trainings(degrees: Degrees, global_batch: int, model: Model) -> Iterator[Training]:
     for micro_batch in _MICRO_BATCHES:
         if global_batch % (degrees.dp * micro_batch):
             continue
-        for stage in (1, 3) if degrees.pp == 1 and degrees.dp > 1 else (1,):
+        for stage in _shardings(degrees, global_batch // (degrees.dp * micro_batch)):
             for recomputation in _RECOMPUTATIONS:
                 yield Training(
                     micro_batch_size=micro_batch,

@@ -116,6 +116,12 @@ class Widths:
         low, high = self.ends[level]
         return max(-low, high)
 
+    @staticmethod
+    def log_reach(both: Iterable[Widths], variance: float, level: float) -> float:
+        """How far an interval of the ratio of two times reaches from its median, as a logarithm
+        that is in both directions alike; ``variance`` is that of the ratio's logarithm."""
+        return max(each.reach(level) for each in both) * math.sqrt(variance)
+
     @property
     def told(self) -> str:
         """For which layouts the interval is, and from what its width is known."""

@@ -48,7 +48,7 @@ class Layout:
     #: layers of each stage, first to last; empty where they are spread evenly
     stage_layers: tuple[int, ...] = ()
     ep: int = 1
-    #: ZeRO's stage; stage 3 gathers weights for every pass
+    #: ZeRO's stage; stage 2 scatters gradients in every pass, and stage 3 gathers weights, too
     sharding: int = 1
     #: none, selective or full
     recomputation: str = "none"

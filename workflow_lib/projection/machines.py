@@ -28,6 +28,8 @@ class Machine:
     #: rate of a GPU's own network adapters, or its share of the node's if GPUs share them
     network_bytes_per_s: float
     power_limit_w: float
+    #: what says the rate of network adapters
+    network_source: str = "that GPU's usual adapters, workflow_lib/projection/data/gpus.csv"
 
     def peak(self, precision: str) -> float:
         """FLOP/s of one GPU. Raises KeyError for a precision whose peak is not known."""
@@ -113,4 +115,5 @@ def hardware_machine(hardware: Hardware, node_bytes_per_s: float | None = None) 
         power_limit_w=hardware.power_limit_w / hardware.gpus_per_package
         if hardware.power_limit_w
         else known.power_limit_w,
+        network_source="the platform's file" if network else known.network_source,
     )

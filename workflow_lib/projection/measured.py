@@ -10,7 +10,8 @@ which hides a part of it. The numbers of exchanges are those of the torch backen
   forward ones again.
 - ZeRO-3 gathers a layer's weights twice in bf16 and scatters its gradients once in fp32, as
   ``training/engines/torch/sharding.py`` says. The other stages scatter gradients in fp32 and
-  gather weights in bf16 once a step; stage 0 all-reduces gradients.
+  gather weights in bf16 once a step; stage 0 all-reduces gradients, and stage 2 scatters them in
+  the passes before, too.
 - Experts exchange tokens 4 times, and never beside computation.
 
 A group that reaches beyond a node was not measured, nor one of a size without a line. Replicas of
@@ -77,11 +78,13 @@ def _tensor_s(layout: Layout, rates: Rates) -> float | None:
 
 
 def _gather_s(layout: Layout, rates: Rates) -> float | None:
-    """Seconds of a layer's exchanges in a micro-batch of ZeRO-3."""
-    replicas = _replicas(layout)
-    if layout.sharding != 3 or replicas is None:
+    """Seconds of a layer's exchanges in a micro-batch of ZeRO-2 or 3."""
+    replicas, before = _replicas(layout), parts.scattered_before(layout)
+    if replicas is None or layout.sharding < 2 or (layout.sharding == 2 and not before):
         return None
     part = parts.layer_held(layout) * (replicas - 1) / replicas
+    if layout.sharding == 2:
+        return _line(layout, rates, "reduce-scatter", replicas, before, _GRADIENT_BYTES * part)
     return _sum(
         _line(layout, rates, "all-gather", replicas, 2, parts.ELEMENT_BYTES * part),
         _line(layout, rates, "reduce-scatter", replicas, 1, _GRADIENT_BYTES * part),

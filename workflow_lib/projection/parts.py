@@ -21,7 +21,8 @@ context    keys and values that context-parallel ranks pass on           links, 
 routed     products with experts, once more: they are smaller, and wait  peak
            for the fullest
 expert     tokens to experts and back, forward and backward              links, network
-gather     weights that ZeRO-3 gathers, gradients that it scatters       links, network
+gather     weights that ZeRO-3 gathers, gradients that it scatters;      links, network
+           gradients that ZeRO-2 scatters before the last pass
 send       activations to the next chunk                                 network
 launch     100 µs a layer                                                –
 reduce     gradients over replicas, and weights back: what passes        links, network
@@ -124,7 +125,7 @@ def _of_a_pass(layout: Layout) -> dict[str, float]:
         "context": again * layers * _context_bytes(layout) / machine.bytes_per_s(cut),
         "routed": layers * product * of_experts if shape.experts else 0.0,
         "expert": again * layers * expert_bytes(layout) / machine.bytes_per_s(cut * layout.ep),
-        "gather": again * layers * _gather_s(layout),
+        "gather": layers * _gather_s(layout),
         "send": send_bytes(layout) / machine.network_bytes_per_s,
         "launch": again * layers * _LAUNCH_S,
     }
@@ -238,13 +239,22 @@ def expert_bytes(layout: Layout) -> float:
 
 
 def _gather_s(layout: Layout) -> float:
-    """Seconds of a layer's exchange in ZeRO-3: weights twice and gradients once, all in 2 bytes."""
-    if layout.sharding != 3:
-        return 0.0
+    """Seconds of a layer's exchange in a pass. In ZeRO-3 they are of weights twice and gradients
+    once, all in 2 bytes; in ZeRO-2 of gradients, whose last exchange is that of ZeRO-1."""
+    each = {
+        2: layout.gradient_bytes * scattered_before(layout),
+        3: 6.0 * _again(layout),
+    }.get(layout.sharding, 0.0)
     replicas = layout.dp * layout.cp
     share = (replicas - 1) / replicas
     held = layout.shape.layer_parameters / (layout.tp * layout.ep)
-    return 6.0 * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)
+    return each * held * share / layout.machine.ring_bytes_per_s(replicas, layout.tp)
+
+
+def scattered_before(layout: Layout) -> float:
+    """The share of passes before the last one, in which ZeRO-2 scatters gradients and ZeRO-1 does
+    not."""
+    return 1 - 1 / layout.bubble
 
 
 def send_bytes(layout: Layout) -> float:

@@ -131,6 +131,5 @@ def ratio(measure: str, one: Projected, other: Projected) -> Interval:
     if measure in _OF_ENERGY:
         variance += sum((each.power.sd_w / each.power.power_w) ** 2 for each in (one, other))
     estimate = one.value(measure) / other.value(measure)
-    factor = max(each.widths.reach(COVERAGE) for each in (one, other))
-    reach = math.exp(factor * math.sqrt(variance))
+    reach = math.exp(Widths.log_reach((one.widths, other.widths), variance, COVERAGE))
     return Interval(estimate, estimate / reach, estimate * reach)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, get_args
@@ -13,7 +13,7 @@ import polars as pl
 from workflow_lib import formulas
 from workflow_lib.memory import Fit
 from workflow_lib.projection import mixed
-from workflow_lib.projection.candidates import Candidate, candidates
+from workflow_lib.projection.candidates import Candidate, candidates, considered
 from workflow_lib.projection.gpu_power import GpuPower, Levels, gpu_power, levels
 from workflow_lib.projection.kinds import Widths
 from workflow_lib.projection.layouts import Layout
@@ -22,18 +22,25 @@ from workflow_lib.projection.measured import measured
 from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.own_stack import OwnStack
 from workflow_lib.records import Model, RecordError
-from workflow_lib.words import counted
+from workflow_lib.records.labels import labels
+from workflow_lib.words import counted, power_of_ten
 
-#: measures with an interval: name and heading
-MEASURES = (
-    ("step_time_s", "s/step"),
-    ("tokens_per_s_per_gpu", "tokens/s/GPU"),
-    ("mfu_causal", "MFU"),
-    ("power_per_gpu_w", "W/GPU"),
-    ("energy_per_token_j", "J/token"),
-    ("gpu_hours", "GPU-hours"),
-    ("energy_mwh", "MWh"),
-)
+#: coverage of the intervals by which two layouts are told apart
+_TOLD_APART = 0.9
+
+
+def headings(tokens: float) -> tuple[tuple[str, str], ...]:
+    """Measures with an interval, as (name, heading), of a training on so many tokens."""
+    whole = f"for {power_of_ten(tokens)} tokens"
+    return (
+        ("step_time_s", "s/step"),
+        ("tokens_per_s_per_gpu", "tokens/s/GPU"),
+        ("mfu_causal", "MFU"),
+        ("power_per_gpu_w", "W/GPU"),
+        ("energy_per_token_j", "J/token"),
+        ("gpu_hours", f"GPU-hours {whole}"),
+        ("energy_mwh", f"MWh {whole}"),
+    )
 
 
 _RATES = ("tokens_per_s_per_gpu", "mfu_causal")
@@ -59,6 +66,8 @@ class Projected:
     """A layout with its predicted values. Energy is that of GPUs, by their sensors."""
 
     candidate: Candidate
+    #: its name among the layouts that it was projected with
+    label: str
     prediction: mixed.Prediction
     power: GpuPower
     widths: Widths
@@ -106,7 +115,7 @@ class Projected:
         """The layout as a row of the table."""
         degrees, training = self.candidate.degrees, self.candidate.training
         row: dict[str, Any] = {
-            "layout": self.candidate.name,
+            "layout": self.label,
             "gpus": degrees.world_size,
             "tp": degrees.tp,
             "pp": degrees.pp,
@@ -170,17 +179,36 @@ def predicted(
 ) -> list[Projected]:
     """The candidates with their predicted values."""
     times = stack.predict([each.layout for each in found], platform)
+    names = labels([each.row for each in found])
     return [
         Projected(
             each,
+            name,
             time,
             gpu_power(each.layout, time, known),
             stack.widths_of(each.layout, time),
             model,
             tokens,
         )
-        for each, time in zip(found, times, strict=True)
+        for each, name, time in zip(found, names, times, strict=True)
     ]
+
+
+def not_told_apart(rows: Sequence[Projected], stack: OwnStack, platform: str) -> list[Projected]:
+    """The layouts that fit as surely as the first and whose step, over that of the first, may be as
+    short by a 90 % interval of the ratio. The first, whose median is the shortest, is one of them.
+
+    What is not known of a rate or a fabric counts only as far as it bears on the two differently.
+    """
+    first = rows[0]
+    base = stack.row(first.candidate.layout, platform)
+
+    def may_be_as_short(each: Projected) -> bool:
+        log_ratio, variance = stack.fit.contrast(stack.row(each.candidate.layout, platform), base)
+        return log_ratio <= Widths.log_reach((each.widths, first.widths), variance, _TOLD_APART)
+
+    alike = [each for each in rows[1:] if each.candidate.fits == first.candidate.fits]
+    return [first, *filter(may_be_as_short, alike)]
 
 
 def recommended(rows: Sequence[Projected]) -> Projected | None:
@@ -189,14 +217,15 @@ def recommended(rows: Sequence[Projected]) -> Projected | None:
     return rows[0] if rows[0].candidate.fits == "yes" else None
 
 
-def table(rows: Iterable[Projected]) -> pl.DataFrame:
-    """One row for each layout."""
-    return pl.DataFrame([each.row() for each in rows])
+def table(rows: Iterable[Projected], alike: Sequence[Projected]) -> pl.DataFrame:
+    """One row for each layout; ``told_apart`` says whether the first is told apart from it."""
+    names = {each.label for each in alike}
+    return pl.DataFrame([each.row() | {"told_apart": each.label not in names} for each in rows])
 
 
-def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, str]]:
+def basis(best: Projected, stack: OwnStack, known: Levels, platform: str) -> list[tuple[str, str]]:
     """How each part of a projection is known, as (what, how): measured, taken from published runs,
-    or extrapolated."""
+    assumed, or extrapolated."""
     layout = best.candidate.layout
     unseen = set(best.prediction.unseen)
     errors = [abs(each.error) for each in stack.residuals]
@@ -230,6 +259,7 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
             if "fabric" in unseen
             else "measured",
         ),
+        *_exchanges(best, stack, platform),
         *(
             (
                 f"{what} by this workflow's stack",
@@ -238,13 +268,13 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
                 else "measured",
             )
             for effect, what, has in (
-                ("exchange", "exchanges between GPUs", layout.gpus > 1),
                 ("experts", "experts", layout.shape.experts > 0),
                 ("uncompiled", "layers that are not compiled", not layout.compiled),
             )
             if has
         ),
         *_measured_alone(layout, stack),
+        ("which layouts were considered", considered(best.model)),
         ("power of a GPU that computes or waits", known.source),
         ("power of a GPU that communicates", "not measured: between those two"),
     ]
@@ -260,6 +290,37 @@ def basis(best: Projected, stack: OwnStack, known: Levels) -> list[tuple[str, st
             )
         )
     return lines
+
+
+def _exchanges(best: Projected, stack: OwnStack, platform: str) -> Iterator[tuple[str, str]]:
+    """How exchanges are known: measured only where runs over the same links or fabric are
+    fitted."""
+    layout = best.candidate.layout
+    machine = layout.machine
+    if layout.gpus == 1:
+        return
+    shared = [run for run in stack.runs if run.layout.gpus > 1]
+    here = [run for run in shared if run.platform == platform]
+    known = here or [run for run in shared if run.gpu == machine.gpu] or shared
+    how = "assumed: published runs' rates; intervals include the differences between stacks"
+    if known:
+        gpus = counted(max(run.layout.gpus for run in known), "GPU")
+        how = (
+            f"{'measured' if here else 'assumed as there'}: {counted(len(known), 'cell')} on up to "
+        )
+        how += f"{gpus} of {', '.join(sorted({run.platform for run in known}))}"
+    yield "exchanges within a node", how
+    if layout.gpus <= machine.gpus_per_node:
+        return
+    across = [run for run in here if run.layout.gpus > run.gpus_per_node]
+    rate = machine.network_bytes_per_s * machine.gpus_per_node * 8e-9
+    yield (
+        "exchanges between nodes",
+        f"measured: {counted(len(across), 'cell')} across nodes of {platform}"
+        if across
+        else f"assumed: {rate:g} Gb/s a node, by {machine.network_source}, used as well as "
+        "published runs use theirs; nobody measured this fabric",
+    )
 
 
 def _measured_alone(layout: Layout, stack: OwnStack) -> list[tuple[str, str]]:

@@ -13,33 +13,41 @@ from workflow_lib import __version__
 from workflow_lib.analysis.tables import write_table
 from workflow_lib.projection.metrics import LEVELS
 from workflow_lib.projection.project import (
-    MEASURES,
     Facility,
     Projected,
     facility_mwh,
+    headings,
     recommended,
     table,
 )
 from workflow_lib.records import whole_file
+from workflow_lib.records.labels import left_out
 from workflow_lib.report.drawn import saved
 from workflow_lib.report.figures.kind import FigureEntry
 from workflow_lib.report.html import page_templates
-from workflow_lib.words import counted
+from workflow_lib.words import counted, power_of_ten
 
 _TEMPLATES = page_templates("workflow_lib.projection", "workflow_lib.report")
 #: the most layouts on the page; the Parquet file has all
 MOST_SHOWN = 10
 
 
-def ranked(rows: Sequence[Projected]) -> list[dict[str, str]]:
-    """A line for each layout, with the 90 % interval after each value."""
+def ranked(rows: Sequence[Projected], alike: Sequence[Projected]) -> list[dict[str, str]]:
+    """A line for each layout, with the 90 % interval after each value. ``alike`` are those that are
+    not told apart from the first."""
+    names = {each.label for each in alike}
     return [
         {
-            "layout": each.candidate.name,
+            "layout": each.label,
+            "told from the first": "–"
+            if each is rows[0]
+            else "no"
+            if each.label in names
+            else "yes",
             "GB allocated": f"{each.candidate.memory.allocated / 1e9:.0f}",
             "GB used": _used(each),
             "fits": str(each.candidate.fits),
-            **{heading: _shown(each, name) for name, heading in MEASURES},
+            **{heading: _shown(each, name) for name, heading in headings(each.tokens)},
         }
         for each in rows[:MOST_SHOWN]
     ]
@@ -51,15 +59,15 @@ def _used(each: Projected) -> str:
     return f"{needed / 1e9:.0f}" if needed <= most else f"all {most / 1e9:.0f}"
 
 
-def of_best(best: Projected) -> list[dict[str, str]]:
+def of_first(first: Projected) -> list[dict[str, str]]:
     """A line for each measure of a layout, with the interval of each level."""
     return [
         {
-            "of the best layout": heading,
-            "median": _word(measure, best.values()[measure][0]),
-            **{f"{level * 100:.0f} % interval": _range(best, measure, level) for level in LEVELS},
+            f"of {first.label}": heading,
+            "median": _word(measure, first.values()[measure][0]),
+            **{f"{level * 100:.0f} % interval": _range(first, measure, level) for level in LEVELS},
         }
-        for measure, heading in MEASURES
+        for measure, heading in headings(first.tokens)
     ]
 
 
@@ -82,17 +90,40 @@ def _number(value: float) -> str:
     return f"{rounded:,.{digits}f}"
 
 
-def describe(rows: Sequence[Projected], basis: Sequence[tuple[str, str]], at_meter: str) -> str:
-    """The projection as text: the best layouts, and how each part is known."""
-    best = recommended(rows)
+def describe(
+    rows: Sequence[Projected],
+    alike: Sequence[Projected],
+    basis: Sequence[tuple[str, str]],
+    at_meter: str,
+) -> str:
+    """The projection as text: the first layouts, which of them are told apart, and how each part is
+    known."""
+    first = recommended(rows)
+    names = left_out([each.candidate.row for each in rows])
     lines = [
-        tabulate(ranked(rows)[:5], headers="keys", disable_numparse=True),
-        f"{_fitting(rows)} Medians, and intervals that should hold 90 % of runs; energy and power "
-        "are the GPUs'.",
-        *([tabulate(of_best(best), headers="keys", disable_numparse=True)] if best else []),
+        tabulate(ranked(rows, alike)[:5], headers="keys", disable_numparse=True),
+        f"{_fitting(rows)} {names} Medians, and intervals that should hold 90 % of runs; "
+        "energy and power are the GPUs'.",
+        verdict(rows, alike),
+        *([tabulate(of_first(first), headers="keys", disable_numparse=True)] if first else []),
         tabulate(basis, headers=("what", "how it is known"), disable_numparse=True),
     ]
     return "\n\n".join([*lines, *([at_meter] if at_meter else [])])
+
+
+def verdict(rows: Sequence[Projected], alike: Sequence[Projected]) -> str:
+    """Whether there is a best layout of those that fit, and which median is the shortest."""
+    first = rows[0]
+    name, time = first.label, _word("step_time_s", first.step_time_s)
+    if first.candidate.fits != "yes":
+        return "No layout surely fits, so none is named the fastest."
+    if len(alike) == 1:
+        return f"The fastest layout that fits is {name}: 90 % intervals of ratios tell it from all."
+    fitting = sum(each.candidate.fits == "yes" for each in rows)
+    return (
+        f"{len(alike)} of the {fitting} layouts that fit are not told apart by 90 % intervals of "
+        f"ratios of their step times; the fastest median, of {name}, is {time} s/step."
+    )
 
 
 def _fitting(rows: Sequence[Projected]) -> str:
@@ -118,8 +149,9 @@ def meter(best: Projected, facility: Facility) -> str:
     return (
         f"With {facility.node_rest_w:g} W per node besides its GPUs"
         + (f" and a PUE of {facility.pue:g}" if facility.pue else "")
-        + f", as given for nodes {_cooled(facility.cooling)}, the best layout takes {found:.4g} "
-        "MWh at the meter."
+        + f", as given for nodes {_cooled(facility.cooling)}, the layout with "
+        f"the fastest median takes {found:.4g} MWh at the meter for {power_of_ten(best.tokens)} "
+        "tokens."
     )
 
 
@@ -129,6 +161,7 @@ def _cooled(cooling: str | None) -> str:
 
 def write_projection(
     rows: Sequence[Projected],
+    alike: Sequence[Projected],
     basis: Sequence[tuple[str, str]],
     entries: Sequence[FigureEntry],
     title: str,
@@ -137,13 +170,15 @@ def write_projection(
 ) -> Path:
     """Write ``projection.parquet``, ``figures/`` and ``projection.html``; returns the page."""
     output.mkdir(parents=True, exist_ok=True)
-    write_table(table(rows), output / "projection.parquet")
+    write_table(table(rows, alike), output / "projection.parquet")
     text = _TEMPLATES.get_template("projection.html.j2").render(
         version=__version__,
         title=title,
-        ranked=ranked(rows),
+        ranked=ranked(rows, alike),
         fitting=_fitting(rows),
-        best=of_best(best) if (best := recommended(rows)) else [],
+        verdict=verdict(rows, alike),
+        left_out=left_out([each.candidate.row for each in rows]),
+        first=of_first(first) if (first := recommended(rows)) else [],
         basis=basis,
         at_meter=at_meter,
         figures=saved(entries, output / "figures"),

@@ -1,22 +1,22 @@
-"""Figures of the best layout on each number of GPUs, and of one layout with more and
-more replicas."""
+"""Figures of the layout with the fastest median on each number of GPUs, and of one layout with more
+and more replicas."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from matplotlib.figure import Figure
 
-from workflow_lib.memory import estimate
-from workflow_lib.projection.candidates import Candidate, batch
+from workflow_lib.projection.candidates import Candidate, batch, candidates
 from workflow_lib.projection.gpu_power import levels
 from workflow_lib.projection.layouts import own_layout
 from workflow_lib.projection.machines import Machine
 from workflow_lib.projection.own_stack import OwnStack
-from workflow_lib.projection.project import Projected, predicted, project
-from workflow_lib.records import Model, RecordError
+from workflow_lib.projection.project import Projected, predicted
+from workflow_lib.records import Model
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import FigureEntry
 
@@ -29,20 +29,19 @@ _PANELS = (("tokens_per_s_per_gpu", "tokens/s/GPU"), ("energy_per_token_j", "J/t
 Lines = Mapping[str, Sequence[Projected]]
 
 
-def best_by_gpus(
+def fastest_by_gpus(
     model: Model, machine: Machine, platform: str, tokens: float, stack: OwnStack
 ) -> list[Projected]:
-    """The fastest layout that surely fits on each number of GPUs from one node on, doubling;
-    numbers on which none does are left out."""
-    found = []
+    """The layout that surely fits and has the fastest median, on each number of GPUs from one node
+    on, doubling; numbers on which none fits are left out."""
+    found: list[Projected] = []
+    known = levels(stack.runs, machine.gpu)
     gpus = machine.gpus_per_node
     while gpus <= MOST_GPUS:
-        try:
-            first = project(model, machine, platform, gpus, batch(model, gpus), tokens, stack)[0]
-        except RecordError:
-            first = None
-        if first is not None and first.candidate.fits == "yes":
-            found.append(first)
+        tried = list(candidates(model, machine, gpus, batch(model, gpus)))
+        rows = predicted(tried, platform, stack, known, model, tokens)
+        rows.sort(key=lambda each: each.step_time_s)
+        found += itertools.islice((each for each in rows if each.candidate.fits == "yes"), 1)
         gpus *= 2
     return found
 
@@ -62,7 +61,7 @@ def replicas(
         sequences = of.training.global_batch_size // of.degrees.dp * times
         training = dataclasses.replace(of.training, global_batch_size=sequences)
         layout = own_layout(base.model, degrees, training, machine)
-        each = Candidate(degrees, training, layout, estimate(base.model, degrees, training))
+        each = Candidate(base.model, degrees, training, layout)
         if each.fits == "yes" and times % degrees.ep == 0:
             found.append(each)
         times *= 2
@@ -71,26 +70,26 @@ def replicas(
 
 
 def figures(lines: Sequence[Projected], fabrics: Lines, subject: str) -> list[FigureEntry]:
-    """Figures of throughput and energy over GPUs, with bands: of the best layouts, and of two
-    fabrics."""
+    """Figures of throughput and energy over GPUs, with bands: of the layouts with
+    the fastest medians, and of two fabrics."""
     bands = "Lines are medians, bands 50 % and 90 % intervals. "
     entries = []
     if len(lines) > 1:
         entries.append(
             FigureEntry(
-                stem="best-layouts",
-                title=f"{subject}: the best layout on each number of GPUs",
-                caption=bands + "Energy is the GPUs'.",
-                draw=partial(_draw, {"best layout": lines}, f"{subject}: best layouts"),
+                stem="fastest-medians",
+                title=f"{subject}: the layout with the fastest median on each number of GPUs",
+                caption=bands + "Other layouts may be as fast. Energy is the GPUs'.",
+                draw=partial(_draw, {"fastest median": lines}, f"{subject}: fastest medians"),
             )
         )
     if all(len(each) > 1 for each in fabrics.values()):
-        base = next(iter(fabrics.values()))[-1].candidate
+        base = next(iter(fabrics.values()))[-1]
         entries.append(
             FigureEntry(
                 stem="two-fabrics",
                 title=f"{subject}: replicas of one layout on two fabrics",
-                caption=f"Up to {base.name}, with the same work per GPU. {bands}"
+                caption=f"Up to {base.label}, with the same work per GPU. {bands}"
                 "No fabric was measured: bands include the differences between fabrics of one "
                 "rate.",
                 draw=partial(_draw, fabrics, f"{subject}: two fabrics"),

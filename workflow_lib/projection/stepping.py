@@ -157,9 +157,11 @@ def own_row(
     stack = ("Triptych", layout.precision)
     # A twin's layer is the same as the whole model's.
     shape = replace(layout.shape, name="", layers=0)
+    # Nor is ZeRO-2's another than ZeRO-1's: what it scatters besides is a part of its own.
+    sharding = 1 if layout.sharding == 2 else layout.sharding
     layer = (
         *(stack, layout.machine.gpu, shape, layout.tp, layout.ep, layout.micro_batch),
-        *(layout.sequence_length, layout.sharding, layout.recomputation, layout.overlap),
+        *(layout.sequence_length, sharding, layout.recomputation, layout.overlap),
         layout.compiled,
     )
     groups: dict[str, Hashable] = {

@@ -46,8 +46,9 @@ class CellAxis:
         axis = self.field.axis
         return Column(self.name, self.field.type, axis.unit, axis.description)
 
-    def of(self, cell: Cell) -> Any:
-        """A cell's value of the field, as tables hold it."""
+    def of(self, cell: Any) -> Any:
+        """A cell's value of the field, as tables hold it. Anything else that has the part of a cell
+        that holds it may take the place of a cell."""
         return self.stored(
             getattr(getattr(cell, self.part) if self.part else cell, self.field.name)
         )

@@ -134,6 +134,12 @@ COMPARISON = columns(
         "only_a_completed, only_b_completed, neither_completed; no_partner_in_a, no_partner_in_b",
     ),
     ("assumes", str, "", "what the verdict assumes"),
+    (
+        "medians",
+        str,
+        "",
+        "by what value_a and value_b differ, and why, if the verdict's interval excludes that",
+    ),
     ("in_words", str, "", "the same as a sentence, with the interval"),
     ("missing_reasons", str, "", "JSON: column → why it is null"),
 )

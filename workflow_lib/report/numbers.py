@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from workflow_lib.records import Measure
+from workflow_lib.records import MEASURES, Measure
 
 #: text in place of a missing value
 NOTHING = "–"
@@ -32,6 +32,22 @@ def significant(value: float, digits: int = 3, decimals: int | None = None) -> s
         # Adding 0 turns −0 into 0.
         rounded = round(value, places) + 0.0
     return f"{rounded:,.{places}f}".replace("-", MINUS)
+
+
+def in_words(cell: Mapping[str, Any], measure: Measure) -> str:
+    """A cell's median and its range, and the median of the measure beside it: "2.0 tokens/J
+    (1.9–2.1) or 0.50 J/token"."""
+    text, interval, _ = shown(cell, measure)
+    said = [f"{text} {measure.people_unit}", *([f"({interval})"] if interval else [])]
+    return " ".join([*said, *([f"or {beside(cell, measure)}"] if measure.beside else [])])
+
+
+def beside(cell: Mapping[str, Any], measure: Measure) -> str:
+    """A cell's median of the measure that is shown beside another; "" if that has none."""
+    if not measure.beside:
+        return ""
+    other = MEASURES[measure.beside]
+    return f"{shown(cell, other)[0]} {other.people_unit}"
 
 
 def shown(cell: Mapping[str, Any], measure: Measure) -> tuple[str, str, float | None]:

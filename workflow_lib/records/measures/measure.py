@@ -58,6 +58,9 @@ class Measure:
     better: Literal["", "most", "least"] = ""
     #: what pages call the best cell by this measure: "Fastest"
     question: str = ""
+    #: the measure that pages show beside its value, in words or in the next column: its inverse,
+    #: which other people read
+    beside: str = ""
     #: for a share of time, the state: "at the power cap"
     state: str = ""
     sensor: Sensor = ""
@@ -116,6 +119,7 @@ INFERENCE = ("inference",)
 PERCENT = ("%", 100.0)
 PERCENT_OF_TIME = ("% of time", 100.0)
 RATE, RATE_PER_GPU = ("tokens/s", 1.0), ("tokens/s/GPU", 1.0)
+J_PER_TOKEN = ("J/token", 1.0)
 KILOJOULES, GIGABYTES, MILLISECONDS = ("kJ", 1e-3), ("GB", 1e-9), ("ms", 1e3)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from workflow_lib.records.measures.measure import (
     INFERENCE,
+    J_PER_TOKEN,
     KILOJOULES,
     PERCENT,
     TRAINING,
@@ -23,12 +24,25 @@ MEASURES: tuple[Measure, ...] = (
         ("tokens/J", 1.0),
         better="most",
         question="Most tokens per joule",
+        beside="energy_per_token_j",
         sensor="power",
         gain=-1,
         workloads=TRAINING,
         places=("cells", "panels"),
         panel="Efficiency\n(tokens/J)",
         contrast=Contrast("makes {} more tokens of a joule", "makes {} fewer tokens of a joule"),
+    ),
+    Measure(
+        "energy_per_token_j",
+        "J",
+        "energy_j over the tokens trained on in the measured steps",
+        "Energy per token",
+        J_PER_TOKEN,
+        sensor="power",
+        gain=1,
+        workloads=TRAINING,
+        places=("cells",),
+        contrast=more("takes {} more energy for a token"),
     ),
     Measure(
         "decode_tokens_per_j",
@@ -38,6 +52,7 @@ MEASURES: tuple[Measure, ...] = (
         ("tokens/J", 1.0),
         better="most",
         question="Most decoded tokens per joule",
+        beside="decode_energy_per_token_j",
         sensor="power",
         gain=-1,
         workloads=INFERENCE,
@@ -46,6 +61,17 @@ MEASURES: tuple[Measure, ...] = (
         contrast=Contrast(
             "decodes {} more tokens of a joule", "decodes {} fewer tokens of a joule"
         ),
+    ),
+    Measure(
+        "decode_energy_per_token_j",
+        "J",
+        "decode_energy_j over the tokens of the measured steps but each sequence's first",
+        "Energy per decoded token",
+        J_PER_TOKEN,
+        sensor="power",
+        gain=1,
+        workloads=INFERENCE,
+        places=("cells",),
     ),
     Measure(
         "model_flops_per_j",
@@ -58,17 +84,6 @@ MEASURES: tuple[Measure, ...] = (
         sensor="power",
         gain=-1,
         workloads=TRAINING,
-    ),
-    Measure(
-        "energy_per_token_j",
-        "J",
-        "energy_j over the tokens trained on in the measured steps",
-        "Energy per token",
-        ("mJ", 1e3),
-        sensor="power",
-        gain=1,
-        workloads=TRAINING,
-        contrast=more("takes {} more energy for a token"),
     ),
     Measure(
         "energy_per_step_j",

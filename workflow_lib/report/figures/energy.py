@@ -11,12 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import cell_axes
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row, completed, natural
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_model
 from workflow_lib.report.figures.marks import tell
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import fate, short_labels
+from workflow_lib.report.labels import fate
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.tables import Tables
 from workflow_lib.words import counted
@@ -130,7 +131,7 @@ def energy_figure(heading: str, cells: Sequence[Row]) -> Figure:
     some = points(cells)
     best = front(some)
     named = best if len(some) > _MOST_NAMES else [*best, *(p for p in some if p not in best)]
-    names = {cell["cell"]: label for cell, label in zip(cells, short_labels(cells), strict=True)}
+    names = {cell["cell"]: label for cell, label in zip(cells, labels(cells), strict=True)}
     platforms = sorted({cell["platform"] for cell in cells}, key=natural)
     looks = {name: _LOOKS[number % len(_LOOKS)] for number, name in enumerate(platforms)}
     lines = [

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.marks import tell
-from workflow_lib.report.labels import fate, short_labels
+from workflow_lib.report.labels import fate
 from workflow_lib.report.numbers import significant
 
 #: the most cells in one heat map, so that it fits on a page
@@ -71,7 +72,7 @@ def heat_map(
     """
     airflow = _airflow(gpus)
     places = sorted(airflow)
-    names = short_labels(cells)
+    names = labels(cells)
     labels_in = style.LABEL_LETTER_IN * max(map(len, names))
     field_in = (style.COLUMN_IN - labels_in - _BAR_IN) / max(len(places), 1)
     height = 0.75 + len(panels) * (0.48 + 0.145 * len(cells))

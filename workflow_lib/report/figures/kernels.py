@@ -8,6 +8,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures.kernel_bars import (
     CAPTION,
@@ -18,7 +19,6 @@ from workflow_lib.report.figures.kernel_bars import (
 )
 from workflow_lib.report.figures.kernel_times import Times, kernel_times
 from workflow_lib.report.figures.kind import KERNELS, Division, FigureKind, by_model
-from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables
 
 
@@ -33,7 +33,7 @@ def _divide(tables: Tables) -> Iterator[Division[Row]]:
             if cell["cell"] in times or not completed(cell) or cell["profiled_outcome"] is not None
         ]
         if times:
-            names = dict(zip((cell["cell"] for cell in shown), short_labels(shown), strict=True))
+            names = dict(zip((cell["cell"] for cell in shown), labels(shown), strict=True))
             yield Division(
                 model,
                 (model,),

@@ -8,13 +8,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from workflow_lib.records import MEASURES
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.figures.panels import has_measure
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables
 
 #: measure, its word in the legend, colour and marker; each includes the one before it
@@ -63,7 +63,7 @@ def memory_figure(heading: str, cells: Sequence[Row]) -> Figure:
         if has_measure(cell, _ERROR):
             expected = cell[_USED] * MEASURES[_USED].factor * (1 + cell[_ERROR])
             axes.plot(expected, row, "|", color=style.VERMILLION, markersize=9, markeredgewidth=1.4)
-    axes.set_yticks(rows, short_labels(cells))
+    axes.set_yticks(rows, labels(cells))
     axes.set_ylim(rows[-1] - 0.6, 0.6)
     # Room for the marker of the largest value.
     axes.set_xlim(0, 1.03 * axes.get_xlim()[1])

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from workflow_lib.records import MEASURES
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import (
@@ -23,7 +24,7 @@ from workflow_lib.report.figures.kind import (
 )
 from workflow_lib.report.figures.marks import in_words, tell
 from workflow_lib.report.intervals import interval_in_words, whiskers
-from workflow_lib.report.labels import fate, short_labels
+from workflow_lib.report.labels import fate
 from workflow_lib.report.numbers import significant
 from workflow_lib.report.systematic_error import systematic_error
 from workflow_lib.report.tables import Tables
@@ -181,7 +182,7 @@ def parallelism_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) 
         f"{label} ({cell['completed']}/{cell['repeats']})"
         if completed(cell) and cell["completed"] < cell["repeats"]
         else label
-        for cell, label in zip(ordered, short_labels(ordered), strict=True)
+        for cell, label in zip(ordered, labels(ordered), strict=True)
     ]
     height = 0.65 + 0.85 * len(panels) + style.LABEL_LETTER_IN * max(map(len, ticks))
     figure = Figure(figsize=(style.COLUMN_IN, height))
@@ -335,8 +336,8 @@ KIND = FigureKind(
     subject="Temperature, power, clock, efficiency and throughput by cell",
     title="temperature, power, clock, efficiency and throughput",
     about=(
-        "Temperature (°C), power (W), clock (MHz), efficiency (tokens/J) and throughput "
-        "(tokens/s) of each cell."
+        "Temperature (°C), power (W), clock (MHz), efficiency (tokens/J, the inverse of J/token) "
+        "and throughput (tokens/s) of each cell."
     ),
     limits=MEDIANS + "Peaks are lower bounds. Hatched columns have no values and give the reason.",
     most=15,

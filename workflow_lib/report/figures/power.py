@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
@@ -22,7 +23,6 @@ from workflow_lib.report.figures.time_panels import (
     why_no_series,
     worth_a_panel,
 )
-from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables, by_cell
 
 
@@ -58,11 +58,11 @@ def power_figure(
 
     ``series`` and ``steps`` are rows of SERIES and STEP_TIMES by cell.
     """
-    labels = short_labels(cells)
+    named = labels(cells)
     across = 1 if len(cells) == 1 else 2
     down = -(-len(cells) // across)
     below_in = 0.5
-    title_in = style.title_in(labels)
+    title_in = style.title_in(named)
     panel_in, gap_in = 1.4 if across == 1 else 0.56, 0.15 + title_in
     head_in = style.HEAD_IN + title_in
     height = head_in + down * (panel_in + gap_in) - gap_in + below_in
@@ -70,7 +70,7 @@ def power_figure(
     margins = (0.45, 0.13, head_in, below_in)
     rows = style.grid(figure, down, across, margins, (0.12, gap_in))
     axes = [panel for of_row in rows for panel in of_row]
-    style.panel_titles(axes, labels)
+    style.panel_titles(axes, named)
     for of_cell, cell in zip(axes, cells, strict=False):
         if cell["cell"] in series:
             _draw(of_cell, series[cell["cell"]], steps.get(cell["cell"]))

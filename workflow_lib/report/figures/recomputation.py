@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workflow_lib.records import cell_axes
+from workflow_lib.records.labels import group_labels
 from workflow_lib.report.figures.kernel_bars import (
     CAPTION,
     MOST_BARS,
@@ -14,7 +15,6 @@ from workflow_lib.report.figures.kernel_bars import (
 )
 from workflow_lib.report.figures.kernel_times import kernel_times
 from workflow_lib.report.figures.kind import KERNELS, Division, FigureKind, by_platform_and_model
-from workflow_lib.report.labels import group_labels
 from workflow_lib.report.tables import Tables
 
 _FREE = cell_axes.varied_by("recomputation")

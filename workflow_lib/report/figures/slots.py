@@ -11,6 +11,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import Division, FigureKind, by_platform_and_model
@@ -21,7 +22,6 @@ from workflow_lib.report.figures.time_panels import (
     why_no_series,
     worth_a_panel,
 )
-from workflow_lib.report.labels import short_labels
 from workflow_lib.report.tables import Tables
 
 #: inches for the axis of time and the colour bars
@@ -85,7 +85,7 @@ def slots_figure(
     margins = (0.36, 0.13, style.HEAD_IN + 0.15, _BELOW_IN)
     axes = style.grid(figure, len(cells), len(panels), margins, (0.15, gap_in))
     images: dict[str, Any] = {}
-    for of_row, cell, label in zip(axes, cells, short_labels(cells), strict=True):
+    for of_row, cell, label in zip(axes, cells, labels(cells), strict=True):
         of_row[0].set_title(label, fontsize=6.5, loc="left")
         slots = _slots(series[cell["cell"]]) if cell["cell"] in series else None
         for of_panel, (name, _, colours) in zip(of_row, panels, strict=True):

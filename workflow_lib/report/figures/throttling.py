@@ -10,11 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from workflow_lib.records.labels import labels
 from workflow_lib.report.cells import Row, completed
 from workflow_lib.report.figures import style
 from workflow_lib.report.figures.kind import MEDIANS, Division, FigureKind, by_platform_and_model
 from workflow_lib.report.figures.marks import in_words, tell
-from workflow_lib.report.labels import fate, short_labels
+from workflow_lib.report.labels import fate
 from workflow_lib.report.tables import Tables
 
 #: column of CELLS and RUNS, legend, colour, hatch
@@ -50,7 +51,7 @@ def throttling_figure(heading: str, cells: Sequence[Row], runs: Sequence[Row]) -
     """Draw a bar for each cell, downwards; ``cells`` and ``runs`` are rows of CELLS and RUNS."""
     figure = Figure(figsize=(style.COLUMN_IN, 0.95 + 0.14 * max(len(cells), 2)))
     axes = figure.subplots()
-    names = short_labels(cells)
+    names = labels(cells)
     begin = [0.0] * len(cells)
     handles = []
     for name, legend, colour, hatch in _CAUSES:

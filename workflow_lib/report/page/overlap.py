@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from workflow_lib.comparison import sentences
 from workflow_lib.comparison.matching import NAMED, Pair
 from workflow_lib.comparison.sides import Side, of_gpus
 from workflow_lib.comparison.verdicts import rows
@@ -50,27 +51,34 @@ def slower_with_overlap(tables: Tables, labels: Mapping[str, str]) -> tuple[str,
         for pair in cell_axes.alike(list(filter(completed, tables.cells)), ("overlap",))
     ]
     side = Side("measured", "", tables.cells, tables.runs, **of_gpus(tables.gpus))
-    slower = [pair for pair in pairs if len(pair) == 2 and _is_slower(*pair, side)]
-    steps = _steps(tables, [cell["cell"] for pair in slower for cell in pair])
-    return tuple(_sentence(off, on, labels, steps) for off, on in slower)
+    slower = [
+        (off, on, row)
+        for off, on in (pair for pair in pairs if len(pair) == 2)
+        if (row := _slower(off, on, side))
+    ]
+    steps = _steps(tables, [cell["cell"] for off, on, _ in slower for cell in (off, on)])
+    return tuple(_sentence(*each, labels, steps) for each in slower)
 
 
 def _overlaps(cell: Row) -> bool:
     return bool(cell["overlap"])
 
 
-def _is_slower(off: Row, on: Row, side: Side) -> bool:
+def _slower(off: Row, on: Row, side: Side) -> Row | None:
+    """The comparison's row of a pair of which it tells the cell with overlap to be slower."""
     if bool(off["simulated"]) != bool(on["simulated"]):
-        return False
-    return any(
-        row["verdict"] == "b_more" for row in rows([Pair(NAMED, on, off, _RATE)], side, side)
-    )
+        return None
+    (row,) = rows([Pair(NAMED, on, off, _RATE)], side, side)
+    return row if row["verdict"] == "b_more" else None
 
 
-def _sentence(off: Row, on: Row, labels: Mapping[str, str], steps: Mapping[str, _Step]) -> str:
-    name = _RATE.name
-    lost = significant(100 * (1 - on[name] / off[name]), decimals=1)
-    told = f"{labels[on['cell']]} is {lost} % slower than without: {_rate(on)} against {_rate(off)}"
+def _sentence(
+    off: Row, on: Row, judged: Row, labels: Mapping[str, str], steps: Mapping[str, _Step]
+) -> str:
+    lost = sentences.amount(_RATE, judged["estimate"])
+    told = f"{labels[on['cell']]} is {lost} slower than without: {_rate(on)} against {_rate(off)}"
+    if judged["medians"]:
+        told += f"; {judged['medians']}"
     if missing := [cell for cell in (off, on) if cell["cell"] not in steps]:
         which = "the cell with overlap" if on in missing else "the cell without overlap"
         if len(missing) == 2:

@@ -23,6 +23,8 @@ from workflow_lib.records import (
     whole_file,
     write_checksums,
 )
+from workflow_lib.records.labels import labels
+from workflow_lib.records.labels import left_out as left_out_of_names
 from workflow_lib.report.cell_page.pages import cell_pages
 from workflow_lib.report.cells import (
     Row,
@@ -38,7 +40,7 @@ from workflow_lib.report.environments import environments
 from workflow_lib.report.figures import figures_and_gaps, read_tables
 from workflow_lib.report.html import page_templates
 from workflow_lib.report.intervals import interval_in_words
-from workflow_lib.report.labels import labels, marked
+from workflow_lib.report.labels import marked
 from workflow_lib.report.numbers import NOTHING, shown, significant
 from workflow_lib.report.page import failures, summary
 from workflow_lib.report.page.energy_errors import energy_errors
@@ -97,6 +99,7 @@ def write_page(sweep: str, description: str, results: Path, directory: Path) -> 
         simulated=any(cell["simulated"] for cell in cells),
         simulated_all=all(cell["simulated"] for cell in cells if completed(cell)),
         emulated=cell_axes.emulated_in_words((*cells, *plan)),
+        left_out_of_names=left_out_of_names(cells),
         counts=failures.counts(cells, tables.runs),
         groups=summary.groups(cells, of_cell, side),
         slower_with_overlap=slower_with_overlap(tables, of_cell),

@@ -15,7 +15,7 @@ from workflow_lib.comparison.sides import Side
 from workflow_lib.comparison.verdicts import WITH_INTERVAL, rows, told
 from workflow_lib.records import MEASURES, Measure, cell_axes
 from workflow_lib.report.cells import Row, completed, natural
-from workflow_lib.report.numbers import shown
+from workflow_lib.report.numbers import beside, in_words, shown
 from workflow_lib.words import counted
 
 #: measures for which the best cell is named
@@ -38,6 +38,8 @@ class Answer:
     rest: str
     #: from how many cells it is not told apart
     rivals: int = 0
+    #: the value of the measure that is shown beside; "" if there is none
+    beside: str = ""
 
     @property
     def shortest(self) -> str:
@@ -109,33 +111,45 @@ def _answer(measure: Measure, done: Sequence[Row], labels: Mapping[str, str], si
     if len(known) < 2:
         some = "only one completed cell has" if known else "no completed cell has"
         return Answer(question, None, "", "", f"{some} this measure.")
-    best = _best(known, measure)
-    others = [cell for cell in known if cell is not best]
-    rivals, rest = _certainty(best, others, measure, labels, side)
+    best, judged = _leader(known, measure, side)
+    rivals, rest = _certainty(judged, measure, labels)
     if missing := len(done) - len(known):
         lack = "lacks" if missing == 1 else "lack"
         rest += f" {counted(missing, 'completed cell')} {lack} this measure."
-    return Answer(question, best, labels[best["cell"]], _value(best, measure), rest, rivals)
+    label, value = labels[best["cell"]], in_words(best, measure)
+    return Answer(question, best, label, value, rest, rivals, beside(best, measure))
 
 
-def _best(cells: Sequence[Row], measure: Measure) -> Row:
-    choose = max if measure.better == "most" else min
-    return choose(cells, key=lambda cell: cell[measure.name])
+def _leader(
+    cells: Sequence[Row], measure: Measure, side: Side
+) -> tuple[Row, list[tuple[Row, Row, bool]]]:
+    """The cell with the best median, and each other with the row that judges the two, nearest
+    first, and whether it tells the leader to be better.
 
-
-def _value(cell: Row, measure: Measure) -> str:
-    text, interval, _ = shown(cell, measure)
-    return f"{text} {measure.people_unit}" + (f" ({interval})" if interval else "")
+    Where a verdict is about runs of one host, and says that another cell is better than the one
+    with the best median, that cell leads.
+    """
+    choose, better = (max, "a_more") if measure.better == "most" else (min, "b_more")
+    left = list(cells)
+    while True:
+        best = choose(left, key=lambda cell: cell[measure.name])
+        others = [cell for cell in cells if cell is not best]
+        others.sort(key=lambda cell: abs(cell[measure.name] - best[measure.name]))
+        judged = rows([Pair(NAMED, best, cell, measure) for cell in others], side, side)
+        found = list(zip(others, judged, strict=True))
+        # Fewer each time: verdicts need not be an order.
+        ahead = {cell["cell"] for cell, row in found if told(row) and row["verdict"] != better}
+        left = [cell for cell in left if cell["cell"] in ahead]
+        if not left:
+            return best, [(cell, row, row["verdict"] == better) for cell, row in found]
 
 
 def _certainty(
-    best: Row, others: Sequence[Row], measure: Measure, labels: Mapping[str, str], side: Side
+    judged: Sequence[tuple[Row, Row, bool]], measure: Measure, labels: Mapping[str, str]
 ) -> tuple[int, str]:
     """From how many other cells the best one is not told apart, and a sentence on that."""
-    nearest = sorted(others, key=lambda cell: abs(cell[measure.name] - best[measure.name]))
-    judged = rows([Pair(NAMED, best, cell, measure) for cell in nearest], side, side)
-    found = list(zip(nearest, judged, strict=True))
-    rivals = [(cell, row) for cell, row in found if not told(row)]
+    found = [(cell, row) for cell, row, _ in judged]
+    rivals = [(cell, row) for cell, row, worse in judged if not worse]
     cell, row = (rivals or found)[0]
     by = row["in_words"]
     if row["verdict"] in WITH_INTERVAL:
@@ -143,12 +157,14 @@ def _certainty(
         if measure.gain and row["sensors_low"] is not None:
             of_sensors = sentences.interval(measure, row["sensors_low"], row["sensors_high"])
             by += f" with {of_sensors} for sensors,"
+    why = f" ({row['medians']})" if row["medians"] else ""
     if not rivals:
-        return 0, f"Next is {labels[cell['cell']]}, {_value(cell, measure)}: {by} against it."
+        name, value = labels[cell["cell"]], in_words(cell, measure)
+        return 0, f"Next is {name}, {value}: {by} against it{why}."
     names = [labels[each["cell"]] for each, _ in rivals[:_MOST_NAMES]]
     more = len(rivals) - len(names)
     listed = ", ".join(names) + (f" and {more} more" if more else "")
-    return len(rivals), f"Not told apart from {listed}: {by} against {names[0]}."
+    return len(rivals), f"Not told apart from {listed}: {by} against {names[0]}{why}."
 
 
 def _throttled(done: Sequence[Row], labels: Mapping[str, str]) -> str:
@@ -165,7 +181,7 @@ def _throttled(done: Sequence[Row], labels: Mapping[str, str]) -> str:
             continue
         most = max(some, key=lambda cell: cell[name])
         alone = sum(cell[name] == most[name] for cell in some) == 1
-        worst = f"most of all {labels[most['cell']]}, {_value(most, measure)}"
+        worst = f"most of all {labels[most['cell']]}, {in_words(most, measure)}"
         tied = f"up to {shown(most, measure)[0]} {measure.people_unit}"
         number = f"{len(some)} of {counted(len(known), 'cell')}"
         parts.append(f"{number} {measure.state}, {worst if alone else tied}")
