@@ -128,8 +128,8 @@ def note_place(wildcards):
 def interrupt(number, frame):
     """Have the jobs cancelled of all runs that are waited for, and end Snakemake.
 
-    Only the first Ctrl-C ends it: another one would interrupt Snakemake while it waits for those
-    runs, and nobody would see their end. They count each.
+    Only the first one interrupts Snakemake, which then waits for those runs and would break if it
+    were interrupted in that. The second one ends their wait for their jobs.
     """
     is_first = not interruption.is_asked()
     interruption.note_sigint()

@@ -78,6 +78,8 @@ def test_counts_beyond_any_machine_are_refused(study_directory, edit, file, key,
 def test_a_matrix_that_multiplies_beyond_bounds_is_refused_before_it_does(study_directory, edit):
     path = study_directory / "sweeps" / "smoke.yaml"
     text = path.read_text(encoding="utf-8")
+    for each in path.parent.iterdir():
+        each.unlink()
     numbers = list(range(1, 101))
     path.write_text(
         f"{text.partition('matrix:')[0]}matrix:\n  - {{models: llama3-8b, tp: {numbers}, "

@@ -283,6 +283,7 @@ def test_a_job_goes_on_when_snakemake_is_killed_and_its_result_is_taken(checkout
     assert "without --dry-run its lock is lifted" in tried.stdout
     done = checkout.snakemake("results/sweeps/tiny/report.html")
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "look at results/sweeps/tiny/report.html" in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "ended without unlocking" in line]
     assert line.startswith(killed)
     assert line.endswith("; its lock is lifted")
@@ -307,9 +308,10 @@ def test_an_interrupted_snakemake_ends_the_job_and_says_so(checkout, presses):
             time.sleep(0.05)
     assert snakemake.wait(timeout=LONGEST_S) != 0
     assert "event loop" not in log.read_text(encoding="utf-8")
-    assert not Path(f"/proc/{process}").exists()
     (run,) = checkout.runs().values()
-    assert json.loads(run.failure.read_text())["outcome"] == "cancelled"
+    if presses == 1:  # the second one ends the wait for the job's end
+        assert not Path(f"/proc/{process}").exists()
+        assert json.loads(run.failure.read_text())["outcome"] == "cancelled"
     (log,) = checkout.directory.glob("results/logs/run/*/*/*/run1.log")
     assert "cancelled job" in log.read_text()
 
