@@ -52,6 +52,6 @@ def test_the_headline_of_a_cell_under_pressure_says_so(tmp_path: Path) -> None:
     quiet = {"allocator_retries": 0, "allocator_frees": 0, "memory_pressure": False}
     cells = [Planned("tp1-pp1-dp2", measures=pressed), Planned("tp2-pp1-dp1", measures=quiet)]
     text = build(tmp_path, cells).text
-    assert "Fastest: tp1-pp1-dp2 [memory pressure] " in text
-    assert "tp2-pp1-dp1 [memory pressure]" not in text
-    assert "tp1-pp1-dp2 [memory pressure] (gpt3-175b on h200): up to 3 allocations tried " in text
+    assert "Fastest: dp2 [memory pressure] " in text
+    assert "tp2 [memory pressure]" not in text
+    assert "dp2 [memory pressure] (gpt3-175b on h200): up to 3 allocations tried " in text

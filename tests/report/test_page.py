@@ -44,9 +44,9 @@ def test_the_page_tells_what_there_is_and_what_became_of_it(tmp_path: Path) -> N
     assert "Every layout of the study." in page.text
     assert "2 of 5 cells with a completed run" in page.text
     assert "4 of 7 runs completed" in page.text
-    assert "gpt3-175b on h200 Fastest: tp2-pp1-dp1 (8 GPUs), 99,000 tokens/s." in page.text
+    assert "gpt3-175b on h200 Fastest: tp2 (8 GPUs), 99,000 tokens/s." in page.text
     # tp1's repeats have 62, 63 and 64 °C, and 40 001 to 40 003 tokens/s.
-    assert "Coolest (mean): tp1-pp1-dp1 (8 GPUs), 63.0 °C (62.0–64.0)." in page.text
+    assert "Coolest (mean): dp1 (8 GPUs), 63.0 °C (62.0–64.0)." in page.text
     assert "40,001–40,003" in page.text
     for cause in (
         "rank 3 wanted 2.25 GiB",
@@ -68,7 +68,7 @@ def test_inference_has_its_own_columns_and_training_does_not_show_them(tmp_path:
     generating = Planned("tp1", workload="inference", measures=decoding)
     other = Planned("tp4", workload="inference")
     alone = build(tmp_path / "alone", [generating, other]).text
-    assert "Fastest decoding: tp1-pp1-dp1 (8 GPUs), 321 tokens/s/GPU." in alone
+    assert "Fastest decoding: dp1 (8 GPUs), 321 tokens/s/GPU." in alone
     assert "Decoding per GPU" in alone
     assert "MFU, causal" not in alone
     assert "Fastest: " not in alone
@@ -216,8 +216,8 @@ def test_cells_whose_names_are_alike_are_called_by_what_differs(tmp_path: Path) 
         for digest, rate in (("aaaaaaaa", 0.001), ("bbbbbbbb", 0.01))
     ]
     text = build(tmp_path, cells).text
-    assert "tp1-pp1-dp1 lr 0.001" in text
-    assert "tp1-pp1-dp1 lr 0.01 " in text
+    assert "dp1 lr 0.001" in text
+    assert "dp1 lr 0.01 " in text
 
 
 def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_numbers_of_one_are_singular_and_one_cell_is_not_best(tmp_path: Path) ->
     for phrase in ("1 run failed", "1 cell infeasible", "1 of 1 run "):
         assert phrase in text
     assert "0 runs" not in text
-    assert "Only one cell has completed, tp1-pp1-dp1. There is no other to compare it with" in text
+    assert "Only one cell has completed, dp1. There is no other to compare it with" in text
     for best in ("Fastest", "Coolest", "Most tokens"):
         assert best not in text
 

@@ -129,10 +129,10 @@ def test_cells_are_told_by_what_became_of_their_steady_state(tmp_path: Path) -> 
     ]
     text = build(tmp_path / "all", cells).text
     where = "(gpt3-175b on h200)"
-    assert f"Steady , with the margin of their drift tp1-pp1-dp1 {where}: {margins} tp2-" in text
+    assert f"Steady , with the margin of their drift dp1 {where}: {margins} tp2 " in text
     drifts = "step time +3.1 %, power −1.2 %, temperature +4.2 °C"
-    assert f"Not steady , with their drift tp4-pp1-dp1 {where}: {drifts} Not told" in text
-    assert f"Not told 2 blocks are too few: tp8-pp1-dp1 {where}; tp16-pp1-dp1 {where} " in text
+    assert f"Not steady , with their drift tp4 {where}: {drifts} Not told" in text
+    assert f"Not told 2 blocks are too few: tp8 {where}; tp16 {where} " in text
     # In the table: a null is not steady.
     for label, state in (("tp1", "yes"), ("tp4", "no"), ("tp8", "not told")):
         assert f"{label}-pp1-dp1 gpt3-175b · h200 {state} " in text
@@ -151,9 +151,9 @@ def test_runs_of_a_cell_that_differ_in_steadiness_are_counted(tmp_path: Path) ->
         of_run={3: _WARMING, 4: _SHORT},
     )
     text = build(tmp_path, [cell]).text
-    assert "tp1-pp1-dp1 (gpt3-175b on h200, 2 of 4 runs): step time" in text
-    assert "tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
-    assert "2 blocks are too few: tp1-pp1-dp1 (gpt3-175b on h200, 1 of 4 runs)" in text
+    assert "dp1 (gpt3-175b on h200, 2 of 4 runs): step time" in text
+    assert "dp1 (gpt3-175b on h200, 1 of 4 runs): step time +3.1 %" in text
+    assert "2 blocks are too few: dp1 (gpt3-175b on h200, 1 of 4 runs)" in text
     assert "yes (2 runs), no (1 run), not told (1 run)" in text
 
 
@@ -215,7 +215,7 @@ def test_what_sampling_costs_is_shown_where_it_was_measured(tmp_path: Path) -> N
     assert "What sampling costs" in page.text
     assert "If the interval contains 0, no slow-down was found" in page.text
     # Rate, slow-down, interval, pairs, steps, step time, CPU, memory, achieved rate, late share.
-    label = "tp8-pp1-dp1 SIMULATED GPU readings 1"
+    label = "tp8 SIMULATED GPU readings 1"
     assert f"{label} off reference – 110 1.07 0.010 21.3 – –" in page.text
     assert f"{label} 1 25 2 pairs are too few 2 110 1.07 – 21.3 1.000 0.010" in page.text
     assert f"{label} 50 0.031 −0.010 to 0.082 12 110 1.07 0.43 21.3 49.98 0.010" in page.text
@@ -279,7 +279,7 @@ def test_gpus_without_a_rank_and_other_jobs_are_named(tmp_path: Path) -> None:
     ]
     text = build(tmp_path, cells).text
     assert (
-        "tp2-pp16-dp1, run 1, node1: GPU 6 (69.0 W; not part of the job, read once before "
+        "tp2-pp16, run 1, node1: GPU 6 (69.0 W; not part of the job, read once before "
         "training), " in text
     )
     assert "GPU 4 (71.4 W), GPU 5 (power unknown)" in text
@@ -307,8 +307,8 @@ def test_runs_that_started_warmer_than_asked_are_named(tmp_path: Path) -> None:
     text = build(tmp_path, cells).text
     assert "Started with warmer GPUs than asked" in text
     line = "({} on h200), run 1: at {} °C after 90 s, where at most 37 °C was asked"
-    assert f"tp2-pp16-dp1 {line.format('gpt3-175b', 41)}" in text
-    assert f"tp2-pp16-dp1 {line.format('gpt3-22b', 38)}" in text
+    assert f"tp2-pp16 {line.format('gpt3-175b', 41)}" in text
+    assert f"tp2-pp16 {line.format('gpt3-22b', 38)}" in text
     assert text.count("37 °C was asked") == 2
     cool = build(tmp_path / "cool", cells[2:]).text
     assert "warmer GPUs" not in cool
