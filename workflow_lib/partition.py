@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from workflow_lib import commands
 from workflow_lib.broken_pipe import ends_quietly
-from workflow_lib.config import Platform
+from workflow_lib.config import Platform, sbatch
 from workflow_lib.options import add_config
 from workflow_lib.records import shown
 from workflow_lib.study import ConfigError, load_study, lookup
@@ -141,6 +141,7 @@ def _of_each_node(platform: Platform, nodes: Sequence[Node]) -> Iterator[str]:
 def _node(line: re.Match[str]) -> Node:
     name, cpus, memory, gres, features, state, limit, size = line.groups()
     gpus: dict[str, int] = {}
+    limit_s = sbatch.seconds(limit)
     for kind, number in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)", gres):
         gpus[kind] = gpus.get(kind, 0) + int(number)
     most = size.rpartition("-")[2]
@@ -151,20 +152,9 @@ def _node(line: re.Match[str]) -> Node:
         gpus=gpus,
         features=frozenset(features.split(",")),
         state=state,
-        time_limit_min=_minutes(limit),
+        time_limit_min=None if limit_s is None else limit_s / 60,
         most_nodes=int(most) if most.isdecimal() else None,
     )
-
-
-def _minutes(limit: str) -> float | None:
-    """A time limit of sinfo, ``days-hours:minutes:seconds`` or its end, in minutes; None if it is
-    not a time, such as "infinite".
-    """
-    days, _, clock = limit.rpartition("-")
-    if not re.fullmatch(r"\d+(:\d+){0,2}", clock):
-        return None
-    hours, minutes, seconds = [0, 0, *map(int, clock.split(":"))][-3:]
-    return int(days or 0) * 1440 + hours * 60 + minutes + seconds / 60
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# sha256 of all lines below: 62c4a49a1c29f6b92e623c9d84f789ca6d6d7c3ee8936635141adb7747355fe9
+# sha256 of all lines below: 38f1d2105d0cc310e42ef9cdacd5acc31f9657e72bfbcd8ef4f7fd5c2b15129c
 #
 # One run of the cell
 #   h200/gpt3-175b/tp2-pp16-dp1_mb1-gb128-bf16-zero1-sp-recompute_02c848fd
@@ -57,7 +57,7 @@ mkdir -p -- "$logs" "$run_directory/telemetry" || exit 73
 # ------------------------------------------------------------------------ the site's environment
 module load cuda/12.8 || exit 74
 module load openmpi/5.0 || exit 74
-export GREETING='it'"'"'s $HOME'
+export GREETING='it'"'"'s $(HOME)'
 export NCCL_DEBUG=WARN
 export NCCL_IB_HCA='=mlx5_0:1'
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
