@@ -129,8 +129,8 @@ claims: $(VENV)/.installed-analysis ## verdicts on config/claims.yaml by SWEEPS,
 	  $(if $(SWEEPS),$(foreach sweep,$(SWEEPS),"$(call sweep_of,$(sweep))"),rebuilt/evidence/*/results/sweeps/*) \
 	  --project config --output "$(or $(OUTPUT),$(if $(SWEEPS),results/claims,rebuilt/claims))"
 
-profiles: ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
-	@$(PYTHON) profiles/register.py
+profiles: $(VENV)/.installed ## make `snakemake --profile slurm_h200` work as typed, by links in your configuration
+	@$(BIN)/python profiles/register.py
 
 # ------------------------------------------------------------------------------ development
 

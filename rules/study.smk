@@ -26,7 +26,7 @@ except ImportError:
 from workflow_lib import cells, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
-from workflow_lib.study import ConfigError, checked, load_study, lookup, of_view, plain_of
+from workflow_lib.study import ConfigError, checked, load_platform, load_study, lookup, of_view, plain_of
 
 #: where the package lies, for jobs to import it from
 ROOT = str(Path(workflow_lib.__file__).parents[1])
@@ -96,7 +96,7 @@ def study_of_platform():
                 "no platform is chosen: use a profile, as in `snakemake --profile profiles/local`, "
                 f"or `--config platform=NAME` with one of {', '.join(study.platforms)}"
             )
-        lookup("platform", INVOCATION.platform, study.platforms)
+        load_platform(Path(CONFIG), INVOCATION.platform)
         for sweep in INVOCATION.sweeps:
             lookup("sweep", sweep, study.sweeps)
     except ConfigError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from workflow_lib.study import (
     Study,
     Wanted,
     checked,
+    load_platform,
     load_study,
     lookup,
     of_view,
@@ -98,15 +99,24 @@ def _predicted(prediction: Prediction | None) -> dict[str, Any]:
     return found
 
 
-def choose(sweeps: dict[str, Sweep], platform: str | None, sweep: str | None) -> list[Sweep]:
-    """The sweep of this name, else all sweeps of the platform. Raises ConfigError for an unknown
-    name.
+def choose(study: Study, platform: str, sweeps: Mapping[str, Sweep]) -> list[Sweep]:
+    """All sweeps of the platform, without those for all platforms that it can run no cell of.
+
+    Raises ConfigError for a mistake in the platform's file, and if there is no sweep.
     """
-    if sweep is not None:
-        return [lookup("sweep", sweep, sweeps)]
-    platforms = {each.platform: each for each in sweeps.values()}
-    lookup("platform with a sweep", platform or "", platforms)
-    return [each for each in sweeps.values() if each.platform == platform]
+    load_platform(study.directory, platform)
+    chosen = [
+        each
+        for each in sweeps.values()
+        if each.platform == platform
+        and not (study.sweeps[each.spec].is_for_all and not each.can_run)
+    ]
+    if not chosen:
+        raise ConfigError(
+            f"no sweep has a cell that {platform} can run; name it among the platforms of a sweep "
+            f"in {study.directory / 'sweeps'}"
+        )
+    return chosen
 
 
 def default_of(
@@ -125,7 +135,7 @@ def default_of(
 
 def _of_platform(platform: str) -> Wanted:
     """Select the sweeps for a platform. A sweep whose file cannot be read may be one of them."""
-    return lambda _, spec: spec is None or platform in spec.platforms
+    return lambda _, spec: spec is None or spec.is_for_all or platform in spec.platforms
 
 
 def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
@@ -139,7 +149,7 @@ def refuse_idle(sweeps: Iterable[Sweep], directory: Path) -> None:
                 f"{path}: it has no cell on {sweep.platform}: its exclude leaves all of them out, "
                 "or no entry of its matrix is for this platform"
             )
-        if not any(planned.feasible for planned in sweep.cells):
+        if not sweep.can_run:
             first = sweep.cells[0]
             raise ConfigError(
                 f"{path}: none of its {counted(len(sweep.cells), 'cell')} can run on "
@@ -211,7 +221,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "python -m workflow_lib.
         wanted = of_view(arguments.sweep) if arguments.sweep else _of_platform(arguments.platform)
         study = load_study(arguments.config, wanted)
         sweeps = cells.expand_study(study)
-        chosen = choose(sweeps, arguments.platform, arguments.sweep)
+        if arguments.sweep:
+            chosen = [lookup("sweep", arguments.sweep, sweeps)]
+        else:
+            chosen = choose(study, arguments.platform, sweeps)
         refuse_idle(chosen, arguments.config)
         plan = table(chosen)
         if arguments.output:

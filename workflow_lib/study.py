@@ -63,14 +63,20 @@ class Study:
     #: mistakes in files that no wanted sweep needs
     left_out: tuple[str, ...] = ()
 
-    def files_of(self, sweep: str) -> tuple[Path, ...]:
-        """A sweep's file and the files that it refers to, as paths below ``directory``."""
+    def platforms_of(self, spec: SweepSpec) -> tuple[str, ...]:
+        """The names of a sweep's platforms."""
+        return tuple(self.platforms) if spec.is_for_all else spec.platforms
+
+    def files_of(self, sweep: str, platform: str) -> tuple[Path, ...]:
+        """A sweep's file and the files that it refers to, as paths below ``directory``; of a sweep
+        for all platforms only the file of ``platform``.
+        """
         spec = self.sweeps[sweep]
         models = [*(entry.models for entry in spec.matrix), *(each.model for each in spec.exclude)]
         named = {
             "data": set(spec.all_data),
             "models": {name for model in models if model is not None for name in values(model)},
-            "platforms": {*spec.platforms},
+            "platforms": {platform} if spec.is_for_all else {*spec.platforms},
             "sweeps": {sweep},
         }
         return tuple(
@@ -132,8 +138,15 @@ def load_study(directory: Path, wanted: Wanted = all_sweeps) -> Study:
 def _files_of(sweep: SweepSpec, directory: Path) -> list[Path]:
     """The files that a sweep's file refers to."""
     models = [name for entry in sweep.matrix for name in values(entry.models)]
-    named = {"models": models, "platforms": sweep.platforms, "data": sweep.all_data}
+    platforms = () if sweep.is_for_all else sweep.platforms
+    named = {"models": models, "platforms": platforms, "data": sweep.all_data}
     return [directory / kind / f"{name}.yaml" for kind, names in named.items() for name in names]
+
+
+def load_platform(directory: Path, name: str) -> Platform:
+    """Read and check the file of one platform. Raises ConfigError."""
+    paths = {path.stem: path for path in (directory / "platforms").glob("*.yaml")}
+    return _load_named(lookup("platform", name, paths), Platform)
 
 
 def load_ledger(path: Path) -> Ledger:
@@ -262,9 +275,10 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                     f"{path}: {key}: no {kind} is called {name!r}; {remedy(kind, name, known)}"
                 )
 
-    check("platforms", "platform", sweep.platforms, study.platforms)
+    platforms = study.platforms_of(sweep)
+    check("platforms", "platform", platforms, study.platforms)
     if sweep.protocol.cool_down:
-        _check_idle_temperatures(f"{path}: protocol", sweep.platforms, study)
+        _check_idle_temperatures(f"{path}: protocol", platforms, study)
     check("data", "data", [sweep.data], study.data)
     for number, entry in enumerate(sweep.matrix):
         check(f"matrix.{number}.models", "model", values(entry.models), study.models)
@@ -274,20 +288,21 @@ def _check_references(path: Path, sweep: SweepSpec, study: Study) -> None:
                 f"matrix.{number}.platforms",
                 "platform of this sweep",
                 values(entry.platforms),
-                sweep.platforms,
+                platforms,
             )
         if entry.cool_down:
-            where = sweep.platforms if entry.platforms is None else values(entry.platforms)
+            where = platforms if entry.platforms is None else values(entry.platforms)
             _check_idle_temperatures(f"{path}: matrix.{number}", where, study)
     for number, exclusion in enumerate(sweep.exclude):
         if exclusion.data is not None:
             check(f"exclude.{number}.data", "data", values(exclusion.data), study.data)
         if exclusion.model is not None:
             check(f"exclude.{number}.model", "model", values(exclusion.model), study.models)
-        if exclusion.platform is not None:
+        # A sweep for all platforms may leave out one that is not there, as in an archive.
+        if exclusion.platform is not None and not sweep.is_for_all:
             check(
                 f"exclude.{number}.platform",
                 "platform of this sweep",
                 values(exclusion.platform),
-                sweep.platforms,
+                platforms,
             )

@@ -17,6 +17,7 @@ from workflow_lib.cells.matrix import LIMITS, is_excluded, points, refuse_too_ma
 from workflow_lib.cells.resolution import (
     degrees_of,
     for_each_gpu,
+    gpus_of,
     plainest,
     training_of,
     undivided,
@@ -70,6 +71,11 @@ class Sweep:
     #: numbers of the entries of ``exclude`` that fit no cell on any of the file's platforms
     idle_exclusions: tuple[int, ...] = ()
 
+    @property
+    def can_run(self) -> bool:
+        """Whether any cell of it can run."""
+        return any(planned.feasible for planned in self.cells)
+
 
 def expand_study(study: Study) -> dict[str, Sweep]:
     """Name → sweep, for every sweep of the study on each of its platforms.
@@ -80,12 +86,15 @@ def expand_study(study: Study) -> dict[str, Sweep]:
     for name, spec in study.sweeps.items():
         used: set[int] = set()
         try:
-            of_file = {each: tuple(_expand(study, spec, each, used)) for each in spec.platforms}
+            of_file = {
+                each: tuple(_expand(study, spec, each, used)) for each in study.platforms_of(spec)
+            }
         except ConfigError as error:
             raise ConfigError(f"{study.directory / 'sweeps' / name}.yaml: {error}") from None
         idle = tuple(number for number in range(len(spec.exclude)) if number not in used)
         for platform, planned in of_file.items():
-            view = name if len(spec.platforms) == 1 else f"{name}-{platform}"
+            is_one = len(spec.platforms) == 1 and not spec.is_for_all
+            view = name if is_one else f"{name}-{platform}"
             sweeps[view] = Sweep(view, name, spec.description, platform, planned, idle)
     return sweeps
 
@@ -148,7 +157,7 @@ def _orders(
         yield point["gpu_order"]
         return
     platform = lookup("platform", platform_name, study.platforms)
-    gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
+    gpus = gpus_of(point, platform)
     degrees = degrees_of(
         {**point, "gpu_order": ()}, gpus, study.models[point["model"]].record("any")
     )
@@ -163,7 +172,7 @@ def _plan(
     study: Study, spec: SweepSpec, platform_name: str, point: Mapping[str, Any]
 ) -> PlannedCell:
     platform = lookup("platform", platform_name, study.platforms)
-    gpus = point["gpus"] or platform.nodes * platform.gpus_per_node
+    gpus = gpus_of(point, platform)
     model = study.models[point["model"]].record(point["model"])
     degrees = degrees_of(point, gpus, model)
     protocol = spec.protocol_of(point["cool_down"])

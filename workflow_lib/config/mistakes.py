@@ -13,7 +13,7 @@ from workflow_lib.config import sbatch
 from workflow_lib.config.fields import TEXT, Strict
 from workflow_lib.config.models import ModelSpec
 from workflow_lib.config.platforms import Platform
-from workflow_lib.config.synonyms import EXPLAINED, meant
+from workflow_lib.config.synonyms import meant
 from workflow_lib.records import bounds, shown
 
 Location = tuple[str | int, ...]
@@ -195,12 +195,10 @@ def _is_type_tag(part: str | int) -> bool:
 
 
 def _remedy(kind: type[Strict], location: Location) -> str:
-    """What to do about an unknown key: a known explanation; else another place where it is valid;
-    else a key of the same meaning; else a similar key.
+    """What to do about an unknown key: another place where it is valid; else a key of the same
+    meaning; else a similar key.
     """
     key, here = str(location[-1]), _model_at(kind, location[:-1])
-    if explained := EXPLAINED.get((here.__name__, key)):
-        return explained
     valid, elsewhere = [*here.model_fields], _places(kind)
     if key in elsewhere:
         return f"it belongs in {elsewhere[key]}"

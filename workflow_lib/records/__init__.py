@@ -38,6 +38,7 @@ A run's directory, in the order in which its files appear::
 
 from workflow_lib.records.cell import Cell, Data, Hardware, Telemetry, TelemetrySource
 from workflow_lib.records.cell_axes import IDENTITY, identity
+from workflow_lib.records.checks import CheckPaths, CheckRecord, Finding, NodeCheck
 from workflow_lib.records.checksums import damaged, write_checksums
 from workflow_lib.records.claims_table import CLAIMS
 from workflow_lib.records.clocks import ClockReading, NodeClock
@@ -151,6 +152,8 @@ __all__ = [
     "Activation",
     "Backend",
     "Cell",
+    "CheckPaths",
+    "CheckRecord",
     "ClockReading",
     "Column",
     "ComparisonPaths",
@@ -162,6 +165,7 @@ __all__ = [
     "ErrorRecord",
     "ExitRecord",
     "Family",
+    "Finding",
     "GpuLimits",
     "Hardware",
     "JobRecord",
@@ -170,6 +174,7 @@ __all__ = [
     "LinkReading",
     "Measure",
     "Model",
+    "NodeCheck",
     "NodeClock",
     "NodeLimits",
     "OrderRecord",

@@ -142,7 +142,7 @@ def _announce(paths: RunPaths, cell: Cell) -> SubmissionRecord:
     record = SubmissionRecord(
         job_name=f"triptych-{digest}-{number}-{os.urandom(4).hex()}",
         unix_time_s=time.time(),
-        submitted_by=f"{_user()} (process {os.getpid()})",
+        submitted_by=f"{user()} (process {os.getpid()})",
         user_id=os.getuid(),
     )
     records.write_json(paths.submission, record)
@@ -173,7 +173,7 @@ def look_for(scheduler: Scheduler, record: SubmissionRecord) -> str | None:
         interruption.pause(min(1.0, ASK_EVERY_S))
 
 
-def _user() -> str:
+def user() -> str:
     """This user's name; the user id if the machine knows no name."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
