@@ -23,10 +23,18 @@ except ImportError:
         "the package is not here: `pip install` the version of these rules, or run in a clone"
     ) from None
 
-from workflow_lib import cells, order, results
+from workflow_lib import cells, check, order, results
 from workflow_lib.config import Invocation
 from workflow_lib.records import TABLES
-from workflow_lib.study import ConfigError, checked, load_platform, load_study, lookup, of_view, plain_of
+from workflow_lib.study import (
+    ConfigError,
+    checked,
+    load_platform,
+    load_study,
+    lookup,
+    of_view,
+    plain_of,
+)
 
 #: where the package lies, for jobs to import it from
 ROOT = str(Path(workflow_lib.__file__).parents[1])
@@ -122,6 +130,24 @@ def refuse_unreadable_tokens():
 
 
 refuse_unreadable_tokens()
+
+
+def say_unchecked():
+    """Before the first run on a platform of Slurm: say if no check of its file has passed."""
+    name = INVOCATION.platform
+    platform = STUDY.platforms[name]
+    begun = Path(RESULTS, "cells", name).exists()
+    if platform.scheduler != "slurm" or begun or check.is_passed(Path(RESULTS), name, platform):
+        return
+    print(
+        f"No check of platform {name} has passed with the file that it has now: `make check "
+        f"PLATFORM={name}` tries its account, Python, sensors and clocks by a job of a minute",
+        file=sys.stderr,
+    )
+
+
+if workflow.is_main_process:
+    say_unchecked()
 
 
 def chosen_sweeps():

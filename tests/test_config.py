@@ -624,7 +624,7 @@ def test_an_absent_configuration_is_refused(tmp_path):
         ),
         (
             "sweeps/smoke.yaml",
-            "  global_batch_size: 32",
+            "  global_batch_size: 96",
             "  batch_size: 32",
             "training.batch_size: unknown key; did you mean 'global_batch_size'?",
         ),

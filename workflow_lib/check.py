@@ -64,10 +64,12 @@ def directory_of(results_directory: Path, name: str, platform: Platform) -> Path
 
 
 def is_passed(results_directory: Path, name: str, platform: Platform) -> bool:
-    """Whether a check of the platform, with this content, has passed. Raises RecordError."""
+    """Whether a check of the platform, with this content, has passed; a damaged one has not."""
     path = CheckPaths(directory_of(results_directory, name, platform)).result
-    found = records.read_if_there(path, CheckRecord)
-    return found is not None and found.passed
+    try:
+        return path.exists() and records.read_record(path, CheckRecord).passed
+    except (OSError, RecordError):
+        return False
 
 
 def of_file(name: str, platform: Platform, profiles: Path) -> Iterator[Finding]:
@@ -263,10 +265,11 @@ def _last_files(paths: CheckPaths, nodes: int, job_id: str, late_s: float) -> st
 
 
 def _last_words(log: str) -> str:
-    """The last line that a job printed of its own."""
+    """The last line that the job's own programs printed, else the last of srun's."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    own = [line for line in lines if not line.startswith((_ENDED, "submitit "))]
-    return own[-1] if own else ""
+    told = [line for line in lines if not line.startswith((_ENDED, "submitit "))]
+    own = [line for line in told if not line.startswith("srun: ")]
+    return (own or told or [""])[-1]
 
 
 def command_line(prog: str) -> argparse.ArgumentParser:

@@ -77,7 +77,7 @@ def test_a_sound_platform_passes_on_both_nodes(site):
     [
         ({"account": "nobody"}, "sbatch --test-only", "account"),
         ({"partition": "gold"}, "partition", "partition: Slurm knows no gold"),
-        ({"gpu_type": "b300"}, "sbatch --test-only", "gpu_type"),
+        ({"gpu_type": "b300"}, "partition", "gpu_type"),
         ({"time_limit_max_min": 10_000}, "partition", "time_limit_max_min"),
         ({"reservation": "ours"}, "sbatch --test-only", "reservation"),
     ],
